@@ -1,0 +1,1 @@
+"""From documents to desired resources: defaults, references, expressions, order. See DESIGN.md beside this file."""

@@ -1,0 +1,38 @@
+"""What the manifest asks for, complete: resources with every default filled in, and what goes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainctl.model.address import Address
+from trainctl.model.diagnostics import Diagnostic, Position
+from trainctl.model.resource import Resource
+
+
+@dataclass(frozen=True, slots=True)
+class SecretSpec:
+    """Where a secret's value comes from; never the value. ``origin`` is ``env`` or ``file``, ``name`` its name or path."""
+
+    name: str
+    origin: str
+    source: str
+    version: str | None = None
+    redact: bool = True
+    where: Position | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """The whole wish. ``directory`` is the manifest's; URLs are as written or None for the default place."""
+
+    directory: Path
+    resources: Mapping[Address, Resource]
+    secrets: Mapping[str, SecretSpec]
+    mirror_url: str | None = None
+    checkpoints_url: str | None = None
+    state_url: str | None = None
+    manifest_files: tuple[str, ...] = ()
+    manifest_digest: str = ""
+    warnings: tuple[Diagnostic, ...] = ()

@@ -1,0 +1,154 @@
+"""Every error that trainctl raises on purpose, and the exit code each one means.
+
+TrainctlError                  1    failed
+├── UsageError                64    a command was called wrongly
+├── ManifestError              1    the manifest is wrong; carries every diagnostic
+├── Busy                      10    an address or state is being changed by another
+├── StalePlan                 11    the world moved since the plan was saved
+├── PartlyDone                12    something failed or was left alone
+├── Forbidden                 13    a policy, limit or missing trust forbids it
+├── Interrupted              130    the user stopped it
+├── StateError                 1    the state can't be read or written
+│   └── AppendRefused          1    someone else appended at that position first
+├── SourceError                1    a weight source can't be resolved or read
+│   ├── SourceGone             1    404: no such repository, revision or file
+│   ├── SourceDenied           1    401 or 403
+│   ├── SourceBusy             1    429 or 5xx; may be tried again after ``retry_after``
+│   ├── SourceCut              1    the connection ended early or fell silent; may be tried again
+│   └── SourceWrong            1    the bytes are not what upstream said they are
+├── StorageError               1    this machine's or a node's disk is full, read-only or damaged
+└── NodeError                  1    a node did not do what it was asked
+    └── NodeUnreachable        1    it could not even be asked; may be tried again
+
+An error says where, what is wrong and what to do instead. It never holds a secret.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TrainctlError(Exception):
+    """Something failed. ``summary`` is one short line, ``detail`` says what to do, ``address`` names the resource."""
+
+    exit_code: ClassVar[int] = 1
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, summary: str, detail: str = "", *, address: str | None = None) -> None:
+        super().__init__(summary)
+        self.summary = summary
+        self.detail = detail
+        self.address = address
+
+    def __str__(self) -> str:
+        where = f"{self.address}: " if self.address else ""
+        return f"{where}{self.summary}" + (f"\n{self.detail}" if self.detail else "")
+
+
+class UsageError(TrainctlError):
+    """A command was called wrongly."""
+
+    exit_code = 64
+
+
+class ManifestError(TrainctlError):
+    """The manifest is wrong. ``diagnostics`` holds everything that is, not the first thing only."""
+
+    def __init__(self, diagnostics: tuple[object, ...]) -> None:
+        super().__init__(
+            f"the manifest has {len(diagnostics)} problem{'s' if len(diagnostics) != 1 else ''}"
+        )
+        self.diagnostics = diagnostics
+
+
+class Busy(TrainctlError):
+    """An address is being changed by another; the summary says by whom, since when and until when."""
+
+    exit_code = 10
+
+
+class StalePlan(TrainctlError):
+    """What a saved plan was made for is not what is there any more; the detail lists what moved."""
+
+    exit_code = 11
+
+
+class PartlyDone(TrainctlError):
+    """Apply did part of its plan: something failed or was left alone."""
+
+    exit_code = 12
+
+
+class Forbidden(TrainctlError):
+    """A policy, a limit or missing trust forbids it."""
+
+    exit_code = 13
+
+
+class Interrupted(TrainctlError):
+    """The user stopped it."""
+
+    exit_code = 130
+
+
+class StateError(TrainctlError):
+    """The state can't be read or written."""
+
+
+class AppendRefused(StateError):
+    """Someone else appended at that position first: read on from there and decide again."""
+
+    retryable = True
+
+
+class SourceError(TrainctlError):
+    """A weight source can't be resolved or read."""
+
+
+class SourceGone(SourceError):
+    """No such repository, revision or file upstream."""
+
+
+class SourceDenied(SourceError):
+    """Upstream wants other credentials, or the account may not read this."""
+
+
+class SourceBusy(SourceError):
+    """Upstream asks to come back later; ``retry_after`` is in seconds where it said so."""
+
+    retryable = True
+
+    def __init__(
+        self,
+        summary: str,
+        detail: str = "",
+        *,
+        address: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(summary, detail, address=address)
+        self.retry_after = retry_after
+
+
+class SourceCut(SourceError):
+    """The connection ended before the body did, or fell silent."""
+
+    retryable = True
+
+
+class SourceWrong(SourceError):
+    """The bytes received are not those whose digest or size upstream announced."""
+
+
+class StorageError(TrainctlError):
+    """A disk is full, read-only or damaged."""
+
+
+class NodeError(TrainctlError):
+    """A node did not do what it was asked; the detail holds what it said."""
+
+
+class NodeUnreachable(NodeError):
+    """A node could not be asked."""
+
+    retryable = True

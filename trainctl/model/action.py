@@ -1,0 +1,52 @@
+"""What a plan does to a resource, and why. Names and JSON spellings are those of Terraform's plan."""
+
+from __future__ import annotations
+
+from enum import Enum, StrEnum
+
+
+class Action(Enum):
+    """What happens to a resource. The value is the symbol shown to people."""
+
+    NOOP = " "
+    CREATE = "+"
+    READ = "<="
+    UPDATE = "~"
+    REPLACE = "-/+"
+    DELETE = "-"
+    FORGET = "."
+
+    @property
+    def json_actions(self) -> list[str]:
+        """The list that plan JSON carries, as Terraform spells it."""
+        return _JSON_ACTIONS[self]
+
+
+_JSON_ACTIONS = {
+    Action.NOOP: ["no-op"],
+    Action.CREATE: ["create"],
+    Action.READ: ["read"],
+    Action.UPDATE: ["update"],
+    Action.REPLACE: ["delete", "create"],
+    Action.DELETE: ["delete"],
+    Action.FORGET: ["forget"],
+}
+
+
+class Reason(StrEnum):
+    """Why an action was chosen: ``action_reason`` in plan JSON. A hint for readers, never a cause."""
+
+    CANNOT_UPDATE = "replace_because_cannot_update"
+    BY_REQUEST = "replace_by_request"
+    BY_TRIGGERS = "replace_by_triggers"
+    NO_CONFIG = "delete_because_no_resource_config"
+    RUN_FAILED = "replace_because_run_failed"
+    DEPLOY_FAILED = "replace_because_deploy_failed"
+    RUN_LOST = "replace_because_run_lost"
+    GONE = "create_because_gone"
+    INTERRUPTED = "create_because_interrupted"
+    SOURCE_MOVED = "update_because_source_moved"
+    CODE_CHANGED = "code_changed"
+    WEIGHTS_CHANGED = "weights_changed"
+    LIVE_RUN = "live_run"
+    ENDED = "forget_because_ended"

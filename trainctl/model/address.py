@@ -1,0 +1,64 @@
+"""Addresses: ``kind.name`` or ``kind.name["key"]``, the names of everything trainctl manages."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""What a declared name may look like. It becomes a file name, so nothing else is let in."""
+
+_ADDRESS = re.compile(
+    rf"(?P<kind>[a-z]+)\.(?P<name>{NAME.pattern})(?:\[(?P<key>\".*\")\])?", re.DOTALL
+)
+
+
+class Kind(StrEnum):
+    """The kinds of resources, in the order in which they are listed."""
+
+    PROJECT = "project"
+    CLUSTER = "cluster"
+    NODE = "node"
+    WEIGHTS = "weights"
+    CACHE = "cache"
+    JOB = "job"
+    DEPLOYMENT = "deployment"
+
+
+_ORDER = {kind: position for position, kind in enumerate(Kind)}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The name of one resource; ``key`` tells one of many, as in ``job.sweep["lr=1e-5"]``."""
+
+    kind: Kind
+    name: str
+    key: str | None = None
+
+    def __str__(self) -> str:
+        suffix = "" if self.key is None else f"[{json.dumps(self.key, ensure_ascii=False)}]"
+        return f"{self.kind}.{self.name}{suffix}"
+
+    def __lt__(self, other: Address) -> bool:
+        return self._sort_key() < other._sort_key()
+
+    def _sort_key(self) -> tuple[int, str, str]:
+        return (_ORDER[self.kind], self.name, self.key or "")
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read an address as it is written; ValueError says what is wrong with it."""
+        match = _ADDRESS.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} is not an address; write KIND.NAME, for example job.sft")
+        kind = match["kind"]
+        if kind not in set(Kind):
+            raise ValueError(f"{kind!r} is not a kind; the kinds are {', '.join(Kind)}")
+        try:
+            key = None if match["key"] is None else json.loads(match["key"])
+        except json.JSONDecodeError:
+            raise ValueError(f"{text!r}: the part in brackets is not a quoted string") from None
+        return cls(Kind(kind), match["name"], key)

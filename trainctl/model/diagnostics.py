@@ -1,0 +1,66 @@
+"""Problems as data: what is wrong, where, and what to write instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    """An error stops the command; a warning is shown and the command goes on."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """A place in a manifest file; lines and columns count from 1. In TOML a value may have a key path only."""
+
+    file: str
+    line: int | None = None
+    column: int | None = None
+    key_path: str | None = None
+
+    def __str__(self) -> str:
+        if self.line is not None:
+            return f"{self.file}:{self.line}:{self.column or 1}"
+        return f"{self.file}: {self.key_path}" if self.key_path else self.file
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One problem. ``summary`` is short and stable; ``detail`` says in full sentences what to write instead."""
+
+    severity: Severity
+    summary: str
+    detail: str = ""
+    address: str | None = None
+    where: Position | None = None
+
+    def to_json(self) -> dict[str, str | int | None]:
+        """The form that ``validate --format json`` and plans print."""
+        where = self.where
+        return {
+            "severity": self.severity.value,
+            "summary": self.summary,
+            "detail": self.detail,
+            "address": self.address,
+            "file": where.file if where else None,
+            "line": where.line if where else None,
+            "column": where.column if where else None,
+        }
+
+
+def error(
+    summary: str, detail: str = "", *, address: str | None = None, where: Position | None = None
+) -> Diagnostic:
+    """An error diagnostic."""
+    return Diagnostic(Severity.ERROR, summary, detail, address, where)
+
+
+def warning(
+    summary: str, detail: str = "", *, address: str | None = None, where: Position | None = None
+) -> Diagnostic:
+    """A warning diagnostic."""
+    return Diagnostic(Severity.WARNING, summary, detail, address, where)

@@ -1,0 +1,109 @@
+"""Files of a source: as upstream announces them, and as content once they were mirrored.
+
+A pin is what plans, locks and job digests speak of: it is known from metadata alone.
+A listing is what deliveries and mounts speak of: it is known after mirroring and names content.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+
+from trainctl.model.json import canonical, digest, digest_bytes
+
+CHUNK_BYTES = 16 * 2**20
+"""The unit of transfer, verification and resuming, in bytes."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SourceFile:
+    """One file of a source at a revision, from metadata only.
+
+    ``path`` is relative, with ``/``; ``size`` in bytes. ``validator`` is what upstream says identifies
+    the content: ``sha256:HEX`` (LFS), ``git:HEX`` (git blob sha1), ``mtime:NANOSECONDS:INODE`` (local), an ETag.
+    """
+
+    path: str
+    size: int
+    validator: str
+
+    @property
+    def sha256(self) -> str | None:
+        """The hex digest of the content where upstream announces it."""
+        scheme, _, value = self.validator.partition(":")
+        return value if scheme == "sha256" else None
+
+
+@dataclass(frozen=True)
+class ResolvedSource:
+    """A source at the immutable revision it resolved to, after patterns; files sorted by path."""
+
+    source: str
+    revision: str
+    files: tuple[SourceFile, ...]
+
+    @property
+    def size(self) -> int:
+        """The sum of the files' sizes."""
+        return sum(file.size for file in self.files)
+
+    @cached_property
+    def pin(self) -> str:
+        """The digest of (path, size, validator) of every file."""
+        return digest([[file.path, file.size, file.validator] for file in sorted(self.files)])
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ListedFile:
+    """One file as content. ``chunks`` holds the hex sha256 of each 16 MiB part where there is more than one."""
+
+    path: str
+    size: int
+    sha256: str
+    chunks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a delivery delivers: files by content, sorted by path. The id authenticates every chunk."""
+
+    files: tuple[ListedFile, ...]
+
+    @property
+    def size(self) -> int:
+        """The sum of the files' sizes."""
+        return sum(file.size for file in self.files)
+
+    def to_bytes(self) -> bytes:
+        """The stored form, canonical, so that its digest is the id."""
+        return canonical(
+            {
+                "version": 1,
+                "chunk_bytes": CHUNK_BYTES,
+                "files": [
+                    {"path": f.path, "size": f.size, "sha256": f.sha256, "chunks": list(f.chunks)}
+                    for f in sorted(self.files)
+                ],
+            }
+        )
+
+    @cached_property
+    def id(self) -> str:
+        """The hex sha256 of the stored form."""
+        return digest_bytes(self.to_bytes()).removeprefix("sha256:")
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Listing:
+        """Read a stored listing; ValueError when it is not one of version 1."""
+        document = json.loads(data)
+        if document.get("version") != 1 or document.get("chunk_bytes") != CHUNK_BYTES:
+            raise ValueError(
+                f"a listing of version {document.get('version')!r} is newer than this trainctl"
+            )
+        return cls(
+            tuple(
+                ListedFile(f["path"], f["size"], f["sha256"], tuple(f["chunks"]))
+                for f in document["files"]
+            )
+        )

@@ -1,0 +1,30 @@
+"""JSON as values: the types, one canonical spelling, and digests over it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+JsonValue: TypeAlias = (
+    "None | bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue]"
+)
+JsonObject: TypeAlias = Mapping[str, JsonValue]
+
+
+def canonical(value: JsonValue) -> bytes:
+    """The one spelling of a value that digests are made over: sorted keys, no spaces, UTF-8."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode()
+
+
+def digest(value: JsonValue) -> str:
+    """``sha256:`` and the hex digest of the canonical spelling."""
+    return digest_bytes(canonical(value))
+
+
+def digest_bytes(data: bytes) -> str:
+    """``sha256:`` and the hex digest of the bytes."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()

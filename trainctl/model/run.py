@@ -1,0 +1,79 @@
+"""Runs: the states of a training job, as the hosted service names them, and one run's record."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+
+class RunStatus(StrEnum):
+    """Where a run is. LOST is ours: the node says nobody supervises it any more and it never ended."""
+
+    PENDING = "TRAINING_JOB_PENDING"
+    CREATED = "TRAINING_JOB_CREATED"
+    DEPLOYING = "TRAINING_JOB_DEPLOYING"
+    RUNNING = "TRAINING_JOB_RUNNING"
+    COMPLETED = "TRAINING_JOB_COMPLETED"
+    FAILED = "TRAINING_JOB_FAILED"
+    DEPLOY_FAILED = "TRAINING_JOB_DEPLOY_FAILED"
+    STOPPED = "TRAINING_JOB_STOPPED"
+    LOST = "TRAINING_JOB_LOST"
+
+    @property
+    def live(self) -> bool:
+        """Whether the run may still do something by itself."""
+        return self in _LIVE
+
+
+_LIVE = frozenset({RunStatus.PENDING, RunStatus.CREATED, RunStatus.DEPLOYING, RunStatus.RUNNING})
+
+
+@dataclass(frozen=True, slots=True)
+class RankRecord:
+    """One rank of a run; ``node`` is ``cluster/name``."""
+
+    rank: int
+    node: str
+    status: RunStatus
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One execution of a job, as the state keeps it. Times are Unix seconds; ``phases`` are seconds each took."""
+
+    id: str
+    number: int
+    key: str
+    generation: int = 1
+    status: RunStatus = RunStatus.CREATED
+    ranks: tuple[RankRecord, ...] = ()
+    created_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    error: str | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The form kept in the state."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> RunRecord:
+        """Read what ``to_json`` wrote; unknown keys are ignored so that older versions read newer states."""
+        known = {name: value[name] for name in cls.__dataclass_fields__ if name in value}
+        ranks = tuple(
+            RankRecord(r["rank"], r["node"], RunStatus(r["status"]), r.get("exit_code"))
+            for r in known.pop("ranks", ())
+        )
+        status = RunStatus(known.pop("status", RunStatus.CREATED))
+        return replace(cls(**known), ranks=ranks, status=status)
+
+
+def run_id(key: str) -> str:
+    """The short id users type, from a run's idempotency key: seven characters of base32, lower case."""
+    return base64.b32encode(hashlib.sha256(key.encode()).digest()).decode().lower()[:7]

@@ -1,0 +1,1 @@
+"""What runs on nodes: standard library only, Python 3.8, imports nothing of ours. See DESIGN.md beside this file."""

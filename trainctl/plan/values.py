@@ -1,0 +1,203 @@
+"""A plan and what it is made from, as plain values. Nothing here reads, writes or knows the time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainctl.desired.values import Desired
+from trainctl.ledger.state import State
+from trainctl.model.action import Action, Reason
+from trainctl.model.address import Address
+from trainctl.model.diagnostics import Diagnostic
+from trainctl.model.files import ResolvedSource
+from trainctl.model.resource import Lifecycle
+from trainctl.spi.provider import Presence
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a look at a recorded resource found. ``outputs`` are those outputs that can change by themselves.
+
+    Of a job: ``run``, its newest run's record, as the node tells it.
+    """
+
+    presence: Presence
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeTree:
+    """The code a job would ship: its digest, how much it is, and what was left out by the built-in list."""
+
+    digest: str
+    files: int
+    bytes: int
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsFacts:
+    """A weights resource after resolving. ``mirrored`` in bytes; ``listing`` where it is known already.
+
+    ``resolved`` is None when nothing could be known (offline, nothing recorded or locked).
+    """
+
+    resolved: ResolvedSource | None
+    mirrored: int = 0
+    listing: str | None = None
+    locked: bool = False
+    unmatched_patterns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TierFacts:
+    """Where one weights' bytes are, seen from one node; the sum is the listing's size."""
+
+    node: int = 0
+    cluster: int = 0
+    mirror: int = 0
+    upstream: int = 0
+
+    @property
+    def total(self) -> int:
+        """All bytes of the listing."""
+        return self.node + self.cluster + self.mirror + self.upstream
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What a node says of itself before anything moves: ``mount`` is namespace, container or link."""
+
+    id: str
+    mount: str
+    disk_free: int
+    tiers: Mapping[Address, TierFacts] = field(default_factory=dict)
+    rates: Mapping[str, float] = field(default_factory=dict)
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked of the planner."""
+
+    destroy: bool = False
+    refresh_only: bool = False
+    targets: tuple[Address, ...] = ()
+    excludes: tuple[Address, ...] = ()
+    replace: tuple[Address, ...] = ()
+    run: tuple[Address, ...] = ()
+    """Jobs that get one new run whatever has changed: ``trainctl run``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """All that planning looks at."""
+
+    desired: Desired
+    state: State
+    observed: Mapping[Address, Observation] = field(default_factory=dict)
+    code: Mapping[Address, CodeTree] = field(default_factory=dict)
+    weights: Mapping[Address, WeightsFacts] = field(default_factory=dict)
+    nodes: Mapping[Address, tuple[NodeFacts, ...]] = field(default_factory=dict)
+    """Of each cluster, its nodes in rank order, as far as they could be asked."""
+    node_names: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
+    """Of each cluster, the names its provider plans, in rank order."""
+    options: Options = Options()
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """A run that a change would stop, as the plan shows it."""
+
+    id: str
+    number: int
+    started_at: float | None
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What happens to one resource.
+
+    ``before`` and ``after`` are the values side by side; ``after_unknown`` has True where a value is known only
+    after apply; ``replace_paths`` are the paths that force a replacement. ``seen`` is the address's version in the
+    state when the plan was made. ``note`` is one line for people, such as "changed since run 3".
+    """
+
+    address: Address
+    action: Action
+    provider: str
+    reason: Reason | None = None
+    before: Mapping[str, Any] | None = None
+    after: Mapping[str, Any] | None = None
+    after_unknown: Mapping[str, Any] = field(default_factory=dict)
+    replace_paths: tuple[tuple[str | int, ...], ...] = ()
+    depends_on: tuple[Address, ...] = ()
+    lifecycle: Lifecycle = Lifecycle()
+    seen: int = 0
+    note: str = ""
+    stops: LiveRun | None = None
+    resumes: str | None = None
+    """The key of an interrupted attempt at this very change, which apply carries on instead of starting anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A recorded resource that is not as recorded."""
+
+    address: Address
+    before: Mapping[str, Any]
+    after: Mapping[str, Any] | None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsLine:
+    """One row of the plan's ``weights``; numbers are None when they could not be known."""
+
+    address: Address
+    source: str
+    revision: str | None
+    pin: str | None
+    files: int | None
+    bytes: int | None
+    bytes_mirrored: int | None
+    bytes_upstream: int | None
+    listing: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryLine:
+    """One row of the plan's ``deliveries``: what one rank of a job needs of one weights, and how it gets it."""
+
+    job: Address
+    rank: int
+    node: str | None
+    weights: Address
+    tiers: TierFacts | None
+    path: str
+    mount: str
+    mount_location: str
+    forecast_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The difference, in an order in which it can be applied. ``digest`` binds a review to an apply."""
+
+    lineage: str
+    serial: int
+    manifest_digest: str
+    changes: tuple[Change, ...]
+    drift: tuple[Drift, ...] = ()
+    weights: tuple[WeightsLine, ...] = ()
+    deliveries: tuple[DeliveryLine, ...] = ()
+    resolved: Mapping[Address, ResolvedSource] = field(default_factory=dict)
+    hourly_cost: float = 0.0
+    diagnostics: tuple[Diagnostic, ...] = ()
+    options: Options = Options()
+    digest: str = ""

@@ -1,0 +1,42 @@
+"""Plugins by entry point: built-ins and strangers' come through the same door, and load only when asked for."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from trainctl.errors import UsageError
+from trainctl.spi.provider import Provider
+from trainctl.spi.state import StateLog
+
+PROVIDERS = "trainctl.providers"
+STATE = "trainctl.state"
+
+
+def names(group: str) -> list[str]:
+    """The names that are installed in a group; imports none of them."""
+    return sorted(point.name for point in entry_points(group=group))
+
+
+def load_provider(name: str) -> Provider:
+    """The provider of that name. UsageError names the installed ones."""
+    provider: Provider = _load(PROVIDERS, name)()
+    return provider
+
+
+def open_state(url: str) -> StateLog:
+    """The state log at a URL; its scheme names the plugin."""
+    scheme = url.partition(":")[0]
+    log: StateLog = _load(STATE, scheme)(url)
+    return log
+
+
+def _load(group: str, name: str) -> Any:
+    points: list[EntryPoint] = [point for point in entry_points(group=group) if point.name == name]
+    if not points:
+        kind = group.removeprefix("trainctl.").removesuffix("s")
+        raise UsageError(
+            f"no {kind} plugin is called {name!r}",
+            f"Installed: {', '.join(names(group)) or 'none'}.",
+        )
+    return points[0].load()

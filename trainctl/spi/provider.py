@@ -1,0 +1,112 @@
+"""A provider: where nodes come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from trainctl.model.json import JsonObject
+from trainctl.spi.transport import Transport
+
+
+class Presence(StrEnum):
+    """What a look at something found. Only GONE is gone: the others say that nobody could tell."""
+
+    PRESENT = "present"
+    GONE = "gone"
+    UNREACHABLE = "unreachable"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a provider can do, as data: the core asks "can you", never "who are you"."""
+
+    creates_machines: bool = False
+    costs_money: bool = False
+    shares_disk_with_operator: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One machine of a cluster.
+
+    ``root`` is the absolute directory there in which trainctl keeps what it may delete; ``data`` the one for what
+    outlives it (checkpoints); ``python`` an interpreter of 3.8 or newer; ``key`` the idempotency key it was made with.
+    """
+
+    cluster: str
+    name: str
+    address: str
+    root: str
+    data: str
+    python: str
+    key: str = ""
+    gpus: int = 0
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """``cluster/name``, as plans and listings show it."""
+        return f"{self.cluster}/{self.name}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The form kept in the state."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Node:
+        """Read what ``to_json`` wrote."""
+        return cls(**{name: value[name] for name in cls.__dataclass_fields__ if name in value})
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One cluster section of the manifest: its name and the provider's own settings, defaults filled in."""
+
+    name: str
+    settings: JsonObject
+
+
+class Provider(Protocol):
+    """Gives nodes. ``create`` with the same key twice gives the same node once; ``find`` answers for a crash between.
+
+    Methods block, may be called from many threads, and raise NodeError or NodeUnreachable.
+    """
+
+    name: str
+    capabilities: Capabilities
+
+    def schema(self) -> JsonObject:
+        """The JSON Schema of the provider's settings in a cluster section, with ``default`` where there is one."""
+        ...
+
+    def plan(self, cluster: Cluster) -> Sequence[str]:
+        """The names of the nodes the settings ask for, in rank order. Pure: no look at the world."""
+        ...
+
+    def create(self, cluster: Cluster, name: str, key: str) -> Node:
+        """Make the named node, or hand back the one made with this key before."""
+        ...
+
+    def find(self, cluster: Cluster, key: str) -> Node | None:
+        """The node made with this key, if there is one."""
+        ...
+
+    def list(self, cluster: Cluster) -> Sequence[Node]:
+        """Every node of the cluster that exists."""
+        ...
+
+    def read(self, node: Node) -> Presence:
+        """Whether the node is there."""
+        ...
+
+    def delete(self, node: Node) -> None:
+        """Remove the node; no error if it is gone already."""
+        ...
+
+    def transport(self, node: Node) -> Transport:
+        """A way to run programs on the node; the caller closes it."""
+        ...

@@ -1,0 +1,34 @@
+"""A weight source: what turns a URI into files, by metadata only, and hands out their bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from trainctl.model.files import ResolvedSource, SourceFile
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What opens a source. ``value`` is a secret and is registered for redaction; ``origin`` says where it came from."""
+
+    value: str
+    origin: str
+
+
+class WeightSource(Protocol):
+    """One scheme. Errors are SourceError's kinds, and name the file where there is one. No method retries by itself."""
+
+    def resolve(
+        self, uri: str, revision: str | None, credential: Credential | None
+    ) -> ResolvedSource:
+        """Every file at the revision (None: what the URI says), before patterns. Metadata only."""
+        ...
+
+    def open(
+        self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None
+    ) -> AbstractContextManager[Iterator[bytes]]:
+        """The file's bytes from the offset on, in pieces of at most 1 MiB. Ends early only by raising."""
+        ...

@@ -1,0 +1,39 @@
+"""How commands reach a node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a command left behind. ``exit_code`` is negative for a signal, as in ``subprocess``."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+
+
+class Transport(Protocol):
+    """Runs programs on one node. Arguments are a list and reach the program as they are; no shell reads them."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: Iterable[bytes] = (),
+        on_stdout: Callable[[bytes], None] | None = None,
+        timeout: float | None = None,
+    ) -> Output:
+        """Run to the end. ``stdin`` is sent piece by piece and then closed.
+
+        With ``on_stdout`` each piece of standard output is handed over as it arrives, and the output holds none.
+        NodeUnreachable if the program could not be started or watched; ``timeout`` is in seconds of silence.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back what the transport holds."""
+        ...
