@@ -1,6 +1,8 @@
 """``python -m trainctl``."""
 
+import sys
+
 from trainctl.cli.main import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,1 +1,1 @@
-"""jobs"""
+"""What a job takes along: its code, its environment, its secrets. See DESIGN.md beside this file."""

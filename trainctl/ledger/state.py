@@ -30,8 +30,9 @@ class Intent:
     """An outside effect that is about to be caused, or was and nobody said how it ended.
 
     ``id`` is the entry's UUID, ``key`` the effect's idempotency key, ``action`` create, update or delete.
-    ``plan`` is the digest of the plan it belongs to. ``renewals`` counts the renewals seen, so that a watcher
-    can tell a holder that moves from one that doesn't without comparing clocks.
+    ``plan`` is the digest of the plan it belongs to, ``reason`` why it acts, for the history. ``renewals`` counts the
+    renewals seen, so that a watcher can tell a holder that moves from one that doesn't without comparing clocks;
+    ``renewed`` is when the last was, by the holder's clock, for people.
     """
 
     id: str
@@ -46,6 +47,8 @@ class Intent:
     plan: str = ""
     renewals: int = 0
     released: bool = False
+    reason: str = ""
+    renewed: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +80,17 @@ class State:
     open_intents: Mapping[Address, Intent] = field(default_factory=dict)
     versions: Mapping[Address, int] = field(default_factory=dict)
     """How many outcomes and releases each address has had, removed ones included."""
+    plans: Mapping[Address, tuple[str, int]] = field(default_factory=dict)
+    """Of each address, the plan of its newest outcome or release, and its version before the first of the
+    consecutive ones under that plan: what tells a plan's own moves from those of others."""
+    unfinished: Mapping[Address, tuple[Intent, ...]] = field(default_factory=dict)
+    """Attempts that failed, were released by hand or superseded: their keys may have left something behind.
+
+    Carry on with the same key, or undo them by their keys first; the next outcome on the address forgets them.
+    """
+
+    def moved(self, address: Address, seen: int, plan: str = "") -> bool:
+        """Whether the address has moved since a plan saw that version; moves under the same plan don't count."""
+        if self.versions.get(address, 0) == seen:
+            return False
+        return not plan or self.plans.get(address) != (plan, seen)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import Position
@@ -35,7 +37,7 @@ class Resource:
 
     address: Address
     provider: str
-    attributes: JsonObject
+    attributes: Mapping[str, Any]
     depends_on: tuple[Address, ...] = ()
     lifecycle: Lifecycle = Lifecycle()
     where: Position | None = field(default=None, compare=False)

@@ -44,7 +44,10 @@ class RankRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One execution of a job, as the state keeps it. Times are Unix seconds; ``phases`` are seconds each took."""
+    """One execution of a job, as the state keeps it. Times are Unix seconds; ``phases`` are seconds each took.
+
+    ``delivered`` are the bytes that moved onto its nodes.
+    """
 
     id: str
     number: int
@@ -56,6 +59,7 @@ class RunRecord:
     started_at: float | None = None
     ended_at: float | None = None
     error: str | None = None
+    delivered: int = 0
     phases: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

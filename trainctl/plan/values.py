@@ -10,7 +10,7 @@ from trainctl.desired.values import Desired
 from trainctl.ledger.state import State
 from trainctl.model.action import Action, Reason
 from trainctl.model.address import Address
-from trainctl.model.diagnostics import Diagnostic
+from trainctl.model.diagnostics import Diagnostic, Severity
 from trainctl.model.files import ResolvedSource
 from trainctl.model.resource import Lifecycle
 from trainctl.spi.provider import Presence
@@ -20,7 +20,7 @@ from trainctl.spi.provider import Presence
 class Observation:
     """What a look at a recorded resource found. ``outputs`` are those outputs that can change by themselves.
 
-    Of a job: ``run``, its newest run's record, as the node tells it.
+    Of a job: ``runs``, its run records with the newest as the node tells it.
     """
 
     presence: Presence
@@ -69,7 +69,10 @@ class TierFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a node says of itself before anything moves: ``mount`` is namespace, container or link."""
+    """What a node says of itself before anything moves: ``mount`` is namespace, container or link.
+
+    ``rates`` are recorded, in bytes per second: ``upstream`` into the mirror, ``mirror`` and ``cluster`` onto the node.
+    """
 
     id: str
     mount: str
@@ -117,6 +120,8 @@ class LiveRun:
     number: int
     started_at: float | None
     ranks: int
+    gpus: int = 0
+    """Of all ranks together; 0 where the job names no accelerator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +146,9 @@ class Change:
     seen: int = 0
     note: str = ""
     stops: LiveRun | None = None
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    outputs_after: Mapping[str, Any] = field(default_factory=dict)
+    """Outputs as far as they are known, before and after; ``attributes`` to record are in ``after`` alone."""
     resumes: str | None = None
     """The key of an interrupted attempt at this very change, which apply carries on instead of starting anew."""
 
@@ -197,7 +205,19 @@ class Plan:
     weights: tuple[WeightsLine, ...] = ()
     deliveries: tuple[DeliveryLine, ...] = ()
     resolved: Mapping[Address, ResolvedSource] = field(default_factory=dict)
+    code: Mapping[Address, CodeTree] = field(default_factory=dict)
+    """Of each job that gets a run, the code it would ship."""
     hourly_cost: float = 0.0
     diagnostics: tuple[Diagnostic, ...] = ()
     options: Options = Options()
     digest: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """Whether it may be applied: no error stands in it."""
+        return all(one.severity is not Severity.ERROR for one in self.diagnostics)
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether applying it does anything."""
+        return any(change.action not in (Action.NOOP, Action.READ) for change in self.changes)

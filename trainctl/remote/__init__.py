@@ -1,1 +1,1 @@
-"""remote"""
+"""Calling the node program through a transport. See DESIGN.md beside this file."""

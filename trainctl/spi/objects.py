@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class ObjectStore(Protocol):
-    """Keys are ``/``-separated names of ``[A-Za-z0-9._-]``; values are bytes, written whole or not at all.
+    """Keys are ``/``-separated names of ``[A-Za-z0-9._-]`` that don't begin with a dot; values are bytes, written whole or not at all.
 
     Every method may raise StateError with what to do about it, and may be called from many threads.
     """
@@ -16,8 +16,11 @@ class ObjectStore(Protocol):
         """Create the object, durably. False, and nothing written, if the key exists. Never replaces."""
         ...
 
-    def put(self, key: str, data: bytes) -> None:
-        """Create or replace the object, durably and at once: readers see the old bytes or the new."""
+    def put(self, key: str, data: bytes, *, durable: bool = True) -> None:
+        """Create or replace the object at once: readers see the old bytes or the new.
+
+        What is not ``durable`` may be undone by a power cut; a store that can't be quicker then ignores the word.
+        """
         ...
 
     def get(self, key: str) -> bytes | None:

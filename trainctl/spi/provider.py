@@ -83,8 +83,11 @@ class Provider(Protocol):
         """The JSON Schema of the provider's settings in a cluster section, with ``default`` where there is one."""
         ...
 
-    def plan(self, cluster: Cluster) -> Sequence[str]:
-        """The names of the nodes the settings ask for, in rank order. Pure: no look at the world."""
+    def plan(self, cluster: Cluster) -> Sequence[Node]:
+        """The nodes the settings ask for, in rank order, as far as they are known beforehand; their ``key`` is empty.
+
+        Makes nothing and looks at nothing. Where a machine exists before it is made a node, ``transport`` reaches it.
+        """
         ...
 
     def create(self, cluster: Cluster, name: str, key: str) -> Node:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,12 +14,14 @@ class LogSlice:
     """What lies at and after a position.
 
     ``snapshot`` is set when the log was read from the start and a fold of its head exists; the entries then
-    begin after it. ``next`` is the position at which the next append belongs.
+    begin after it. ``next`` is the position at which the next append belongs. ``whole`` says that the slice begins
+    at the start although a later position was asked for, because that one was pruned: forget what was folded before.
     """
 
     entries: tuple[JsonObject, ...]
     next: int
     snapshot: JsonObject | None = None
+    whole: bool = False
 
 
 class StateLog(Protocol):
@@ -46,4 +48,8 @@ class StateLog(Protocol):
 
     def snapshot(self, position: int, fold: JsonObject) -> None:
         """Keep the fold of everything before the position, so that readers may start there; prune what it covers."""
+        ...
+
+    def replay(self) -> Iterator[JsonObject]:
+        """Every entry ever appended, the oldest first, whatever snapshots cover."""
         ...

@@ -1,1 +1,1 @@
-"""views"""
+"""What is shown: values and events as text and JSON. See DESIGN.md beside this file."""

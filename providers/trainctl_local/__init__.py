@@ -1,0 +1,6 @@
+"""The ``local`` provider: nodes are directories and processes of this machine."""
+
+from trainctl_local.provider import LocalProvider
+from trainctl_local.transport import LocalTransport
+
+__all__ = ["LocalProvider", "LocalTransport"]

@@ -1,0 +1,171 @@
+"""Nodes that are directories of this machine. See DESIGN.md beside this file."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from trainctl.errors import NodeError
+from trainctl.model.json import JsonObject
+from trainctl.spi.provider import Capabilities, Cluster, Node, Presence, Provider
+from trainctl.spi.transport import Transport
+from trainctl_local.transport import LocalTransport
+
+_MAX_NODES = 64
+_MADE = "made"
+_ATTEMPTS = 5
+
+
+class LocalProvider:
+    """Gives directories under the cache home, and processes of this machine."""
+
+    name = "local"
+    capabilities = Capabilities(shares_disk_with_operator=True)
+
+    def schema(self) -> JsonObject:
+        """See Provider."""
+        return {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {
+                "nodes": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": _MAX_NODES,
+                    "default": 1,
+                    "description": "How many nodes: directories of this machine.",
+                },
+                "gpus": {
+                    "type": "integer",
+                    "minimum": 0,
+                    "default": 0,
+                    "description": "GPUs of each node; 0 runs jobs on the CPU.",
+                },
+            },
+        }
+
+    def plan(self, cluster: Cluster) -> Sequence[Node]:
+        """See Provider."""
+        count = _integer(cluster, "nodes", 1)
+        return [_node(cluster, f"{cluster.name}-{number}", "") for number in range(count)]
+
+    def create(self, cluster: Cluster, name: str, key: str) -> Node:
+        """See Provider. A directory that another key made is shared: each key leaves its own marker in it."""
+        node = _node(cluster, name, key)
+        marker = _marker(Path(node.root), key)
+        text = json.dumps({"key": key, "cluster": cluster.name, "name": name}) + "\n"
+        try:
+            for _ in range(_ATTEMPTS):
+                marker.parent.mkdir(0o700, parents=True, exist_ok=True)
+                with contextlib.suppress(FileNotFoundError):  # removed by another in between
+                    marker.write_text(text, encoding="utf-8")
+                if marker.exists():
+                    return node
+        except OSError as error:
+            raise NodeError(
+                f"node {node.id} can't be made: {error.strerror}: {error.filename}",
+                "Make that directory writable, or set XDG_CACHE_HOME to another.",
+            ) from error
+        raise NodeError(f"node {node.id} is removed by another process as soon as it is made")
+
+    def find(self, cluster: Cluster, key: str) -> Node | None:
+        """See Provider."""
+        for name in _existing(cluster):
+            if _marker(_root(name), key).exists():
+                return _node(cluster, name, key)
+        return None
+
+    def list(self, cluster: Cluster) -> Sequence[Node]:
+        """See Provider."""
+        return [_node(cluster, name, "") for name in _existing(cluster)]
+
+    def read(self, node: Node) -> Presence:
+        """See Provider."""
+        try:
+            os.scandir(node.root).close()
+        except FileNotFoundError:
+            return Presence.GONE
+        except OSError:
+            return Presence.UNREADABLE
+        return Presence.PRESENT
+
+    def delete(self, node: Node) -> None:
+        """See Provider. The directory goes with the last key, and only if nothing of another lineage is in it."""
+        root = Path(node.root)
+        with contextlib.suppress(FileNotFoundError):
+            _marker(root, node.key).unlink()
+        if not root.exists() or _in_use(root):
+            return
+        doomed = root.with_name(f".{root.name}.{os.getpid()}.{os.urandom(4).hex()}")
+        try:
+            root.rename(doomed)
+        except FileNotFoundError:
+            return
+        if _in_use(doomed) and not root.exists():  # somebody came between the look and the rename
+            doomed.rename(root)
+            return
+        _remove(doomed)
+
+    def transport(self, node: Node) -> Transport:
+        """See Provider."""
+        return LocalTransport()
+
+
+def _node(cluster: Cluster, name: str, key: str) -> Node:
+    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "trainctl"
+    return Node(
+        cluster=cluster.name,
+        name=name,
+        address="local",
+        root=str(_root(name)),
+        data=str(data),
+        python=sys.executable,
+        key=key,
+        gpus=_integer(cluster, "gpus", 0),
+    )
+
+
+def _nodes() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "trainctl" / "nodes"
+
+
+def _root(name: str) -> Path:
+    return _nodes() / name
+
+
+def _marker(root: Path, key: str) -> Path:
+    return root / _MADE / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+
+
+def _existing(cluster: Cluster) -> Iterator[str]:
+    for number in range(_MAX_NODES):
+        name = f"{cluster.name}-{number}"
+        if _root(name).is_dir():
+            yield name
+
+
+def _integer(cluster: Cluster, name: str, default: int) -> int:
+    value = cluster.settings.get(name, default)
+    return value if isinstance(value, int) else default
+
+
+def _in_use(root: Path) -> bool:
+    """Whether another key, a lineage's reference or a run is in the directory."""
+    places = (root / _MADE, root / "runs", root / "cache" / "references")
+    return any(entry for place in places if place.is_dir() for entry in place.glob("[!.]*"))
+
+
+def _remove(root: Path) -> None:
+    for directory, _, _ in os.walk(root):
+        Path(directory).chmod(0o700)
+    shutil.rmtree(root)
+
+
+_: type[Provider] = LocalProvider

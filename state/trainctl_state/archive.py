@@ -1,0 +1,91 @@
+"""``history/``: what was pruned from the log, verbatim, in packs that follow one another without gap or overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from trainctl.spi.objects import ObjectStore
+from trainctl_state.layout import (
+    HISTORY,
+    Damaged,
+    checked_batch,
+    decode,
+    encode,
+    key_of,
+    position_of,
+)
+
+PACK_POSITIONS = 500
+"""How many positions a pack holds at most, so that making and reading one stays small."""
+
+Batch = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """The batches of the positions from ``first`` on."""
+
+    first: int
+    batches: tuple[Batch, ...]
+
+    @property
+    def next(self) -> int:
+        """The position after its last."""
+        return self.first + len(self.batches)
+
+
+class Archive:
+    """The packs of one log."""
+
+    def __init__(self, store: ObjectStore, url: str) -> None:
+        self._store = store
+        self._url = url
+
+    def firsts(self) -> list[int]:
+        """Where each pack begins, ascending."""
+        found = (position_of(key) for key in self._store.list(HISTORY))
+        return [position for position in found if position is not None]
+
+    def last(self) -> Pack | None:
+        """The newest pack."""
+        firsts = self.firsts()
+        return self.pack(firsts[-1]) if firsts else None
+
+    def pack(self, first: int) -> Pack:
+        """The pack that begins there. Damaged if it can't be read."""
+        key = key_of(HISTORY, first)
+        data = self._store.get(key)
+        if data is None:
+            raise Damaged(key, self._url, "is missing")
+        batches = decode(key, data, self._url).get("batches")
+        if not isinstance(batches, list) or not batches:
+            raise Damaged(key, self._url, "holds no batches")
+        return Pack(first, tuple(checked_batch(key, batch, self._url) for batch in batches))
+
+    def covering(self, position: int) -> Pack | None:
+        """The pack that holds a position; None if it wasn't packed."""
+        first = max((first for first in self.firsts() if first <= position), default=None)
+        pack = None if first is None else self.pack(first)
+        return pack if pack is not None and position < pack.next else None
+
+    def batch_at(self, position: int) -> Batch | None:
+        """The batch of a position that was packed; None if it wasn't."""
+        pack = self.covering(position)
+        return None if pack is None else pack.batches[position - pack.first]
+
+    def extend(self, end: int, load: Callable[[int], Batch]) -> list[Pack]:
+        """Pack everything up to the position ``end``; the packs that are new, whoever wrote them."""
+        last = self.last()
+        position = last.next if last else 0
+        made = []
+        while position < end:
+            upto = min(end, position + PACK_POSITIONS)
+            pack = Pack(position, tuple(load(each) for each in range(position, upto)))
+            body = {"first": pack.first, "next": pack.next, "batches": pack.batches}
+            if not self._store.put_if_absent(key_of(HISTORY, position), encode(body)):
+                pack = self.pack(position)
+            made.append(pack)
+            position = pack.next
+        return made

@@ -1,0 +1,79 @@
+"""The names and the format of the objects that a log is made of."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from trainctl.errors import StateError
+
+VERSION = 1
+LOG, SNAPSHOTS, HISTORY = "log/", "snapshots/", "history/"
+_NUMBERED = re.compile(r"[a-z]+/(\d{12})\.json")
+
+
+class Damaged(StateError):
+    """An object isn't what was written there."""
+
+    def __init__(self, key: str, url: str, what: str) -> None:
+        super().__init__(
+            f"the state is damaged: {key} {what}",
+            f"It is an object of {url}. Put back that object, or the whole state, from a backup; "
+            "nothing was changed, and nothing will be while it is so.",
+        )
+
+
+def key_of(prefix: str, position: int) -> str:
+    """The name of the object of a position."""
+    return f"{prefix}{position:012d}.json"
+
+
+def position_of(key: str) -> int | None:
+    """The position a name stands for; None for an object that isn't one of ours."""
+    match = _NUMBERED.fullmatch(key)
+    return int(match[1]) if match else None
+
+
+def encode(body: Mapping[str, Any]) -> bytes:
+    """The bytes of an object. Escaped to ASCII, so that any file name a disk can hold survives. StateError if it isn't JSON."""
+    try:
+        text = json.dumps({"version": VERSION, **body}, separators=(",", ":"), allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise StateError(
+            f"an entry can't be written to the state: {error}", "Nothing was written."
+        ) from error
+    return text.encode("ascii")
+
+
+def decode(key: str, data: bytes, url: str) -> dict[str, Any]:
+    """What ``encode`` was given. Damaged if it can't be; StateError if a newer trainctl wrote it."""
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError):
+        raise Damaged(key, url, "is cut short or is not JSON") from None
+    version = body.get("version") if isinstance(body, dict) else None
+    if not isinstance(version, int) or version < 1:
+        raise Damaged(key, url, "has no format version")
+    if version > VERSION:
+        raise StateError(
+            f"the state was written by a newer trainctl: {key} has format {version}, this one reads {VERSION}",
+            f"Install the newer trainctl to use {url}; nothing was changed.",
+        )
+    checked: dict[str, Any] = body
+    return checked
+
+
+def entries_in(key: str, data: bytes, url: str) -> list[dict[str, Any]]:
+    """The entries of a ``log/`` object, every one with its id."""
+    return checked_batch(key, decode(key, data, url).get("entries"), url)
+
+
+def checked_batch(key: str, batch: object, url: str) -> list[dict[str, Any]]:
+    """A batch of entries as it was read. Damaged if it isn't one."""
+    if not isinstance(batch, list) or not batch:
+        raise Damaged(key, url, "holds no entries")
+    if not all(isinstance(entry, dict) and isinstance(entry.get("id"), str) for entry in batch):
+        raise Damaged(key, url, "holds an entry without an id")
+    return batch

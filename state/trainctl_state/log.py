@@ -1,0 +1,206 @@
+"""A state log over any object store: the one layout. DESIGN.md beside this file says what must hold and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from trainctl.errors import AppendRefused, StateError
+from trainctl.model.json import JsonObject
+from trainctl.spi.objects import ObjectStore
+from trainctl.spi.state import LogSlice, StateLog
+from trainctl_state.archive import Archive, Batch
+from trainctl_state.layout import (
+    LOG,
+    SNAPSHOTS,
+    Damaged,
+    decode,
+    encode,
+    entries_in,
+    key_of,
+    position_of,
+)
+from trainctl_state.prune import prune
+
+ATTEMPTS = 5
+"""How often a reader that is overtaken by pruning starts again."""
+
+
+class ObjectLog:
+    """A log of numbered objects, each created only if absent, with snapshots beside them."""
+
+    def __init__(self, store: ObjectStore, url: str) -> None:
+        self._store = store
+        self._url = url
+        self._archive = Archive(store, url)
+        self._exists_below = 0
+
+    @property
+    def url(self) -> str:
+        """Where the log is, for people."""
+        return self._url
+
+    def read(self, position: int = 0) -> LogSlice:
+        """Everything from the position on; the whole state, flagged so, if that position was pruned."""
+        if position > 0:
+            followed = self._follow(position)
+            if followed is not None:
+                return followed
+        whole = self._read_whole()
+        return LogSlice(whole.entries, whole.next, whole.snapshot, whole=position > 0)
+
+    def append(self, position: int, entries: Sequence[JsonObject]) -> None:
+        """Add one batch at the position, durably. AppendRefused if it is taken or was."""
+        ids = _ids(entries)
+        data = encode({"entries": entries})
+        self._refuse_hole(position)
+        if self._newest_snapshot() > position or not self._create(position, data, ids):
+            raise _refused(position)
+        self._exists_below = max(self._exists_below, position + 1)
+        if self._newest_snapshot() > position and not self._is_packed_as(position, ids):
+            raise _refused(position)
+
+    def snapshot(self, position: int, fold: JsonObject) -> None:
+        """Keep the fold of everything before the position; prune what the snapshot before it covers."""
+        if position <= self._newest_snapshot():
+            return
+        self._refuse_hole(position)
+        body = encode({"position": position, "fold": fold})
+        self._store.put_if_absent(key_of(SNAPSHOTS, position), body)
+        prune(self._store, self._archive, self._snapshots(), self._batch)
+
+    def replay(self) -> Iterator[JsonObject]:
+        """Every entry ever appended, the oldest first."""
+        for batch in self._all_batches():
+            yield from batch
+
+    def _all_batches(self) -> Iterator[Batch]:
+        """Every batch from position 0 on, from history as far as it goes and then from the log."""
+        end, position = self._end_of_listing(0), 0
+        while position < end:
+            if batch := self._batch_or_pruned(position):
+                yield batch
+                position += 1
+            elif pack := self._archive.covering(position):
+                yield from pack.batches[position - pack.first :]
+                position = pack.next
+            else:
+                raise self._uncovered(position)
+
+    def _follow(self, position: int) -> LogSlice | None:
+        """Entries by name until one is missing; None if one was pruned."""
+        entries: list[JsonObject] = []
+        while (data := self._store.get(key_of(LOG, position))) is not None:
+            if not data:
+                return None
+            entries += entries_in(key_of(LOG, position), data, self._url)
+            position += 1
+        self._exists_below = max(self._exists_below, position)
+        return LogSlice(tuple(entries), position)
+
+    def _read_whole(self) -> LogSlice:
+        for _ in range(ATTEMPTS):
+            start, fold = self._newest_fold()
+            if fold is None and start == 0 and self._archive.firsts():
+                return self._slice(list(self._all_batches()), 0, None)
+            end = self._end_of_listing(start)
+            batches = [self._batch_or_pruned(each) for each in range(start, end)]
+            if all(batches):
+                return self._slice(batches, start, fold)
+        raise self._uncovered(start)
+
+    def _slice(
+        self, batches: Sequence[Batch | None], start: int, fold: JsonObject | None
+    ) -> LogSlice:
+        entries = tuple(entry for batch in batches for entry in batch or ())
+        end = start + len(batches)
+        self._exists_below = max(self._exists_below, end)
+        return LogSlice(entries, end, fold)
+
+    def _newest_fold(self) -> tuple[int, JsonObject | None]:
+        """The newest snapshot that can be read: it is only a cache, and what it covers is also elsewhere."""
+        for position in reversed(self._snapshots()):
+            key = key_of(SNAPSHOTS, position)
+            data = self._store.get(key)
+            if data is None:
+                continue
+            try:
+                fold = decode(key, data, self._url).get("fold")
+            except Damaged:
+                continue
+            if isinstance(fold, dict):
+                return position, fold
+        return 0, None
+
+    def _end_of_listing(self, start: int) -> int:
+        after = key_of(LOG, start - 1) if start else LOG
+        found = [position_of(key) for key in self._store.list(LOG, after)]
+        return max((position + 1 for position in found if position is not None), default=start)
+
+    def _batch_or_pruned(self, position: int) -> Batch | None:
+        """The batch of a position below the head; None if it was pruned. Damaged if it is missing."""
+        key = key_of(LOG, position)
+        data = self._store.get(key)
+        if data is None:
+            raise Damaged(key, self._url, "is missing, and there are later ones")
+        return entries_in(key, data, self._url) if data else None
+
+    def _batch(self, position: int) -> Batch:
+        batch = self._batch_or_pruned(position) or self._archive.batch_at(position)
+        if batch is None:
+            raise self._uncovered(position)
+        return batch
+
+    def _uncovered(self, position: int) -> Damaged:
+        return Damaged(key_of(LOG, position), self._url, "is empty, and no history covers it")
+
+    def _create(self, position: int, data: bytes, ids: list[str]) -> bool:
+        """Whether the object of the position is ours, also when the answer was lost."""
+        key = key_of(LOG, position)
+        try:
+            if self._store.put_if_absent(key, data):
+                return True
+        except StateError:
+            there = self._store.get(key)
+            if there is None:
+                raise
+        else:
+            there = self._store.get(key)
+        return there is not None and there != b"" and _ids(entries_in(key, there, self._url)) == ids
+
+    def _is_packed_as(self, position: int, ids: list[str]) -> bool:
+        """Whether we are in a snapshot that was made while we appended: history knows, if it covers the position."""
+        packed = self._archive.batch_at(position)
+        if packed is None or _ids(packed) == ids:
+            return True
+        self._store.put(key_of(LOG, position), b"", durable=False)
+        return False
+
+    def _refuse_hole(self, position: int) -> None:
+        if position > self._exists_below and self._store.get(key_of(LOG, position - 1)) is None:
+            raise StateError(
+                f"nothing lies before position {position} of the log",
+                "Read the log, then append at its end.",
+            )
+
+    def _snapshots(self) -> list[int]:
+        found = (position_of(key) for key in self._store.list(SNAPSHOTS))
+        return [position for position in found if position is not None]
+
+    def _newest_snapshot(self) -> int:
+        return max(self._snapshots(), default=0)
+
+
+def _ids(entries: Sequence[JsonObject]) -> list[str]:
+    ids = [str(entry.get("id") or "") for entry in entries]
+    if not ids or "" in ids:
+        raise StateError("every entry of an append needs an id", "Nothing was written.")
+    return ids
+
+
+def _refused(position: int) -> AppendRefused:
+    return AppendRefused(
+        f"another command wrote to the state first (position {position})", "Run the command again."
+    )
+
+
+_: type[StateLog] = ObjectLog

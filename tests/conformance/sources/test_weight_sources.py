@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.hub import Hub, serve
+from trainctl.spi.sources import Credential
+from trainctl.testing.weight_source import Upstream, WeightSourceConformance
+from trainctl.weights.sources.file import FileSource
+from trainctl.weights.sources.hf import HubSource
+
+
+class TestFile(WeightSourceConformance):
+    @pytest.fixture(autouse=True)
+    def _directory(self, tmp_path: Path) -> None:
+        self.directory = tmp_path / "up stream"
+
+    def place(self, files: Mapping[str, bytes]) -> Upstream:
+        for path, data in files.items():
+            target = self.directory / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            target.write_bytes(data)
+        uri = f"file://{self.directory}"
+        return Upstream(FileSource(), uri, f"{uri}/none")
+
+
+class TestHub(WeightSourceConformance):
+    dataset = False
+    ranges = True
+
+    @pytest.fixture(autouse=True)
+    def _hub(self) -> Iterator[None]:
+        with serve() as hub:
+            hub.ranges = self.ranges
+            hub.page_size = 3
+            self.hub = hub
+            yield
+
+    def place(self, files: Mapping[str, bytes]) -> Upstream:
+        hub: Hub = self.hub
+        hub.add("acme/model", files, dataset=self.dataset)
+        hub.add("acme/closed", files, dataset=self.dataset, private=True)
+        prefix = "hf://datasets/" if self.dataset else "hf://"
+        return Upstream(
+            HubSource(hub.url, silence=5),
+            f"{prefix}acme/model",
+            f"{prefix}acme/none",
+            Credential(hub.token, "test"),
+            f"{prefix}acme/closed",
+        )
+
+
+class TestHubDataset(TestHub):
+    dataset = True
+
+
+class TestHubWithoutRanges(TestHub):
+    ranges = False

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from huggingface_hub.utils import filter_repo_objects
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainctl.model.files import SourceFile
+from trainctl.weights.patterns import matcher, select
+
+NAME = st.text(alphabet="ab.-[]!*?\\/é\n", min_size=1, max_size=8)
+PATH = st.lists(st.text(alphabet="ab.é-", min_size=1, max_size=3), min_size=1, max_size=4).map("/".join)
+PATTERN = NAME.filter(lambda text: not text.startswith(("/", "\\")))
+
+
+@given(st.lists(PATH, unique=True), st.none() | st.lists(PATTERN), st.none() | st.lists(PATTERN))
+def test_patterns_mean_what_they_mean_to_the_hub(
+    paths: list[str], allow: list[str] | None, ignore: list[str] | None
+) -> None:
+    """Without a leading slash, the chosen files are those that huggingface_hub would choose."""
+    files = [SourceFile(path, 1, "etag:1") for path in paths]
+    theirs = filter_repo_objects(paths, allow_patterns=allow, ignore_patterns=ignore)
+    ours, _ = select(files, allow, ignore)
+    assert [file.path for file in ours] == sorted(theirs)
+
+
+@given(PATH)
+def test_an_anchored_path_matches_itself_only_at_the_top(path: str) -> None:
+    """A leading slash anchors: the path matches, and the same path below a directory does not."""
+    assert matcher(f"/{path}")(path)
+    assert not matcher(f"/{path}")(f"zz/{path}")
+
+
+@given(PATH)
+def test_an_anchored_star_stays_in_its_directory(path: str) -> None:
+    """``/*`` matches exactly the files at the top, ``/**/*`` all of them."""
+    assert bool(matcher("/*")(path)) == ("/" not in path)
+    assert matcher("/**/*")(path)
+
+
+@given(st.lists(PATH, unique=True), st.lists(PATTERN), st.lists(PATTERN))
+def test_unmatched_patterns_are_those_without_a_file(
+    paths: list[str], allow: list[str], ignore: list[str]
+) -> None:
+    """A pattern is reported exactly when no file matches it, whether it allows or ignores."""
+    files = [SourceFile(path, 1, "etag:1") for path in paths]
+    _, unmatched = select(files, allow, ignore)
+    expected = {one for one in [*allow, *ignore] if not any(matcher(one)(path) for path in paths)}
+    assert set(unmatched) == expected

@@ -1,0 +1,327 @@
+"""A server that speaks the Hub's HTTP interface, on loopback, with every misbehaviour a mirror must survive."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+_API = re.compile(
+    r"/api/(?P<kind>models|datasets)/(?P<repo>[^/]+/[^/]+)/(?P<verb>revision|tree)/(?P<rev>[^/]+)/?"
+)
+_RESOLVE = re.compile(
+    r"/(?P<kind>datasets/)?(?P<repo>[^/]+/[^/]+)/resolve/(?P<rev>[^/]+)/(?P<path>.+)"
+)
+_CDN = re.compile(
+    r"/cdn/(?P<kind>models|datasets)/(?P<repo>[^/]+/[^/]+)/(?P<rev>[^/]+)/(?P<path>.+)"
+)
+_RANGE = re.compile(r"bytes=(\d+)-(\d*)")
+
+
+@dataclass(frozen=True)
+class HubFile:
+    """One file of a repository: content in memory or on disk."""
+
+    path: str
+    content: bytes | Path
+    lfs: bool
+
+    @property
+    def size(self) -> int:
+        return len(self.content) if isinstance(self.content, bytes) else self.content.stat().st_size
+
+    def bytes(self) -> bytes:
+        return self.content if isinstance(self.content, bytes) else self.content.read_bytes()
+
+    @property
+    def git_oid(self) -> str:
+        data = self.bytes() if not self.lfs else b"pointer " + self.sha256.encode()
+        return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.bytes()).hexdigest()
+
+    def entry(self) -> dict[str, Any]:
+        """The file as one row of a tree answer."""
+        row = {"type": "file", "path": self.path, "size": self.size, "oid": self.git_oid}
+        if self.lfs:
+            row["lfs"] = {"oid": self.sha256, "size": self.size, "pointerSize": 134}
+        return row
+
+
+@dataclass
+class HubRepo:
+    """A repository: revisions by name, files by commit, and who may read them."""
+
+    refs: dict[str, str] = field(default_factory=dict)
+    commits: dict[str, dict[str, HubFile]] = field(default_factory=dict)
+    trees: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    gated: bool = False
+    private: bool = False
+
+
+@dataclass
+class Fault:
+    """What goes wrong with the next ``times`` requests whose path ends with ``path``.
+
+    ``kind``: ``status`` (with ``status`` and ``headers``), ``cut`` and ``silent`` after ``at`` bytes of the body,
+    ``flip`` one bit of the byte ``at``, ``longer`` by one byte, ``wait`` ``at`` seconds before answering.
+    """
+
+    kind: str
+    path: str
+    times: int = 1
+    at: int = 0
+    status: int = 500
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One request as it arrived."""
+
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    host: str
+
+
+class Hub:
+    """The server's state; change it from the test at any time."""
+
+    def __init__(self) -> None:
+        self.repos: dict[tuple[str, str], HubRepo] = {}
+        self.faults: list[Fault] = []
+        self.seen: list[Seen] = []
+        self.token = "hf_" + "t" * 30
+        self.ranges = True
+        self.page_size = 1000
+        self.cdn: str | None = None
+        self.url = ""
+        self.closing = threading.Event()
+        self.lock = threading.Lock()
+
+    def add(
+        self,
+        repo: str,
+        files: Mapping[str, bytes | Path],
+        *,
+        dataset: bool = False,
+        gated: bool = False,
+        private: bool = False,
+        lfs: tuple[str, ...] = (".safetensors", ".bin"),
+        branch: str = "main",
+    ) -> str:
+        """Commit these files as the branch's newest revision; the commit."""
+        made = {path: HubFile(path, data, path.endswith(lfs)) for path, data in files.items()}
+        rows = [file.entry() for file in made.values()]
+        commit = hashlib.sha1(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+        kept = self.repos.setdefault(("datasets" if dataset else "models", repo), HubRepo())
+        kept.gated, kept.private = gated, private
+        kept.refs[branch] = commit
+        kept.commits[commit] = made
+        folders = {path.rpartition("/")[0] for path in made if "/" in path}
+        kept.trees[commit] = [
+            {"type": "directory", "path": name, "size": 0, "oid": "0" * 40} for name in folders
+        ] + rows
+        return commit
+
+    def asked(self, ending: str) -> list[Seen]:
+        """The requests whose path ends like that."""
+        return [one for one in self.seen if one.path.endswith(ending)]
+
+    def next_fault(self, path: str) -> Fault | None:
+        with self.lock:
+            for fault in self.faults:
+                if fault.times > 0 and path.endswith(fault.path):
+                    fault.times -= 1
+                    return fault
+        return None
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    hub: Hub
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        path = unquote(parts.path)
+        with self.hub.lock:
+            self.hub.seen.append(
+                Seen(path, parts.query, dict(self.headers), self.headers.get("Host", ""))
+            )
+        fault = self.hub.next_fault(path)
+        if fault and fault.kind == "wait":
+            self.hub.closing.wait(fault.at)
+            fault = None
+        if fault and fault.kind == "status":
+            self._answer(fault.status, b"no", dict(fault.headers))
+        elif match := _API.fullmatch(parts.path):
+            self._api(match, parse_qs(parts.query))
+        elif match := _CDN.fullmatch(parts.path):
+            self._file(match, f"{match['kind']}", fault, redirected=True)
+        elif match := _RESOLVE.fullmatch(parts.path):
+            self._file(match, "datasets" if match["kind"] else "models", fault)
+        else:
+            self._answer(404, b"")
+
+    do_HEAD = do_GET  # noqa: N815  the name is the library's
+
+    def _repo(self, kind: str, name: str, *, body: bool) -> HubRepo | None:
+        repo = self.hub.repos.get((kind, unquote(name)))
+        allowed = self.headers.get("Authorization") == f"Bearer {self.hub.token}"
+        if repo is None:
+            self._answer(404, b"", {"X-Error-Code": "RepoNotFound"})
+        elif repo.private and not allowed:
+            self._answer(401, b"", {"X-Error-Code": "RepoNotFound"})
+        elif repo.gated and body and not allowed:
+            sent = self.headers.get("Authorization")
+            self._answer(403 if sent else 401, b"", {"X-Error-Code": "GatedRepo"})
+        else:
+            return repo
+        return None
+
+    def _api(self, match: re.Match[str], query: dict[str, list[str]]) -> None:
+        repo = self._repo(match["kind"], match["repo"], body=False)
+        if repo is None:
+            return
+        revision = unquote(match["rev"])
+        commit = repo.refs.get(revision, revision)
+        if commit not in repo.trees:
+            self._answer(404, b"", {"X-Error-Code": "RevisionNotFound"})
+        elif match["verb"] == "revision":
+            siblings = [{"rfilename": path} for path in repo.commits[commit]]
+            self._json(
+                {
+                    "id": match["repo"],
+                    "sha": commit,
+                    "gated": "auto" if repo.gated else False,
+                    "siblings": siblings,
+                }
+            )
+        else:
+            start = int(query.get("cursor", ["0"])[0])
+            end = start + self.hub.page_size
+            more = end < len(repo.trees[commit])
+            link = f"<{self.hub.url}{urlsplit(self.path).path}?recursive=true&cursor={end}>"
+            headers = {"Link": f'{link}; rel="next"'} if more else {}
+            self._json(repo.trees[commit][start:end], headers)
+
+    def _file(
+        self, match: re.Match[str], kind: str, fault: Fault | None, redirected: bool = False
+    ) -> None:
+        repo = (
+            self.hub.repos.get((kind, match["repo"]))
+            if redirected
+            else self._repo(kind, match["repo"], body=True)
+        )
+        if repo is None:
+            return
+        commit = repo.refs.get(match["rev"], match["rev"])
+        file = repo.commits.get(commit, {}).get(unquote(match["path"]))
+        if file is None:
+            self._answer(404, b"", {"X-Error-Code": "EntryNotFound"})
+            return
+        if self.hub.cdn and file.lfs and not redirected:
+            where = f"{self.hub.cdn}/cdn/{kind}/{match['repo']}/{commit}/{quote(file.path)}"
+            self._answer(302, b"", {"Location": where, "X-Repo-Commit": commit})
+            return
+        etag = file.sha256 if isinstance(file.content, bytes) else "on-disk"
+        self._body(file, {"X-Repo-Commit": commit, "ETag": f'"{etag}"'}, fault)
+
+    def _body(self, file: HubFile, headers: dict[str, str], fault: Fault | None) -> None:
+        start, status, end = 0, 200, file.size
+        asked = _RANGE.fullmatch(self.headers.get("Range", ""))
+        if asked and self.hub.ranges:
+            start, status = int(asked[1]), 206
+            end = min(end, int(asked[2]) + 1) if asked[2] else end
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{file.size}"
+        if isinstance(file.content, Path):
+            self._head(status, end - start, headers)
+            with file.content.open("rb") as stream:
+                self.wfile.flush()
+                self.connection.sendfile(stream, start, end - start)
+            return
+        content = bytearray(file.content)
+        if fault and fault.kind == "flip":
+            content[fault.at] ^= 1
+        if fault and fault.kind == "longer":
+            content += b"!"
+            end += 1
+        body = bytes(content[start:end])
+        self._head(status, len(body), headers)
+        if fault and fault.kind in ("cut", "silent"):
+            self._break(body[: max(0, fault.at - start)], silent=fault.kind == "silent")
+        elif self.command == "GET":
+            self.wfile.write(body)
+
+    def _break(self, body: bytes, *, silent: bool) -> None:
+        self.wfile.write(body)
+        self.wfile.flush()
+        if silent:
+            self.hub.closing.wait(60)
+        self.close_connection = True
+
+    def _json(self, value: object, headers: Mapping[str, str] = {}) -> None:
+        self._answer(
+            200, json.dumps(value).encode(), {"Content-Type": "application/json", **headers}
+        )
+
+    def _answer(self, status: int, body: bytes, headers: Mapping[str, str] = {}) -> None:
+        self._head(status, len(body), headers)
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def _head(self, status: int, length: int, headers: Mapping[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that goes away is part of the tests."""
+
+
+@contextmanager
+def serve(hub: Hub | None = None, host: str = "127.0.0.1") -> Iterator[Hub]:
+    """A running hub; with ``hub`` given, a second door to the same one."""
+    served = hub or Hub()
+    handler = type("Handler", (_Handler,), {"hub": served})
+    server = _Server((host, 0), handler)
+    url = f"http://{host}:{server.server_address[1]}"
+    if hub is None:
+        served.url = url
+    else:
+        served.cdn = url
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield served
+    finally:
+        served.closing.set()
+        server.shutdown()
+        server.server_close()
+
+
+def http_date(seconds_from_now: float) -> str:
+    """A time as HTTP headers write it."""
+    return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + seconds_from_now))

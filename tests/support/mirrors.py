@@ -1,0 +1,94 @@
+"""A mirror in a test's directory, sources to fill it from, and a look at what lies in it."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainctl.model.files import CHUNK_BYTES, ResolvedSource, SourceFile
+from trainctl.spi.sources import Credential
+from trainctl.weights.mirror import DirectoryMirror, Reference
+from trainctl.weights.retry import Retry
+
+REFERENCE = Reference("lineage-1", "weights.model", "ann@laptop", "demo")
+
+
+def impatient(attempts: int = 4) -> Retry:
+    """Tries again at once."""
+    return Retry(attempts=attempts, wait=lambda cancelled, seconds: None)
+
+
+def mirror_at(root: Path, chunk_bytes: int = CHUNK_BYTES, attempts: int = 4) -> DirectoryMirror:
+    """A mirror that does not wait between tries."""
+    return DirectoryMirror(root, impatient(attempts), chunk_bytes=chunk_bytes)
+
+
+@dataclass
+class MemorySource:
+    """Files in memory. ``cut_after`` bytes a stream ends with the error; ``asked`` are the offsets it was asked for."""
+
+    files: dict[str, bytes]
+    announce: bool = True
+    piece: int = 7
+    cut_after: int | None = None
+    error: BaseException | None = None
+    asked: list[tuple[str, int]] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def resolve(
+        self, uri: str, revision: str | None, credential: Credential | None
+    ) -> ResolvedSource:
+        made = [SourceFile(path, len(data), self._validator(data)) for path, data in self.files.items()]
+        return ResolvedSource(uri, revision or "1", tuple(sorted(made)))
+
+    @contextmanager
+    def open(
+        self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None
+    ) -> Iterator[Iterator[bytes]]:
+        with self.lock:
+            self.asked.append((file.path, offset))
+        yield self._pieces(self.files[file.path], offset)
+
+    def _validator(self, data: bytes) -> str:
+        return f"sha256:{hashlib.sha256(data).hexdigest()}" if self.announce else f"etag:{len(data)}"
+
+    def _pieces(self, data: bytes, offset: int) -> Iterator[bytes]:
+        while offset < len(data):
+            if self.cut_after is not None and self.error is not None:
+                if self.cut_after <= 0:
+                    raise self.error
+                self.cut_after -= 1
+            yield data[offset : offset + self.piece]
+            offset += self.piece
+
+
+def contents(mirror: DirectoryMirror, listing_id: str) -> dict[str, bytes]:
+    """Every file of a listing as the mirror has it; each is held against its name."""
+    listing = mirror.load_listing(listing_id)
+    assert listing is not None
+    found = {file.path: mirror.blob_path(file.sha256).read_bytes() for file in listing.files}
+    for file in listing.files:
+        assert hashlib.sha256(found[file.path]).hexdigest() == file.sha256
+    return found
+
+
+def assert_sound(root: Path) -> None:
+    """What must hold whatever happened: every blob is what its name says, every listing has its blobs."""
+    for blob in root.glob("blobs/sha256/*/*"):
+        assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
+        assert blob.stat().st_mode & 0o777 == 0o444
+    layout = mirror_at(root)._layout
+    for path in root.glob("listings/*.json"):
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == path.stem
+        listing = layout.load_listing(path.stem)
+        assert listing is not None
+        assert all(layout.has_blob(file.sha256, file.size) for file in listing.files)
+
+
+def leftovers(root: Path) -> list[str]:
+    """Names below ``partial/``."""
+    return sorted(path.name for path in root.glob("partial/*"))

@@ -1,0 +1,266 @@
+"""A node in a temporary directory, driven as the product drives one: the packed program, in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from trainctl.model.files import CHUNK_BYTES, ListedFile, Listing
+from trainctl.remote.bootstrap import RUN
+from trainctl.remote.archive import node_archive
+
+T = TypeVar("T")
+LIVE = {"TRAINING_JOB_CREATED", "TRAINING_JOB_DEPLOYING", "TRAINING_JOB_RUNNING"}
+
+
+def python38() -> str | None:
+    """A Python 3.8 of this machine."""
+    pyenv = sorted(Path("/root/.pyenv/versions").glob("3.8.*/bin/python"))
+    return shutil.which("python3.8") or (str(pyenv[-1]) if pyenv else None)
+
+
+@dataclass
+class Mirror:
+    """A directory mirror with the blobs that a test puts there."""
+
+    path: Path
+    files: dict[str, bytes] = field(default_factory=dict)
+
+    def add(self, path: str, data: bytes) -> None:
+        """Put a file's content into the mirror and its name into the listing."""
+        digest = hashlib.sha256(data).hexdigest()
+        blob = self.blob(digest)
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        if not blob.exists():
+            blob.write_bytes(data)
+        self.files[path] = data
+
+    def blob(self, digest: str) -> Path:
+        """Where the mirror keeps a content."""
+        return self.path / "blobs" / "sha256" / digest[:2] / digest
+
+    @property
+    def listing(self) -> Listing:
+        """The listing of everything that was added."""
+        return Listing(tuple(_listed(path, data) for path, data in sorted(self.files.items())))
+
+
+def _listed(path: str, data: bytes) -> ListedFile:
+    starts = range(0, len(data), CHUNK_BYTES) if len(data) > CHUNK_BYTES else ()
+    chunks = tuple(hashlib.sha256(data[at : at + CHUNK_BYTES]).hexdigest() for at in starts)
+    return ListedFile(path, len(data), hashlib.sha256(data).hexdigest(), chunks)
+
+
+class NodeError(Exception):
+    """What the node program answered instead of a result."""
+
+    def __init__(self, error: Mapping[str, str]) -> None:
+        super().__init__(f"{error['summary']}: {error['detail']}")
+        self.kind = error["kind"]
+
+
+class TestNode:
+    """One node under a directory; ``prefix`` goes before the interpreter, to run as somebody else."""
+
+    __test__ = False
+
+    def __init__(
+        self, base: Path, python: str = sys.executable, prefix: Iterable[str] = ()
+    ) -> None:
+        self.base = base
+        self.root = base / "node"
+        self.data = base / "data"
+        self.python = python
+        self.prefix = list(prefix)
+        self.mirror = Mirror(base / "mirror")
+        self.events: list[dict[str, Any]] = []
+        archive = node_archive()
+        self._program = base / f"{archive.sha256}.pyz"
+        self._program.write_bytes(archive.data)
+        self._program.chmod(0o644)
+        self._argv = [self.python, "-I", "-c", RUN, str(self._program), archive.sha256]
+
+    def argv(self, verb: str) -> list[str]:
+        """How the verb is called."""
+        return [*self.prefix, *self._argv, verb]
+
+    def popen(self, verb: str, request: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+        """Start a verb with its request sent, and don't wait."""
+        process = subprocess.Popen(
+            self.argv(verb),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps({"root": str(self.root), **request}).encode() + b"\n")
+        process.stdin.close()
+        process.stdin = None
+        return process
+
+    def raw(self, verb: str, request: Mapping[str, Any] = {}, payload: bytes = b"") -> bytes:
+        """Call a verb; everything it printed."""
+        line = json.dumps({"root": str(self.root), **request}).encode() + b"\n"
+        done = subprocess.run(self.argv(verb), input=line + payload, capture_output=True)
+        last = (done.stderr if verb.startswith("read_") else done.stdout).splitlines()[-1:]
+        if done.returncode == 1 and last and b'"error"' in last[0]:
+            raise NodeError(json.loads(last[0])["error"])
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout
+
+    def call(
+        self, verb: str, request: Mapping[str, Any] = {}, payload: bytes = b""
+    ) -> dict[str, Any]:
+        """Call a verb; its result."""
+        lines = [json.loads(line) for line in self.raw(verb, request, payload).splitlines()]
+        self.events = [line["event"] for line in lines[:-1]]
+        result: dict[str, Any] = lines[-1]["result"]
+        return result
+
+    def delivery(self, **changes: Any) -> dict[str, Any]:
+        """The request that delivers what the mirror holds."""
+        return {
+            "lineage": "lineage-1",
+            "owner": "somebody@somewhere",
+            "lease": "run-1",
+            "source": "file:./weights",
+            "listing": json.loads(self.mirror.listing.to_bytes()),
+            "origin": {"type": "directory", "path": str(self.mirror.path)},
+            **changes,
+        }
+
+    def deliver(self, **changes: Any) -> dict[str, Any]:
+        """Deliver what the mirror holds."""
+        return self.call("deliver", self.delivery(**changes))
+
+    @property
+    def tree(self) -> Path:
+        """Where the listing's tree is."""
+        return self.root / "cache" / "trees" / self.mirror.listing.id
+
+    def put_code(self, files: Mapping[str, str], digest: str = "sha256:code") -> str:
+        """Ship a code tree."""
+        stream = io.BytesIO()
+        with tarfile.open(fileobj=stream, mode="w") as archive:
+            for name, text in files.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(text.encode())
+                archive.addfile(info, io.BytesIO(text.encode()))
+        self.call("put_code", {"digest": digest}, stream.getvalue())
+        return digest
+
+    def spec(self, *commands: str, **changes: Any) -> dict[str, Any]:
+        """A run's specification."""
+        return {
+            "key": "run-1",
+            "id": "abcdefg",
+            "number": 1,
+            "generation": 1,
+            "lineage": "lineage-1",
+            "address": "job.sft",
+            "project": "project",
+            "job": "sft",
+            "rank": 0,
+            "group_size": 1,
+            "code": "sha256:code",
+            "commands": list(commands),
+            "environment": {},
+            "secret_environment": {},
+            "weights": [],
+            "links": [],
+            "grace_seconds": 1,
+            **changes,
+        }
+
+    def start_request(
+        self, spec: Mapping[str, Any], secrets: Mapping[str, str] = {}
+    ) -> dict[str, Any]:
+        """The request that starts a run."""
+        return {"data": str(self.data), "run": spec, "secrets": secrets}
+
+    def start(self, spec: Mapping[str, Any], secrets: Mapping[str, str] = {}) -> dict[str, Any]:
+        """Start a run, with an empty code tree if none was shipped."""
+        if not self.call("has_code", {"digest": spec["code"]})["present"]:
+            self.put_code({"nothing.txt": ""}, spec["code"])
+        return self.call("start", self.start_request(spec, secrets))
+
+    def status(self, key: str = "run-1") -> dict[str, Any]:
+        """A run's status."""
+        found: dict[str, Any] = self.call("status", {"keys": [key]})["runs"][key]
+        return found
+
+    def ended(self, key: str = "run-1", seconds: float = 30) -> dict[str, Any]:
+        """The status once the run has ended."""
+        return wait_for(lambda: self._ended(key), seconds)
+
+    def _ended(self, key: str) -> dict[str, Any] | None:
+        status = self.status(key)
+        return None if status["status"] in LIVE else status
+
+    def run(self, *commands: str, **changes: Any) -> dict[str, Any]:
+        """Start a run and wait for its end."""
+        self.start(self.spec(*commands, **changes))
+        return self.ended(changes.get("key", "run-1"))
+
+    def log(self, key: str = "run-1", rank: int = 0) -> str:
+        """What the job wrote."""
+        return self.raw("read_log", {"key": key, "rank": rank, "offset": 0}).decode()
+
+    def directory(self, key: str = "run-1") -> Path:
+        """A run's directory."""
+        return self.root / "runs" / key
+
+    def close(self) -> None:
+        """End every run."""
+        for run in self.call("runs")["runs"]:
+            self.call("stop", {"key": run["key"], "grace_seconds": 0})
+
+
+def wait_for(look: Callable[[], T | None], seconds: float = 20) -> T:
+    """What ``look`` gives once it gives something."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = look()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"nothing within {seconds} s")
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return text.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def all_text_below(path: Path) -> bytes:
+    """The content of every file below a directory."""
+    found = b""
+    for file in path.rglob("*"):
+        with contextlib.suppress(OSError):
+            if file.is_file():
+                found += file.read_bytes()
+    return found
+
+
+def as_nobody() -> list[str]:
+    """The words that run a program as user nobody; empty if this process is not root."""
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        return []
+    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]

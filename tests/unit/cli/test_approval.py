@@ -1,0 +1,41 @@
+"""The question before a change, on a real terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+
+import pytest
+
+from trainctl.cli.approval import approve, require_terminal
+from trainctl.cli.session import Session
+from trainctl.errors import UsageError
+from trainctl.model.redaction import Redactor
+from trainctl.views.output import Output
+
+
+def session(stdin: io.TextIOBase) -> Session:
+    redactor = Redactor()
+    return Session(redactor, Output(io.StringIO(), io.StringIO(), redactor, {}), stdin)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("typed", "approved"),
+    [(b"yes\n", True), (b"y\n", False), (b"YES\n", False), (b"\n", False), (b"no\n", False), (b"\x04", False)],
+)  # fmt: skip
+def test_only_yes_is_yes(typed: bytes, approved: bool) -> None:
+    """At a terminal, anything but ``yes`` is a no, and so is the end of input."""
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "r") as terminal:
+        os.write(master, typed)
+        assert approve(session(terminal), "Apply this plan?") is approved
+    os.close(master)
+
+
+def test_without_a_terminal_it_is_refused() -> None:
+    """Where nobody can answer, the refusal says what to pass instead, and is wrong usage."""
+    with pytest.raises(UsageError) as caught:
+        require_terminal(session(io.StringIO("yes\n")))
+    assert "--auto-approve" in caught.value.detail
+    assert caught.value.exit_code == 64

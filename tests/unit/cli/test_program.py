@@ -1,0 +1,146 @@
+"""The frame of the program: version, help, exit codes, closed streams."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.program import ROOT, trainctl
+from trainctl import __version__
+
+
+@pytest.mark.parametrize(
+    "words", [["version"], ["--version"], ["-version"], ["--no-color", "--version"]]
+)
+def test_version_is_one_line(words: list[str]) -> None:
+    """Every way to ask for the version answers the same line and exits 0."""
+    done = trainctl(*words)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"trainctl {__version__}\n", "")
+
+
+def test_version_as_json() -> None:
+    """``version --format json`` is one JSON object with the version."""
+    assert (
+        json.loads(trainctl("version", "--format", "json").stdout)["trainctl_version"]
+        == __version__
+    )
+
+
+def test_help_lists_every_command() -> None:
+    """Help without arguments and ``--help`` are the same, on standard output, and list the table."""
+    from trainctl.cli.app import COMMANDS
+
+    bare, asked = trainctl(), trainctl("--help")
+    assert bare.stdout == asked.stdout
+    assert (bare.returncode, asked.returncode) == (0, 0)
+    listed = asked.stdout.partition("Commands:")[2]
+    assert all(f"  {row.name} " in listed for row in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["nonsense"],
+        ["version", "--nonsense"],
+        ["version", "--format"],
+        ["version", "--format", "xml"],
+        ["version", "too", "many"],
+        ["-C", "/no/such/directory", "version", "--format", "json"],
+        ["--log-level", "loud", "version"],
+    ],
+)
+def test_wrong_usage_is_64_in_two_lines(words: list[str]) -> None:
+    """Wrong usage never exits 2, prints nothing on standard output and one or two lines on standard error."""
+    done = trainctl(*words)
+    assert done.returncode == 64
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert 1 <= len(done.stderr.splitlines()) <= 2
+
+
+@pytest.mark.parametrize("format_", ["text", "json"])
+def test_full_disk_is_an_error(format_: str) -> None:
+    """A result that can't be written is a failure with its reason, not a traceback and not success."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "trainctl", "version", "--format", format_],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "error: No space left on device\n"
+
+
+@pytest.mark.parametrize("words", [["version"], ["version", "--format", "json"], ["--help"]])
+def test_a_reader_who_left_is_no_traceback(words: list[str]) -> None:
+    """A pipe without a reader ends the program without a word."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read(); from trainctl.cli.main import main; sys.exit(main(sys.argv[1:]))", *words],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout
+    assert process.stdin
+    assert process.stderr
+    process.stdout.close()
+    process.stdin.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(30) == 1
+
+
+def test_closed_streams_do_no_harm() -> None:
+    """Started with its standard streams closed, it still answers with its exit code."""
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m trainctl version --format json <&- >&- 2>&-"],
+        check=False,
+    )
+    assert done.returncode == 0
+
+
+def test_a_directory_that_is_gone_is_said_so(tmp_path: Path) -> None:
+    """Started in a directory that no longer exists, it says so instead of failing strangely."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = subprocess.run(
+        ["sh", "-c", f"cd {gone} && rmdir {gone} && {sys.executable} -m trainctl version --format json"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 64
+    assert done.stderr == "error: the working directory is gone\n  Change to one that exists.\n"
+
+
+_WHERE = """
+import json, os, sys
+from types import ModuleType
+import typer
+from trainctl.cli import app
+from trainctl.cli.main import main
+from trainctl.cli.session import session_of
+def command(ctx: typer.Context) -> int:
+    session = session_of(ctx)
+    session.output.json([str(session.directory), os.getcwd(), session.state_url, session.log_level])
+    return 0
+module = ModuleType("trainctl.cli.commands.made_up")
+module.command = command
+sys.modules[module.__name__] = module
+app.COMMANDS = (app.Command("where", "made_up", "Where."),)
+code = main(sys.argv[1:])
+print(os.getcwd(), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_global_flags_reach_the_command(tmp_path: Path, before: bool) -> None:
+    """``-C``, ``--state`` and ``--log-level`` mean the same before and after the command; -C ends with the command."""
+    flags = ["-C", str(tmp_path), "--state=file:///s", "--log-level", "error"]
+    words = [*flags, "where"] if before else ["where", *flags]
+    done = subprocess.run(
+        [sys.executable, "-c", _WHERE, *words], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == [str(tmp_path), str(tmp_path), "file:///s", "error"]
+    assert done.stderr == f"{ROOT}\n"

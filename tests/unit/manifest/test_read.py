@@ -1,0 +1,91 @@
+"""Finding and merging the files of a manifest."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from trainctl.errors import ManifestError
+from trainctl.manifest.read import read
+from trainctl.manifest.tree import MAX_FILE_BYTES, plain
+from trainctl.model.diagnostics import Diagnostic
+
+
+def refusals(directory: Path) -> list[Diagnostic]:
+    """What reading says is wrong."""
+    with pytest.raises(ManifestError) as failure:
+        read(directory)
+    return [one for one in failure.value.diagnostics if isinstance(one, Diagnostic)]
+
+
+def test_all_files_are_one_manifest(tmp_path: Path) -> None:
+    """YAML and TOML, by either naming, each giving some names of a section; other files are not looked at."""
+    (tmp_path / "trainctl.yaml").write_text("version: 1\njobs: {a: {}}\n")
+    (tmp_path / "more.trainctl.toml").write_text("version = 1\n[jobs.b]\n")
+    (tmp_path / "vars.trainctl.yml").write_text("vars: {x: 1}\n")
+    (tmp_path / "other.yaml").write_text("jobs: {c: {}}\n")
+    (tmp_path / "nottrainctl.yaml").write_text("jobs: {d: {}}\n")
+    (tmp_path / "x.trainctl.yaml").mkdir()
+    documents = read(tmp_path)
+    assert documents.files == ("more.trainctl.toml", "trainctl.yaml", "vars.trainctl.yml")
+    assert plain(documents.root) == {"version": 1, "jobs": {"a": {}, "b": {}}, "vars": {"x": 1}}
+    assert documents.problems == ()
+
+
+def test_a_name_in_two_files_names_both_places(tmp_path: Path) -> None:
+    """So does a section that can't be given in parts."""
+    (tmp_path / "a.trainctl.yaml").write_text("jobs:\n  sft: {}\nmirror: {url: x}\n")
+    (tmp_path / "b.trainctl.toml").write_text("mirror = {url = 'y'}\n[jobs.sft]\n")
+    found = {str(one.where): one.detail for one in read(tmp_path).problems}
+    assert "a.trainctl.yaml:2:3" in found["b.trainctl.toml:2:7"]
+    assert "a.trainctl.yaml:3:1" in found["b.trainctl.toml:1:1"]
+
+
+def test_a_directory_without_a_manifest_says_what_to_write(tmp_path: Path) -> None:
+    """And where it looked."""
+    (one,) = refusals(tmp_path)
+    assert one.summary == "no manifest here"
+    assert "trainctl.yaml" in one.detail
+    assert str(tmp_path) in one.detail
+
+
+@pytest.mark.parametrize(
+    ("data", "summary", "place"),
+    [
+        (b"", "the file is empty", "1:1"),
+        (b"# only a comment\n", "the file is empty", "1:1"),
+        (b"- a\n", "a manifest is a mapping", "1:1"),
+        (b"hello\n", "a manifest is a mapping", "1:1"),
+        (b"\xef\xbb\xbfa: 1\n", "the file begins with a byte order mark", "1:1"),
+        (b"\xff\xfea\0", "the file begins with a byte order mark", "1:1"),
+        ("a: 1\nb: ä".encode() + b"\xff\n", "not UTF-8 text", "2:5"),
+        (b"a: " + b"x" * MAX_FILE_BYTES, "the file is larger than 1 MiB", ""),
+    ],
+)
+def test_what_is_not_text_is_refused(tmp_path: Path, data: bytes, summary: str, place: str) -> None:
+    """With its place where there is one."""
+    (tmp_path / "trainctl.yaml").write_bytes(data)
+    (one,) = refusals(tmp_path)
+    assert one.summary == summary
+    assert str(one.where) == ("trainctl.yaml" + (f":{place}" if place else ""))
+
+
+def test_all_unreadable_files_are_told_together(tmp_path: Path) -> None:
+    """The first one hides no other."""
+    (tmp_path / "a.trainctl.yaml").write_text("a: [")
+    (tmp_path / "b.trainctl.toml").write_text("a = [")
+    assert {one.where.file for one in refusals(tmp_path) if one.where} == {
+        "a.trainctl.yaml",
+        "b.trainctl.toml",
+    }
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_file_without_permission_is_told(tmp_path: Path) -> None:
+    """It is not skipped: what it declares would be destroyed."""
+    (tmp_path / "trainctl.yaml").write_text("a: 1")
+    (tmp_path / "trainctl.yaml").chmod(0)
+    (one,) = refusals(tmp_path)
+    assert "can't be read" in one.summary

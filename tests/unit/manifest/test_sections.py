@@ -1,0 +1,235 @@
+"""What each section takes, and what is said of what it does not take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.manifests import problems, told
+
+JOB = "jobs:\n  sft:\n    runtime: {start_commands: [x]}\n"
+
+
+def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
+    """Of many kinds, in many sections, each at its own place and address."""
+    text = """\
+version: 2
+clusters:
+  lab: {provider: local, nodes: 0, gpu: 1, price_per_hour: -1}
+weights:
+  a: {source: "hf://a/b@", mount_loc: x}
+  b: hf://owner
+jobs:
+  sft:
+    cluster: lap
+    weights: [aa, c, 5]
+    compute: {node_count: 0, memory: 64GB, accelerator: "H100:0", availability_model: spto}
+    runtime:
+      start_commands: python train.py
+      environment_variables: {BT_X: y, 1a: x, N: 5, S: {secret: nope}}
+  "bad name": {runtime: {start_commands: [x]}}
+surprise: 1
+"""
+    found = told(problems(tmp_path, text))
+    assert found == {
+        "1:10": "version: expected 1",
+        "3:33": "nodes is at least 1",
+        "3:36": "unknown key 'gpu'",
+        "3:60": "price_per_hour is at least 0",
+        "5:15": "source: 'hf://a/b@': what follows @ is not a branch, tag or commit",
+        "5:28": "unknown key 'mount_loc'",
+        "6:6": "b: 'hf://owner' is not a Hugging Face source",
+        "9:14": "cluster: no cluster is called 'lap'",
+        "10:15": "weights[0]: no weights is called 'aa'",
+        "10:19": "weights[1]: no weights is called 'c'",
+        "10:22": "weights[2]: expected text or a mapping",
+        "11:27": "compute.node_count is at least 1",
+        "11:38": "compute.memory: this is not an amount of memory",
+        "11:57": "compute.accelerator: the number of accelerators is from 1 to 9999",
+        "11:87": "compute.availability_model: expected 'dedicated' or 'spot'",
+        "13:23": "runtime.start_commands: expected a list",
+        "14:37": "runtime.environment_variables.BT_X: BT_X is set by trainctl",
+        "14:40": "runtime.environment_variables.1a: '1a' is not a name of an environment variable",
+        "14:50": "runtime.environment_variables.N: expected text or a mapping",
+        "14:65": "runtime.environment_variables.S.secret: no secret is called 'nope'",
+        "15:3": "'bad name' is not a name",
+        "16:1": "unknown key 'surprise'",
+    }
+
+
+def test_problems_say_what_to_write(tmp_path: Path) -> None:
+    """The nearest key or name, and the address of the resource."""
+    text = "jobs: {sft: {wieghts: [], cluster: locl, runtime: {start_comands: [x]}}}"
+    found = {one.summary: one for one in problems(tmp_path, text)}
+    assert found["unknown key 'wieghts'"].detail == "Did you mean 'weights'?"
+    assert found["unknown key 'start_comands'"].detail == "Did you mean 'start_commands'?"
+    assert "Did you mean 'local'?" in found["cluster: no cluster is called 'locl'"].detail
+    assert {one.address for one in found.values()} == {"job.sft"}
+
+
+@pytest.mark.parametrize(
+    "mount", ["/", "''", ".", "a/../b", "/a/..", "./", "/proc/x", "/etc", "~/x", '"a\\nb"']
+)
+def test_places_that_are_no_mount_are_refused(tmp_path: Path, mount: str) -> None:
+    """Roots, climbing paths, and places whose hiding breaks the system."""
+    text = f"weights: {{a: {{source: 'hf://a/b', mount_location: {mount}}}}}"
+    (one,) = problems(tmp_path, text)
+    assert one.summary.startswith("mount_location: ")
+    assert one.address == "weights.a"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "hf://a/b@",
+        "hf://onlyname",
+        "hf://a/b/c",
+        "s3://",
+        "S3://bucket/x",
+        "r2://bucket/x",
+        "azure://account",
+        "http://host/file",
+        "az://a/b",
+        "file://relative",
+        "https://host",
+        "/absolute",
+        "Qwen/Qwen3-0.6B",
+        "file:../..",
+    ],
+)
+def test_sources_that_are_none_are_refused(tmp_path: Path, source: str) -> None:
+    """Declared, in place as text, and in place in full."""
+    declared = problems(tmp_path, f"weights: {{a: '{source}'}}")
+    short = problems(
+        tmp_path, f"jobs: {{j: {{weights: ['{source}'], runtime: {{start_commands: [x]}}}}}}"
+    )
+    full = problems(
+        tmp_path,
+        f"jobs: {{j: {{weights: [{{source: '{source}'}}], runtime: {{start_commands: [x]}}}}}}",
+    )
+    assert len(declared) == len(short) == len(full) == 1
+    assert declared[0].detail != ""
+
+
+def test_a_source_without_a_name_needs_a_mount(tmp_path: Path) -> None:
+    """With one it is as good as any."""
+    text = "weights: {a: {source: 'file:../..', mount_location: data}}"
+    assert problems(tmp_path, text) == []
+
+
+SECRETS = [
+    "hf_abcdefghijklmnopqrstuvwxyzABCDEFGH",
+    "AKIAIOSFODNN7EXAMPLE",
+    "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+    "-----BEGIN OPENSSH PRIVATE KEY-----",
+    "https://user:pa55word@host/file",
+    "https://host/file?X-Amz-Signature=0123456789abcdef",
+]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "weights: {a: '%s'}",
+        "weights: {a: {source: '%s', mount_location: m}}",
+        "jobs: {j: {weights: ['%s'], runtime: {start_commands: [x]}}}",
+        "jobs: {j: {runtime: {start_commands: ['%s']}}}",
+        "jobs: {j: {runtime: {start_commands: [x], environment_variables: {A: '%s'}}}}",
+        "jobs: {j: {cluster: '%s', runtime: {start_commands: [x]}}}",
+        "jobs: {j: {priority: '%s', runtime: {start_commands: [x]}}}",
+        "secrets: {a: {from: env, value: '%s'}}",
+        "secrets: {a: '%s'}",
+        "vars: {a: '%s'}",
+        "vars: {a: '%s'}\nproject: {description: '${{ var.a }}'}",
+        "clusters: {c: {provider: local, nodes: '%s'}}",
+        "clusters: {c: {provider: '%s'}}",
+        "mirror: {url: '%s'}",
+        "'%s': 1",
+        "weights: {'%s': 5}",
+        "jobs: {j: {labels: {'%s': 5}, runtime: {start_commands: ['${{ var.%s }}']}}}",
+    ],
+)
+def test_a_credential_in_the_text_is_refused_and_never_shown(
+    tmp_path: Path, secret: str, text: str
+) -> None:
+    """Wherever it stands, whatever else is wrong with it."""
+    found = problems(tmp_path, text.replace("%s", secret))
+    assert any("looks like a credential" in one.summary for one in found)
+    assert secret not in "".join(f"{one.to_json()}" for one in found)
+
+
+def test_names_that_only_look_like_one_are_taken(tmp_path: Path) -> None:
+    """Secret names, package names and revisions are no tokens."""
+    text = """\
+secrets: {hf_access_token: {from: env, name: HF_TOKEN}}
+weights: {hf_transfer: 'hf://a/b@0123456789abcdef0123456789abcdef01234567'}
+jobs: {j: {runtime: {start_commands: ['git clone https://x:$TOKEN@github.com/a/b', 'sk-learn']}}}
+"""
+    assert problems(tmp_path, text) == []
+
+
+@pytest.mark.parametrize(
+    "value", ["{PASSWORD: 12345678}", "{X: 12345678}"], ids=["by name", "any variable"]
+)
+def test_values_of_the_environment_are_never_shown(tmp_path: Path, value: str) -> None:
+    """A number without quotes may be a password."""
+    text = f"jobs: {{j: {{runtime: {{start_commands: [x], environment_variables: {value}}}}}}}"
+    (one,) = problems(tmp_path, text)
+    assert "12345678" not in str(one.to_json())
+    assert "quotes" in one.detail
+
+
+@pytest.mark.parametrize("path", ["../outside", "/etc/passwd", "~/token", "a/../../b", "link"])
+def test_secret_files_lie_in_the_directory(tmp_path: Path, path: str) -> None:
+    """Also where a link leads out of it."""
+    (tmp_path / "link").symlink_to("/etc/hostname")
+    (one,) = problems(tmp_path, f"secrets: {{a: {{from: file, path: {path}}}}}")
+    assert one.summary == "secrets come from files in the manifest's directory"
+    assert problems(tmp_path, "secrets: {a: {from: file, path: sub/token}}") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "summary"),
+    [
+        ("secrets: {a: {from: env, path: x}}", "'from: env' has no 'path'"),
+        ("secrets: {a: {from: file}}", "'from: file' needs 'path'"),
+        ("project: {name: a}\nprojects: {b: {}}", "both 'project' and 'projects' are given"),
+        ("mirror: {url: 'ftp://x/y'}", "this is not a place to keep things"),
+        ("mirror: {url: 'file://x/y'}", "after file:// stands an absolute path"),
+        ("mirror: {url: 'file:///x', endpoint_url: 'http://h'}", "neither endpoint_url nor auth"),
+        ("caches: {a: {size: 5XB}}", "this is not a size"),
+        ("caches: {a: {dir: relative}}", "dir: expected an absolute directory"),
+        ("vars: {a: [1]}", "vars.a: expected"),
+        ("vars: {a: }", "vars.a: expected"),
+        ("jobs:", "jobs: expected a mapping"),
+        ("jobs: {a: {code: /abs, runtime: {start_commands: [x]}}}", "code: expected a path"),
+        ("jobs: {a: {code: ./nowhere, runtime: {start_commands: [x]}}}", "is not a directory"),
+        ("jobs: {a: {runtime: {start_commands: []}}}", "runtime.start_commands is empty"),
+        ("jobs: {a: {runtime: {start_commands: ['']}}}", "this is empty"),
+        (
+            "jobs: {a: {lifecycle: {ignore_changes: [computer]}, runtime: {start_commands: [x]}}}",
+            "there is no attribute 'computer'",
+        ),
+        (
+            "jobs: {a: {image: {base_image: i, docker_auth: {auth_method: AWS_IAM, registry: r}},"
+            " runtime: {start_commands: [x]}}}",
+            "AWS_IAM goes with aws_iam_docker_auth",
+        ),
+        ("clusters: {a: {provider: loacl}}", "no provider is called 'loacl'"),
+        ("clusters: {a: {}}", "provider is missing"),
+    ],
+)
+def test_single_rules(tmp_path: Path, text: str, summary: str) -> None:
+    """Each rule alone gives exactly its own problem."""
+    (one,) = problems(tmp_path, text)
+    assert summary in one.summary
+    assert one.detail
+
+
+def test_toml_problems_have_lines_too(tmp_path: Path) -> None:
+    """The same mistake is told in the same words, at its line."""
+    text = "[jobs.sft]\ncluster = 'nowhere'\n[jobs.sft.runtime]\nstart_commands = ['x']\n"
+    found = problems(tmp_path, text, "trainctl.toml")
+    assert told(found) == {"2:11": "cluster: no cluster is called 'nowhere'"}

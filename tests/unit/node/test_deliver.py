@@ -1,0 +1,233 @@
+"""Delivery into the node's cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+
+import pytest
+
+from tests.support.nodes import NodeError, TestNode
+from trainctl.model.files import CHUNK_BYTES
+
+BIG = os.urandom(2 * CHUNK_BYTES + 12345)
+
+
+def test_a_delivered_tree_has_the_listings_bytes_and_is_read_only(node: TestNode) -> None:
+    """Every file of the listing is in the tree, byte for byte, 0444 under 0555, and nothing is left in partial."""
+    node.mirror.add("config.json", b"{}")
+    node.mirror.add("deep/er/model.bin", BIG)
+    node.mirror.add("deep/empty", b"")
+
+    result = node.deliver()
+
+    assert result["listing"] == node.mirror.listing.id
+    assert (result["bytes_node"], result["bytes_origin"]) == (0, len(BIG) + 2)
+    found = {p.relative_to(node.tree).as_posix(): p for p in node.tree.rglob("*") if p.is_file()}
+    assert {name: path.read_bytes() for name, path in found.items()} == node.mirror.files
+    assert {stat.S_IMODE(path.stat().st_mode) for path in found.values()} == {0o444}
+    assert stat.S_IMODE((node.tree / "deep").stat().st_mode) == 0o555
+    assert list((node.root / "cache" / "partial").iterdir()) == []
+
+
+def test_a_second_delivery_takes_nothing_from_the_mirror(node: TestNode) -> None:
+    """A sealed tree is delivered without its mirror, all bytes from the node."""
+    node.mirror.add("model.bin", BIG)
+    node.deliver()
+
+    result = node.deliver(lease="run-2", origin={"type": "directory", "path": "/nowhere"})
+
+    assert (result["bytes_node"], result["bytes_origin"]) == (len(BIG), 0)
+
+
+def test_contents_are_shared_between_listings(node: TestNode) -> None:
+    """A second listing with one new file takes only that file's bytes."""
+    node.mirror.add("model.bin", BIG)
+    node.deliver()
+    node.mirror.add("more.txt", b"more")
+
+    result = node.deliver()
+
+    assert (result["bytes_node"], result["bytes_origin"]) == (len(BIG), 4)
+
+
+def test_a_mirror_without_a_hard_link_to_the_cache(node: TestNode) -> None:
+    """The cache never shares an inode with the mirror: they are emptied by different people."""
+    node.mirror.add("model.bin", b"content")
+    node.deliver()
+
+    blob = node.mirror.blob(hashlib.sha256(b"content").hexdigest())
+
+    assert not os.path.samefile(blob, node.tree / "model.bin")
+
+
+def test_wrong_bytes_in_the_mirror_are_refused(node: TestNode) -> None:
+    """A mirror's blob of the right length and wrong content is an error, and no tree appears."""
+    node.mirror.add("model.bin", BIG)
+    blob = node.mirror.blob(hashlib.sha256(BIG).hexdigest())
+    blob.write_bytes(BIG[:-1] + bytes([BIG[-1] ^ 1]))
+
+    with pytest.raises(NodeError, match=r"model\.bin") as raised:
+        node.deliver()
+
+    assert raised.value.kind == "wrong"
+    assert not node.tree.exists()
+
+
+def test_a_resumed_delivery_keeps_the_good_chunks(node: TestNode) -> None:
+    """After wrong bytes in the last chunk only, the next delivery reads the rest from what was kept."""
+    node.mirror.add("model.bin", BIG)
+    blob = node.mirror.blob(hashlib.sha256(BIG).hexdigest())
+    blob.write_bytes(BIG[:-1] + bytes([BIG[-1] ^ 1]))
+    with pytest.raises(NodeError):
+        node.deliver()
+    blob.write_bytes(bytes(2 * CHUNK_BYTES) + BIG[2 * CHUNK_BYTES :])
+
+    node.deliver()
+
+    assert (node.tree / "model.bin").read_bytes() == BIG
+
+
+@pytest.mark.parametrize("content", [None, b"short"])
+def test_a_blob_that_the_mirror_lacks_is_named(node: TestNode, content: bytes | None) -> None:
+    """A missing or truncated blob is an error that names it and the mirror."""
+    node.mirror.add("model.bin", b"whole content")
+    digest = hashlib.sha256(b"whole content").hexdigest()
+    if content is None:
+        node.mirror.blob(digest).unlink()
+    else:
+        node.mirror.blob(digest).write_bytes(content)
+
+    with pytest.raises(NodeError, match=digest) as raised:
+        node.deliver()
+
+    assert raised.value.kind == "origin"
+
+
+@pytest.mark.parametrize("size", [1000, 2 * CHUNK_BYTES + 5])
+def test_a_flipped_byte_in_the_cache_is_noticed_and_repaired(node: TestNode, size: int) -> None:
+    """A cached file that was written to has other times: it is hashed again, and made right in place."""
+    content = os.urandom(size)
+    node.mirror.add("model.bin", content)
+    node.deliver()
+    path = node.tree / "model.bin"
+    inode = path.stat().st_ino
+    path.chmod(0o644)
+    with path.open("r+b") as stream:
+        stream.seek(size // 2)
+        stream.write(bytes([content[size // 2] ^ 1]))
+
+    result = node.deliver()
+
+    assert result["bytes_origin"] > 0
+    assert path.read_bytes() == content
+    assert path.stat().st_ino == inode
+
+
+def test_a_replaced_file_in_a_tree_is_linked_again(node: TestNode) -> None:
+    """A tree's file that is another inode than the blob is replaced by the blob."""
+    node.mirror.add("model.bin", b"right")
+    node.deliver()
+    node.tree.chmod(0o755)
+    (node.tree / "model.bin").unlink()
+    (node.tree / "model.bin").write_bytes(b"wrong")
+    (node.tree / "stranger").write_bytes(b"x")
+
+    node.deliver()
+
+    assert (node.tree / "model.bin").read_bytes() == b"right"
+    assert not (node.tree / "stranger").exists()
+
+
+def test_touched_but_unchanged_content_costs_no_transfer(node: TestNode) -> None:
+    """Other times with the right content: hashed again, believed again, nothing fetched."""
+    node.mirror.add("model.bin", b"same")
+    node.deliver()
+    os.utime(node.tree / "model.bin")
+
+    result = node.deliver(origin={"type": "directory", "path": "/nowhere"})
+
+    assert result["bytes_origin"] == 0
+
+
+def test_verify_finds_damage_in_a_large_tree(node: TestNode) -> None:
+    """A tree of more files than are looked at every time is looked at whole when ``verify`` says so."""
+    for number in range(300):
+        node.mirror.add(f"{number:03}", str(number).encode())
+    node.deliver()
+    damaged = node.tree / "250"
+    damaged.chmod(0o644)
+    damaged.write_bytes(b"xxx")
+
+    node.deliver(verify=True)
+
+    assert damaged.read_bytes() == b"250"
+
+
+@pytest.mark.parametrize("path", ["../x", "/x", "a/../x", "a//x", "", ".", "a\nb", "a/\x00"])
+def test_a_listing_cant_name_a_path_outside_its_tree(node: TestNode, path: str) -> None:
+    """Names that lead out, or that no file has, are refused before anything is written."""
+    document = {
+        "version": 1,
+        "chunk_bytes": CHUNK_BYTES,
+        "files": [{"path": path, "size": 0, "sha256": hashlib.sha256().hexdigest(), "chunks": []}],
+    }
+
+    with pytest.raises(NodeError) as raised:
+        node.deliver(listing=document)
+
+    assert raised.value.kind == "request"
+    assert not (node.root / "cache" / "trees").exists()
+
+
+def test_cache_query_tells_what_is_whole(node: TestNode) -> None:
+    """Sealed trees and blobs under their final names are told; others are not."""
+    node.mirror.add("model.bin", b"content")
+    node.deliver()
+    digest = hashlib.sha256(b"content").hexdigest()
+
+    found = node.call(
+        "cache_query",
+        {"listings": [node.mirror.listing.id, "0" * 64], "blobs": [digest, "1" * 64]},
+    )
+
+    assert found == {"trees": [node.mirror.listing.id], "blobs": [digest]}
+
+
+def test_progress_ends_at_the_total(node: TestNode) -> None:
+    """The last event says that all bytes are there."""
+    node.mirror.add("a", b"12345")
+    node.mirror.add("b", BIG)
+
+    node.deliver()
+
+    assert node.events[-1]["done"] == node.events[-1]["total"] == len(BIG) + 5
+
+
+def test_forget_frees_what_nobody_else_needs(node: TestNode) -> None:
+    """One lineage's end leaves what another refers to; the last one's end leaves nothing."""
+    node.mirror.add("shared", b"shared")
+    node.deliver(lineage="one", lease="run-1")
+    first = node.tree
+    node.mirror.add("own", b"own")
+    node.deliver(lineage="two", lease="run-2")
+
+    left = node.call("forget", {"lineage": "two"})
+
+    assert (left["freed"], left["empty"]) == (3, False)
+    assert (first / "shared").read_bytes() == b"shared"
+    assert not node.tree.exists()
+    last = node.call("forget", {"lineage": "one"})
+    assert (last["freed"], last["empty"]) == (6, True)
+    assert [path for path in (node.root / "cache").rglob("*") if path.is_file()] == []
+
+
+def test_the_node_computes_the_listings_id_itself(node: TestNode) -> None:
+    """The id is the digest of the document that came, so a document can't pass for another."""
+    node.mirror.add("ünïcode/ä.txt", "ä".encode())
+    node.deliver()
+    seal = json.loads((node.root / "cache" / "seals" / f"{node.mirror.listing.id}.json").read_text())
+
+    assert seal["listing"] == node.mirror.listing.id

@@ -1,0 +1,235 @@
+"""Walks a plan: every change in its turn, many at a time, each as intent, effect, outcome."""
+
+from __future__ import annotations
+
+import queue
+import time
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from trainctl.apply.interrupt import Interrupt
+from trainctl.apply.order import effective, waits_for
+from trainctl.apply.result import Result
+from trainctl.apply.step import Handler, Step, StepFailed
+from trainctl.apply.walk import Walk
+from trainctl.errors import Interrupted, NodeUnreachable, TrainctlError
+from trainctl.ledger.leases import LeaseKeeper
+from trainctl.ledger.ledger import Ledger
+from trainctl.ledger.state import Intent, Recorded
+from trainctl.model.action import Action
+from trainctl.model.address import Address, Kind
+from trainctl.model.events import Emit, Event, EventType
+from trainctl.plan.values import Change, Plan
+
+_REMOVES = frozenset({Action.DELETE, Action.FORGET})
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """What the user allowed beyond the plan: to stop any live run, or those runs that a saved plan names."""
+
+    stop_running: bool = False
+    runs: frozenset[str] = frozenset()
+    lease_timeout: float = 0.0
+
+    def allows(self, change: Change) -> bool:
+        """Whether this change may be made although it stops a live run."""
+        return change.stops is None or self.stop_running or change.stops.id in self.runs
+
+
+class Engine:
+    """Carries out plans through handlers; says what happens through events."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        handlers: Mapping[Kind, Handler],
+        emit: Emit,
+        interrupt: Interrupt,
+        parallelism: int = 10,
+    ) -> None:
+        self._ledger = ledger
+        self._handlers = handlers
+        self._emit = emit
+        self._interrupt = interrupt
+        self._parallelism = parallelism
+        self._seconds: dict[Address, float] = {}
+
+    def run(self, plan: Plan, permit: Permit) -> Result:
+        """Make the plan so as far as it goes. Failures are in the result; only a broken state raises."""
+        changes = effective(plan.changes)
+        result = Result()
+        for change in [change for change in changes.values() if not permit.allows(change)]:
+            result.left_alone.append(change)
+            del changes[change.address]
+        walk = Walk(changes, waits_for(changes, self._ledger.state()), result)
+        finished: queue.SimpleQueue[tuple[Change, TrainctlError | None]] = queue.SimpleQueue()
+        with (
+            LeaseKeeper(self._ledger, self._interrupt.cancelled.set) as keeper,
+            ThreadPoolExecutor(self._parallelism, thread_name_prefix="step") as pool,
+        ):
+
+            def work(change: Change) -> None:
+                error: TrainctlError | None = TrainctlError(
+                    "the step ended without a result", address=str(change.address)
+                )
+                try:
+                    error = self._step(change, plan, permit, keeper)
+                finally:
+                    finished.put((change, error))
+
+            futures = []
+            while True:
+                if not self._interrupt.stopping.is_set():
+                    futures += [
+                        pool.submit(work, change) for change in walk.take_ready(self._parallelism)
+                    ]
+                if not walk.running:
+                    break
+                walk.settle(*finished.get())
+            for future in futures:
+                future.result()  # a fault of ours is raised here, not swallowed by the pool
+        walk.close()
+        for address, cause in result.skipped.items():
+            self._emit(Event(EventType.STEP_SKIPPED, f"skipped, as {cause} failed", address))
+        return result
+
+    def _step(
+        self, change: Change, plan: Plan, permit: Permit, keeper: LeaseKeeper
+    ) -> TrainctlError | None:
+        began = time.monotonic()
+        self._emit(
+            Event(
+                EventType.STEP_STARTED,
+                _DOING[change.action],
+                change.address,
+                {"action": change.action.name.lower()},
+            )
+        )
+        try:
+            recorded = self._carry_out(change, plan, permit, keeper)
+        except TrainctlError as error:
+            error.address = error.address or str(change.address)
+            self._emit(
+                Event(
+                    EventType.STEP_FAILED, error.summary, change.address, {"detail": error.detail}
+                )
+            )
+            return error
+        seconds = self._seconds[change.address] = round(time.monotonic() - began, 3)
+        data = {"action": change.action.name.lower(), "seconds": seconds, **_run_of(recorded)}
+        self._emit(Event(EventType.STEP_DONE, _DONE[change.action], change.address, data))
+        return None
+
+    def _carry_out(
+        self, change: Change, plan: Plan, permit: Permit, keeper: LeaseKeeper
+    ) -> Recorded | None:
+        handler = self._handlers[change.address.kind]
+        state = self._ledger.state()
+        left = [
+            *state.unfinished.get(change.address, ()),
+            *filter(None, [state.open_intents.get(change.address)]),
+        ]
+        recorded = state.resources.get(change.address)
+        key = change.resumes or str(uuid.uuid4())
+        intent = self._ledger.begin(
+            change.address,
+            change.action.name.lower(),
+            change.provider,
+            key,
+            _inputs(change),
+            plan.digest,
+            reason=change.reason or "",
+            seen=change.seen,
+            lease_timeout=permit.lease_timeout,
+        )
+        with keeper.holding(intent):
+            step = self._make_step(change, plan, intent, recorded)
+            try:
+                for attempt in left:
+                    if attempt.key != key:
+                        handler.abandon(attempt, step.lookup)
+                return self._effect(handler, step, change, intent)
+            except StepFailed as error:
+                self._ledger.finish(
+                    intent, _record(change, key, error.outputs), error=error.summary
+                )
+                raise
+            except (NodeUnreachable, Interrupted):
+                raise  # how it ended is not known: the intent stays open for the next apply
+            except TrainctlError as error:
+                self._ledger.fail(intent, error.summary)
+                raise
+
+    def _effect(
+        self, handler: Handler, step: Step, change: Change, intent: Intent
+    ) -> Recorded | None:
+        if change.action in _REMOVES:
+            if change.action is Action.DELETE:
+                handler.delete(step)
+            self._ledger.finish(intent, None)
+            return None
+        recorded = _record(change, step.key, handler.carry_out(step))
+        self._ledger.finish(intent, recorded)
+        return recorded
+
+    def _make_step(
+        self, change: Change, plan: Plan, intent: Intent, recorded: Recorded | None
+    ) -> Step:
+        def progress(phase: str, done: int, total: int) -> None:
+            data = {"phase": phase, "done": done, "total": total}
+            self._emit(Event(EventType.STEP_PROGRESS, phase, change.address, data))
+
+        return Step(
+            address=change.address,
+            action=change.action,
+            key=intent.key,
+            attributes=change.after or change.before or {},
+            recorded=recorded,
+            depends_on=change.depends_on,
+            resolved=plan.resolved.get(change.address),
+            lookup=self._ledger.recorded,
+            progress=progress,
+            seconds_of=lambda address: self._seconds.get(address, 0.0),
+            cancelled=self._interrupt.cancelled,
+        )
+
+
+_DOING = {
+    Action.CREATE: "creating",
+    Action.UPDATE: "updating",
+    Action.REPLACE: "replacing",
+    Action.DELETE: "destroying",
+    Action.FORGET: "forgetting",
+}
+_DONE = {
+    Action.CREATE: "created",
+    Action.UPDATE: "updated",
+    Action.REPLACE: "replaced",
+    Action.DELETE: "destroyed",
+    Action.FORGET: "forgotten",
+}
+
+
+def _inputs(change: Change) -> dict[str, object]:
+    attributes = change.after or change.before or {}
+    return {"cluster": attributes.get("cluster"), "attributes": change.after}
+
+
+def _record(change: Change, key: str, outputs: Mapping[str, object]) -> Recorded:
+    return Recorded(
+        address=change.address,
+        provider=change.provider,
+        attributes=change.after or {},
+        outputs=outputs,
+        depends_on=change.depends_on,
+        lifecycle=change.lifecycle,
+        key=key,
+    )
+
+
+def _run_of(recorded: Recorded | None) -> dict[str, object]:
+    runs = recorded.outputs.get("runs") if recorded else None
+    return {"run": runs[-1]["id"], "status": runs[-1]["status"]} if runs else {}

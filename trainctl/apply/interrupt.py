@@ -1,0 +1,45 @@
+"""Ctrl-C: the first finishes what is in flight, the second gives up where it stands."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+
+
+class Interrupt:
+    """Two flags. As a context manager it listens to SIGINT and SIGTERM; only the main thread may enter it.
+
+    ``stopping``: start nothing more. ``cancelled``: give up now.
+    """
+
+    def __init__(self, notify: Callable[[str], None] = lambda _: None) -> None:
+        self.stopping = threading.Event()
+        self.cancelled = threading.Event()
+        self._notify = notify
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Interrupt:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal itself handed out
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self.stopping.is_set():
+            self.stopping.set()
+            self._notify(
+                "Finishing what is in flight. Press Ctrl-C again to stop at once; nothing is lost either way."
+            )
+        else:
+            self.cancelled.set()
+            self._notify("Stopping.")

@@ -1,0 +1,41 @@
+"""How an apply ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trainctl.errors import Busy, Forbidden, Interrupted, PartlyDone, StalePlan, TrainctlError
+from trainctl.model.address import Address
+from trainctl.plan.values import Change
+
+
+@dataclass(slots=True)
+class Result:
+    """What was done, what failed and why, what was not tried because of which failure, and what was left alone."""
+
+    done: list[Change] = field(default_factory=list)
+    failed: dict[Address, TrainctlError] = field(default_factory=dict)
+    skipped: dict[Address, Address] = field(default_factory=dict)
+    left_alone: list[Change] = field(default_factory=list)
+    not_started: list[Address] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything the plan said is so."""
+        return not (self.failed or self.skipped or self.left_alone or self.not_started)
+
+    @property
+    def exit_code(self) -> int:
+        """0; 130 if interrupted; 12 if some of it was done or left alone; else that of the only kind of failure, or 1."""
+        if self.complete:
+            return 0
+        if self.not_started or any(
+            isinstance(error, Interrupted) for error in self.failed.values()
+        ):
+            return Interrupted.exit_code
+        if self.done or self.left_alone:
+            return PartlyDone.exit_code
+        codes = {error.exit_code for error in self.failed.values()}
+        if len(codes) == 1 and codes <= {Busy.exit_code, StalePlan.exit_code, Forbidden.exit_code}:
+            return codes.pop()
+        return TrainctlError.exit_code

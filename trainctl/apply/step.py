@@ -1,0 +1,77 @@
+"""One step of a plan while it is carried out, and what a kind of resource must be able to do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from trainctl.errors import Interrupted, TrainctlError
+from trainctl.ledger.state import Intent, Recorded
+from trainctl.model.action import Action
+from trainctl.model.address import Address
+from trainctl.model.files import ResolvedSource
+
+Lookup = Callable[[Address], Recorded | None]
+"""The present record of another resource: what steps before this one made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a handler is given. ``key`` is the effect's idempotency key: the same key twice must have one effect.
+
+    ``attributes`` are the values to make so (of a deletion: those recorded); ``progress`` takes a phase in words,
+    bytes done and bytes in all; ``seconds_of`` says how long another step of this apply took (0 if there was none);
+    ``cancelled`` is set when the user will not wait any longer.
+    """
+
+    address: Address
+    action: Action
+    key: str
+    attributes: Mapping[str, Any]
+    recorded: Recorded | None
+    depends_on: tuple[Address, ...]
+    resolved: ResolvedSource | None
+    lookup: Lookup
+    progress: Callable[[str, int, int], None]
+    seconds_of: Callable[[Address], float]
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    def needed(self, address: Address) -> Recorded:
+        """The record of a resource that this one depends on; TrainctlError if there is none."""
+        recorded = self.lookup(address)
+        if recorded is None:
+            raise TrainctlError(
+                f"{address} does not exist yet", f"Apply it first: --target {address}."
+            )
+        return recorded
+
+    def stop_if_cancelled(self) -> None:
+        """Interrupted if the user will not wait any longer; nothing is lost, as the next apply carries on."""
+        if self.cancelled.is_set():
+            raise Interrupted("interrupted", address=str(self.address))
+
+
+class StepFailed(TrainctlError):
+    """A step that failed but left something worth recording: ``outputs`` replace the recorded ones."""
+
+    def __init__(self, cause: TrainctlError, outputs: Mapping[str, Any]) -> None:
+        super().__init__(cause.summary, cause.detail, address=cause.address)
+        self.outputs = outputs
+
+
+class Handler(Protocol):
+    """What create, update and delete mean for one kind of resource. Every method may be repeated with the same key."""
+
+    def carry_out(self, step: Step) -> Mapping[str, Any]:
+        """Create, replace or update; the outputs to record. May raise StepFailed to record what there is."""
+        ...
+
+    def delete(self, step: Step) -> None:
+        """Remove it; no error if it is gone."""
+        ...
+
+    def abandon(self, intent: Intent, lookup: Lookup) -> None:
+        """Undo what an interrupted attempt may have left that the new plan does not carry on."""
+        ...

@@ -1,0 +1,141 @@
+"""The table of commands, and a typer group that imports only the one that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command, get_group
+
+from trainctl.cli.coercion import lighten
+from trainctl.cli.options import global_options
+
+if TYPE_CHECKING:
+    from typer._click import Command as ClickCommand
+    from typer._click import Context, HelpFormatter
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A row of the table: ``module`` is one of ``trainctl.cli.commands`` and holds a function ``command``."""
+
+    name: str
+    module: str
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Commands under a common first word."""
+
+    name: str
+    help: str
+    commands: tuple[Command, ...]
+
+
+COMMANDS: tuple[Command | Group, ...] = (
+    Command("validate", "validate", "Check the manifest; reads no state and no network."),
+    Command("plan", "plan", "Show what apply would do."),
+    Command("apply", "apply", "Make the world what the manifest says."),
+    Command("destroy", "destroy", "Take down everything that is recorded."),
+    Command("run", "run", "Run jobs once more, with today's code."),
+    Command("show", "show", "Show a saved plan, or the state."),
+    Command("status", "status", "Show jobs and their runs."),
+    Command("logs", "logs", "Show what a job said."),
+    Command("stop", "stop", "Stop a job's run."),
+    Group(
+        "checkpoints",
+        "Checkpoints of jobs.",
+        (
+            Command("list", "checkpoints_list", "List a job's checkpoints."),
+            Command("download", "checkpoints_download", "Copy a checkpoint to this machine."),
+        ),
+    ),
+    Group(
+        "mirror", "The mirror of weights.", (Command("list", "mirror_list", "List its sources."),)
+    ),
+    Group(
+        "state",
+        "What is recorded.",
+        (
+            Command("list", "state_list", "List recorded addresses."),
+            Command("show", "state_show", "Show one recorded resource."),
+            Command("pull", "state_pull", "Print the whole state as JSON."),
+        ),
+    ),
+    Command("history", "history", "Show what was done, when and by whom."),
+    Command("force-unlock", "force_unlock", "End a lease that its holder can't end."),
+    Command("providers", "providers", "List the installed providers."),
+    Command("schema", "schema", "Print the JSON Schema of a document."),
+    Command("version", "version", "Show the version of trainctl."),
+)
+"""Every command, in the order in which help lists them."""
+
+_SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands are rows of a table until one is asked for."""
+
+    rows: Sequence[Command | Group] = ()
+
+    def list_commands(self, ctx: Context) -> list[str]:
+        """The names, in the table's order."""
+        return [row.name for row in self.rows]
+
+    def get_command(self, ctx: Context | None, cmd_name: str) -> ClickCommand | None:
+        """Import the command of that name; None if there is none."""
+        if cmd_name not in self.commands:
+            row = next((row for row in self.rows if row.name == cmd_name), None)
+            if row is None:
+                return None
+            self.commands[cmd_name] = _load(row)
+        return self.commands[cmd_name]
+
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """List the table; imports nothing."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(row.name, row.help) for row in self.rows])
+
+
+def build() -> LazyGroup:
+    """The whole program as one group."""
+    app = _typer(cls=LazyGroup, callback=global_options, invoke_without_command=True)
+    return _group(app, COMMANDS)
+
+
+def _load(row: Command | Group) -> ClickCommand:
+    if isinstance(row, Group):
+        app = _typer(cls=LazyGroup, name=row.name, help=row.help, callback=_nothing)
+        return _group(app, row.commands)
+    app = _typer()
+    function = import_module(f"trainctl.cli.commands.{row.module}").command
+    app.command(name=row.name)(function)
+    command = get_command(app)
+    lighten(command)
+    return command
+
+
+def _group(app: typer.Typer, rows: Sequence[Command | Group]) -> LazyGroup:
+    group = get_group(app)
+    assert isinstance(group, LazyGroup)  # noqa: S101 (made with cls=LazyGroup)
+    group.rows = rows
+    lighten(group)
+    return group
+
+
+def _typer(**settings: Any) -> typer.Typer:
+    return typer.Typer(
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings=dict(_SETTINGS),
+        **settings,
+    )
+
+
+def _nothing() -> None: ...

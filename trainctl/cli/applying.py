@@ -1,0 +1,88 @@
+"""What apply, destroy and run have in common: consent, the walk on the screen, how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainctl.apply.engine import Permit
+from trainctl.apply.interrupt import Interrupt
+from trainctl.apply.result import Result
+from trainctl.cli.approval import approve, require_terminal
+from trainctl.cli.options import Format
+from trainctl.cli.session import Session
+from trainctl.errors import TrainctlError
+from trainctl.model.events import Emit
+from trainctl.operations.applying import ApplyOptions, apply, exit_code, follow, unfinished
+from trainctl.operations.workspace import Workspace
+from trainctl.plan.values import Plan
+from trainctl.views.apply_result import result_lines, summary_event
+from trainctl.views.events_json import EventsJson
+from trainctl.views.events_text import EventsText
+from trainctl.views.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """How the user agreed, or will be asked to."""
+
+    auto_approve: bool = False
+    stop_running: bool = False
+    wait: bool = False
+    format: Format = Format.TEXT
+    lockfile_readonly: bool = False
+    lease_timeout: float = 0.0
+    delete_checkpoints: bool = False
+    named_runs: frozenset[str] = frozenset()
+
+    def require_someone(self, session: Session) -> None:
+        """Refuse at once where nobody can be asked and nobody agreed beforehand."""
+        if not self.auto_approve:
+            require_terminal(session)
+
+    def given(self, session: Session, question: str) -> bool:
+        """Whether the user agrees."""
+        return self.auto_approve or approve(session, question)
+
+
+def carry_out(
+    session: Session, workspace: Workspace, plan: Plan, consent: Consent, parallelism: int
+) -> int:
+    """Apply a plan that was agreed to and say how it ended; the exit code."""
+    permit = Permit(consent.stop_running, consent.named_runs, consent.lease_timeout)
+    options = ApplyOptions(
+        permit, parallelism, consent.lockfile_readonly, consent.delete_checkpoints
+    )
+    with Interrupt(session.output.note) as interrupt:
+        if consent.format is Format.JSON:
+            emit = EventsJson(session.output)
+            try:
+                result, code = _walk(workspace, plan, options, consent, emit, interrupt)
+            except TrainctlError as error:
+                emit.fail(error)
+                return error.exit_code
+            emit(summary_event(result, code))
+            return code
+        with Progress(session.output) as progress:
+            result, code = _walk(
+                workspace, plan, options, consent, EventsText(session.output, progress), interrupt
+            )
+    for line in result_lines(result, session.output):
+        session.output.print(line)
+    return code
+
+
+def _walk(
+    workspace: Workspace,
+    plan: Plan,
+    options: ApplyOptions,
+    consent: Consent,
+    emit: Emit,
+    interrupt: Interrupt,
+) -> tuple[Result, int]:
+    result = apply(workspace, plan, options, emit, interrupt)
+    followed = (
+        follow(workspace, unfinished(workspace, plan, result), emit, interrupt)
+        if consent.wait
+        else []
+    )
+    return result, exit_code(result, followed)

@@ -1,0 +1,28 @@
+"""The question before a change. Only ``yes`` is a yes, and only a terminal can be asked."""
+
+from __future__ import annotations
+
+from trainctl.cli.session import Session
+from trainctl.errors import UsageError
+
+
+def require_terminal(session: Session) -> None:
+    """Refuse at once, before any work, where nobody could answer."""
+    if not session.stdin.isatty():
+        raise UsageError(
+            "there is no terminal to ask on",
+            "Pass --auto-approve, or apply a plan file that was made with plan --out.",
+        )
+
+
+def approve(session: Session, question: str) -> bool:
+    """Ask; anything but ``yes`` is a no, and so is the end of input."""
+    require_terminal(session)
+    output = session.output
+    output.note(output.style(question, "bold", error=True))
+    output.note("  Only 'yes' will be accepted.")
+    output.ask("  Enter a value: ")
+    answer = session.stdin.readline()
+    if not answer.endswith("\n"):
+        output.note("")
+    return answer.strip() == "yes"

@@ -1,0 +1,85 @@
+"""``trainctl apply``."""
+
+from __future__ import annotations
+
+from dataclasses import replace as with_
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainctl.cli import planning
+from trainctl.cli.applying import Consent, carry_out
+from trainctl.cli.options import Format, FormatOption
+from trainctl.cli.planned import plan_and_apply, require_digest
+from trainctl.cli.planning import PlanningFlags, words
+from trainctl.cli.plans import load_plan
+from trainctl.cli.session import Session, session_of
+from trainctl.cli.workspaces import open_workspace
+from trainctl.errors import UsageError
+from trainctl.operations.planning import refuse_stale
+
+
+def command(  # noqa: PLR0913 (each is a flag)
+    ctx: typer.Context,
+    planfile: Annotated[
+        Path | None, typer.Argument(metavar="[PLANFILE]", help="A plan that `plan --out` saved.")
+    ] = None,
+    auto_approve: planning.AutoApprove = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow the runs to their end.")] = False,
+    stop_running: planning.StopRunning = False,
+    expect: Annotated[
+        str | None,
+        typer.Option("--expect", metavar="DIGEST", help="Apply only if the plan has this digest."),
+    ] = None,
+    lockfile: Annotated[
+        str | None,
+        typer.Option("--lockfile", metavar="readonly", help="Don't write trainctl.lock."),
+    ] = None,
+    lease_timeout: Annotated[
+        float,
+        typer.Option(
+            "--lease-timeout", metavar="SECONDS", help="How long to wait for another's change."
+        ),
+    ] = 0.0,
+    format_: FormatOption = Format.TEXT,
+    destroy: Annotated[bool, typer.Option("--destroy", help="Remove everything.")] = False,
+    refresh: planning.Refresh = True,
+    refresh_only: planning.RefreshOnly = False,
+    offline: planning.Offline = False,
+    upgrade: planning.Upgrade = False,
+    target: planning.Targets = None,
+    exclude: planning.Excludes = None,
+    replace: planning.Replaces = None,
+    var: planning.Variables = None,
+    var_file: planning.VarFiles = None,
+    parallelism: planning.Parallelism = 10,
+) -> int:
+    """Make it so: mirror weights, get nodes ready, deliver, run."""
+    session = session_of(ctx)
+    if lockfile not in (None, "readonly"):
+        raise UsageError(f"--lockfile={lockfile}: the only value is readonly")
+    flags = PlanningFlags(
+        refresh, refresh_only, offline, upgrade, destroy, words(target), words(exclude), words(replace), (),
+        words(var), tuple(var_file or ()), parallelism,
+    )  # fmt: skip
+    consent = Consent(
+        auto_approve, stop_running, wait, format_, lockfile is not None, lease_timeout
+    )
+    if planfile is not None:
+        return _apply_saved(session, planfile, consent, expect, parallelism)
+    consent.require_someone(session)
+    with open_workspace(session, flags) as workspace:
+        return plan_and_apply(session, workspace, flags, consent, expect=expect)
+
+
+def _apply_saved(
+    session: Session, path: Path, consent: Consent, expect: str | None, parallelism: int
+) -> int:
+    """Apply a plan that was reviewed: nothing is planned anew, and live runs that it names may be stopped."""
+    saved = load_plan(path)
+    require_digest(saved.plan, expect)
+    named = frozenset(change.stops.id for change in saved.plan.changes if change.stops)
+    with open_workspace(session, desired=saved.desired) as workspace:
+        plan = refuse_stale(workspace, saved.plan)
+        return carry_out(session, workspace, plan, with_(consent, named_runs=named), parallelism)

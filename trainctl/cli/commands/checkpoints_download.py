@@ -1,0 +1,38 @@
+"""``trainctl checkpoints download``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainctl.cli.options import RunOption
+from trainctl.cli.session import session_of
+from trainctl.cli.workspaces import open_workspace
+from trainctl.operations.checkpoints import download
+from trainctl.operations.runs import find_run, job_address
+
+
+def command(
+    ctx: typer.Context,
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="The job.")],
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", metavar="CHECKPOINT", help="Which; the newest complete one by default."
+        ),
+    ] = None,
+    target: Annotated[
+        Path, typer.Option("--target", metavar="DIR", help="Where to put it.")
+    ] = Path(),
+    rank: Annotated[int, typer.Option("--rank", metavar="N", help="Of which rank.")] = 0,
+    run: RunOption = None,
+) -> int:
+    """Copy a checkpoint of a run here."""
+    session = session_of(ctx)
+    with open_workspace(session) as workspace:
+        found = find_run(workspace.ledger.state(), job_address(address), run)
+        place = download(workspace, found, target, name=name, rank=rank)
+    session.output.print(str(place))
+    return 0

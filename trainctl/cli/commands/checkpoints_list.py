@@ -1,0 +1,34 @@
+"""``trainctl checkpoints list``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trainctl.cli.options import Format, FormatOption, RunOption
+from trainctl.cli.session import session_of
+from trainctl.cli.workspaces import open_workspace
+from trainctl.operations.checkpoints import checkpoints
+from trainctl.operations.runs import find_run, job_address
+from trainctl.views.statuses import checkpoint_json, checkpoint_table
+
+
+def command(
+    ctx: typer.Context,
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="The job.")],
+    run: RunOption = None,
+    format_: FormatOption = Format.TEXT,
+) -> int:
+    """List the checkpoints of a run."""
+    session = session_of(ctx)
+    with open_workspace(session) as workspace:
+        found = checkpoints(
+            workspace, find_run(workspace.ledger.state(), job_address(address), run)
+        )
+    if format_ is Format.JSON:
+        session.output.json({"checkpoints": [checkpoint_json(one) for one in found]})
+    else:
+        for line in checkpoint_table(found):
+            session.output.print(line)
+    return 0

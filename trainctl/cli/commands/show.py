@@ -1,0 +1,38 @@
+"""``trainctl show``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainctl.cli.options import Format, FormatOption
+from trainctl.cli.plans import load_plan, show_plan
+from trainctl.cli.session import session_of
+from trainctl.cli.workspaces import open_workspace
+from trainctl.views.state_json import state_json
+from trainctl.views.state_text import state_lines
+
+
+def command(
+    ctx: typer.Context,
+    planfile: Annotated[
+        Path | None,
+        typer.Argument(metavar="[PLANFILE]", help="A saved plan; the state by default."),
+    ] = None,
+    format_: FormatOption = Format.TEXT,
+) -> int:
+    """Show a saved plan, or the state."""
+    session = session_of(ctx)
+    if planfile is not None:
+        show_plan(session, load_plan(planfile).plan, format_)
+        return 0
+    with open_workspace(session) as workspace:
+        state = workspace.ledger.state()
+    if format_ is Format.JSON:
+        session.output.json(state_json(state))
+    else:
+        for line in state_lines(state):
+            session.output.print(line)
+    return 0

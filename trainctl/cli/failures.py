@@ -1,0 +1,81 @@
+"""What went wrong, in words, and the exit code it means."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from types import TracebackType
+
+from typer import Abort, TyperException
+
+from trainctl.cli.session import Session
+from trainctl.errors import Interrupted, TrainctlError, UsageError
+from trainctl.views.problems import problem_lines
+
+USAGE = UsageError.exit_code
+INTERRUPTED = Interrupted.exit_code
+
+
+def report(error: TrainctlError, session: Session) -> int:
+    """Show an error that was raised on purpose."""
+    for line in problem_lines(error, session.output):
+        session.output.note(line)
+    if session.debug:
+        session.output.note(_trace(error))
+    return error.exit_code
+
+
+def report_usage(error: TyperException, session: Session) -> int:
+    """Show what the parser refused, in one or two lines."""
+    ctx = getattr(error, "ctx", None)
+    path = ctx.command_path if ctx else "trainctl"
+    said = " ".join(error.format_message().split()).rstrip(".")
+    name = path.partition(" ")[2]
+    summary = (f"{name}: " if name else "") + said[:1].lower() + said[1:]
+    report(UsageError(summary, f"Run {path} --help for what it takes."), session)
+    return USAGE
+
+
+def report_system(error: OSError, session: Session) -> int:
+    """Show what the system refused: a file that can't be read, a full disk."""
+    where = f"{error.filename}: " if error.filename else ""
+    report(TrainctlError(f"{where}{error.strerror or error}"), session)
+    if session.debug:
+        session.output.note(_trace(error))
+    return 1
+
+
+def report_interrupt(session: Session) -> int:
+    """The user stopped it, at a prompt or with Ctrl-C."""
+    session.output.note("interrupted")
+    return INTERRUPTED
+
+
+def hide_tracebacks(session: Session) -> None:
+    """From now on an unforeseen exception is a short, masked message; Python then exits with 1."""
+
+    def crash(_: type[BaseException], error: BaseException, __: TracebackType | None) -> None:
+        _crash(error, session)
+
+    def crash_of_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is not None:
+            _crash(args.exc_value, session)
+
+    sys.excepthook = crash
+    threading.excepthook = crash_of_thread
+
+
+def _crash(error: BaseException, session: Session) -> None:
+    if isinstance(error, KeyboardInterrupt | Abort):
+        report_interrupt(session)
+    elif session.debug:
+        session.output.note(_trace(error))
+    else:
+        text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        session.output.note(f"error: this is a mistake in trainctl: {text}")
+        session.output.note("  Run it again with --log-level debug to see where, and report that.")
+
+
+def _trace(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)).rstrip()

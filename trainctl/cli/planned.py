@@ -1,0 +1,44 @@
+"""Plan, show, ask, apply: the way of every command that changes something."""
+
+from __future__ import annotations
+
+from trainctl.cli.applying import Consent, carry_out
+from trainctl.cli.options import Format
+from trainctl.cli.planning import PlanningFlags
+from trainctl.cli.plans import make_plan, show_plan
+from trainctl.cli.session import Session
+from trainctl.errors import StalePlan
+from trainctl.operations.workspace import Workspace
+from trainctl.plan.values import Plan
+
+QUESTION = "Do you want to perform these actions?"
+
+
+def plan_and_apply(
+    session: Session,
+    workspace: Workspace,
+    flags: PlanningFlags,
+    consent: Consent,
+    question: str = QUESTION,
+    expect: str | None = None,
+) -> int:
+    """The exit code of the whole way. With JSON events the plan is not shown: standard output is theirs."""
+    plan = make_plan(workspace, flags)
+    require_digest(plan, expect)
+    if consent.format is Format.TEXT or not plan.usable:
+        show_plan(session, plan, consent.format)
+    if not plan.usable:
+        return 1
+    if plan.has_changes and not consent.given(session, question):
+        session.output.note("Nothing was changed.")
+        return 1
+    return carry_out(session, workspace, plan, consent, flags.parallelism)
+
+
+def require_digest(plan: Plan, expect: str | None) -> None:
+    """StalePlan if the plan is not the one that was reviewed."""
+    if expect is not None and plan.digest != expect:
+        raise StalePlan(
+            "this plan is not the one that was reviewed",
+            f"Expected {expect},\nit is     {plan.digest}.",
+        )

@@ -1,0 +1,85 @@
+"""Making, showing, saving and loading plans for the commands that do."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from trainctl import __version__
+from trainctl.cli.options import Format
+from trainctl.cli.planning import PlanningFlags
+from trainctl.cli.session import Session
+from trainctl.cli.workspaces import addresses
+from trainctl.desired.values import Desired
+from trainctl.errors import StorageError, UsageError
+from trainctl.operations.planning import LookOptions, plan_of
+from trainctl.operations.workspace import Workspace
+from trainctl.plan import planfile
+from trainctl.plan.values import Options, Plan
+from trainctl.views.plan_json import plan_json
+from trainctl.views.plan_text import plan_text
+from trainctl.views.problems import diagnostic_lines
+
+
+def make_plan(workspace: Workspace, flags: PlanningFlags) -> Plan:
+    """The plan that the flags ask for."""
+    options = Options(
+        destroy=flags.destroy,
+        refresh_only=flags.refresh_only,
+        targets=addresses(flags.targets, "--target"),
+        excludes=addresses(flags.excludes, "--exclude"),
+        replace=addresses(flags.replaces, "--replace"),
+        run=addresses(flags.runs, "ADDRESS"),
+    )
+    look = LookOptions(flags.refresh, flags.offline, flags.upgrade, flags.parallelism)
+    return plan_of(workspace, options, look)
+
+
+def show_plan(
+    session: Session,
+    plan: Plan,
+    format_: Format,
+    *,
+    concise: bool = False,
+    saved: Path | None = None,
+) -> None:
+    """Print a plan as the result of the command."""
+    output = session.output
+    if format_ is Format.JSON:
+        output.json(plan_json(plan))
+        return
+    width = shutil.get_terminal_size().columns
+    for line in plan_text(plan, style=output.style, width=width, now=time.time(), concise=concise):
+        output.print(line)
+    for line in diagnostic_lines(plan.diagnostics, output):
+        output.note(line)
+    if saved is not None and plan.usable:
+        output.note(f"Saved to {saved}. To do exactly this: trainctl apply {saved}")
+
+
+def save_plan(path: Path, plan: Plan, desired: Desired) -> None:
+    """Write a plan file, readable by its owner only, whole or not at all."""
+    text = planfile.write_plan(plan, desired, __version__)
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=".plan-", delete=False
+        ) as stream:
+            stream.write(text)
+        Path(stream.name).replace(path)
+    except OSError as error:
+        raise StorageError(f"{path} can't be written: {error.strerror}") from error
+
+
+def load_plan(path: Path) -> planfile.SavedPlan:
+    """Read a plan file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(
+            f"there is no plan file {path}", "Make one: trainctl plan --out FILE."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} can't be read: {error}") from None
+    return planfile.read_plan(text, str(path))

@@ -1,0 +1,70 @@
+"""What every command is given: where it works, what it may say and to whom."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TextIO
+
+import typer
+
+from trainctl.model.redaction import Redactor
+from trainctl.views.output import Output
+
+
+class LogLevel(StrEnum):
+    """How much is told about the work itself, on standard error; ``debug`` also shows tracebacks."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+    DEBUG = "debug"
+
+
+@dataclass(slots=True)
+class Session:
+    """One invocation. ``directory`` is the process's working directory, absolute once a command runs.
+
+    ``redactor`` is the one that ``output`` uses: a secret registered there is masked in everything shown.
+    """
+
+    redactor: Redactor
+    output: Output
+    stdin: TextIO
+    directory: Path = Path()
+    state_url: str | None = None
+    log_level: LogLevel = LogLevel.WARNING
+
+    @classmethod
+    def of_process(cls) -> Session:
+        """A session on this process's own streams; one that was closed by the caller leads nowhere."""
+        redactor = Redactor()
+        output = Output(_or_nowhere(sys.stdout, "w"), _or_nowhere(sys.stderr, "w"), redactor)
+        return cls(redactor, output, _or_nowhere(sys.stdin, "r"))
+
+    @property
+    def debug(self) -> bool:
+        """Whether tracebacks are shown."""
+        return self.log_level is LogLevel.DEBUG
+
+    def set_log_level(self, level: LogLevel) -> None:
+        """Tell the libraries' own logging to go through the output, from this level on."""
+        self.log_level = level
+        if level in (LogLevel.INFO, LogLevel.DEBUG):
+            from trainctl.views.diary import start_diary  # logging is rarely wanted
+
+            start_diary(self.output, level.upper())
+
+
+def session_of(ctx: typer.Context) -> Session:
+    """The session of a command."""
+    session = ctx.find_object(Session)
+    assert session is not None  # noqa: S101 (invoke sets it)
+    return session
+
+
+def _or_nowhere(stream: TextIO | None, mode: str) -> TextIO:
+    return Path(os.devnull).open(mode) if stream is None else stream  # type: ignore[return-value]

@@ -1,0 +1,40 @@
+"""From a session and its flags to the workspace that an operation works on."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from trainctl.cli.planning import PlanningFlags, assignments
+from trainctl.cli.session import Session
+from trainctl.errors import UsageError
+from trainctl.model.address import Address
+from trainctl.operations.workspace import Setting, Workspace
+
+if TYPE_CHECKING:
+    from trainctl.desired.values import Desired
+
+_NO_FLAGS = PlanningFlags()
+
+
+def open_workspace(
+    session: Session, flags: PlanningFlags = _NO_FLAGS, desired: Desired | None = None
+) -> Workspace:
+    """The workspace of a command; of a saved plan with what it wishes for."""
+    setting = Setting(
+        directory=session.directory,
+        environ=os.environ,
+        redactor=session.redactor,
+        state_url=session.state_url,
+        variables=assignments(flags.variables),
+        var_files=flags.var_files,
+    )
+    return Workspace(setting, desired)
+
+
+def addresses(values: tuple[str, ...], flag: str) -> tuple[Address, ...]:
+    """Addresses as they were typed; UsageError names the flag."""
+    try:
+        return tuple(Address.parse(value) for value in values)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}") from None

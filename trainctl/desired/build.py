@@ -1,0 +1,156 @@
+"""Documents to the whole wish: the order in which everything is expanded, checked and filled in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+from trainctl.desired import resources as make
+from trainctl.desired.expand import Expander
+from trainctl.desired.jobs import Jobs
+from trainctl.desired.provider_settings import ProviderSettings
+from trainctl.desired.scope import Names
+from trainctl.desired.values import Desired, SecretSpec
+from trainctl.desired.variables import values
+from trainctl.errors import ManifestError
+from trainctl.manifest.check import check, credential_problems
+from trainctl.manifest.read import Documents
+from trainctl.manifest.tree import Node
+from trainctl.manifest.types.document import Manifest
+from trainctl.model.address import NAME, Address
+from trainctl.model.diagnostics import Diagnostic, Position, Severity
+from trainctl.model.json import JsonObject, digest
+from trainctl.model.resource import Resource
+
+
+def build(
+    documents: Documents,
+    *,
+    variables: Mapping[str, str] | None = None,
+    var_files: Sequence[Path] = (),
+    provider_schema: Callable[[str], JsonObject | None],
+    providers: Collection[str] = (),
+) -> Desired:
+    """What the documents ask for, complete. ManifestError holds everything that is wrong with them.
+
+    ``variables`` are those of ``--var``. ``provider_schema`` gives the JSON Schema of a provider's settings, None
+    where it is not installed; ``providers`` are the installed ones, for suggestions.
+    """
+    found: list[Diagnostic] = []
+    root = _expanded(documents, variables or {}, var_files, found)
+    found += credential_problems(root)
+    told = frozenset(one.where for one in found)
+    manifest, wrong = check(root, told)
+    found += [*documents.problems, *wrong]
+    only = _only_project(manifest, root, documents.directory)
+    names = Names(
+        root,
+        [only] if only is not None else _keys(root, "projects"),
+        _keys(root, "clusters") or ["local"],
+        _keys(root, "weights"),
+        _keys(root, "secrets"),
+        told,
+    )
+    settings = ProviderSettings(provider_schema, providers, names)
+    secrets = make.secrets(manifest, documents.directory, names)
+    resources: dict[Address, Resource] = {}
+    for resource in (
+        *make.projects(manifest, only, names),
+        *make.clusters(manifest, settings, names),
+        *make.declared_weights(manifest, names),
+    ):
+        resources[resource.address] = resource
+    jobs = Jobs(documents.directory, names, secrets, resources)
+    for name, cache in manifest.caches.items():
+        jobs.cache(name, cache)
+    for name, job in manifest.jobs.items():
+        jobs.job(name, job)
+    found += [*names.problems, *settings.warnings, *jobs.warnings]
+    return _desired(documents, manifest, resources, secrets, found)
+
+
+def _expanded(
+    documents: Documents,
+    variables: Mapping[str, str],
+    var_files: Sequence[Path],
+    found: list[Diagnostic],
+) -> Node:
+    known = values(documents.root, variables, var_files, found)
+    return Expander(known, directory_name(documents.directory), found).manifest(documents.root)
+
+
+def directory_name(directory: Path) -> str:
+    """The name a directory gives its project: what no name may hold becomes ``-``."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", directory.resolve().name)
+    name = re.sub(r"^[^A-Za-z0-9]+", "", name)[:64].rstrip("-")
+    return name if NAME.fullmatch(name) else "project"
+
+
+def _only_project(manifest: Manifest, root: Node, directory: Path) -> str | None:
+    if "projects" in root.entries:
+        return None
+    return (manifest.project.name if manifest.project else None) or directory_name(directory)
+
+
+def _keys(root: Node, section: str) -> dict[str, Node]:
+    node = root.entries.get(section)
+    return node.entries if node else {}
+
+
+def _desired(
+    documents: Documents,
+    manifest: Manifest,
+    resources: Mapping[Address, Resource],
+    secrets: Mapping[str, SecretSpec],
+    found: list[Diagnostic],
+) -> Desired:
+    found = sorted(dict.fromkeys(found), key=_in_order)
+    if any(one.severity is Severity.ERROR for one in found):
+        raise ManifestError(tuple(found))
+    places = {
+        name: getattr(manifest, name) and getattr(manifest, name).url
+        for name in ("mirror", "checkpoints", "state")
+    }
+    ordered = {address: resources[address] for address in sorted(resources)}
+    return Desired(
+        directory=documents.directory,
+        resources=ordered,
+        secrets=secrets,
+        mirror_url=places["mirror"],
+        checkpoints_url=places["checkpoints"],
+        state_url=places["state"],
+        manifest_files=documents.files,
+        manifest_digest=_digest(manifest, ordered, secrets),
+        warnings=tuple(found),
+    )
+
+
+def _in_order(one: Diagnostic) -> tuple[str, int, int, str]:
+    where = one.where or Position("")
+    return where.file, where.line or 0, where.column or 0, one.summary
+
+
+def _digest(
+    manifest: Manifest, resources: Mapping[Address, Resource], secrets: Mapping[str, SecretSpec]
+) -> str:
+    """Over values alone: of no text, file name or place on this machine."""
+    kept = manifest.model_dump(mode="json", include={"mirror", "checkpoints", "state"})
+    return digest(
+        {
+            **kept,
+            "resources": {
+                str(address): {
+                    "provider": resource.provider,
+                    "attributes": resource.attributes,
+                    "depends_on": [str(one) for one in resource.depends_on],
+                    "lifecycle": resource.lifecycle.to_json(),
+                }
+                for address, resource in resources.items()
+            },
+            "secrets": {
+                name: [spec.origin, spec.source, spec.version, spec.redact]
+                for name, spec in secrets.items()
+            },
+        }
+    )

@@ -1,0 +1,227 @@
+"""The tree with every ``${{ … }}`` expanded."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+
+from trainctl.desired.expression import FOUND, OPEN, BadExpression, Expression, Scope
+from trainctl.desired.shell import Quoting
+from trainctl.manifest.mounts import BadMount, normal_mount
+from trainctl.manifest.scalars import spelled
+from trainctl.manifest.tree import Node, Path, Scalar, list_node, mapping_node, scalar_node
+from trainctl.manifest.types.weights import default_mount
+from trainctl.manifest.wording import address_of, inside
+from trainctl.model.diagnostics import Diagnostic, error
+
+_MAX_TEXT = 16 * 2**20
+_TEXT = frozenset({"environment_variables", "labels"})
+
+
+class Expander:
+    """Expands one manifest's expressions; what is wrong with them is added to ``problems``."""
+
+    def __init__(
+        self, variables: dict[str, Scalar], directory_name: str, problems: list[Diagnostic]
+    ) -> None:
+        self._variables = variables
+        self._directory_name = directory_name
+        self._problems = problems
+        self._text = 0
+
+    def manifest(self, root: Node) -> Node:
+        """Every section, those first that others refer to."""
+        only_variables = Scope(self._variables)
+        done: dict[str, Node] = {}
+        for name in ("project", "projects"):
+            if name in root.entries:
+                done[name] = self._node(root.entries[name], (name,), only_variables)
+        if "vars" in root.entries:
+            done["vars"] = self._values_alone(root.entries["vars"])
+        scope = Scope(self._variables, self._only_project(done))
+        for name, section in root.entries.items():
+            if name not in done and name != "jobs":
+                done[name] = self._node(section, (name,), scope)
+        if "jobs" in root.entries:
+            done["jobs"] = self._jobs(root.entries["jobs"], scope, done.get("weights"))
+        self._refuse_in_keys(root)
+        return mapping_node({name: done[name] for name in root.entries}, root.keys, root.where)
+
+    def _only_project(self, done: dict[str, Node]) -> str | None:
+        if "projects" in done:
+            names = list(done["projects"].entries)
+            return names[0] if len(names) == 1 else None
+        project = done.get("project")
+        name = project.entries.get("name") if project else None
+        return name.value if name and isinstance(name.value, str) else self._directory_name
+
+    def _values_alone(self, section: Node) -> Node:
+        for name, entry in section.entries.items():
+            if isinstance(entry.value, str) and OPEN in entry.value:
+                self._wrong(
+                    ("vars", name), entry, "a variable can't refer to another", "Write its value."
+                )
+        return section
+
+    def _jobs(self, section: Node, scope: Scope, weights: Node | None) -> Node:
+        declared = weights.entries if weights else {}
+        entries = {
+            name: self._job(name, job, scope, declared) for name, job in section.entries.items()
+        }
+        return mapping_node(entries, section.keys, section.where) if entries else section
+
+    def _job(self, name: str, job: Node, outer: Scope, declared: dict[str, Node]) -> Node:
+        project = job.entries.get("project")
+        listed = job.entries.get("weights")
+        scope = Scope(
+            self._variables,
+            project.value if project and isinstance(project.value, str) else outer.project,
+            name,
+            _paths(listed, self._variables, declared),
+            declared,
+        )
+        return self._node(job, ("jobs", name), scope)
+
+    def _node(self, node: Node, path: Path, scope: Scope) -> Node:
+        if isinstance(node.value, dict):
+            entries = {
+                key: self._node(entry, (*path, key), scope) for key, entry in node.value.items()
+            }
+            if all(entries[key] is node.value[key] for key in entries):
+                return node
+            return mapping_node(entries, node.keys, node.where)
+        if isinstance(node.value, list):
+            items = [self._node(item, (*path, at), scope) for at, item in enumerate(node.value)]
+            if all(new is old for new, old in zip(items, node.value, strict=True)):
+                return node
+            return list_node(items, node.where)
+        if isinstance(node.value, str) and OPEN in node.value:
+            return scalar_node(self._expanded(node, node.value, path, scope), node.where)
+        return node
+
+    def _expanded(self, node: Node, text: str, path: Path, scope: Scope) -> Scalar:
+        if text.count(OPEN) != len(FOUND.findall(text)):
+            self._wrong(path, node, "'${{' without '}}'", "Close the expression.")
+            return text
+        try:
+            if path[0] == "jobs" and path[2:4] == ("runtime", "start_commands"):
+                result: Scalar = command_text(text, scope)
+            else:
+                result = _value(text, scope, keep_type=_TEXT.isdisjoint(path))
+        except BadExpression as why:
+            self._wrong(path, node, str(why), why.detail)
+            return text
+        if isinstance(result, str):
+            self._text += len(result)
+            if self._text > _MAX_TEXT:
+                self._wrong(
+                    path, node, "the expanded text is larger than 16 MiB", "Use less of it."
+                )
+                return text
+        return result
+
+    def _refuse_in_keys(self, root: Node) -> None:
+        pending: list[tuple[Node, Path]] = [(root, ())]
+        while pending:
+            node, path = pending.pop()
+            for key, entry in node.entries.items():
+                if OPEN in key:
+                    self._problems.append(
+                        error(
+                            "an expression can't be a key",
+                            "Write the key itself.",
+                            address=address_of(path),
+                            where=node.key_place(key),
+                        )
+                    )
+                pending.append((entry, (*path, key)))
+            pending += [(item, (*path, at)) for at, item in enumerate(node.items)]
+
+    def _wrong(self, path: Path, node: Node, summary: str, detail: str) -> None:
+        self._problems.append(
+            error(f"{inside(path)}: {summary}", detail, address=address_of(path), where=node.where)
+        )
+
+
+def _value(text: str, scope: Scope, *, keep_type: bool) -> Scalar:
+    whole = FOUND.fullmatch(text.strip())
+    if whole is not None and whole[0].count(OPEN) == 1 and keep_type:
+        return _plain(whole[1], scope)
+    return _replaced(text, lambda inner, _: spelled(_plain(inner, scope)))
+
+
+def _plain(inner: str, scope: Scope) -> Scalar:
+    expression = Expression.parse(inner)
+    if expression.raw:
+        raise BadExpression(
+            "raw(…) is for start_commands", "Elsewhere nothing is quoted: leave it out."
+        )
+    return expression.value(scope)
+
+
+def command_text(text: str, scope: Scope) -> str:
+    """A command with each expression as one quoted word; BadExpression where it could not be one."""
+    quoting = Quoting(FOUND.sub("x", text))
+
+    def word(inner: str, before: str) -> str:
+        quoting.read(before)
+        expression = Expression.parse(inner)
+        value = spelled(expression.value(scope))
+        if expression.raw:
+            quoting.read(value)
+            return value
+        refusal = quoting.refusal()
+        if refusal is not None:
+            raise BadExpression(
+                f"${{{{ {expression.reference} }}}} stands {refusal}",
+                "It becomes one quoted word by itself: put it outside, or in environment_variables and "
+                f"use $NAME. raw({expression.reference}) inserts it as it is.",
+            )
+        quoting.word()
+        return shlex.quote(value)
+
+    return _replaced(text, word)
+
+
+def _replaced(text: str, replace: Callable[[str, str], str]) -> str:
+    """The text with each expression replaced; ``replace`` is told the inside and what stands since the last one."""
+    parts: list[str] = []
+    at = 0
+    for match in FOUND.finditer(text):
+        before = text[at : match.start()]
+        parts += [before, replace(match[1], before)]
+        at = match.end()
+    return "".join([*parts, text[at:]])
+
+
+def _paths(
+    listed: Node | None, variables: dict[str, Scalar], declared: dict[str, Node]
+) -> dict[str, str]:
+    paths: dict[str, str] = {}
+    for item in listed.items if listed else []:
+        name = item.value
+        if isinstance(name, str) and OPEN in name:
+            try:
+                name = _value(name, Scope(variables), keep_type=True)
+            except BadExpression:
+                continue
+        if isinstance(name, str) and name in declared:
+            paths[name] = _path(declared[name])
+    return paths
+
+
+def _path(weights: Node) -> str:
+    """The path of declared weights; empty where the declaration is wrong, which is told there."""
+    source: object = weights.value
+    if weights.entries:
+        mount = weights.entries.get("mount_location")
+        if mount is not None and isinstance(mount.value, str):
+            try:
+                return normal_mount(mount.value)
+            except BadMount:
+                return ""
+        source = weights.entries["source"].value if "source" in weights.entries else None
+    try:
+        return default_mount(source) if isinstance(source, str) else ""
+    except ValueError:
+        return ""

@@ -1,0 +1,115 @@
+"""What stands between ``${{`` and ``}}``, and what it means in one place of the manifest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from trainctl.manifest.nearest import did_you_mean
+from trainctl.manifest.tree import Scalar
+
+OPEN = "${{"
+FOUND = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
+_RAW = re.compile(r"raw\((.*)\)", re.DOTALL)
+_WEIGHTS = re.compile(r"weights\.(.+)\.([a-z_]+)")
+_KNOWN = "var.NAME, project.name, job.name and weights.NAME.path"
+
+
+class BadExpression(ValueError):
+    """An expression that has no value here; ``detail`` says what to write."""
+
+    def __init__(self, summary: str, detail: str = "") -> None:
+        super().__init__(summary)
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What expressions may refer to in one place. None: there is no such thing here.
+
+    ``weights`` holds the path of each weights that the job lists; an empty one if it can't be known.
+    """
+
+    variables: Mapping[str, Scalar]
+    project: str | None = None
+    job: str | None = None
+    weights: Mapping[str, str] = field(default_factory=dict)
+    declared_weights: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """One reference; ``raw`` asks for it unquoted."""
+
+    reference: str
+    raw: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Expression:
+        """Of what stands between the braces."""
+        inner = text.strip()
+        match = _RAW.fullmatch(inner)
+        return cls(match[1].strip() if match else inner, match is not None)
+
+    def value(self, scope: Scope) -> Scalar:
+        """What it refers to; BadExpression where that is nothing."""
+        kind, _, rest = self.reference.partition(".")
+        if kind == "var" and rest:
+            return _variable(rest, scope)
+        if kind == "weights" and rest:
+            return _weights_path(self.reference, scope)
+        if self.reference == "project.name":
+            return _here(scope.project, "project.name", "there are several projects")
+        if self.reference == "job.name":
+            return _here(scope.job, "job.name", "this is not in a job")
+        raise _unknown(kind, self.reference)
+
+
+def _variable(name: str, scope: Scope) -> Scalar:
+    if name not in scope.variables:
+        hint = did_you_mean(name, scope.variables)
+        raise BadExpression(
+            f"no variable is called {name!r}", f"Declare it under 'vars'. {hint}".strip()
+        )
+    return scope.variables[name]
+
+
+def _weights_path(reference: str, scope: Scope) -> str:
+    match = _WEIGHTS.fullmatch(reference)
+    if match is None or match[2] != "path":
+        raise BadExpression(f"{reference!r} is not known", "Write weights.NAME.path.")
+    name = match[1]
+    if scope.job is None:
+        raise BadExpression(
+            "weights have a path in jobs only", "Use it in the job that lists them."
+        )
+    if name in scope.weights:
+        return scope.weights[name]
+    if name in scope.declared_weights:
+        raise BadExpression(
+            f"job.{scope.job} does not use weights.{name}", f"Add {name} to its 'weights'."
+        )
+    raise BadExpression(
+        f"no weights are called {name!r}", did_you_mean(name, scope.declared_weights)
+    )
+
+
+def _here(value: str | None, reference: str, why: str) -> str:
+    if value is None:
+        raise BadExpression(f"{reference} has no value here", f"{why[0].upper()}{why[1:]}.")
+    return value
+
+
+def _unknown(kind: str, reference: str) -> BadExpression:
+    if kind in ("secret", "secrets"):
+        return BadExpression(
+            "a secret never becomes text",
+            "Write environment_variables: {NAME: {secret: …}} and use $NAME in the command.",
+        )
+    if kind == "env":
+        return BadExpression(
+            "the operator's environment is not read here",
+            "Use a variable and --var, or $NAME in the job.",
+        )
+    return BadExpression(f"{reference!r} is not known", f"There is {_KNOWN}.")

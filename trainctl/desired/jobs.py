@@ -1,0 +1,272 @@
+"""Jobs to resources, with the weights they name in place and the caches they need."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trainctl.desired.locations import Mounted, overlapping
+from trainctl.desired.resources import lifecycle, weights
+from trainctl.desired.scope import Names
+from trainctl.desired.values import SecretSpec
+from trainctl.manifest.nearest import nearest
+from trainctl.manifest.tree import Path as ManifestPath
+from trainctl.manifest.types.base import Lifecycle as LifecycleSection
+from trainctl.manifest.types.base import SecretReference
+from trainctl.manifest.types.cache import Cache
+from trainctl.manifest.types.compute import KNOWN_ACCELERATORS
+from trainctl.manifest.types.job import Job
+from trainctl.manifest.types.weights import WeightsInPlace, default_mount, is_source
+from trainctl.model.address import NAME, Address, Kind
+from trainctl.model.diagnostics import Diagnostic, warning
+from trainctl.model.resource import Resource
+
+
+class Jobs:
+    """Makes the resources of jobs and caches; ``resources`` holds all made so far, by address."""
+
+    def __init__(
+        self,
+        directory: Path,
+        names: Names,
+        secrets: dict[str, SecretSpec],
+        resources: dict[Address, Resource],
+    ) -> None:
+        self._directory = directory
+        self._names = names
+        self._secrets = secrets
+        self._resources = resources
+        self._caches: dict[tuple[str, str], Address] = {}
+        self._code: dict[str, bool] = {}
+        self.warnings: list[Diagnostic] = []
+
+    def cache(self, name: str, section: Cache) -> None:
+        """A declared cache. A project has one on a cluster."""
+        path: ManifestPath = ("caches", name)
+        project = self._names.chosen("project", section.project, (*path, "project"))
+        cluster = self._names.chosen("cluster", section.cluster, (*path, "cluster"))
+        if section.dir is not None and not section.dir.startswith("/"):
+            self._names.complain(
+                "dir: expected an absolute directory",
+                "Write for example /mnt/shared/cache.",
+                (*path, "dir"),
+            )
+        if not project or not cluster:
+            return
+        first = self._caches.get((project, cluster))
+        if first is not None:
+            self._names.complain(
+                f"{first} is the cache of {project} on {cluster} already", "Keep one of them.", path
+            )
+            return
+        self._add_cache(name, project, cluster, section, path)
+
+    def job(self, name: str, section: Job) -> None:
+        """A job, its sources in place, and its cache if it has none yet."""
+        path: ManifestPath = ("jobs", name)
+        project = self._names.chosen("project", section.project, (*path, "project"))
+        cluster = self._names.chosen("cluster", section.cluster, (*path, "cluster"))
+        used = list(self._weights(name, section, path))
+        self._check_mounts(name, section, used, path)
+        attributes = {
+            "project": project,
+            "cluster": cluster,
+            "image": section.image.model_dump() if section.image else None,
+            "compute": section.compute.model_dump(),
+            "runtime": section.runtime.model_dump(),
+            "weights": used,
+            "mounts": [],
+            "secrets": self._secrets_of(section, path),
+            "priority": section.priority,
+            "labels": dict(section.labels),
+            "code": self._code_path(section.code, path),
+        }
+        self._check_accelerator(section, path)
+        depends_on = [Address.parse(entry["address"]) for entry in used]
+        depends_on += [Address(Kind.CLUSTER, cluster), Address(Kind.PROJECT, project)]
+        if section.runtime.cache_config.enabled and project and cluster:
+            depends_on.append(self._cache_for(project, cluster, path))
+        self._add(
+            Resource(
+                Address(Kind.JOB, name),
+                self._provider(cluster),
+                attributes,
+                tuple(sorted(set(depends_on))),
+                lifecycle(section.lifecycle, attributes, path, self._names),
+                self._names.place(path),
+            )
+        )
+
+    def _weights(self, job: str, section: Job, path: ManifestPath) -> Iterator[dict[str, Any]]:
+        in_place = 0
+        listed: set[str] = set()
+        for at, entry in enumerate(section.weights):
+            here = (*path, "weights", at)
+            if isinstance(entry, str) and not is_source(entry):
+                if self._names.known("weights", entry, here) and entry in listed:
+                    self._names.complain(f"weights.{entry} is listed twice", "Keep it once.", here)
+                listed.add(entry)
+                address = Address(Kind.WEIGHTS, entry)
+            else:
+                address = self._in_place(f"{job}-{in_place}", entry, here)
+                in_place += 1
+            resource = self._resources.get(address)
+            if resource is not None:
+                yield _used(resource)
+
+    def _in_place(self, name: str, entry: str | WeightsInPlace, path: ManifestPath) -> Address:
+        section = WeightsInPlace(source=entry) if isinstance(entry, str) else entry
+        address = Address(Kind.WEIGHTS, name)
+        if name in self._names.weights:
+            self._names.complain(
+                f"this source would have the address {address}, which is declared",
+                f"Rename the weights {name!r}, or declare this source under 'weights'.",
+                path,
+            )
+        elif self._named(name, path):
+            self._add(weights(name, section, LifecycleSection(), path, self._names))
+        return address
+
+    def _check_mounts(
+        self, name: str, section: Job, used: list[dict[str, Any]], path: ManifestPath
+    ) -> None:
+        mounts = [
+            Mounted(
+                entry["mount_location"], entry["address"], self._names.place((*path, "weights"))
+            )
+            for entry in used
+        ]
+        cache, checkpoints = section.runtime.cache_config, section.runtime.checkpointing_config
+        if cache.enabled and cache.mount_base_path:
+            where = self._names.place((*path, "runtime", "cache_config", "mount_base_path"))
+            mounts.append(Mounted(cache.mount_base_path, "the training cache", where))
+        if checkpoints.enabled and checkpoints.checkpoint_path:
+            where = self._names.place((*path, "runtime", "checkpointing_config", "checkpoint_path"))
+            mounts.append(Mounted(checkpoints.checkpoint_path, "the checkpoint directory", where))
+        self._names.problems.extend(overlapping(mounts, f"job.{name}"))
+
+    def _secrets_of(self, section: Job, path: ManifestPath) -> list[dict[str, str | None]]:
+        environment = ("runtime", "environment_variables")
+        used = {
+            value.secret: (*path, *environment, variable, "secret")
+            for variable, value in section.runtime.environment_variables.items()
+            if isinstance(value, SecretReference)
+        }
+        if section.image is not None:
+            references = _references(section.image.model_dump(), (*path, "image"))
+            used.update((secret, here) for secret, here in references if secret not in used)
+        listed: list[dict[str, str | None]] = []
+        for secret, here in sorted(used.items()):
+            if self._names.known("secret", secret, here):
+                spec = self._secrets.get(secret)
+                listed.append({"name": secret, "version": spec.version if spec else None})
+        return listed
+
+    def _code_path(self, code: str, path: ManifestPath) -> str:
+        here = (*path, "code")
+        normal = posixpath.normpath(code)
+        if normal.startswith(("/", "~")):
+            self._names.complain(
+                "code: expected a path relative to the manifest", "Write for example ./src.", here
+            )
+        elif not self._is_directory(normal):
+            self._names.complain(
+                f"code: {normal} is not a directory", "Name the directory that is shipped.", here
+            )
+        return normal
+
+    def _is_directory(self, path: str) -> bool:
+        if path not in self._code:
+            self._code[path] = (self._directory / path).is_dir()
+        return self._code[path]
+
+    def _check_accelerator(self, section: Job, path: ManifestPath) -> None:
+        kind = (section.compute.accelerator or "").partition(":")[0]
+        meant = (
+            nearest(kind, KNOWN_ACCELERATORS) if kind and kind not in KNOWN_ACCELERATORS else None
+        )
+        if meant is not None:
+            self.warnings.append(
+                warning(
+                    f"compute.accelerator: is {kind!r} meant to be {meant!r}?",
+                    "What counts is what the hosts report.",
+                    address=f"job.{path[1]}",
+                    where=self._names.place((*path, "compute", "accelerator")),
+                )
+            )
+
+    def _cache_for(self, project: str, cluster: str, path: ManifestPath) -> Address:
+        known = self._caches.get((project, cluster))
+        if known is not None:
+            return known
+        name = f"{project}-{cluster}"
+        address = Address(Kind.CACHE, name)
+        if address in self._resources:
+            self._names.complain(
+                f"the cache of {project} on {cluster} would have the address {address}, which is another's",
+                f"Declare it: caches: {{NAME: {{project: {project}, cluster: {cluster}}}}}.",
+                (*path, "runtime", "cache_config"),
+            )
+            return address
+        if self._named(name, path):
+            self._add_cache(name, project, cluster, Cache(), path)
+        return address
+
+    def _add_cache(
+        self, name: str, project: str, cluster: str, section: Cache, path: ManifestPath
+    ) -> None:
+        address = Address(Kind.CACHE, name)
+        self._caches[project, cluster] = address
+        attributes = {
+            "project": project,
+            "cluster": cluster,
+            "size": section.size,
+            "dir": section.dir,
+        }
+        self._add(
+            Resource(
+                address,
+                self._provider(cluster),
+                attributes,
+                tuple(sorted((Address(Kind.CLUSTER, cluster), Address(Kind.PROJECT, project)))),
+                lifecycle(section.lifecycle, attributes, path, self._names),
+                self._names.place(path),
+            )
+        )
+
+    def _named(self, name: str, path: ManifestPath) -> bool:
+        if NAME.fullmatch(name):
+            return True
+        self._names.complain(
+            f"the name {name!r} is too long", "Shorten the names it is made of.", path
+        )
+        return False
+
+    def _provider(self, cluster: str) -> str:
+        resource = self._resources.get(Address(Kind.CLUSTER, cluster))
+        return resource.provider if resource else ""
+
+    def _add(self, resource: Resource) -> None:
+        self._resources[resource.address] = resource
+
+
+def _used(resource: Resource) -> dict[str, Any]:
+    attributes = resource.attributes
+    location = attributes["mount_location"] or default_mount(str(attributes["source"]))
+    return {
+        "address": str(resource.address),
+        "mount_location": location,
+        "source": attributes["source"],
+        "allow_patterns": attributes["allow_patterns"],
+        "ignore_patterns": attributes["ignore_patterns"],
+    }
+
+
+def _references(value: Any, path: ManifestPath) -> Iterator[tuple[str, ManifestPath]]:
+    if isinstance(value, dict):
+        if set(value) == {"secret"}:
+            yield value["secret"], (*path, "secret")
+        for key, entry in value.items():
+            yield from _references(entry, (*path, key))

@@ -1,0 +1,142 @@
+"""A cluster's own settings against its provider's JSON Schema, which also gives their defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+
+from trainctl.desired.scope import Names
+from trainctl.manifest.nearest import did_you_mean, nearest
+from trainctl.manifest.tree import Path, child
+from trainctl.manifest.types.cluster import Cluster
+from trainctl.manifest.wording import inside, shown
+from trainctl.model.diagnostics import Diagnostic, warning
+from trainctl.model.json import JsonObject
+
+SchemaOf = Callable[[str], JsonObject | None]
+
+
+class ProviderSettings:
+    """Checks cluster sections; asks for each provider's schema once."""
+
+    def __init__(self, schema_of: SchemaOf, installed: Collection[str], names: Names) -> None:
+        self._schema_of = schema_of
+        self._installed = installed
+        self._names = names
+        self._validators: dict[str, Draft202012Validator | None] = {}
+        self.warnings: list[Diagnostic] = []
+
+    def complete(self, name: str, cluster: Cluster) -> dict[str, Any]:
+        """The settings with the provider's defaults."""
+        path: Path = ("clusters", name)
+        settings: dict[str, Any] = unspelled(cluster.settings)
+        validator = self._validator(cluster.provider)
+        if validator is None:
+            self._not_installed(cluster.provider, (*path, "provider"))
+            return settings
+        for problem in sorted(
+            validator.iter_errors(settings), key=lambda one: list(map(str, one.path))
+        ):
+            self._complain(problem, path)
+        return _with_defaults(settings, validator.schema)
+
+    def _validator(self, provider: str) -> Draft202012Validator | None:
+        if provider not in self._validators:
+            schema = self._schema_of(provider)
+            self._validators[provider] = None if schema is None else Draft202012Validator(schema)
+        return self._validators[provider]
+
+    def _not_installed(self, provider: str, path: Path) -> None:
+        meant = None if provider in self._installed else nearest(provider, self._installed)
+        if meant is not None:
+            self._names.complain(
+                f"no provider is called {provider!r}", f"Did you mean {meant!r}?", path
+            )
+            return
+        self.warnings.append(
+            warning(
+                f"the provider {provider!r} is not installed",
+                "The settings of this cluster were not checked, and nothing can be planned for it.",
+                address=f"cluster.{path[1]}",
+                where=self._names.place(path),
+            )
+        )
+
+    def _complain(self, problem: ValidationError, cluster: Path) -> None:
+        path = (*cluster, *problem.absolute_path)
+        if problem.validator == "additionalProperties" and isinstance(problem.instance, dict):
+            schema: Any = problem.schema
+            known = [*schema.get("properties", {}), *(_CORE if path == cluster else ())]
+            for key in set(problem.instance) - set(known):
+                self._names.complain(f"unknown key {key!r}", did_you_mean(key, known), (*path, key))
+            return
+        self._names.complain(*_words(problem, path, self._found(path)), path)
+
+    def _found(self, path: Path) -> str:
+        node = self._names.root
+        for step in path:
+            below = child(node, step)
+            if below is None:
+                return ""
+            node = below
+        return f"Found {shown(path, node)}."
+
+
+_CORE = tuple(Cluster.model_fields)
+
+
+def _words(problem: ValidationError, path: Path, found: str) -> tuple[str, str]:
+    where = inside(path) if len(path) > 2 else "the cluster"
+    expected: Any = problem.validator_value
+    if problem.validator == "required":
+        missing = problem.message.split("'")[1]
+        return f"{missing} is missing", f"Add {missing}: … to {where}."
+    if problem.validator == "type":
+        names = [expected] if isinstance(expected, str) else expected
+        return f"{where}: expected {' or '.join(_TYPES.get(name, name) for name in names)}", found
+    limit = _LIMITS.get(str(problem.validator))
+    if limit is not None:
+        return f"{where} is {limit} {expected}", found
+    if problem.validator == "enum":
+        return f"{where}: expected {' or '.join(map(str, expected))}", found
+    description = problem.schema.get("description") if isinstance(problem.schema, Mapping) else None
+    return f"{where} is not what the provider takes", f"{description or ''} {found}".strip()
+
+
+_TYPES = {
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+    "null": "nothing",
+}
+_LIMITS = {"minimum": "at least", "maximum": "at most", "minItems": "at least of length"}
+
+
+def unspelled(value: Any) -> Any:
+    """Plain JSON: floats without their spelling."""
+    if isinstance(value, dict):
+        return {key: unspelled(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [unspelled(item) for item in value]
+    return float(value) if isinstance(value, float) else value
+
+
+def _with_defaults(settings: dict[str, Any], schema: Any) -> dict[str, Any]:
+    complete = dict(settings)
+    for key, entry in _properties(schema):
+        if key not in complete and "default" in entry:
+            complete[key] = entry["default"]
+        elif isinstance(complete.get(key), dict):
+            complete[key] = _with_defaults(complete[key], entry)
+    return complete
+
+
+def _properties(schema: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    properties = schema.get("properties", {}) if isinstance(schema, Mapping) else {}
+    return ((key, entry) for key, entry in properties.items() if isinstance(entry, Mapping))

@@ -1,0 +1,152 @@
+"""Sections to resources: projects, clusters, declared weights, secrets. Jobs have a module of their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainctl.desired.provider_settings import ProviderSettings, unspelled
+from trainctl.desired.scope import Names
+from trainctl.desired.values import SecretSpec
+from trainctl.manifest.nearest import did_you_mean
+from trainctl.manifest.tree import Path as ManifestPath
+from trainctl.manifest.types.base import Lifecycle as LifecycleSection
+from trainctl.manifest.types.cluster import Cluster
+from trainctl.manifest.types.document import Manifest
+from trainctl.manifest.types.job import JobLifecycle
+from trainctl.manifest.types.project import OnlyProject, Project
+from trainctl.manifest.types.weights import Weights, WeightsInPlace
+from trainctl.model.address import Address, Kind
+from trainctl.model.resource import Lifecycle, Resource
+
+OURS = "trainctl"
+"""The provider of what no machine is needed for."""
+
+
+def lifecycle(
+    section: LifecycleSection, attributes: Mapping[str, Any], path: ManifestPath, names: Names
+) -> Lifecycle:
+    """The resource's, its ``ignore_changes`` checked against what there is to ignore."""
+    for at, ignored in enumerate(section.ignore_changes):
+        if ignored.partition(".")[0] not in attributes:
+            names.complain(
+                f"ignore_changes: there is no attribute {ignored!r}",
+                did_you_mean(ignored.partition(".")[0], attributes),
+                (*path, "lifecycle", "ignore_changes", at),
+            )
+    rerun_on = section.rerun_on if isinstance(section, JobLifecycle) else ("config",)
+    return Lifecycle(section.prevent_destroy, tuple(section.ignore_changes), tuple(rerun_on))
+
+
+def projects(manifest: Manifest, only: str | None, names: Names) -> list[Resource]:
+    """One resource a project; ``only`` is the name of the single one."""
+    if only is None:
+        return [
+            _project(name, project, ("projects", name), names)
+            for name, project in manifest.projects.items()
+        ]
+    return [_project(only, manifest.project or OnlyProject(), ("project",), names)]
+
+
+def _project(name: str, section: Project, path: ManifestPath, names: Names) -> Resource:
+    attributes = {
+        "name": name,
+        "description": section.description,
+        "labels": dict(section.labels),
+    }
+    return Resource(
+        Address(Kind.PROJECT, name),
+        OURS,
+        attributes,
+        lifecycle=lifecycle(section.lifecycle, attributes, path, names),
+        where=names.place(path),
+    )
+
+
+def clusters(manifest: Manifest, settings: ProviderSettings, names: Names) -> list[Resource]:
+    """One resource a cluster, ``local`` if there is none."""
+    sections = manifest.clusters
+    if not names.root.entries.get("clusters"):
+        sections = {"local": Cluster(provider="local")}
+    return [_cluster(name, section, settings, names) for name, section in sections.items()]
+
+
+def _cluster(name: str, section: Cluster, settings: ProviderSettings, names: Names) -> Resource:
+    path: ManifestPath = ("clusters", name)
+    attributes = {
+        **settings.complete(name, section),
+        "provider": section.provider,
+        "cache": section.cache.model_dump() if section.cache else None,
+        "price_per_hour": unspelled(section.price_per_hour),
+    }
+    return Resource(
+        Address(Kind.CLUSTER, name),
+        section.provider,
+        attributes,
+        lifecycle=lifecycle(section.lifecycle, attributes, path, names),
+        where=names.place(path),
+    )
+
+
+def declared_weights(manifest: Manifest, names: Names) -> list[Resource]:
+    """One resource for each entry of ``weights``."""
+    resources = []
+    for name, entry in manifest.weights.items():
+        section = Weights(source=entry) if isinstance(entry, str) else entry
+        resources.append(weights(name, section, section.lifecycle, ("weights", name), names))
+    return resources
+
+
+def weights(
+    name: str,
+    section: WeightsInPlace,
+    answer: LifecycleSection,
+    path: ManifestPath,
+    names: Names,
+) -> Resource:
+    """A source as a resource, declared or in place."""
+    secret = section.secret
+    if secret is not None:
+        inner = ("auth", "auth_secret_name") if section.auth else ("auth_secret_name",)
+        names.known("secret", secret, (*path, *inner))
+    attributes = {
+        "source": section.source,
+        "mount_location": section.mount_location,
+        "auth": {"auth_method": "CUSTOM_SECRET", "auth_secret_name": secret} if secret else None,
+        "allow_patterns": section.allow_patterns,
+        "ignore_patterns": section.ignore_patterns,
+    }
+    return Resource(
+        Address(Kind.WEIGHTS, name),
+        OURS,
+        attributes,
+        lifecycle=lifecycle(answer, attributes, path, names),
+        where=names.place(path),
+    )
+
+
+def secrets(manifest: Manifest, directory: Path, names: Names) -> dict[str, SecretSpec]:
+    """Where each secret's value comes from; a file outside the directory is a problem."""
+    specs = {}
+    for name, section in manifest.secrets.items():
+        path: ManifestPath = ("secrets", name)
+        if section.origin == "file":
+            _check_inside(section.source(name), directory, (*path, "path"), names)
+        version = None if section.version is None else str(section.version)
+        specs[name] = SecretSpec(
+            name, section.origin, section.source(name), version, section.redact, names.place(path)
+        )
+    return specs
+
+
+def _check_inside(source: str, directory: Path, path: ManifestPath, names: Names) -> None:
+    root = os.path.realpath(directory)
+    target = os.path.realpath(directory / source)
+    if source.startswith("~") or not target.startswith(f"{root.rstrip('/')}/"):
+        names.complain(
+            "secrets come from files in the manifest's directory",
+            "Put the file there (it is never shipped as code), or use 'from: env'.",
+            path,
+        )

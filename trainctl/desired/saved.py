@@ -1,0 +1,81 @@
+"""A wish as JSON: what a saved plan keeps of its manifest. Positions and warnings stay behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainctl.desired.values import Desired, SecretSpec
+from trainctl.model.address import Address
+from trainctl.model.resource import Lifecycle, Resource
+
+
+def desired_to_json(desired: Desired, addresses: Iterable[Address]) -> dict[str, Any]:
+    """The wish, with those of its resources only that have these addresses."""
+    resources = [desired.resources[one] for one in sorted(addresses) if one in desired.resources]
+    return {
+        "directory": str(desired.directory),
+        "mirror_url": desired.mirror_url,
+        "checkpoints_url": desired.checkpoints_url,
+        "state_url": desired.state_url,
+        "manifest_files": list(desired.manifest_files),
+        "manifest_digest": desired.manifest_digest,
+        "secrets": [_secret(secret) for _, secret in sorted(desired.secrets.items())],
+        "resources": [_resource(resource) for resource in resources],
+    }
+
+
+def desired_from_json(value: Mapping[str, Any]) -> Desired:
+    """Read what ``desired_to_json`` wrote; KeyError, TypeError or ValueError where it is something else."""
+    secrets = [SecretSpec(**one) for one in value["secrets"]]
+    resources = [_read_resource(one) for one in value["resources"]]
+    return Desired(
+        directory=Path(value["directory"]),
+        resources={one.address: one for one in resources},
+        secrets={one.name: one for one in secrets},
+        mirror_url=value["mirror_url"],
+        checkpoints_url=value["checkpoints_url"],
+        state_url=value["state_url"],
+        manifest_files=tuple(value["manifest_files"]),
+        manifest_digest=value["manifest_digest"],
+    )
+
+
+def lifecycle_from_json(value: Mapping[str, Any]) -> Lifecycle:
+    """Read what ``Lifecycle.to_json`` wrote."""
+    return Lifecycle(
+        prevent_destroy=value["prevent_destroy"],
+        ignore_changes=tuple(value["ignore_changes"]),
+        rerun_on=tuple(value["rerun_on"]),
+    )
+
+
+def _secret(secret: SecretSpec) -> dict[str, Any]:
+    return {
+        "name": secret.name,
+        "origin": secret.origin,
+        "source": secret.source,
+        "version": secret.version,
+        "redact": secret.redact,
+    }
+
+
+def _resource(resource: Resource) -> dict[str, Any]:
+    return {
+        "address": str(resource.address),
+        "provider": resource.provider,
+        "attributes": resource.attributes,
+        "depends_on": [str(one) for one in resource.depends_on],
+        "lifecycle": resource.lifecycle.to_json(),
+    }
+
+
+def _read_resource(value: Mapping[str, Any]) -> Resource:
+    return Resource(
+        address=Address.parse(value["address"]),
+        provider=value["provider"],
+        attributes=value["attributes"],
+        depends_on=tuple(Address.parse(one) for one in value["depends_on"]),
+        lifecycle=lifecycle_from_json(value["lifecycle"]),
+    )

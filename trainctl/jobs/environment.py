@@ -1,0 +1,121 @@
+"""What a run finds around it: a pure function of the job, the run and the node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from trainctl.model.address import Address
+from trainctl.model.json import digest
+from trainctl.model.run import RunRecord
+from trainctl.spi.provider import Node
+
+_SHORT = 7
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlaces:
+    """Where one rank of a run keeps its things on its node: absolute paths."""
+
+    directory: str
+    work: str
+    scratch: str
+    loaded: str
+    checkpoints: str
+    project_cache: str
+    team_cache: str
+
+
+def places(
+    node: Node, address: Address, project: str, run: RunRecord, rank: int, cache: str | None = None
+) -> RunPlaces:
+    """The layout of trainctl/DESIGN.md, for one rank. ``cache`` is the training cache's directory where one is set."""
+    root = PurePosixPath(node.root)
+    directory = root / "runs" / run.key
+    return RunPlaces(
+        directory=str(directory),
+        work=str(directory / "work"),
+        scratch=str(directory / "scratch"),
+        loaded=str(directory / "loaded"),
+        checkpoints=str(checkpoint_directory(node, address, project, run) / f"rank-{rank}"),
+        project_cache=cache or str(root / "caches" / project),
+        team_cache=str(root / "caches" / ".team"),
+    )
+
+
+def checkpoint_directory(
+    node: Node, address: Address, project: str, run: RunRecord
+) -> PurePosixPath:
+    """Where all ranks of a run on this node keep their checkpoints."""
+    return (
+        PurePosixPath(node.data)
+        / "checkpoints"
+        / project
+        / file_name(address)
+        / f"{run.number}-{run.id}"
+    )
+
+
+def file_name(address: Address) -> str:
+    """A file name for an address: its name, and for one of many a digest of its key."""
+    return address.name if address.key is None else f"{address.name}-{digest(address.key)[7:15]}"
+
+
+def environment(
+    address: Address,
+    attributes: Mapping[str, Any],
+    run: RunRecord,
+    where: RunPlaces,
+    lineage: str,
+    *,
+    gpus: int,
+) -> dict[str, str]:
+    """Every variable of one rank but the secrets' values; what the user declares comes last and can't hide ours."""
+    runtime = attributes["runtime"]
+    plain = {
+        name: value
+        for name, value in runtime["environment_variables"].items()
+        if isinstance(value, str)
+    }
+    project = attributes["project"]
+    own = {
+        "BT_TRAINING_JOB_ID": run.id,
+        "BT_TRAINING_JOB_NAME": str(address).removeprefix("job."),
+        "BT_TRAINING_PROJECT_ID": digest([lineage, project])[7 : 7 + _SHORT],
+        "BT_TRAINING_PROJECT_NAME": project,
+        "BT_NUM_GPUS": str(gpus),
+        "BT_GROUP_SIZE": "1",
+        "BT_NODE_RANK": "0",
+        "BT_LEADER_ADDR": "127.0.0.1",
+        "BT_RETRY_COUNT": str(run.generation - 1),
+        "BT_WORKING_DIR": where.work,
+        "BT_SCRATCH_DIR": where.scratch,
+        "BT_LOAD_CHECKPOINT_DIR": where.loaded,
+    }
+    if (runtime.get("checkpointing_config") or {}).get("enabled"):
+        own["BT_CHECKPOINT_DIR"] = where.checkpoints
+    if (runtime.get("cache_config") or {}).get("enabled"):
+        own["BT_PROJECT_CACHE_DIR"] = own["BT_RW_CACHE_DIR"] = where.project_cache
+        own["BT_TEAM_CACHE_DIR"] = where.team_cache
+    for weights in attributes["weights"]:
+        own[weights_variable(weights["address"])] = str(
+            PurePosixPath(where.work) / weights["mount_location"]
+        )
+    return {**plain, **own}
+
+
+def weights_variable(address: str) -> str:
+    """``TRAINCTL_WEIGHTS_<NAME>`` of a weights address."""
+    name = address.partition(".")[2]
+    return "TRAINCTL_WEIGHTS_" + re.sub(r"[^A-Z0-9]", "_", name.upper())
+
+
+def secret_environment(attributes: Mapping[str, Any]) -> dict[str, str]:
+    """Which variable takes which secret's value."""
+    variables = attributes["runtime"]["environment_variables"]
+    return {
+        name: value["secret"] for name, value in variables.items() if isinstance(value, Mapping)
+    }

@@ -1,0 +1,90 @@
+"""A state to JSON and back: the fold in a snapshot, and what ``state pull`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainctl.errors import StateError
+from trainctl.ledger.records import (
+    intent_from_json,
+    intent_to_json,
+    recorded_from_json,
+    recorded_to_json,
+)
+from trainctl.ledger.state import Intent, State
+from trainctl.model.address import Address
+
+VERSION = 1
+
+Json = Mapping[str, Any]
+
+
+def state_to_json(state: State) -> dict[str, Any]:
+    """The state, with resources sorted by address."""
+    return {
+        "version": VERSION,
+        "lineage": state.lineage,
+        "serial": state.serial,
+        "position": state.position,
+        "resources": [
+            {
+                "address": str(address),
+                "version": recorded.version,
+                **recorded_to_json(recorded),
+            }
+            for address, recorded in sorted(state.resources.items())
+        ],
+        "open_intents": [_folded(intent) for _, intent in sorted(state.open_intents.items())],
+        "unfinished": [
+            _folded(intent) for _, intents in sorted(state.unfinished.items()) for intent in intents
+        ],
+        "versions": {str(address): count for address, count in sorted(state.versions.items())},
+        "plans": {str(address): list(plan) for address, plan in sorted(state.plans.items())},
+    }
+
+
+def state_from_json(raw: Json) -> State:
+    """Read what ``state_to_json`` wrote. StateError if it isn't that, or is a newer trainctl's."""
+    version = raw.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise StateError(
+            f"the state was written by a newer trainctl: format {version}, this one reads {VERSION}",
+            "Install the newer trainctl; nothing was changed.",
+        )
+    if version != VERSION:
+        raise StateError("this is not a state: it has no version", "Use what `state pull` printed.")
+    try:
+        return _read(raw)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StateError(
+            f"the state is damaged: {error!r}",
+            "Put the state back from a backup; nothing was changed.",
+        ) from error
+
+
+def _read(raw: Json) -> State:
+    unfinished: dict[Address, tuple[Intent, ...]] = {}
+    for intent in map(intent_from_json, raw.get("unfinished", ())):
+        unfinished[intent.address] = (*unfinished.get(intent.address, ()), intent)
+    parsed = ((Address.parse(one["address"]), one) for one in raw["resources"])
+    intents = map(intent_from_json, raw.get("open_intents", ()))
+    return State(
+        lineage=raw["lineage"],
+        serial=raw["serial"],
+        position=raw.get("position", 0),
+        resources={address: recorded_from_json(address, one) for address, one in parsed},
+        open_intents={intent.address: intent for intent in intents},
+        versions={Address.parse(a): count for a, count in raw.get("versions", {}).items()},
+        unfinished=unfinished,
+        plans={Address.parse(a): (plan, base) for a, (plan, base) in raw.get("plans", {}).items()},
+    )
+
+
+def _folded(intent: Intent) -> dict[str, Any]:
+    return {
+        **intent_to_json(intent),
+        "renewals": intent.renewals,
+        "released": intent.released,
+        "renewed": intent.renewed,
+    }

@@ -1,0 +1,176 @@
+"""One append for what many threads want at once: the first one takes what waits, the others find theirs done."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from trainctl.errors import AppendRefused, Busy, StateError, TrainctlError
+from trainctl.ledger.clock import Clock
+from trainctl.ledger.door import Redact, admit
+from trainctl.ledger.entries import Born, Entry, Stamp, entry_id, from_json, to_json
+from trainctl.ledger.fold import Fold
+from trainctl.ledger.head import Head
+from trainctl.model.address import Address
+
+REFUSALS = 60
+LONGEST_PAUSE = 0.5
+"""Seconds. Together: about half a minute of being refused all the time."""
+
+Decide = Callable[[Fold], Sequence[Entry]]
+
+
+class Request:
+    """What one thread wants to append, decided on the head; nothing, if it only looks.
+
+    Requests that share an address never share an append.
+    """
+
+    def __init__(self, addresses: Sequence[Address], decide: Decide) -> None:
+        self.addresses = frozenset(addresses)
+        self.decide = decide
+        self.done = False
+        self.error: TrainctlError | None = None
+        self.raw: list[dict[str, Any]] = []
+
+
+class Committer:
+    """Appends to one log, one batch at a time. One thread leads; the others wait until theirs is done or the lead is free."""
+
+    def __init__(
+        self, head: Head, redact: Redact, clock: Clock, stamp: Callable[[], Stamp]
+    ) -> None:
+        self._head = head
+        self._redact = redact
+        self._clock = clock
+        self._stamp = stamp
+        self._waiting: list[Request] = []
+        self._turn = threading.Condition()
+        self._busy = False
+
+    def submit(self, request: Request) -> tuple[Entry, ...]:
+        """Append what the request decides, with others' if there are; its entries as they were written."""
+        with self._turn:
+            self._waiting.append(request)
+        try:
+            while self._is_my_turn(request):
+                with self._leading():
+                    self._commit(self._take())
+        finally:
+            self._withdraw(request)
+        return _result(request)
+
+    def submit_alone(self, decide: Decide) -> tuple[Entry, ...]:
+        """Append what is decided, in an append of its own and in this thread."""
+        request = Request((), decide)
+        try:
+            while self._is_my_turn(request):
+                with self._leading():
+                    self._commit([request])
+        finally:
+            self._withdraw(request)
+        return _result(request)
+
+    def _is_my_turn(self, request: Request) -> bool:
+        """Wait until another thread has done it (False), or nobody appends and this thread is to (True)."""
+        with self._turn:
+            while self._busy and not request.done:
+                self._turn.wait()
+            if request.done:
+                return False
+            self._busy = True
+            return True
+
+    @contextmanager
+    def _leading(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._busy = False
+                self._turn.notify_all()
+
+    def _withdraw(self, request: Request) -> None:
+        """Whoever was interrupted doesn't want it any more; nobody else may append it later."""
+        with self._turn:
+            self._waiting = [each for each in self._waiting if each is not request]
+
+    def _take(self) -> list[Request]:
+        """What waits, as far as no address is in two of them."""
+        taken: list[Request] = []
+        addresses: set[Address] = set()
+        with self._turn:
+            left = []
+            for request in self._waiting:
+                if addresses.isdisjoint(request.addresses):
+                    taken.append(request)
+                    addresses |= request.addresses
+                else:
+                    left.append(request)
+            self._waiting = left
+        return taken
+
+    def _commit(self, batch: list[Request]) -> None:
+        try:
+            self._append(batch)
+        except (StateError, Busy) as error:
+            for request in (each for each in batch if not each.done):
+                request.error, request.done = error, True
+        finally:
+            # Only where this thread is interrupted: the others go on without it.
+            with self._turn:
+                self._waiting[:0] = [request for request in batch if not request.done]
+        self._head.snapshot_if_due()
+
+    def _append(self, batch: list[Request]) -> None:
+        self._head.catch_up()
+        for refusal in range(REFUSALS):
+            for request in batch:
+                self._decide(request)
+            going = [request for request in batch if not request.done]
+            raw = [entry for request in going for entry in request.raw]
+            if not raw or self._try(raw):
+                for request in going:
+                    request.done = True
+                return
+            self._clock.sleep(random.uniform(0, min(LONGEST_PAUSE, 0.002 * 2**refusal)))  # noqa: S311
+            self._head.catch_up()
+        raise Busy(
+            f"the state at {self._head.log.url} is being written by many others", "Try again later."
+        )
+
+    def _decide(self, request: Request) -> None:
+        if request.done:
+            return
+        try:
+            entries = request.decide(self._head.fold)
+            request.raw = [admit(to_json(entry), self._redact) for entry in entries]
+            request.done = not request.raw
+        except TrainctlError as error:
+            request.error, request.done = error, True
+
+    def _try(self, raw: list[dict[str, Any]]) -> bool:
+        """Whether the batch is in the log now. False: someone else was first."""
+        if not self._head.fold.lineage:
+            stamp = self._stamp()
+            raw = [admit(to_json(Born(stamp, stamp.id)), self._redact), *raw]
+        entries = [from_json(each) for each in raw]
+        try:
+            self._head.log.append(self._head.fold.position, raw)
+        except StateError as error:
+            if entry_id(entries[0]) in self._head.catch_up():
+                return True  # it was written, and only the answer was lost
+            if isinstance(error, AppendRefused):
+                return False
+            raise
+        self._head.add(entries)
+        return True
+
+
+def _result(request: Request) -> tuple[Entry, ...]:
+    if request.error is not None:
+        raise request.error
+    return tuple(from_json(each) for each in request.raw)

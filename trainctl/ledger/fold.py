@@ -1,0 +1,194 @@
+"""Entries to state: pure, total, and linear in the number of entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from trainctl.ledger.entries import (
+    Born,
+    Entry,
+    Failed,
+    Note,
+    Observed,
+    Outcome,
+    Released,
+    Renewed,
+)
+from trainctl.ledger.layers import Layers
+from trainctl.ledger.runs import merge_outputs
+from trainctl.ledger.state import Intent, Recorded, State
+from trainctl.model.address import Address
+
+
+class Fold:
+    """A state in the making: mutable and owned by one; ``state()`` hands out an immutable copy.
+
+    ``position`` is where the next append belongs; ``entries`` counts those folded since it was made from a state.
+    """
+
+    def __init__(self, start: State = State()) -> None:  # noqa: B008 (immutable)
+        self.lineage = start.lineage
+        self.serial = start.serial
+        self.position = start.position
+        self.resources: Layers[Address, Recorded] = Layers(start.resources)
+        self.open: Layers[Address, Intent] = Layers(start.open_intents)
+        self.versions: Layers[Address, int] = Layers(start.versions)
+        self.plans: Layers[Address, tuple[str, int]] = Layers(start.plans)
+        self.unfinished: Layers[Address, tuple[Intent, ...]] = Layers(start.unfinished)
+        self.entries = 0
+        self._by_id = {intent.id: address for address, intent in self.open.items()}
+        self._state: State | None = None
+
+    def apply(self, entry: Entry) -> bool:
+        """Fold one entry; whether it changed anything. One that was fenced off changes nothing."""
+        self.entries += 1
+        changed: bool = _RULES[type(entry)](self, entry)
+        if changed:
+            self._state = None
+        return changed
+
+    def move_to(self, position: int) -> None:
+        """Say where the next append belongs."""
+        if position != self.position:
+            self.position, self._state = position, None
+
+    def open_by_id(self, intent: str) -> Intent | None:
+        """The open intent of that id."""
+        address = self._by_id.get(intent)
+        return None if address is None else self.open[address]
+
+    def state(self) -> State:
+        """What the entries so far say, as an immutable value; the same one until something changes."""
+        if self._state is None:
+            self._state = State(
+                self.lineage,
+                self.serial,
+                self.position,
+                self.resources.freeze(),
+                self.open.freeze(),
+                self.versions.freeze(),
+                self.plans.freeze(),
+                self.unfinished.freeze(),
+            )
+        return self._state
+
+    def moved(self, address: Address, seen: int, plan: str) -> bool:
+        """As ``State.moved``, without making a state."""
+        return State(versions=self.versions, plans=self.plans).moved(address, seen, plan)
+
+    def _born(self, entry: Born) -> bool:
+        if self.lineage:
+            return False
+        self.lineage = entry.lineage
+        return True
+
+    def _intent(self, entry: Intent) -> bool:
+        before = self._close(entry.address)
+        if before is not None:
+            self._leave_unfinished(before)
+        left = tuple(i for i in self.unfinished.get(entry.address, ()) if i.key != entry.key)
+        self._set_unfinished(entry.address, left)
+        self.open[entry.address] = entry
+        self._by_id[entry.id] = entry.address
+        return True
+
+    def _renewed(self, entry: Renewed) -> bool:
+        known = [self._by_id[each] for each in entry.intents if each in self._by_id]
+        for address in known:
+            intent = self.open[address]
+            self.open[address] = replace(
+                intent, renewals=intent.renewals + 1, renewed=entry.stamp.time
+            )
+        return bool(known)
+
+    def _outcome(self, entry: Outcome) -> bool:
+        plan = entry.plan
+        if entry.intent:
+            if self._by_id.get(entry.intent) != entry.address:
+                return False
+            self._close(entry.address)
+        self._set_unfinished(entry.address, ())
+        version = self._count(entry.address, plan)
+        if entry.recorded is None:
+            self.resources.pop(entry.address, None)
+        else:
+            self.resources[entry.address] = replace(entry.recorded, version=version)
+        return True
+
+    def _failed(self, entry: Failed) -> bool:
+        if self._by_id.get(entry.intent) != entry.address:
+            return False
+        self._leave_unfinished(self._close(entry.address))
+        return True
+
+    def _released(self, entry: Released) -> bool:
+        if self._by_id.get(entry.intent) != entry.address:
+            return False
+        intent = self._close(entry.address)
+        self._leave_unfinished(None if intent is None else replace(intent, released=True))
+        version = self._count(entry.address, "")
+        recorded = self.resources.get(entry.address)
+        if recorded is not None:
+            self.resources[entry.address] = replace(recorded, version=version)
+        return True
+
+    def _observed(self, entry: Observed) -> bool:
+        recorded = self.resources.get(entry.address)
+        if recorded is None:
+            return False
+        outputs = merge_outputs(recorded.outputs, entry.outputs)
+        if outputs is recorded.outputs:
+            return False
+        self.resources[entry.address] = replace(recorded, outputs=outputs)
+        return True
+
+    def _note(self, entry: Note) -> bool:
+        return False
+
+    def _close(self, address: Address) -> Intent | None:
+        intent = self.open.pop(address, None)
+        if intent is not None:
+            del self._by_id[intent.id]
+        return intent
+
+    def _leave_unfinished(self, intent: Intent | None) -> None:
+        if intent is not None:
+            others = (i for i in self.unfinished.get(intent.address, ()) if i.key != intent.key)
+            self._set_unfinished(intent.address, (*others, intent))
+
+    def _set_unfinished(self, address: Address, intents: tuple[Intent, ...]) -> None:
+        if intents:
+            self.unfinished[address] = intents
+        else:
+            self.unfinished.pop(address, None)
+
+    def _count(self, address: Address, plan: str) -> int:
+        """Count an outcome or a release, and remember under which plan this address moved last."""
+        version = self.versions.get(address, 0)
+        if plan == "" or self.plans.get(address, ("", 0))[0] != plan:
+            self.plans[address] = (plan, version)
+        self.versions[address] = version + 1
+        self.serial += 1
+        return version + 1
+
+
+_RULES: dict[type, Callable[[Fold, Any], bool]] = {
+    Born: Fold._born,
+    Intent: Fold._intent,
+    Renewed: Fold._renewed,
+    Outcome: Fold._outcome,
+    Failed: Fold._failed,
+    Released: Fold._released,
+    Observed: Fold._observed,
+    Note: Fold._note,
+}
+
+
+def fold(state: State, entries: Iterable[Entry]) -> State:
+    """The state after the entries. The position is the log's to say, and stays."""
+    builder = Fold(state)
+    for entry in entries:
+        builder.apply(entry)
+    return builder.state()

@@ -1,0 +1,61 @@
+"""The fold of a log as far as this process has read it, and its snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+from trainctl.errors import StateError
+from trainctl.ledger.clock import Clock
+from trainctl.ledger.codec import state_from_json, state_to_json
+from trainctl.ledger.entries import Entry, entry_id, from_json
+from trainctl.ledger.fold import Fold
+from trainctl.ledger.state import State
+from trainctl.spi.state import StateLog
+
+SNAPSHOT_APPENDS = 200
+"""A snapshot is due after so many appends, and half as many entries as the state has items."""
+
+
+class Head:
+    """Where this process stands in a log. For one thread at a time: the one that leads an append."""
+
+    def __init__(self, log: StateLog, clock: Clock) -> None:
+        self.log = log
+        self.fold = Fold()
+        self.looked_at = 0.0
+        """When the newest read began, on the clock that counts sleep."""
+        self._clock = clock
+        self._snapshot_at = 0
+
+    def catch_up(self) -> set[str]:
+        """Fold what was appended since the last look; the ids of it."""
+        began = self._clock.elapsed()
+        found = self.log.read(self.fold.position)
+        if found.snapshot is not None or found.whole:
+            start = State() if found.snapshot is None else state_from_json(found.snapshot)
+            self.fold = Fold(start)
+            self._snapshot_at = start.position
+        entries = [from_json(raw) for raw in found.entries]
+        self._apply(entries, found.next)
+        self.looked_at = began
+        return {entry_id(entry) for entry in entries}
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Fold what this process has just appended."""
+        self._apply(entries, self.fold.position + 1)
+
+    def snapshot_if_due(self) -> None:
+        """Take a snapshot when enough was appended; it is only a cache, so one that fails is tried again later."""
+        fold = self.fold
+        items = len(fold.resources) + len(fold.versions)
+        due = fold.position - self._snapshot_at >= SNAPSHOT_APPENDS and fold.entries * 2 >= items
+        if due:
+            with suppress(StateError):
+                self.log.snapshot(fold.position, state_to_json(fold.state()))
+            self._snapshot_at, fold.entries = fold.position, 0
+
+    def _apply(self, entries: Iterable[Entry], position: int) -> None:
+        for entry in entries:
+            self.fold.apply(entry)
+        self.fold.move_to(position)

@@ -1,0 +1,101 @@
+"""The log as rows for people, and states of the past."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trainctl.errors import UsageError
+from trainctl.ledger.entries import Entry, Failed, Note, Observed, Outcome, Released
+from trainctl.ledger.fold import Fold
+from trainctl.ledger.runs import newest_run
+from trainctl.ledger.state import Intent, State
+from trainctl.model.address import Address
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the history. ``serial`` is the state's after it, ``time`` Unix seconds, ``run`` a run's id.
+
+    ``status``: a run's status where there is one; else done, removed, failed, released, observed or noted.
+    """
+
+    serial: int
+    time: float
+    who: str
+    address: str | None
+    action: str
+    reason: str | None
+    run: str | None
+    status: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The form that ``history --format json`` prints."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def rows(entries: Iterable[Entry], address: Address | None = None) -> list[Row]:
+    """What happened, the oldest first; of one address if it is given."""
+    fold, found = Fold(), []
+    for entry in entries:
+        about = getattr(entry, "address", None)
+        intent = fold.open.get(about) if about is not None else None
+        changed = fold.apply(entry)
+        if (address is None or about == address) and (changed or isinstance(entry, Note)):
+            row = _row(entry, intent, fold)
+            found += [row] if row is not None else []
+    return found
+
+
+def state_at(entries: Iterable[Entry], serial: int) -> State:
+    """The state when that serial was reached."""
+    fold = Fold()
+    if serial == 0:
+        return fold.state()
+    for entry in entries:
+        fold.apply(entry)
+        if fold.serial == serial:
+            return fold.state()
+    raise UsageError(
+        f"the state has no serial {serial}", f"Serials run from 0 to {fold.serial} by now."
+    )
+
+
+def _row(entry: Entry, intent: Intent | None, fold: Fold) -> Row | None:
+    action = intent.action if intent else ""
+    if isinstance(entry, Outcome):
+        status = "failed" if entry.error else "removed" if entry.recorded is None else "done"
+        return _with_run(_about(entry, fold, entry.action or action, intent, status), fold)
+    if isinstance(entry, Failed):
+        return _about(entry, fold, action, intent, "failed")
+    if isinstance(entry, Released):
+        return _about(entry, fold, "release", intent, "released")
+    if isinstance(entry, Observed):
+        return _with_run(_about(entry, fold, "observe", None, "observed"), fold)
+    if isinstance(entry, Note):
+        where = None if entry.address is None else str(entry.address)
+        stamp = entry.stamp
+        return Row(fold.serial, stamp.time, stamp.who, where, entry.text, None, None, "noted")
+    return None
+
+
+def _about(
+    entry: Outcome | Failed | Released | Observed,
+    fold: Fold,
+    action: str,
+    intent: Intent | None,
+    status: str,
+) -> Row:
+    stamp, reason = entry.stamp, intent.reason if intent else ""
+    where = str(entry.address)
+    return Row(fold.serial, stamp.time, stamp.who, where, action, reason or None, None, status)
+
+
+def _with_run(row: Row, fold: Fold) -> Row:
+    """The row with the newest run of the resource it is about, and that run's status."""
+    recorded = fold.resources.get(Address.parse(row.address or ""))
+    run = newest_run(recorded.outputs) if recorded else None
+    if run is None:
+        return row
+    return replace(row, run=str(run.get("id")), status=str(run.get("status", row.status)))

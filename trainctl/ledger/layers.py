@@ -1,0 +1,93 @@
+"""A mapping that hands out immutable copies of itself at the cost of what changed lately, not of what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Final, Generic, TypeVar, cast
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+MERGE_AT = 256
+"""How many changes lie over the base before both become a new base."""
+
+
+class _Gone:
+    """Stands in the upper layer for a key that the base has and the mapping hasn't."""
+
+
+_GONE: Final = _Gone()
+
+
+class Frozen(Mapping[K, V], Generic[K, V]):
+    """A base that nobody changes any more, and the changes over it."""
+
+    __slots__ = ("_base", "_length", "_over")
+
+    def __init__(self, base: Mapping[K, V], over: Mapping[K, V | _Gone], length: int) -> None:
+        self._base, self._over, self._length = base, over, length
+
+    def __getitem__(self, key: K) -> V:
+        value = self._over.get(key)
+        if value is None:
+            return self._base[key]
+        if value is _GONE:
+            raise KeyError(key)
+        return cast(V, value)
+
+    def __iter__(self) -> Iterator[K]:
+        yield from (key for key in self._base if key not in self._over)
+        yield from (key for key, value in self._over.items() if value is not _GONE)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+class Layers(MutableMapping[K, V], Generic[K, V]):
+    """The mapping in the making. Values are never None."""
+
+    def __init__(self, start: Mapping[K, V]) -> None:
+        self._base: dict[K, V] = dict(start)
+        self._over: dict[K, V | _Gone] = {}
+        self._length = len(self._base)
+        self._frozen: Frozen[K, V] | None = None
+
+    def __getitem__(self, key: K) -> V:
+        value = self._over.get(key)
+        if value is None:
+            return self._base[key]
+        if value is _GONE:
+            raise KeyError(key)
+        return cast(V, value)
+
+    def __setitem__(self, key: K, value: V) -> None:
+        if key not in self:
+            self._length += 1
+        self._change(key, value)
+
+    def __delitem__(self, key: K) -> None:
+        if key not in self:
+            raise KeyError(key)
+        self._length -= 1
+        self._change(key, _GONE)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self.freeze())
+
+    def __len__(self) -> int:
+        return self._length
+
+    def freeze(self) -> Frozen[K, V]:
+        """What it holds now, for ever."""
+        if self._frozen is None:
+            self._frozen = Frozen(self._base, self._over.copy(), self._length)
+        return self._frozen
+
+    def _change(self, key: K, value: V | _Gone) -> None:
+        if len(self._over) >= MERGE_AT:
+            self._base, self._over = dict(self.freeze()), {}
+        self._over[key] = value
+        self._frozen = None

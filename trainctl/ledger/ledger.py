@@ -1,0 +1,314 @@
+"""The ledger: beginning and ending effects, on the fold of a log. Safe to use from many threads."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainctl.errors import Busy, StalePlan, UsageError
+from trainctl.ledger.clock import Clock, SystemClock
+from trainctl.ledger.commit import Committer, Request
+from trainctl.ledger.entries import (
+    Entry,
+    Failed,
+    Note,
+    Observed,
+    Outcome,
+    Released,
+    Renewed,
+    Stamp,
+    from_json,
+)
+from trainctl.ledger.fold import Fold
+from trainctl.ledger.head import Head
+from trainctl.ledger.history import Row, rows, state_at
+from trainctl.ledger.holder import this_process
+from trainctl.ledger.runs import merge_outputs
+from trainctl.ledger.state import Holder, Intent, Recorded, State
+from trainctl.ledger.watch import LeaseWatch, held_by
+from trainctl.model.address import Address
+from trainctl.spi.state import StateLog
+
+LEASE_SECONDS = 30.0
+POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """An effect to begin. ``seen`` is the address's version in the plan; None: whatever it is now."""
+
+    address: Address
+    action: str
+    provider: str
+    key: str
+    inputs: Mapping[str, Any]
+    plan: str = ""
+    reason: str = ""
+    seen: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lease of this process, and when the append that last renewed it began, on the clock that counts sleep."""
+
+    intent: Intent
+    since: float
+
+
+class Ledger:
+    """State as a log. ``redact`` masks every known secret in a text; everything appended goes through it.
+
+    Every method may raise StateError; those that append also Busy where the log is overrun.
+    """
+
+    def __init__(
+        self,
+        log: StateLog,
+        redact: Callable[[str], str],
+        clock: Clock | None = None,
+        *,
+        holder: Holder | None = None,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._holder = holder or this_process()
+        self._lease_seconds = lease_seconds
+        self._head = Head(log, self._clock)
+        self._committer = Committer(self._head, redact, self._clock, self._stamp)
+        self._held: dict[str, Held] = {}
+        self._held_lock = threading.Lock()
+        self._watch = LeaseWatch(self._holder, self._clock, self._held.__contains__)
+
+    @property
+    def url(self) -> str:
+        """Where the state is, for people."""
+        return self._head.log.url
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that leases are counted by."""
+        return self._clock
+
+    def state(self) -> State:
+        """The state as of now; costs what was appended since the last look. Appends nothing."""
+        seen: list[State] = []
+
+        def look(fold: Fold) -> list[Entry]:
+            seen[:] = [fold.state()]
+            return []
+
+        self._committer.submit(Request((), look))
+        return seen[0]
+
+    def recorded(self, address: Address) -> Recorded | None:
+        """The record of a resource as of the last look or append of this process, without looking again."""
+        return self._head.fold.resources.get(address)
+
+    def append(self, build: Callable[[State], Sequence[Entry]]) -> State:
+        """Append what ``build`` makes of the newest state, in one append; it is asked again whenever others were first."""
+        self._committer.submit_alone(lambda fold: build(fold.state()))
+        return self.state()
+
+    def stamp(self) -> Stamp:
+        """What an entry that is appended now begins with."""
+        return self._stamp()
+
+    def begin(
+        self,
+        address: Address,
+        action: str,
+        provider: str,
+        key: str,
+        inputs: Mapping[str, Any],
+        plan: str = "",
+        *,
+        reason: str = "",
+        seen: int | None = None,
+        lease_timeout: float = 0.0,
+    ) -> Intent:
+        """Take the lease on an address, before an effect is caused. ``lease_timeout`` in seconds is how long to wait for it.
+
+        Busy if another holds it; StalePlan if it has moved since the plan saw version ``seen``.
+        """
+        start = Start(address, action, provider, key, inputs, plan, reason, seen)
+        return self.begin_many((start,), lease_timeout=lease_timeout)[0]
+
+    def begin_many(
+        self, starts: Sequence[Start], *, lease_timeout: float = 0.0
+    ) -> tuple[Intent, ...]:
+        """Take the leases of several addresses in one append: all or none. As ``begin`` otherwise."""
+        deadline = self._clock.elapsed() + lease_timeout
+        while True:
+            try:
+                return self._begin(starts)
+            except Busy:
+                left = deadline - self._clock.elapsed()
+                if left <= 0:
+                    raise
+                self._clock.sleep(min(POLL_SECONDS, left))
+
+    def finish(self, intent: Intent, recorded: Recorded | None, *, error: str = "") -> None:
+        """Record what came of an intent: the whole resource, or None as it is gone. Busy if the lease was lost meanwhile.
+
+        ``error`` says what failed where there is something to record nevertheless.
+        """
+        self._end(
+            intent,
+            lambda stamp: Outcome(
+                stamp, intent.id, intent.address, recorded, intent.action, intent.plan, error
+            ),
+        )
+
+    def fail(self, intent: Intent, error: str) -> None:
+        """Record that an effect failed. Its key stays in ``State.unfinished`` until the address's next outcome."""
+        self._end(intent, lambda stamp: Failed(stamp, intent.id, intent.address, error))
+
+    def leave(self, intent: Intent) -> None:
+        """Stop renewing an intent of which nobody can say how it ended: it stays open, for whoever comes next."""
+        with self._held_lock:
+            self._held.pop(intent.id, None)
+
+    def release(self, intent_id: str) -> Intent:
+        """End a lease by hand, whoever holds it. UsageError, naming those that are open, if it isn't."""
+        released: list[Intent] = []
+
+        def decide(fold: Fold) -> list[Entry]:
+            intent = fold.open_by_id(intent_id)
+            if intent is None:
+                known = ", ".join(f"{i.id} ({i.address})" for i in fold.open.values())
+                raise UsageError(f"no lease is called {intent_id!r}", f"Open: {known or 'none'}.")
+            released[:] = [intent]
+            return [Released(self._stamp(), intent.id, intent.address)]
+
+        self._committer.submit_alone(decide)
+        self.leave(released[0])
+        return released[0]
+
+    def observe(self, address: Address, outputs: Mapping[str, Any]) -> None:
+        """Append what was seen of a recorded resource; nothing if the state says so already."""
+        self.observe_many({address: outputs})
+
+    def observe_many(self, seen: Mapping[Address, Mapping[str, Any]]) -> None:
+        """Append what was seen of several resources in one append."""
+
+        def decide(fold: Fold) -> list[Entry]:
+            return [
+                Observed(self._stamp(), address, outputs)
+                for address, outputs in seen.items()
+                if (recorded := fold.resources.get(address)) is not None
+                and merge_outputs(recorded.outputs, outputs) is not recorded.outputs
+            ]
+
+        self._committer.submit(Request(tuple(seen), decide))
+
+    def note(self, text: str, address: Address | None = None) -> None:
+        """Append a remark, for the history."""
+        self._committer.submit(Request((), lambda _: [Note(self._stamp(), text, address)]))
+
+    def renew(self) -> tuple[Intent, ...]:
+        """Renew every lease of this process in one append; those that are lost: ended by others."""
+        began = self._clock.elapsed()
+        held = {one.intent.id: one.intent for one in self.held()}
+        if not held:
+            return ()
+        alive: list[str] = []
+
+        def decide(fold: Fold) -> list[Entry]:
+            alive[:] = [each for each in held if fold.open_by_id(each) is not None]
+            return [Renewed(self._stamp(), tuple(alive))] if alive else []
+
+        self._committer.submit(Request([each.address for each in held.values()], decide))
+        with self._held_lock:
+            lost = [i for each, i in held.items() if each not in alive and each in self._held]
+            for each, intent in held.items():
+                if each in self._held and each in alive:
+                    self._held[each] = Held(intent, began)
+            for intent in lost:
+                del self._held[intent.id]
+        return tuple(lost)
+
+    def held(self) -> tuple[Held, ...]:
+        """The leases of this process. Never waits for an append."""
+        with self._held_lock:
+            return tuple(self._held.values())
+
+    def history(self, address: Address | None = None) -> list[Row]:
+        """Everything that happened, or all that happened to one address, the oldest first."""
+        return rows(map(from_json, self._head.log.replay()), address)
+
+    def state_at(self, serial: int) -> State:
+        """The state as it was at that serial. UsageError if it has not been reached yet."""
+        return state_at(map(from_json, self._head.log.replay()), serial)
+
+    def _begin(self, starts: Sequence[Start]) -> tuple[Intent, ...]:
+        began = self._clock.elapsed()
+        intents = {start.address: self._intent(start) for start in starts}
+        if len(intents) < len(starts):
+            raise UsageError("an address can be begun only once at a time")
+
+        def decide(fold: Fold) -> list[Entry]:
+            for start in starts:
+                self._check(fold, start)
+            return list(intents.values())
+
+        with self._held_lock:
+            self._held.update({intent.id: Held(intent, began) for intent in intents.values()})
+        done = False
+        try:
+            written = self._committer.submit(Request(tuple(intents), decide))
+            done = True
+        finally:
+            if not done:
+                for intent in intents.values():
+                    self.leave(intent)
+        return tuple(entry for entry in written if isinstance(entry, Intent))
+
+    def _check(self, fold: Fold, start: Start) -> None:
+        holding = fold.open.get(start.address)
+        if holding is not None and not self._watch.is_over(holding, self._head.looked_at):
+            raise held_by(holding)
+        if start.seen is not None and fold.moved(start.address, start.seen, start.plan):
+            raise StalePlan(
+                f"{start.address} has changed since the plan was made",
+                "Plan again.",
+                address=str(start.address),
+            )
+
+    def _end(self, intent: Intent, make: Callable[[Stamp], Entry]) -> None:
+        def decide(fold: Fold) -> list[Entry]:
+            if fold.open_by_id(intent.id) is None:
+                raise _lost(intent, fold.open.get(intent.address))
+            return [make(self._stamp())]
+
+        self._committer.submit(Request((intent.address,), decide))
+        self.leave(intent)
+
+    def _intent(self, start: Start) -> Intent:
+        return Intent(
+            id=str(uuid.uuid4()),
+            address=start.address,
+            action=start.action,
+            provider=start.provider,
+            key=start.key,
+            inputs=start.inputs,
+            holder=self._holder,
+            time=self._clock.now(),
+            lease_seconds=self._lease_seconds,
+            plan=start.plan,
+            reason=start.reason,
+        )
+
+    def _stamp(self) -> Stamp:
+        return Stamp(str(uuid.uuid4()), self._clock.now(), self._holder.who)
+
+
+def _lost(intent: Intent, holding: Intent | None) -> Busy:
+    taken = f"taken over by {holding.holder.who}" if holding else "ended by someone else"
+    return Busy(
+        f"the lease on {intent.address} was {taken}",
+        "What this command did there is not recorded; plan again.",
+        address=str(intent.address),
+    )

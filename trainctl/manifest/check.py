@@ -1,0 +1,131 @@
+"""From the tree to typed sections, with everything that is wrong on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from trainctl.manifest.tokens import looks_secret
+from trainctl.manifest.tree import Node, Path, child, place, plain, without
+from trainctl.manifest.types.base import OBJECT, TEXT
+from trainctl.manifest.types.document import Manifest
+from trainctl.manifest.wording import address_of, describe, inside
+from trainctl.model.diagnostics import Diagnostic, Position, error
+
+_KEY = "[key]"
+
+
+def check(root: Node, told: Collection[Position | None] = ()) -> tuple[Manifest, list[Diagnostic]]:
+    """The manifest that a tree declares, and what is wrong with it, but for values at places where a problem was told.
+
+    What is wrong is left out of the manifest, so that the rest of it can be looked at too; where nothing is wrong,
+    nothing is left out.
+    """
+    problems = _both_projects(root)
+    for keep in (None, 2, 1):
+        try:
+            return Manifest.model_validate(plain(root)), problems
+        except ValidationError as failure:
+            by_path = _by_path(root, failure)
+        if keep is None:
+            found = (_diagnostic(root, path, errors) for path, errors in by_path.items())
+            problems += [one for one in found if one.where not in told]
+        root = without(root, [path[:keep] for path in by_path if path])
+    return Manifest(), problems
+
+
+def credential_problems(root: Node) -> list[Diagnostic]:
+    """A problem for each literal that looks like a credential, at the place of its value."""
+    return [_credential(root, path) for path in credentials(root)]
+
+
+def credentials(root: Node, path: Path = ()) -> Iterator[Path]:
+    """Paths of keys and values that look like a token or hold one."""
+    if isinstance(root.value, str) and looks_secret(root.value):
+        yield path
+    for key, entry in root.entries.items():
+        if looks_secret(key):
+            yield (*path, key)
+        yield from credentials(entry, (*path, key))
+    for index, item in enumerate(root.items):
+        yield from credentials(item, (*path, index))
+
+
+def key_place(root: Node, path: Path) -> Position:
+    """Where the key at a path stands; an item of a list stands where its value does."""
+    node = root
+    for step in path[:-1]:
+        below = child(node, step)
+        if below is None:
+            return node.where
+        node = below
+    return (
+        node.keys.get(path[-1], place(root, path))
+        if path and isinstance(path[-1], str)
+        else place(root, path)
+    )
+
+
+def _credential(root: Node, path: Path) -> Diagnostic:
+    names = [str(step) for step in path]
+    at_source = "source" in names or path[:1] == ("weights",) or "weights" in names[2:3]
+    advice = (
+        "Take it out, declare it under 'secrets' and name it in the source's 'auth'."
+        if at_source
+        else "Declare it under 'secrets' and refer to it: environment_variables: {NAME: {secret: …}}."
+    )
+    node_place = place(root, path)
+    name = inside(path[:-1]) if names and looks_secret(names[-1]) else inside(path)
+    return error(
+        f"{name}: this looks like a credential",
+        f"A manifest never holds one. {advice}",
+        address=address_of(path),
+        where=node_place,
+    )
+
+
+def _both_projects(root: Node) -> list[Diagnostic]:
+    if not {"project", "projects"} <= root.entries.keys():
+        return []
+    return [
+        error(
+            "both 'project' and 'projects' are given",
+            "Keep one of them: 'projects' where there are several.",
+            where=root.key_place("projects"),
+        )
+    ]
+
+
+def _by_path(root: Node, failure: ValidationError) -> dict[Path, list[Mapping[str, Any]]]:
+    by_path: dict[Path, list[Mapping[str, Any]]] = {}
+    for one in failure.errors(include_url=False, include_input=False):
+        by_path.setdefault(_path(root, one), []).append(one)
+    return by_path
+
+
+def _path(root: Node, one: Mapping[str, Any]) -> Path:
+    path: list[str | int] = []
+    node = root
+    for step in one["loc"]:
+        if step in (TEXT, OBJECT, _KEY):
+            continue
+        below = child(node, step)
+        if below is None:
+            if one["type"] == "missing":
+                path.append(step)
+            break
+        path.append(step)
+        node = below
+    return tuple(path)
+
+
+def _diagnostic(root: Node, path: Path, errors: list[Mapping[str, Any]]) -> Diagnostic:
+    about_key = errors[0]["type"] == "extra_forbidden" or _KEY in errors[0]["loc"]
+    node: Node | None = root
+    for step in path:
+        node = child(node, step) if node is not None else None
+    summary, detail = describe(errors, path, None if about_key else node)
+    where = key_place(root, path) if about_key else place(root, path)
+    return error(summary, detail, address=address_of(path), where=where)

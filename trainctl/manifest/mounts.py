@@ -1,0 +1,45 @@
+"""Where weights may appear to a job: absolute, or relative to its working directory."""
+
+from __future__ import annotations
+
+import re
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_WHOLE = frozenset(
+    {"/bin", "/boot", "/etc", "/home", "/lib", "/lib64", "/opt", "/root", "/run", "/sbin", "/srv"}
+    | {"/tmp", "/usr", "/var"}  # noqa: S108  (compared with, never written to)
+)
+_BELOW = ("/proc", "/sys", "/dev")
+
+
+class BadMount(ValueError):
+    """Not a place for weights; ``detail`` says what to write."""
+
+    def __init__(self, summary: str, detail: str) -> None:
+        super().__init__(summary)
+        self.detail = detail
+
+
+def normal_mount(text: str) -> str:
+    """A mount location without needless slashes; BadMount where weights can't or mustn't appear."""
+    example = (
+        "Write for example /app/models/NAME, or weights/NAME for one in the working directory."
+    )
+    if _CONTROL.search(text):
+        raise BadMount("control characters have no place in a mount location", example)
+    parts = [part for part in text.split("/") if part]
+    if not parts:
+        raise BadMount("this is no place for a mount", example)
+    if ".." in parts or "." in parts:
+        raise BadMount("'.' and '..' have no place in a mount location", example)
+    location = ("/" if text.startswith("/") else "") + "/".join(parts)
+    if location in _WHOLE or any(f"{location}/".startswith(f"{top}/") for top in _BELOW):
+        raise BadMount(f"a mount on {location} would hide what the system needs", example)
+    if parts[0].startswith("~"):
+        raise BadMount("'~' is not expanded here", example)
+    return location
+
+
+def overlap(first: str, second: str) -> bool:
+    """Whether two normal locations are the same or one lies in the other."""
+    return f"{first}/".startswith(f"{second}/") or f"{second}/".startswith(f"{first}/")

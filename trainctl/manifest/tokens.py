@@ -1,0 +1,68 @@
+"""Literals that look like credentials: they belong in ``secrets``, and are never shown."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qsl, urlsplit
+
+_TOKEN = re.compile(
+    r"(?<![A-Za-z0-9])(?:"
+    r"hf_(?:[A-Za-z0-9]{20,}|(?=[A-Za-z]*[0-9])[A-Za-z0-9]{12,})"
+    r"|(?:AKIA|ASIA)[0-9A-Z]{16}"
+    r"|gh[pousr]_[A-Za-z0-9]{20,}"
+    r"|github_pat_[A-Za-z0-9_]{20,}"
+    r"|glpat-[A-Za-z0-9_-]{16,}"
+    r"|sk-[A-Za-z0-9_-]{20,}"
+    r"|xox[abprs]-[A-Za-z0-9-]{10,}"
+    r"|AIza[0-9A-Za-z_-]{35}"
+    r"|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\."
+    r")|-----BEGIN "
+)
+_URL = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://\S+\s*")
+_SIGNATURE = frozenset(
+    {
+        "x-amz-signature",
+        "x-amz-credential",
+        "x-amz-security-token",
+        "awsaccesskeyid",
+        "signature",
+        "sig",
+    }
+    | {
+        "x-goog-signature",
+        "x-goog-credential",
+        "googleaccessid",
+        "token",
+        "access_token",
+        "key",
+        "api_key",
+    }
+)
+_SOUNDS_SECRET = re.compile(
+    r"pass(?:word|wd|phrase)|secret|token|credential|api_?key|access_?key|private_?key",
+    re.IGNORECASE,
+)
+
+
+def looks_secret(text: str) -> bool:
+    """Whether a token, a private key or a URL that carries one stands in the text."""
+    return _TOKEN.search(text) is not None or url_holds_secret(text)
+
+
+def url_holds_secret(text: str) -> bool:
+    """Whether this is a URL that has a user with a password, or a signature in its query."""
+    return ("@" in text or "?" in text) and _URL.fullmatch(text) is not None and _carries(text)
+
+
+def sounds_secret(key: str) -> bool:
+    """Whether a key's name says that its value is a secret."""
+    return _SOUNDS_SECRET.search(key) is not None
+
+
+def _carries(text: str) -> bool:
+    try:
+        parts = urlsplit(text.strip())
+        pairs = parse_qsl(parts.query, keep_blank_values=True, max_num_fields=100)
+    except ValueError:
+        return True
+    return parts.password is not None or any(name.lower() in _SIGNATURE for name, _ in pairs)

@@ -1,0 +1,135 @@
+"""The tree that manifest text is read into: values that know where they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from trainctl.model.diagnostics import Diagnostic, Position
+
+MAX_FILE_BYTES = 2**20
+MAX_DEPTH = 64
+MAX_NODES = 250_000
+"""Nodes of one file after aliases are followed; every 100 characters of text count as one more."""
+
+Path: TypeAlias = tuple[str | int, ...]
+"""Keys and indexes from the root of the manifest to a value."""
+
+Scalar: TypeAlias = str | int | float | bool | None
+
+
+class SourceFloat(float):
+    """A number that remembers how it was written, for where it becomes text."""
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, text: str) -> SourceFloat:
+        """Of its spelling; ValueError if that is no number."""
+        self = super().__new__(cls, text)
+        self.text = text
+        return self
+
+    def __reduce__(self) -> tuple[type[SourceFloat], tuple[str]]:
+        return (SourceFloat, (self.text,))
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One value and where it stands. Shared by aliases, so never changed after it was made.
+
+    ``keys`` says where each key of a mapping stands; ``size`` counts the nodes below, ``height`` their levels.
+    """
+
+    value: Scalar | list[Node] | dict[str, Node]
+    where: Position
+    keys: dict[str, Position] = field(default_factory=dict)
+    size: int = 1
+    height: int = 1
+
+    @property
+    def entries(self) -> dict[str, Node]:
+        """The entries of a mapping; none if this is not one."""
+        return self.value if isinstance(self.value, dict) else {}
+
+    @property
+    def items(self) -> list[Node]:
+        """The items of a list; none if this is not one."""
+        return self.value if isinstance(self.value, list) else []
+
+    def key_place(self, key: str) -> Position:
+        """Where a key of this mapping stands."""
+        return self.keys.get(key, self.where)
+
+
+class Unreadable(Exception):
+    """A text from which no tree can be made; carries why."""
+
+    def __init__(self, diagnostic: Diagnostic) -> None:
+        super().__init__(diagnostic.summary)
+        self.diagnostic = diagnostic
+
+
+def scalar_node(value: Scalar, where: Position) -> Node:
+    """A leaf."""
+    return Node(value, where, size=1 + (len(value) // 100 if isinstance(value, str) else 0))
+
+
+def list_node(items: list[Node], where: Position) -> Node:
+    """A list of nodes."""
+    height = 1 + max((item.height for item in items), default=0)
+    return Node(items, where, size=1 + sum(item.size for item in items), height=height)
+
+
+def mapping_node(entries: dict[str, Node], keys: dict[str, Position], where: Position) -> Node:
+    """A mapping of nodes."""
+    height = 1 + max((entry.height for entry in entries.values()), default=0)
+    size = 1 + sum(1 + entry.size for entry in entries.values())
+    return Node(entries, where, keys, size=size, height=height)
+
+
+def plain(node: Node) -> Any:
+    """The values alone; floats keep their spelling."""
+    if isinstance(node.value, dict):
+        return {key: plain(entry) for key, entry in node.value.items()}
+    if isinstance(node.value, list):
+        return [plain(item) for item in node.value]
+    return node.value
+
+
+def child(node: Node, step: str | int) -> Node | None:
+    """The node one step below, if there is one."""
+    if isinstance(step, str):
+        return node.entries.get(step)
+    return node.items[step] if 0 <= step < len(node.items) else None
+
+
+def place(root: Node, path: Path) -> Position:
+    """Where the value at a path stands, or the nearest thing above it that exists."""
+    node = root
+    for step in path:
+        below = child(node, step)
+        if below is None:
+            break
+        node = below
+    return node.where
+
+
+def without(root: Node, paths: Sequence[Path]) -> Node:
+    """The tree less what stands at some paths. Only what lies above them is copied."""
+    drop: dict[str | int, list[Path]] = {}
+    for path in paths:
+        drop.setdefault(path[0], []).append(path[1:])
+    gone = {step for step, rests in drop.items() if any(not rest for rest in rests)}
+
+    def kept(step: str | int, node: Node) -> Node:
+        return without(node, drop[step]) if step in drop else node
+
+    if isinstance(root.value, dict):
+        entries = {key: kept(key, entry) for key, entry in root.value.items() if key not in gone}
+        return mapping_node(entries, root.keys, root.where)
+    if isinstance(root.value, list):
+        items = [kept(index, item) for index, item in enumerate(root.value) if index not in gone]
+        return list_node(items, root.where)
+    return root

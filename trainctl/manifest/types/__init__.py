@@ -1,0 +1,1 @@
+"""The sections of a manifest. What stands here is what checking, messages and the JSON Schema know."""

@@ -1,0 +1,85 @@
+"""What all sections share: strictness, names, and how a type says what is wrong."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from trainctl.model.address import NAME
+from trainctl.model.units import parse_size
+
+TEXT = "in one word"
+OBJECT = "in full"
+"""Tags of the two forms some values have. They appear in pydantic's paths, so no key may look like them."""
+
+
+class Section(BaseModel):
+    """A mapping of the manifest with known keys."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,
+    )
+
+
+def wrong(summary: str, detail: str) -> PydanticCustomError:
+    """The error a validator raises: what is wrong, and what to write instead."""
+    return PydanticCustomError("manifest", "{summary}", {"summary": summary, "detail": detail})
+
+
+def form(value: Any) -> str:
+    """Which of its two forms a value has."""
+    return TEXT if isinstance(value, str) else OBJECT
+
+
+_SIZES = "Write for example 500GB, 2TB or 64Gi."
+
+
+def _size(value: int | str) -> int | str:
+    try:
+        size = parse_size(value)
+    except ValueError:
+        raise wrong("this is not a size", _SIZES) from None
+    if size <= 0:
+        raise wrong("a size is more than nothing", _SIZES)
+    return value
+
+
+def _filled(value: str) -> str:
+    if not value.strip():
+        raise wrong("this is empty", "Write something, or leave the key out.")
+    return value
+
+
+NAME_PATTERN = f"^{NAME.pattern}$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+"""A name that becomes part of an address."""
+
+Size = Annotated[int | str, AfterValidator(_size)]
+"""Bytes, as a number or as text such as 500GB or 64Gi."""
+
+Text = Annotated[str, AfterValidator(_filled), Field(json_schema_extra={"minLength": 1})]
+"""Text that is not empty."""
+
+Labels = dict[str, str]
+
+
+class SecretReference(Section):
+    """A secret by its name."""
+
+    secret: Name
+    """The name under which it is declared in ``secrets``."""
+
+
+class Lifecycle(Section):
+    """How a resource answers to changes."""
+
+    prevent_destroy: bool = False
+    """Refuse every plan that would destroy or replace this. Kept in the state, so it outlives its block."""
+    ignore_changes: list[Text] = Field(default_factory=list)
+    """Attributes whose changes plans leave alone, for example ``compute``."""

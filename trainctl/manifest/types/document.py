@@ -1,0 +1,48 @@
+"""The whole manifest."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trainctl.manifest.types.base import Name, Section
+from trainctl.manifest.types.cache import Cache
+from trainctl.manifest.types.cluster import Cluster
+from trainctl.manifest.types.job import Job
+from trainctl.manifest.types.location import Location
+from trainctl.manifest.types.project import OnlyProject, Project
+from trainctl.manifest.types.secret import Secret
+from trainctl.manifest.types.weights import DeclaredWeights
+
+Variable = str | int | float | bool
+VariableName = Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_-]{0,127}$")]
+
+
+class Manifest(Section):
+    """What a team's training needs: projects, machines, weights, caches and jobs."""
+
+    version: Literal[1] = 1
+    """The version of this form."""
+    project: OnlyProject | None = None
+    """The one project; named after the directory if nothing is said."""
+    projects: dict[Name, Project] = Field(default_factory=dict)
+    """Several projects by name, in place of ``project``."""
+    vars: dict[VariableName, Variable] = Field(default_factory=dict)
+    """Values for ``${{ var.NAME }}``; ``--var NAME=VALUE`` overrides them."""
+    secrets: dict[Name, Secret] = Field(default_factory=dict)
+    """Where secret values come from."""
+    mirror: Location | None = None
+    """Where all sources are copied to once."""
+    checkpoints: Location | None = None
+    """Where checkpoints are kept."""
+    state: Location | None = None
+    """Where the state is kept; ``.trainctl/state`` beside the manifest if it is left out."""
+    clusters: dict[Name, Cluster] = Field(default_factory=dict)
+    """Where jobs run; one called ``local``, on this machine, if there is none."""
+    weights: dict[Name, DeclaredWeights] = Field(default_factory=dict)
+    """Sources that jobs refer to by name."""
+    caches: dict[Name, Cache] = Field(default_factory=dict)
+    """Policy for training caches."""
+    jobs: dict[Name, Job] = Field(default_factory=dict)
+    """Training jobs."""

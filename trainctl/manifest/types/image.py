@@ -1,0 +1,107 @@
+"""Container images and how a registry lets one in. Names are the hosted service's."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from trainctl.manifest.types.base import SecretReference, Section, Text, wrong
+
+
+class AwsIamDockerAuth(Section):
+    """An access key of AWS."""
+
+    access_key_secret_ref: SecretReference
+    """The access key's id."""
+    secret_access_key_secret_ref: SecretReference
+    """The access key."""
+
+
+class AwsRoleDockerAuth(Section):
+    """A role of AWS."""
+
+    role_arn: Text
+    """The role."""
+    region: Text
+    """The registry's region."""
+
+
+class GcpOidcDockerAuth(Section):
+    """A service account of Google Cloud, by federation."""
+
+    service_account: Text
+    """The account's address."""
+    workload_identity_provider: Text
+    """The provider's full name."""
+
+
+class GcpServiceAccountJsonDockerAuth(Section):
+    """A service account of Google Cloud, by its key."""
+
+    service_account_json_secret_ref: SecretReference
+    """The key as JSON."""
+
+
+class RegistrySecretDockerAuth(Section):
+    """A user and a password."""
+
+    secret_ref: SecretReference
+    """A secret that holds ``username:password``."""
+
+
+_BLOCKS = {
+    "AWS_IAM": "aws_iam_docker_auth",
+    "AWS_OIDC": "aws_oidc_docker_auth",
+    "AWS_ASSUME_ROLE": "aws_assume_role_docker_auth",
+    "GCP_OIDC": "gcp_oidc_docker_auth",
+    "GCP_SERVICE_ACCOUNT_JSON": "gcp_service_account_json_docker_auth",
+    "REGISTRY_SECRET": "registry_secret_docker_auth",
+}
+
+
+class DockerAuth(Section):
+    """How a private registry lets the image out: a method, and the one block that goes with it."""
+
+    auth_method: Literal[
+        "AWS_IAM",
+        "AWS_OIDC",
+        "AWS_ASSUME_ROLE",
+        "GCP_OIDC",
+        "GCP_SERVICE_ACCOUNT_JSON",
+        "REGISTRY_SECRET",
+    ]
+    """Which way."""
+    registry: Text
+    """The registry's host."""
+    aws_iam_docker_auth: AwsIamDockerAuth | None = None
+    """With AWS_IAM."""
+    aws_oidc_docker_auth: AwsRoleDockerAuth | None = None
+    """With AWS_OIDC."""
+    aws_assume_role_docker_auth: AwsRoleDockerAuth | None = None
+    """With AWS_ASSUME_ROLE."""
+    gcp_oidc_docker_auth: GcpOidcDockerAuth | None = None
+    """With GCP_OIDC."""
+    gcp_service_account_json_docker_auth: GcpServiceAccountJsonDockerAuth | None = None
+    """With GCP_SERVICE_ACCOUNT_JSON."""
+    registry_secret_docker_auth: RegistrySecretDockerAuth | None = None
+    """With REGISTRY_SECRET."""
+
+    @model_validator(mode="after")
+    def _block_fits_method(self) -> DockerAuth:
+        given = {block for block in _BLOCKS.values() if getattr(self, block) is not None}
+        if given != {_BLOCKS[self.auth_method]}:
+            raise wrong(
+                f"{self.auth_method} goes with {_BLOCKS[self.auth_method]} and nothing else",
+                f"Write {_BLOCKS[self.auth_method]}: {{…}} beside auth_method.",
+            )
+        return self
+
+
+class Image(Section):
+    """The container image a job runs in."""
+
+    base_image: Text
+    """The image, as container engines write it."""
+    docker_auth: DockerAuth | None = None
+    """How a private registry lets it out."""

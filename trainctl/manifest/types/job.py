@@ -1,0 +1,48 @@
+"""Jobs: what is trained, with what, where."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from trainctl.manifest.types.base import Labels, Lifecycle, Name, Section, Text
+from trainctl.manifest.types.compute import Compute
+from trainctl.manifest.types.image import Image
+from trainctl.manifest.types.runtime import Runtime
+from trainctl.manifest.types.weights import JobWeights
+
+RerunCause = Literal["config", "code", "weights"]
+_RERUN_ON: tuple[RerunCause, ...] = ("config",)
+
+
+class JobLifecycle(Lifecycle):
+    """How a job answers to changes."""
+
+    rerun_on: list[RerunCause] = Field(default_factory=lambda: list(_RERUN_ON))
+    """A change of which makes an ended job run again."""
+
+
+class Job(Section):
+    """One training job."""
+
+    project: Name | None = None
+    """The project it belongs to; may be left out where there is only one."""
+    cluster: Name | None = None
+    """The cluster it runs on; may be left out where there is only one."""
+    code: Text = "."
+    """The directory that is shipped, relative to the manifest."""
+    image: Image | None = None
+    """The container image it runs in; on the host itself if it is left out."""
+    compute: Compute = Compute()
+    """What it asks of each node."""
+    weights: list[JobWeights] = Field(default_factory=list)
+    """Names of declared weights, or sources written in place."""
+    runtime: Runtime
+    """What runs."""
+    priority: int = 0
+    """Who goes first where several wait: the higher."""
+    labels: Labels = Field(default_factory=dict)
+    """Free text by name, for people and policies."""
+    lifecycle: JobLifecycle = JobLifecycle()
+    """How it answers to changes."""

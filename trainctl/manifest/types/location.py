@@ -1,0 +1,67 @@
+"""Where something is kept: mirror, checkpoints, state."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, model_validator
+
+from trainctl.manifest.tokens import url_holds_secret
+from trainctl.manifest.types.auth import Auth
+from trainctl.manifest.types.base import Section, wrong
+
+_SCHEMES = ("file", "s3", "gs", "r2", "azure", "node")
+_FORMS = "file:///DIRECTORY, s3://BUCKET/PREFIX, gs://, r2://, azure:// or node://CLUSTER/PATH"
+
+
+def _url(text: str) -> str:
+    if url_holds_secret(text):
+        raise wrong(
+            "the URL holds a credential", "Declare it under 'secrets' and name it in 'auth'."
+        )
+    scheme, colon, rest = text.partition("://")
+    if not colon or scheme not in _SCHEMES:
+        raise wrong("this is not a place to keep things", f"Write {_FORMS}.")
+    if scheme == "file" and not rest.startswith("/"):
+        raise wrong("after file:// stands an absolute path", "Write file:///DIRECTORY.")
+    if not rest.strip("/") or ".." in rest.split("/"):
+        raise wrong("the URL names no place", f"Write {_FORMS}.")
+    return text
+
+
+def _endpoint(text: str) -> str:
+    if url_holds_secret(text) or "@" in text:
+        raise wrong(
+            "the URL holds a credential", "Declare it under 'secrets' and name it in 'auth'."
+        )
+    if not text.startswith(("https://", "http://")):
+        raise wrong("this is not an endpoint", "Write https://HOST or http://HOST:PORT.")
+    return text
+
+
+EndpointUrl = Annotated[
+    str, AfterValidator(_endpoint), Field(json_schema_extra={"pattern": "^https?://"})
+]
+
+
+class Location(Section):
+    """A directory or a prefix of a bucket."""
+
+    url: Annotated[
+        str,
+        AfterValidator(_url),
+        Field(json_schema_extra={"pattern": f"^({'|'.join(_SCHEMES)})://"}),
+    ]
+    """``file:///DIRECTORY``, ``s3://BUCKET/PREFIX`` (and ``gs``, ``r2``, ``azure``) or ``node://CLUSTER/PATH``."""
+    endpoint_url: EndpointUrl | None = None
+    """Of a bucket: the server to ask, where it is not the platform's own."""
+    auth: Auth | None = None
+    """Of a bucket: the credential, where it is not in its usual place."""
+
+    @model_validator(mode="after")
+    def _only_buckets_have_servers(self) -> Location:
+        if self.url.startswith(("file:", "node:")) and (self.endpoint_url or self.auth):
+            raise wrong(
+                "a directory has neither endpoint_url nor auth", "Leave them out, or name a bucket."
+            )
+        return self

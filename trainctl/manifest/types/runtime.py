@@ -1,0 +1,77 @@
+"""What runs in a job, and what it finds there."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Discriminator, Field, Tag
+
+from trainctl.manifest.types.base import OBJECT, TEXT, SecretReference, Section, Text, form, wrong
+from trainctl.manifest.types.weights import MountLocation
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OURS = ("BT_", "TRAINCTL_")
+
+
+def _variable(name: str) -> str:
+    if _VARIABLE.fullmatch(name) is None:
+        raise wrong(
+            f"{name!r} is not a name of an environment variable",
+            "Write letters, digits and '_', not beginning with a digit.",
+        )
+    if name.startswith(_OURS):
+        raise wrong(
+            f"{name} is set by trainctl", "Choose a name without BT_ or TRAINCTL_ in front."
+        )
+    return name
+
+
+VariableName = Annotated[
+    str,
+    AfterValidator(_variable),
+    Field(json_schema_extra={"pattern": f"^(?!BT_|TRAINCTL_){_VARIABLE.pattern}$"}),
+]
+VariableValue = Annotated[
+    Annotated[str, Tag(TEXT)] | Annotated[SecretReference, Tag(OBJECT)], Discriminator(form)
+]
+Path = MountLocation
+
+
+class CacheConfig(Section):
+    """The training cache as the job finds it."""
+
+    enabled: bool = False
+    """Whether the job finds the training cache of its project and cluster."""
+    enable_legacy_hf_mount: bool = False
+    """Whether ``~/.cache/huggingface`` lies in it too."""
+    require_cache_affinity: bool = True
+    """Whether the job must run where its cache is."""
+    mount_base_path: Path | None = None
+    """The directory in which it appears; the default place if it is left out."""
+
+
+class CheckpointingConfig(Section):
+    """What becomes of what the job writes to ``$BT_CHECKPOINT_DIR``."""
+
+    enabled: bool = False
+    """Whether checkpoints are kept."""
+    checkpoint_path: Path | None = None
+    """The directory that ``$BT_CHECKPOINT_DIR`` names; the default place if it is left out."""
+    volume_size_gib: Annotated[int, Field(ge=1)] | None = None
+    """How much disk checkpoints may need, in GiB."""
+
+
+class Runtime(Section):
+    """What runs, with which environment."""
+
+    start_commands: Annotated[list[Text], Field(min_length=1)]
+    """Shell commands, one after another in one shell. ``${{ … }}`` becomes one quoted word."""
+    environment_variables: dict[VariableName, VariableValue] = Field(default_factory=dict)
+    """Values, or ``{secret: NAME}``."""
+    cache_config: CacheConfig = CacheConfig()
+    """The training cache."""
+    checkpointing_config: CheckpointingConfig = CheckpointingConfig()
+    """Checkpoints."""
+    engine: Literal["host"] | None = None
+    """``host`` runs a job on the host itself although it names an image."""

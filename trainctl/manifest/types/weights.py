@@ -1,0 +1,126 @@
+"""Weights and data: a source, and where it appears to a job."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+
+from trainctl.manifest.mounts import BadMount, normal_mount
+from trainctl.manifest.types.auth import Auth
+from trainctl.manifest.types.base import (
+    OBJECT,
+    TEXT,
+    Lifecycle,
+    Name,
+    Section,
+    Text,
+    form,
+    wrong,
+)
+from trainctl.model.source_uri import parse_source
+
+
+def _source(text: str) -> str:
+    try:
+        parse_source(text)
+    except ValueError as why:
+        summary, _, advice = str(why).partition("; ")
+        raise wrong(summary, f"{advice[:1].upper()}{advice[1:]}.") from None
+    return text
+
+
+def is_source(text: str) -> bool:
+    """Whether a job's entry is meant as a source in place and not as a declared name."""
+    return ":" in text or "/" in text
+
+
+def default_mount(source: str) -> str:
+    """Where weights without a ``mount_location`` appear; BadMount where the source gives no name for it."""
+    return normal_mount(f"weights/{parse_source(source).name}")
+
+
+def _mount(text: str) -> str:
+    try:
+        return normal_mount(text)
+    except BadMount as why:
+        raise wrong(str(why), why.detail) from None
+
+
+def _source_alone(text: str) -> str:
+    _named(_source(text))
+    return text
+
+
+def _name_or_source(text: str) -> str:
+    return _source_alone(text) if is_source(text) else text
+
+
+def _named(source: str) -> None:
+    try:
+        default_mount(source)
+    except BadMount:
+        raise wrong(
+            "the source gives no name for a directory",
+            "Give it a mount_location: {source: …, mount_location: …}.",
+        ) from None
+
+
+SourceUri = Annotated[
+    str,
+    AfterValidator(_source),
+    Field(json_schema_extra={"pattern": "^(hf|s3|gs|r2|azure|https)://|^file:"}),
+]
+MountLocation = Annotated[str, AfterValidator(_mount), Field(json_schema_extra={"minLength": 1})]
+
+
+class WeightsInPlace(Section):
+    """A source with what goes with it, written where a job needs it."""
+
+    source: SourceUri
+    """``hf://OWNER/REPOSITORY[@REVISION]``, ``s3://BUCKET/PREFIX``, ``file:./DIRECTORY`` and others."""
+    mount_location: MountLocation | None = None
+    """Where it appears, read-only; ``weights/NAME`` in the working directory if it is left out."""
+    auth: Auth | None = None
+    """How the source is opened; credentials in their usual places need none."""
+    auth_secret_name: Name | None = None
+    """Short for ``auth: {auth_method: CUSTOM_SECRET, auth_secret_name: …}``."""
+    allow_patterns: list[Text] | None = None
+    """Only files that match one of these; ``*`` crosses ``/``."""
+    ignore_patterns: list[Text] | None = None
+    """No files that match one of these, whatever else matches."""
+
+    @model_validator(mode="after")
+    def _one_way_in_and_one_name(self) -> WeightsInPlace:
+        if self.auth is not None and self.auth_secret_name is not None:
+            raise wrong("the secret is named twice", "Keep 'auth' or 'auth_secret_name'.")
+        if self.mount_location is None:
+            _named(self.source)
+        return self
+
+    @property
+    def secret(self) -> str | None:
+        """The name of the secret that opens the source."""
+        return self.auth.auth_secret_name if self.auth else self.auth_secret_name
+
+
+class Weights(WeightsInPlace):
+    """A declared source that jobs refer to by its name."""
+
+    lifecycle: Lifecycle = Lifecycle()
+    """How it answers to changes."""
+
+
+DeclaredWeights = Annotated[
+    Annotated[SourceUri, AfterValidator(_source_alone), Tag(TEXT)]
+    | Annotated[Weights, Tag(OBJECT)],
+    Discriminator(form),
+]
+"""A source alone, or with what goes with it."""
+
+JobWeights = Annotated[
+    Annotated[str, AfterValidator(_name_or_source), Tag(TEXT)]
+    | Annotated[WeightsInPlace, Tag(OBJECT)],
+    Discriminator(form),
+]
+"""The name of declared weights, a source, or a source with what goes with it."""

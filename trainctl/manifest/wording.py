@@ -1,0 +1,150 @@
+"""What pydantic found, in our words: what is wrong, what was found, what to write instead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from trainctl.manifest.nearest import did_you_mean
+from trainctl.manifest.scalars import spelled
+from trainctl.manifest.tokens import looks_secret, sounds_secret
+from trainctl.manifest.tree import Node, Path
+from trainctl.manifest.types.base import OBJECT
+from trainctl.manifest.types.document import Manifest
+
+KINDS = {
+    "projects": "project",
+    "clusters": "cluster",
+    "weights": "weights",
+    "caches": "cache",
+    "jobs": "job",
+}
+_EXPECTED = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+}
+_SHOWN = 60
+
+
+def address_of(path: Path) -> str | None:
+    """The address of the resource that a path lies in."""
+    if len(path) > 1 and path[0] in KINDS and not looks_secret(str(path[1])):
+        return f"{KINDS[str(path[0])]}.{path[1]}"
+    return None
+
+
+def inside(path: Path) -> str:
+    """A path as text, from its resource on; from the root where there is none."""
+    steps = path[2:] if len(path) > 2 and path[0] in KINDS else path
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+    return text.removeprefix(".")
+
+
+def describe(errors: Sequence[Mapping[str, Any]], path: Path, node: Node | None) -> tuple[str, str]:
+    """Summary and detail of everything pydantic says about one place."""
+    kind = errors[0]["type"]
+    context = errors[0].get("ctx", {})
+    key = path[-1] if path else "the manifest"
+    if kind == "manifest":
+        return f"{inside(path)}: {context['summary']}", context["detail"]
+    if kind == "extra_forbidden":
+        return f"unknown key {_told(str(key))}", did_you_mean(str(key), known_keys(path[:-1]))
+    if kind == "missing":
+        return f"{inside(path)} is missing", "Add it."
+    if kind in _EXPECTED:
+        return f"{inside(path)}: expected {_expected(errors)}", _found(path, node)
+    return _of_value(kind, context, path, node)
+
+
+def known_keys(path: Path) -> list[str]:
+    """The keys that the section at a path may have."""
+    sections: set[type[BaseModel]] = {Manifest}
+    for step in path:
+        below = {
+            inner
+            for section in sections
+            for name, info in section.model_fields.items()
+            if step == (info.alias or name)
+            for inner in _sections(info.annotation)
+        }
+        sections = below or sections
+    return [info.alias or name for s in sections for name, info in s.model_fields.items()]
+
+
+def _sections(annotation: Any) -> set[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return {annotation}
+    return {section for part in get_args(annotation) for section in _sections(part)}
+
+
+def _expected(errors: Sequence[Mapping[str, Any]]) -> str:
+    words = [_EXPECTED[error["type"]] for error in errors if error["type"] in _EXPECTED]
+    if errors[0]["loc"] and errors[0]["loc"][-1] == OBJECT:
+        words = ["text", *words]
+    return " or ".join(dict.fromkeys(words))
+
+
+def _found(path: Path, node: Node | None) -> str:
+    if node is None:
+        return ""
+    if isinstance(node.value, dict | list):
+        return f"Found a {'mapping' if isinstance(node.value, dict) else 'list'}."
+    if node.value is None:
+        return "There is nothing. Write a value, or leave the key out."
+    if isinstance(node.value, str):
+        return f"Found the text {shown(path, node)}."
+    if _hidden(path, node.value):
+        return "If text is meant, write it in quotes."
+    return (
+        f'Found {shown(path, node)}. If text is meant, write it in quotes: "{spelled(node.value)}".'
+    )
+
+
+def _of_value(
+    kind: str, context: Mapping[str, Any], path: Path, node: Node | None
+) -> tuple[str, str]:
+    found = f"Found {shown(path, node)}." if node is not None else ""
+    if kind == "literal_error":
+        return f"{inside(path)}: expected {context['expected']}", found
+    if kind == "greater_than_equal":
+        return f"{inside(path)} is at least {context['ge']}", found
+    if kind == "too_short":
+        return f"{inside(path)} is empty", "Write at least one."
+    if kind == "string_pattern_mismatch":
+        return (
+            f"{_told(str(node.value) if node and isinstance(node.value, str) else str(path[-1]))} is not a name",
+            "A name has letters, digits, '.', '_' and '-', at most 128, and begins with a letter or digit.",
+        )
+    return f"{inside(path)} is wrong", found
+
+
+def shown(path: Path, node: Node) -> str:
+    """A value as it may be shown: never one that is, or may be, a secret."""
+    if isinstance(node.value, dict | list):
+        return "a mapping" if isinstance(node.value, dict) else "a list"
+    text = spelled(node.value)
+    if _hidden(path, node.value):
+        return "a value that is not shown here"
+    if len(text) > _SHOWN:
+        text = f"{text[:_SHOWN]}…"
+    return json.dumps(text, ensure_ascii=False) if isinstance(node.value, str) else text
+
+
+def _hidden(path: Path, value: object) -> bool:
+    names = [step for step in path if isinstance(step, str)]
+    if "environment_variables" in names or any(sounds_secret(name) for name in names[1:]):
+        return True
+    return isinstance(value, str) and looks_secret(value)
+
+
+def _told(key: str) -> str:
+    return "(not shown)" if looks_secret(key) else repr(key)

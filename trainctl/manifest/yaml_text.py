@@ -1,0 +1,197 @@
+"""YAML to nodes, event by event: limits hold before anything is built, and nothing is constructed from a tag."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from trainctl.manifest import scalars
+from trainctl.manifest.tree import (
+    MAX_DEPTH,
+    MAX_NODES,
+    Node,
+    Scalar,
+    Unreadable,
+    list_node,
+    mapping_node,
+    scalar_node,
+)
+from trainctl.model.diagnostics import Diagnostic, Position, error
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_CORE = "tag:yaml.org,2002:"
+_MERGE = "<<"
+
+
+def parse_yaml(text: str, file: str, problems: list[Diagnostic]) -> Node | None:
+    """The one document of a text, None if it is empty. Repeated keys are added to the problems; Unreadable stops."""
+    builder = _Builder(file, problems)
+    try:
+        return builder.document(yaml.parse(text, Loader=_LOADER))
+    except yaml.YAMLError as problem:
+        raise Unreadable(_syntax(problem, text, file)) from None
+
+
+class _Builder:
+    def __init__(self, file: str, problems: list[Diagnostic]) -> None:
+        self._file = file
+        self._problems = problems
+        self._anchors: dict[str, Node] = {}
+        self._nodes = 0
+
+    def document(self, events: Iterator[Any]) -> Node | None:
+        root = None
+        for event in events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                if root is not None:
+                    raise self._stop(
+                        "more than one document in a file",
+                        "Put what follows '---' in a file of its own, such as more.trainctl.yaml.",
+                        event,
+                    )
+                root = self._node(next(events), events, 1)
+        if root is None or (root.value is None and root.where.line is None):
+            return None
+        return root
+
+    def _node(self, event: Any, events: Iterator[Any], depth: int) -> Node:
+        if depth > MAX_DEPTH:
+            raise self._stop(
+                "nested too deep", f"A manifest has at most {MAX_DEPTH} levels.", event
+            )
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event, depth)
+        if isinstance(event, yaml.ScalarEvent):
+            node = self._scalar(event)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            node = self._sequence(event, events, depth)
+        else:
+            node = self._mapping(event, events, depth)
+        self._count(1 if node.height > 1 else node.size, event)
+        if event.anchor:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _alias(self, event: Any, depth: int) -> Node:
+        node = self._anchors.get(event.anchor)
+        if node is None:
+            raise self._stop(
+                "an alias without an anchor",
+                f"Nothing before this place is marked &{event.anchor}.",
+                event,
+            )
+        if depth + node.height - 1 > MAX_DEPTH:
+            raise self._stop(
+                "nested too deep", f"A manifest has at most {MAX_DEPTH} levels.", event
+            )
+        self._count(node.size, event)
+        return node
+
+    def _sequence(self, event: Any, events: Iterator[Any], depth: int) -> Node:
+        self._check_tag(event, "seq")
+        items = []
+        while not isinstance(following := next(events), yaml.SequenceEndEvent):
+            items.append(self._node(following, events, depth + 1))
+        return list_node(items, self._at(event))
+
+    def _mapping(self, event: Any, events: Iterator[Any], depth: int) -> Node:
+        self._check_tag(event, "map")
+        entries: dict[str, Node] = {}
+        keys: dict[str, Position] = {}
+        merged: list[Node] = []
+        while not isinstance(following := next(events), yaml.MappingEndEvent):
+            where, key, merge = self._key(following)
+            node = self._node(next(events), events, depth + 1)
+            if merge:
+                merged += self._merged(node, following)
+            elif key in entries:
+                self._problems.append(repeated(key, keys[key], where))
+            else:
+                entries[key], keys[key] = node, where
+        for base in merged:
+            for key, node in base.entries.items():
+                if key not in entries:
+                    entries[key], keys[key] = node, base.key_place(key)
+        return mapping_node(entries, keys, self._at(event))
+
+    def _key(self, event: Any) -> tuple[Position, str, bool]:
+        if not isinstance(event, yaml.ScalarEvent):
+            raise self._stop("a key must be text", "Write the key as one word or in quotes.", event)
+        self._count(1 + len(event.value) // 100, event)
+        try:
+            key = scalars.tellable(event.value)
+        except ValueError as why:
+            raise self._stop(str(why), "", event) from None
+        return self._at(event), key, key == _MERGE and event.implicit[0]
+
+    def _merged(self, node: Node, event: Any) -> list[Node]:
+        bases = node.items or [node]
+        if not all(isinstance(base.value, dict) for base in bases):
+            raise self._stop("'<<' merges mappings only", "Give it *NAME of a mapping.", event)
+        self._count(sum(base.size for base in bases), event)
+        return bases
+
+    def _scalar(self, event: Any) -> Node:
+        try:
+            return scalar_node(self._value(event), self._at(event))
+        except ValueError as why:
+            raise self._stop(str(why), "If text is meant, write it in quotes.", event) from None
+
+    def _value(self, event: Any) -> Scalar:
+        tag = (event.tag or "").removeprefix(_CORE)
+        plain = event.implicit[0] and not event.tag
+        if plain:
+            return scalars.resolve(event.value)
+        if tag in ("", "!", "str"):
+            return scalars.tellable(event.value)
+        value = scalars.resolve(event.value) if tag in ("int", "float", "bool", "null") else ""
+        found = {bool: "bool", int: "int", type(None): "null", str: "str"}.get(type(value), "float")
+        if found == tag:
+            return value
+        if tag == "float" and found == "int":
+            return scalars.finite(event.value)
+        raise ValueError(f"the tag {event.tag.replace(_CORE, '!!')} does not fit this value")
+
+    def _check_tag(self, event: Any, expected: str) -> None:
+        if event.tag not in (None, "!", _CORE + expected):
+            raise self._stop("only the core tags of YAML are known", "Remove the tag.", event)
+
+    def _count(self, nodes: int, event: Any) -> None:
+        self._nodes += nodes
+        if self._nodes > MAX_NODES:
+            raise self._stop(
+                "the file is too large once its aliases are followed",
+                f"A file has at most {MAX_NODES} values; split it, or use fewer aliases.",
+                event,
+            )
+
+    def _at(self, event: Any) -> Position:
+        return Position(self._file, event.start_mark.line + 1, event.start_mark.column + 1)
+
+    def _stop(self, summary: str, detail: str, event: Any) -> Unreadable:
+        return Unreadable(error(summary, detail, where=self._at(event)))
+
+
+def repeated(key: str, first: Position, second: Position) -> Diagnostic:
+    """The problem of a name that is given twice."""
+    return error(
+        f"{key!r} is given twice", f"It is at {first} already. Keep one of them.", where=second
+    )
+
+
+def _syntax(problem: yaml.YAMLError, text: str, file: str) -> Diagnostic:
+    mark = getattr(problem, "problem_mark", None) or getattr(problem, "context_mark", None)
+    if mark is None:
+        return error(f"not YAML: {str(problem).splitlines()[0]}", where=Position(file, 1, 1))
+    where = Position(file, mark.line + 1, mark.column + 1)
+    line = (text.splitlines() or [""])[min(mark.line, text.count("\n"))] if text else ""
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return error("a tab indents this line", "YAML wants spaces.", where=where)
+    told = ", ".join(
+        part
+        for part in (getattr(problem, "context", None), getattr(problem, "problem", None))
+        if part
+    )
+    return error(f"not YAML: {told}", "", where=where)

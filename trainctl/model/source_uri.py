@@ -1,0 +1,194 @@
+"""Source URIs: the grammar of every scheme, and what to write where a text is not one.
+
+| scheme | text |
+|---|---|
+| hf | ``hf://OWNER/REPO[@REVISION]``, ``hf://datasets/OWNER/NAME[@REVISION]`` |
+| s3, gs | ``s3://BUCKET[/PREFIX]`` |
+| r2 | ``r2://ACCOUNT.BUCKET[/PREFIX]`` |
+| azure | ``azure://ACCOUNT/CONTAINER[/PREFIX]`` |
+| https | ``https://HOST/PATH``: one file |
+| file | ``file:./PATH`` (from the manifest's directory) or ``file:///PATH``: taken as written, no percent-decoding |
+
+A text that holds a user, a password or a signature is refused and never repeated in the error.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+SCHEMES = ("hf", "s3", "gs", "r2", "azure", "https", "file")
+
+_HF_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
+_HF_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,221}")
+_R2_HOST = re.compile(r"[A-Za-z0-9]+\.[a-z0-9][a-z0-9.-]{1,61}")
+_AZURE_ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
+_AZURE_CONTAINER = re.compile(r"\$?[a-z0-9][a-z0-9-]{1,62}")
+_USER = re.compile(r"(?:hf|https?|s3|gs|r2|azure):/*[^/]*@", re.IGNORECASE)
+_SIGNATURE = re.compile(
+    r"(^|[-_])(sig|signature|token|key|password|secret|credential)$", re.IGNORECASE
+)
+_UNPRINTABLE = re.compile(r"[\x00-\x20\x7f-\xa0]")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceUri:
+    """A parsed source.
+
+    ``location`` is what owns the data: ``OWNER/REPO``, a bucket, ``ACCOUNT/CONTAINER``, a host, or for ``file``
+    the path. ``path`` is the prefix or file inside it, without a leading ``/``. ``dataset`` is for ``hf`` only.
+    """
+
+    text: str
+    scheme: str
+    location: str
+    path: str = ""
+    revision: str | None = None
+    dataset: bool = False
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def name(self) -> str:
+        """The last word of the source: what a directory for it is called when nobody says otherwise."""
+        whole = f"{self.location}/{self.path}".rstrip("/")
+        return Path(os.path.normpath(whole)).name or self.scheme
+
+    def within(self, directory: Path) -> SourceUri:
+        """The same source with a relative ``file:`` path made absolute; every other source is as it was."""
+        if self.scheme != "file" or self.location.startswith("/"):
+            return self
+        path = os.path.normpath(directory.absolute() / self.location)
+        return replace(self, text=f"file://{path}", location=path)
+
+
+def parse_source(text: str) -> SourceUri:
+    """Read a source as it is written; ValueError says what is wrong and what to write."""
+    if _USER.match(text):
+        raise ValueError(
+            "the source holds a user or a password; write it without, "
+            "and name a secret in auth: {auth_method: CUSTOM_SECRET, auth_secret_name: NAME}"
+        )
+    scheme, colon, rest = text.partition(":")
+    if not colon or scheme not in _PARSERS:
+        raise ValueError(_unknown_scheme(text, scheme if colon else None))
+    if scheme != "file" and _UNPRINTABLE.search(text):
+        raise ValueError(f"{text!r} holds a space or a control character; write it without")
+    if scheme == "file":
+        return _file(text, rest)
+    if not rest.startswith("//"):
+        raise ValueError(f"{text!r} lacks //; write {scheme}://{rest.lstrip('/')}")
+    return _PARSERS[scheme](text, rest[2:])
+
+
+def _unknown_scheme(text: str, scheme: str | None) -> str:
+    if scheme is None and text.startswith(("./", "../", "/")):
+        fixed = f"file://{text}" if text.startswith("/") else f"file:{text}"
+        return f"{text!r} is a path, not a source; write {fixed}"
+    if scheme is None and text.count("/") == 1:
+        return f"{text!r} has no scheme; write hf://{text}"
+    if scheme == "http":
+        return "a source over http:// can be changed on its way; write https://HOST/PATH"
+    known = ", ".join(f"{name}://" for name in SCHEMES[:-1])
+    what = f"{scheme!r} is not a scheme of sources" if scheme else f"{text!r} has no scheme"
+    return f"{what}; write one of {known} or file:./PATH"
+
+
+def _hf(text: str, rest: str) -> SourceUri:
+    dataset = rest.startswith("datasets/")
+    where, at, revision = rest.removeprefix("datasets/").partition("@")
+    shape = "hf://datasets/OWNER/NAME[@REVISION]" if dataset else "hf://OWNER/REPO[@REVISION]"
+    owner, _, name = where.partition("/")
+    if "/" in name:
+        repo, inside = "/".join(where.split("/")[:2]), where.split("/", 2)[2]
+        prefix = "hf://datasets/" if dataset else "hf://"
+        raise ValueError(
+            f"{text!r} names a path inside a repository; "
+            f"write {prefix}{repo} and allow_patterns: [{f'/{inside}'!r}]"
+        )
+    if not (_HF_NAME.fullmatch(owner) and _HF_NAME.fullmatch(name)):
+        raise ValueError(f"{text!r} is not a Hugging Face source; write {shape}")
+    if at and (not _HF_REVISION.fullmatch(revision) or ".." in revision):
+        raise ValueError(
+            f"{text!r}: what follows @ is not a branch, tag or commit; write for example {shape.partition('[')[0]}@main"
+        )
+    return SourceUri(text, "hf", f"{owner}/{name}", "", revision or None, dataset)
+
+
+def _bucket(text: str, rest: str) -> SourceUri:
+    scheme = text.partition(":")[0]
+    bucket, _, prefix = rest.partition("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise ValueError(f"{text!r} names no valid bucket; write {scheme}://BUCKET/PREFIX")
+    return SourceUri(text, scheme, bucket, prefix)
+
+
+def _r2(text: str, rest: str) -> SourceUri:
+    host, _, prefix = rest.partition("/")
+    if not _R2_HOST.fullmatch(host):
+        raise ValueError(
+            f"{text!r} names no account and bucket; write r2://ACCOUNT_ID.BUCKET/PREFIX"
+        )
+    return SourceUri(text, "r2", host, prefix)
+
+
+def _azure(text: str, rest: str) -> SourceUri:
+    account, _, inside = rest.partition("/")
+    container, _, prefix = inside.partition("/")
+    if not (_AZURE_ACCOUNT.fullmatch(account) and _AZURE_CONTAINER.fullmatch(container)):
+        raise ValueError(
+            f"{text!r} names no account and container; write azure://ACCOUNT/CONTAINER/PREFIX"
+        )
+    return SourceUri(text, "azure", f"{account}/{container}", prefix)
+
+
+def _https(text: str, rest: str) -> SourceUri:
+    try:
+        parts = urlsplit(text)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError(f"{text!r} is not a URL; write https://HOST/PATH") from None
+    if any(_SIGNATURE.search(key) for key, _ in parse_qsl(parts.query, keep_blank_values=True)):
+        raise ValueError(
+            f"the URL on {host} holds a signature or a token; write it without, and name a secret in auth"
+        )
+    if not host or not parts.path.strip("/") or parts.path.endswith("/"):
+        raise ValueError(f"{text!r} does not name one file; write https://HOST/PATH")
+    if parts.fragment:
+        raise ValueError(f"{text!r} has a fragment; write it without #{parts.fragment}")
+    query = f"?{parts.query}" if parts.query else ""
+    return SourceUri(text, "https", parts.netloc, parts.path.lstrip("/") + query)
+
+
+def _file(text: str, rest: str) -> SourceUri:
+    if "\x00" in rest:
+        raise ValueError(f"{text!r} holds a NUL character; write a path without")
+    if rest.startswith("//") and not rest.startswith("///"):
+        inside = rest[2:]
+        fixed = f"file:{inside}" if inside.startswith(".") else f"file:./{inside}"
+        raise ValueError(
+            f"{text!r} names a host; write {fixed} (from the manifest's directory) or file:///{inside}"
+        )
+    path = rest.removeprefix("//")
+    if not path.startswith(("/", "./", "../")) and path not in (".", ".."):
+        raise ValueError(
+            f"{text!r} is neither relative nor absolute; write file:./{path or 'PATH'}"
+        )
+    return SourceUri(text, "file", os.path.normpath(path) if path != "." else ".")
+
+
+_PARSERS: dict[str, Callable[[str, str], SourceUri]] = {
+    "hf": _hf,
+    "s3": _bucket,
+    "gs": _bucket,
+    "r2": _r2,
+    "azure": _azure,
+    "https": _https,
+    "file": _file,
+}

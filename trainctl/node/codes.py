@@ -1,0 +1,106 @@
+"""Code trees as tars by digest: received whole, unpacked without letting anything out of the directory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any, BinaryIO, Callable, Dict, List, Mapping
+
+from trainctl.node.failure import Failure
+from trainctl.node.files import make_directory, sync_directory, unique
+from trainctl.node.layout import Layout, inside
+
+Emit = Callable[[Dict[str, Any]], None]
+_COPY_BYTES = 2**20
+
+
+def put_code(request: Mapping[str, Any], emit: Emit, payload: BinaryIO) -> Dict[str, Any]:
+    """Keep a code tree's tar; one that is here already stays as it is."""
+    path = Layout(request["root"]).archive(request["digest"])
+    make_directory(path.parent)
+    temporary = path.with_name(unique(path.name))
+    try:
+        with temporary.open("xb") as stream:
+            temporary.chmod(0o600)
+            shutil.copyfileobj(payload, stream, _COPY_BYTES)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if not tarfile.is_tarfile(str(temporary)):
+            raise Failure("request", "the code that arrived is not a tar, or only part of one")
+        temporary.replace(path)
+    finally:
+        if temporary.exists():
+            temporary.unlink()
+    sync_directory(path.parent)
+    return {"present": True}
+
+
+def has_code(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Whether a code tree's tar is here."""
+    return {"present": Layout(request["root"]).archive(request["digest"]).is_file()}
+
+
+def read_code(request: Mapping[str, Any], write: Callable[[bytes], None]) -> None:
+    """Hand out a code tree's tar."""
+    with open_archive(Layout(request["root"]), request["digest"]) as stream:
+        for data in iter(lambda: stream.read(_COPY_BYTES), b""):
+            write(data)
+
+
+def open_archive(layout: Layout, digest: Any) -> BinaryIO:
+    """The tar, open for reading; Failure if it is not here."""
+    try:
+        return layout.archive(digest).open("rb")
+    except FileNotFoundError:
+        raise Failure("missing", f"the node does not have code {digest}") from None
+
+
+def unpack(stream: BinaryIO, target: Path) -> None:
+    """Unpack into an empty directory: files and directories, then links, each checked where it really leads."""
+    links: List[tarfile.TarInfo] = []
+    try:
+        with tarfile.open(fileobj=stream, mode="r|*") as archive:
+            for member in archive:
+                path = _path(target, member)
+                if member.issym():
+                    links.append(member)
+                elif member.isdir():
+                    path.mkdir(0o755, parents=True, exist_ok=True)
+                elif member.isreg():
+                    _write(archive, member, path)
+                else:
+                    raise Failure("request", f"the code holds {member.name!a}, no plain file")
+    except tarfile.TarError as error:
+        raise Failure("request", f"the code can't be unpacked: {error}") from None
+    for member in links:
+        _link(target, member)
+
+
+def _path(target: Path, member: tarfile.TarInfo) -> Path:
+    parts = member.name.split("/")
+    if member.name.startswith("/") or ".." in parts or "\0" in member.name:
+        raise Failure("request", f"the code holds {member.name!a}, a path outside of itself")
+    return target / member.name
+
+
+def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+    path.parent.mkdir(0o755, parents=True, exist_ok=True)
+    source = archive.extractfile(member)
+    if source is None:
+        raise Failure("request", f"the code holds {member.name!a} without content")
+    mode = 0o755 if member.mode & 0o100 else 0o644
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, mode), "wb") as stream:
+        shutil.copyfileobj(source, stream, _COPY_BYTES)
+
+
+def _link(target: Path, member: tarfile.TarInfo) -> None:
+    path = _path(target, member)
+    path.parent.mkdir(0o755, parents=True, exist_ok=True)
+    root = Path(os.path.realpath(str(target)))
+    leads = Path(os.path.realpath(str(path.parent / member.linkname)))
+    if member.linkname.startswith("/") or not inside(leads, root):
+        raise Failure("request", f"the code's link {member.name!a} leads outside of it")
+    path.symlink_to(member.linkname)

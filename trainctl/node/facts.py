@@ -1,0 +1,45 @@
+"""What a node says of itself before anything moves. Writes nothing under ROOT."""
+
+from __future__ import annotations
+
+import platform
+import socket
+from typing import Any, Callable, Dict, List, Mapping
+
+from trainctl.node import layout
+from trainctl.node.failure import free_space
+from trainctl.node.mount import Possible, blocked, private_mounts, try_mounts
+from trainctl.node.processes import boot_id
+
+Emit = Callable[[Dict[str, Any]], None]
+
+
+def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Kernel, disk, and whether each of the mounts can be made here: tried, not guessed."""
+    root = layout.absolute(request["root"], "root")
+    data = layout.absolute(request["data"], "data")
+    private = private_mounts()
+    return {
+        "hostname": socket.gethostname(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "boot": boot_id(),
+        "disk_free": free_space(str(root)),
+        "mount": "namespace" if private.possible else "link",
+        "mount_detail": private.detail,
+        "blocked": _blocked([str(one) for one in request.get("mounts", [])], private, root, data),
+    }
+
+
+def _blocked(mounts: List[str], private: Possible, root: Any, data: Any) -> List[Dict[str, str]]:
+    if not private.possible:
+        why = f"private mounts don't work here: {private.detail}"
+        return [{"path": path, "why": why} for path in mounts]
+    reasons = {path: blocked(path, [root, data]) for path in mounts}
+    promising = [path for path, why in reasons.items() if why is None]
+    if promising and not try_mounts(promising).possible:
+        for path in promising:
+            attempt = try_mounts([path])
+            reasons[path] = None if attempt.possible else attempt.detail
+    return [{"path": path, "why": why} for path, why in reasons.items() if why]

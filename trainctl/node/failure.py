@@ -1,0 +1,53 @@
+"""Errors that the node program reports to its caller."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Dict, Optional
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+class Failure(Exception):
+    """What could not be done. ``kind`` is one of those in DESIGN.md; never holds a secret."""
+
+    def __init__(self, kind: str, summary: str, detail: str = "") -> None:
+        super().__init__(summary)
+        self.kind = kind
+        self.summary = summary
+        self.detail = detail
+
+    def to_json(self) -> Dict[str, str]:
+        """The form that travels."""
+        return {"kind": self.kind, "summary": self.summary, "detail": self.detail}
+
+
+def from_os_error(error: OSError, root: str) -> Failure:
+    """Say which path failed, why, and for a full disk how much is free; ``root`` is where the program may write."""
+    path = str(error.filename or root)
+    if error.errno in _FULL:
+        return Failure(
+            "storage",
+            f"no space left on the node's disk: {path}",
+            f"{free_space(root)} bytes are free under {root}. Free some, then try again; what was kept is used.",
+        )
+    if error.errno in _CLOSED:
+        return Failure(
+            "storage",
+            f"the node may not write {path}: {error.strerror}",
+            f"Make {root} writable for user {os.geteuid()}, or choose another directory.",
+        )
+    return Failure("failed", f"{error.strerror or error}: {path}")
+
+
+def free_space(path: str) -> Optional[int]:
+    """Bytes that this user may still write below the path, or below its nearest existing ancestor."""
+    while path and not os.path.isdir(path):  # noqa: PTH112
+        path = os.path.dirname(path)  # noqa: PTH120
+    try:
+        found = os.statvfs(path or "/")
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize

@@ -1,0 +1,150 @@
+"""Files that are whole or not there: written under a unique name, synced, then renamed or linked into place."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import Any, Optional
+
+PRIVATE_FILE = 0o600
+PRIVATE_DIRECTORY = 0o700
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def unique(name: str) -> str:
+    """A name beside ``name`` that nobody else uses."""
+    return f".{name}.{os.getpid()}.{os.urandom(6).hex()}"
+
+
+def make_directory(path: Path) -> Path:
+    """Make a private directory and its missing parents."""
+    missing = []
+    step = path
+    while not step.exists():
+        missing.append(step)
+        step = step.parent
+    for one in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            one.mkdir(PRIVATE_DIRECTORY)
+    if not path.is_dir():
+        raise NotADirectoryError(20, "is in the way and is not a directory", str(path))
+    return path
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Create or replace a file: readers see the old bytes or the new, also after a power cut."""
+    temporary = _write_temporary(path, data)
+    try:
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink()
+        raise
+    sync_directory(path.parent)
+
+
+def create_once(path: Path, data: bytes) -> bool:
+    """Create a file with its content at once; False, and nothing changed, if the name is taken."""
+    temporary = _write_temporary(path, data)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink()
+    sync_directory(path.parent)
+    return True
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Create or replace a JSON file."""
+    write_atomic(path, (json.dumps(value, sort_keys=True) + "\n").encode())
+
+
+def read_json(path: Path) -> Optional[Any]:
+    """The value in a JSON file; None if there is no such file or it holds no JSON."""
+    try:
+        return json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+
+
+def sync_directory(path: Path) -> None:
+    """Make the directory's entries durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file_system(path: Path) -> None:
+    """Make everything on the path's file system durable, with one call."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if _LIBC.syncfs(descriptor) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(path))
+    finally:
+        os.close(descriptor)
+
+
+def remove_tree(path: Path) -> int:
+    """Remove a directory with all it holds, read-only parts too; the bytes that only it held. No error if it is gone."""
+    freed = 0
+    for directory, _, names in os.walk(str(path)):
+        with contextlib.suppress(PermissionError):
+            Path(directory).chmod(PRIVATE_DIRECTORY)
+        for name in names:
+            found = _lstat(Path(directory, name))
+            if found is not None and stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+                freed += found.st_size
+    shutil.rmtree(str(path), ignore_errors=True)
+    if path.exists():
+        shutil.rmtree(str(path))
+    return freed
+
+
+def tree_size(path: Path) -> int:
+    """The bytes of all regular files below a directory."""
+    total = 0
+    for directory, _, names in os.walk(str(path)):
+        for name in names:
+            found = _lstat(Path(directory, name))
+            total += found.st_size if found is not None and stat.S_ISREG(found.st_mode) else 0
+    return total
+
+
+def names_in(path: Path) -> list[str]:
+    """The entries of a directory, sorted; none if there is no such directory."""
+    try:
+        return sorted(entry.name for entry in path.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _write_temporary(path: Path, data: bytes) -> Path:
+    temporary = path.with_name(unique(path.name))
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(temporary, flags, PRIVATE_FILE), "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError as error:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+        error.filename = error.filename or str(path)
+        raise
+    return temporary
+
+
+def _lstat(path: Path) -> Optional[os.stat_result]:
+    try:
+        return path.lstat()
+    except FileNotFoundError:
+        return None

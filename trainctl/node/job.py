@@ -1,0 +1,145 @@
+"""What a job finds around it: its working directory, its weights, its environment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+
+from trainctl.node import codes, layout
+from trainctl.node.failure import Failure
+from trainctl.node.files import make_directory, remove_tree
+from trainctl.node.layout import inside
+from trainctl.node.mount import Mount, check, private_mounts
+from trainctl.node.runs import MARK, Run
+from trainctl.node.trees import Trees
+
+_INHERITED = (
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "PATH",
+    "LANG",
+    "LANGUAGE",
+    "TZ",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "XDG_RUNTIME_DIR",
+)
+
+
+class Prepared(NamedTuple):
+    """A job that is ready to be executed."""
+
+    mounts: Tuple[Mount, ...]
+    mount: str
+    weights_mode: str
+
+
+class _Places(NamedTuple):
+    """Where the job's directories appear: mounts for a private namespace, links otherwise."""
+
+    mounts: List[Mount]
+    links: List[Tuple[Path, Path]]
+
+
+def prepare(run: Run, spec: Mapping[str, Any], data: Path) -> Prepared:
+    """Lay out the run's directories anew: code unpacked, weights checked and placed. Failure says what is missing."""
+    for directory in (run.work, run.scratch, run.view):
+        remove_tree(directory)
+        make_directory(directory)
+    with codes.open_archive(run.layout, spec["code"]) as stream:
+        codes.unpack(stream, run.work)
+    _make_directories(run, spec, data)
+    private = private_mounts()
+    places = _place(run, spec, private.possible)
+    if not private.possible and places.mounts:
+        raise Failure(
+            "request",
+            f"{places.mounts[0].target} can't be made visible to the job alone on this node",
+            f"Private mounts don't work there: {private.detail}. Use a relative mount_location.",
+        )
+    check(places.mounts, [run.layout.root, data])
+    for path, target in places.links:
+        path.symlink_to(str(target))
+    if not spec.get("weights"):
+        return Prepared(tuple(places.mounts), "namespace" if places.mounts else "none", "none")
+    if private.possible:
+        return Prepared(tuple(places.mounts), "namespace", "read-only")
+    return Prepared((), "link", "advisory")
+
+
+def environment(run: Run, spec: Mapping[str, Any], secrets: Mapping[str, str]) -> Dict[str, str]:
+    """The job's variables, secrets among them: for the job's process only."""
+    found = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    found.update({name: value for name, value in os.environ.items() if name.startswith("LC_")})
+    found.update({"BT_WORKING_DIR": str(run.work), "BT_SCRATCH_DIR": str(run.scratch)})
+    found.update({str(name): str(value) for name, value in spec["environment"].items()})
+    for variable, secret in spec.get("secret_environment", {}).items():
+        if secret not in secrets:
+            raise Failure("request", f"secret {secret} for {variable} did not arrive")
+        found[variable] = secrets[secret]
+    found[MARK] = str(run.directory)
+    return found
+
+
+def _make_directories(run: Run, spec: Mapping[str, Any], data: Path) -> None:
+    """Directories that the environment promises, where they are ours to make."""
+    for name, value in spec["environment"].items():
+        if name.startswith("BT_") and name.endswith("_DIR") and str(value).startswith("/"):
+            path = layout.absolute(value, name)
+            if inside(path, run.layout.root) or inside(path, data):
+                make_directory(path)
+
+
+def _place(run: Run, spec: Mapping[str, Any], private: bool) -> _Places:
+    places = _Places([], [])
+    for weights in spec.get("weights", []):
+        location = weights.get("mount_location") or f"weights/{weights['name']}"
+        tree = _tree(run, weights)
+        if location.startswith("/"):
+            places.mounts.append(Mount(location, str(tree)))
+        elif private:
+            target = _in_work(run, location)
+            target.mkdir(0o755, parents=True, exist_ok=True)
+            places.mounts.append(Mount(str(target), str(tree)))
+        else:
+            places.links.append((_free(_in_work(run, location)), tree))
+    for link in spec.get("links", []):
+        target = layout.absolute(link["target"], "link")
+        if link["path"].startswith("/"):
+            places.mounts.append(Mount(link["path"], str(target), read_only=False))
+        else:
+            places.links.append((_free(_in_work(run, link["path"])), target))
+    return places
+
+
+def _tree(run: Run, weights: Mapping[str, Any]) -> Path:
+    listing = layout.sha256(weights["listing"], "listing")
+    if not Trees(run.layout).sealed(listing):
+        raise Failure("missing", f"weights {weights['name']} are not delivered to this node")
+    return run.layout.tree(listing)
+
+
+def _in_work(run: Run, relative: str) -> Path:
+    """A path in the working directory that nothing of the code occupies or leads away from."""
+    path = run.work / relative
+    if ".." in path.parts or path == run.work:
+        raise Failure("request", f"{relative!a} is no place inside the working directory")
+    step = run.work
+    for part in path.relative_to(run.work).parts:
+        step = step / part
+        if step.is_symlink() or (step.exists() and not step.is_dir()):
+            raise Failure("request", f"the code has a file at {relative!a}, where weights go")
+    if path.is_dir() and any(path.iterdir()):
+        raise Failure("request", f"the code has files in {relative!a}, where weights go")
+    return path
+
+
+def _free(path: Path) -> Path:
+    """A path at which a link can be made."""
+    make_directory(path.parent)
+    if path.is_dir():
+        path.rmdir()
+    return path

@@ -1,0 +1,80 @@
+"""Telling processes apart: by pid, start time and boot, so that a reused pid is nobody we know."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional
+
+_AFTER_NAME_STATE = 0
+_AFTER_NAME_PARENT = 1
+_AFTER_NAME_START = 19
+
+
+def boot_id() -> str:
+    """The kernel's name for the present boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def identity(pid: Optional[int] = None) -> Dict[str, Any]:
+    """What tells a process (by default this one) from every other, of any boot."""
+    pid = os.getpid() if pid is None else pid
+    return {"pid": pid, "ticks": start_ticks(pid), "boot": boot_id()}
+
+
+def alive(who: Optional[Mapping[str, Any]]) -> bool:
+    """Whether the process with this identity still runs here. What is no identity is dead."""
+    if not isinstance(who, Mapping) or not isinstance(who.get("pid"), int):
+        return False
+    ticks = start_ticks(who["pid"])
+    return ticks is not None and ticks == who.get("ticks") and who.get("boot") == boot_id()
+
+
+def start_ticks(pid: int) -> Optional[int]:
+    """When the process started, in clock ticks since boot; None if there is none, or only a zombie."""
+    fields = _fields(pid)
+    if fields is None or fields[_AFTER_NAME_STATE] in "ZX":
+        return None
+    return int(fields[_AFTER_NAME_START])
+
+
+def descendants(pid: int) -> List[int]:
+    """Every process below the given one, children before grandchildren; zombies are left out."""
+    children: Dict[int, List[int]] = {}
+    for other in all_pids():
+        fields = _fields(other)
+        if fields is not None and fields[_AFTER_NAME_STATE] not in "ZX":
+            children.setdefault(int(fields[_AFTER_NAME_PARENT]), []).append(other)
+    found: List[int] = []
+    level = [pid]
+    while level:
+        level = [child for parent in level for child in children.get(parent, [])]
+        found += level
+    return found
+
+
+def with_environment(entry: bytes) -> List[int]:
+    """Processes of this user that were started with the entry, ``NAME=value``, in their environment."""
+    found = []
+    for pid in all_pids():
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            continue
+        if entry in environment.split(b"\0") and start_ticks(pid) is not None:
+            found.append(pid)
+    return found
+
+
+def all_pids() -> List[int]:
+    """Every process that this one can see."""
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def _fields(pid: int) -> Optional[List[str]]:
+    """The fields of ``/proc/PID/stat`` after the name, which may itself hold spaces and parentheses."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    return text.rpartition(b")")[2].decode().split()

@@ -1,0 +1,154 @@
+"""Verbs about runs: start, status, stop, remove, runs, read_log."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any, Callable, Dict, Mapping, Optional
+
+from trainctl.node import layout as names
+from trainctl.node import runs
+from trainctl.node.ending import kill_marked, send
+from trainctl.node.failure import Failure
+from trainctl.node.files import remove_tree, unique, write_json
+from trainctl.node.layout import Layout
+from trainctl.node.processes import alive
+from trainctl.node.references import References
+from trainctl.node.runs import Run, all_runs
+from trainctl.node.supervisor import Order, grace_seconds, spawn
+
+Emit = Callable[[Dict[str, Any]], None]
+_STOP_MARGIN_SECONDS = 30.0
+_POLL_SECONDS = 0.05
+_READ_BYTES = 2**20
+_SPEC = {
+    "key": str,
+    "id": str,
+    "number": int,
+    "generation": int,
+    "lineage": str,
+    "address": str,
+    "project": str,
+    "job": str,
+    "rank": int,
+    "code": str,
+    "commands": list,
+    "environment": dict,
+}
+
+
+def start(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Start the run unless it was started before; its status once it runs or has ended."""
+    spec = request["run"]
+    for name, kind in _SPEC.items():
+        if not isinstance(spec.get(name), kind):
+            raise Failure("request", f"the run's {name} is missing or no {kind.__name__}")
+    run = Run(Layout(request["root"]), spec["key"])
+    run.create(spec)
+    now = run.status()
+    if now is None or (now["status"] == runs.CREATED and not now["supervised"]):
+        data = names.absolute(request["data"], "data")
+        spawn(Order(run, spec, request.get("secrets", {}), data))
+    return _status(run)
+
+
+def status(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """The status of each run that is asked for; null for one that is not here."""
+    layout = Layout(request["root"])
+    return {"runs": {key: Run(layout, key).status() for key in request["keys"]}}
+
+
+def list_runs(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Every run of a lineage, or of all."""
+    found = []
+    for run in all_runs(Layout(request["root"])):
+        spec = run.spec or {}
+        if request.get("lineage") in (None, spec.get("lineage")):
+            named = {name: spec.get(name) for name in ("address", "lineage", "project", "job")}
+            found.append({**(run.status() or {}), **named})
+    return {"runs": found}
+
+
+def stop(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """End the run and see it end. One that was never started can't be started afterwards."""
+    run = Run(Layout(request["root"]), request["key"])
+    spec = run.spec
+    if spec is None:
+        return {"key": run.key, "status": runs.LOST, "supervised": False}
+    if request.get("grace_seconds") is not None:
+        write_json(run.directory / "stop.json", {"grace_seconds": float(request["grace_seconds"])})
+    deadline = time.monotonic() + grace_seconds(run, spec) + _STOP_MARGIN_SECONDS
+    asked: Optional[Mapping[str, Any]] = None
+    while time.monotonic() < deadline:
+        now = _status(run)
+        if now["status"] in runs.ENDED or now["status"] == runs.LOST:
+            return now
+        holder = run.supervisor
+        if not now["supervised"]:
+            _forbid(run)
+        elif holder != asked and alive(holder):
+            asked = holder
+            send([int((holder or {})["pid"])], signal.SIGTERM)
+        time.sleep(_POLL_SECONDS)
+    raise Failure("busy", f"run {run.key} did not end", f"Process {_status(run)['pid']} is at it.")
+
+
+def remove(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Remove what an ended run left, but for its checkpoints, and its leases."""
+    layout = Layout(request["root"])
+    run = Run(layout, request["key"])
+    now = run.status()
+    if now is not None and now["supervised"]:
+        raise Failure("busy", f"run {run.key} is still live", "Stop it first.")
+    if now is not None and now["status"] == runs.CREATED and not _forbid(run):
+        raise Failure("busy", f"run {run.key} was started this very moment", "Stop it first.")
+    References(layout).release(run.key)
+    return {"removed": _remove(run)}
+
+
+def read_log(request: Mapping[str, Any], write: Callable[[bytes], None]) -> None:
+    """One rank's log from an offset to its present end."""
+    run = Run(Layout(request["root"]), request["key"])
+    if run.spec is None:
+        raise Failure("missing", f"the node knows no run {run.key}")
+    try:
+        stream = run.log(int(request["rank"])).open("rb")
+    except FileNotFoundError:
+        return  # it has not written anything yet
+    with stream:
+        left = os.fstat(stream.fileno()).st_size - int(request["offset"])
+        stream.seek(max(0, int(request["offset"])))
+        while left > 0:
+            data = stream.read(min(left, _READ_BYTES))
+            if not data:
+                return
+            left -= len(data)
+            write(data)
+
+
+def _status(run: Run) -> Dict[str, Any]:
+    found = run.status()
+    if found is None:
+        raise Failure("missing", f"run {run.key} was removed meanwhile")
+    return found
+
+
+def _forbid(run: Run) -> bool:
+    """Decide, in a supervisor's stead, that the run never starts."""
+    if not run.claim():
+        return False
+    run.write({"status": runs.STOPPED, "ended_at": time.time()})
+    return True
+
+
+def _remove(run: Run) -> bool:
+    """Take the directory out of sight first, so that half of a run is never seen."""
+    doomed = run.layout.runs / unique(run.key)
+    try:
+        run.directory.replace(doomed)
+    except FileNotFoundError:
+        return False
+    kill_marked(run.mark)
+    remove_tree(doomed)
+    return True

@@ -1,0 +1,152 @@
+"""Trees: the files of a listing as hard links to blobs, sealed when they are whole."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Set
+
+from trainctl.node.blobs import is_stamped, stamp
+from trainctl.node.files import (
+    make_directory,
+    read_json,
+    remove_tree,
+    sync_file_system,
+    unique,
+    write_json,
+)
+from trainctl.node.layout import Layout
+from trainctl.node.listing import File, Listing
+
+_READ_ONLY = 0o555
+FEW = 256
+"""Up to so many files of a sealed tree are looked at on every use."""
+
+
+class Trees:
+    """The trees under one ROOT."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def sealed(self, listing_id: str) -> bool:
+        """Whether the tree is whole, going by its seal."""
+        return self._layout.seal(listing_id).exists()
+
+    def sound(self, listing: Listing, *, thoroughly: bool) -> bool:
+        """Whether a sealed tree still looks as it did; a large one is looked at only ``thoroughly``."""
+        if not self.sealed(listing.id):
+            return False
+        if len(listing.files) > FEW and not thoroughly:
+            return True
+        return all(self._right(self._layout.tree(listing.id), file) for file in listing.files)
+
+    def build(self, listing: Listing, source: str) -> None:
+        """Link the listing's blobs, which must be here, and seal the tree; one that exists is mended in place."""
+        tree = self._layout.tree(listing.id)
+        with contextlib.suppress(FileNotFoundError):
+            self._layout.seal(listing.id).unlink()
+        if tree.is_dir():
+            self._fill(tree, listing)
+        else:
+            stage = self._layout.partial / f"tree-{listing.id}"
+            make_directory(stage)
+            self._fill(stage, listing)
+            stage.replace(tree)
+            tree.chmod(_READ_ONLY)
+        sync_file_system(tree)
+        write_json(
+            self._layout.seal(listing.id),
+            {
+                "listing": listing.id,
+                "files": len(listing.files),
+                "bytes": listing.size,
+                "source": source,
+                "document": listing.document,
+            },
+        )
+
+    def remove(self, listing_id: str) -> int:
+        """Remove a tree whose seal is gone already; the bytes that only it held."""
+        doomed = self._layout.partial / unique(f"gone-{listing_id}")
+        with contextlib.suppress(FileNotFoundError):
+            self._layout.tree(listing_id).chmod(0o700)
+            self._layout.tree(listing_id).replace(doomed)
+        return remove_tree(doomed)
+
+    def seal_of(self, listing_id: str) -> Optional[Dict[str, Any]]:
+        """What the seal says."""
+        found = read_json(self._layout.seal(listing_id))
+        return found if isinstance(found, dict) else None
+
+    def _right(self, tree: Path, file: File) -> bool:
+        try:
+            here = (tree / file.path).lstat()
+            blob = self._layout.blob(file.sha256).lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return is_stamped(here, file) and (os.path.samestat(here, blob) or here.st_nlink == 1)
+
+    def _fill(self, tree: Path, listing: Listing) -> None:
+        """Make the directory hold the listing and nothing else; every single step leaves whole files only."""
+        directories = _directories(listing)
+        tree.chmod(0o700)
+        for relative in sorted(directories):
+            directory = tree / relative
+            if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
+                directory.unlink()
+            directory.mkdir(0o700, exist_ok=True)
+            directory.chmod(0o700)
+        _remove_strangers(tree, {file.path for file in listing.files}, directories)
+        for file in listing.files:
+            if not self._right(tree, file):
+                self._link(tree / file.path, file)
+        for relative in directories:
+            (tree / relative).chmod(_READ_ONLY)
+        if tree == self._layout.tree(listing.id):
+            tree.chmod(_READ_ONLY)
+
+    def _link(self, path: Path, file: File) -> None:
+        blob = self._layout.blob(file.sha256)
+        temporary = path.with_name(unique("link"))
+        try:
+            os.link(blob, temporary)
+        except OSError as error:
+            if error.errno != errno.EMLINK:
+                raise
+            shutil.copyfile(
+                blob, temporary
+            )  # so many equal files that the inode has no room for one more
+            temporary.chmod(0o444)
+            os.utime(temporary, (stamp(file.sha256), stamp(file.sha256)))
+        if path.is_dir() and not path.is_symlink():
+            remove_tree(path)
+        temporary.replace(path)
+
+
+def _directories(listing: Listing) -> Set[str]:
+    found: Set[str] = set()
+    for file in listing.files:
+        parts = file.path.split("/")[:-1]
+        found.update("/".join(parts[:count]) for count in range(1, len(parts) + 1))
+    return found
+
+
+def _remove_strangers(tree: Path, files: Set[str], directories: Set[str]) -> None:
+    for directory, inner, names in os.walk(str(tree)):
+        base = Path(directory).relative_to(tree)
+        for name in names:
+            if (base / name).as_posix() not in files:
+                Path(directory, name).unlink()
+        kept: List[str] = []
+        for name in inner:
+            if (base / name).as_posix() in directories:
+                kept.append(name)
+            elif Path(directory, name).is_symlink():
+                Path(directory, name).unlink()
+            else:
+                remove_tree(Path(directory, name))
+        inner[:] = kept

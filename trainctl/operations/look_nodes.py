@@ -1,0 +1,166 @@
+"""What nodes say of themselves before anything moves: mounts that are possible, space, and the bytes they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainctl.errors import NodeError, TrainctlError
+from trainctl.ledger.state import Recorded, State
+from trainctl.model.address import Address, Kind
+from trainctl.model.diagnostics import Diagnostic, warning
+from trainctl.model.resource import Resource
+from trainctl.operations.workspace import Workspace
+from trainctl.plan.values import NodeFacts, TierFacts, WeightsFacts
+from trainctl.resources.agents import nodes_of
+from trainctl.resources.clusters import section
+from trainctl.resources.jobs import runs_of
+from trainctl.spi.provider import Node
+from trainctl.weights.mirror.known import Known
+from trainctl.weights.mirror.known import known as known_of
+
+
+@dataclass(slots=True)
+class NodesSeen:
+    """Of each cluster the nodes that its provider plans, and what those that could be asked said."""
+
+    names: dict[Address, tuple[str, ...]] = field(default_factory=dict)
+    facts: dict[Address, tuple[NodeFacts, ...]] = field(default_factory=dict)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What is asked of one node."""
+
+    provider: str
+    node: Node
+    mounts: tuple[str, ...]
+    weights: Mapping[Address, Known]
+    rates: Mapping[str, float]
+
+
+def look_at_nodes(
+    workspace: Workspace,
+    state: State,
+    weights: Mapping[Address, WeightsFacts],
+    *,
+    ask: bool,
+    parallelism: int,
+) -> NodesSeen:
+    """Ask the nodes of every desired cluster, those that don't exist yet through their provider's preview of them."""
+    seen = NodesSeen()
+    known = {
+        address: known_of(workspace.mirror, facts.resolved)
+        for address, facts in weights.items()
+        if facts.resolved
+    }
+    questions: list[tuple[Address, _Question]] = []
+    for address, resource in workspace.desired.resources.items():
+        if address.kind is Kind.CLUSTER:
+            nodes = _nodes(workspace, state, resource)
+            seen.names[address] = tuple(node.name for node in nodes)
+            jobs = _jobs_on(workspace, address)
+            rates = _rates(state, address)
+            questions += [
+                (
+                    address,
+                    _Question(resource.provider, node, _mounts(jobs), _needed(jobs, known), rates),
+                )
+                for node in nodes
+            ]
+    if not ask:
+        return seen
+    with ThreadPoolExecutor(parallelism, thread_name_prefix="ask") as pool:
+        answers = pool.map(
+            lambda question: _ask(workspace, question), [question for _, question in questions]
+        )
+        for (address, _), answer in zip(questions, answers, strict=True):
+            if isinstance(answer, NodeFacts):
+                seen.facts[address] = (*seen.facts.get(address, ()), answer)
+            else:
+                seen.diagnostics.append(
+                    warning(answer.summary, answer.detail, address=str(address))
+                )
+    return seen
+
+
+def _nodes(workspace: Workspace, state: State, cluster: Resource) -> tuple[Node, ...]:
+    planned = tuple(
+        workspace.provider(cluster.provider).plan(section(cluster.address.name, cluster.attributes))
+    )
+    recorded = state.resources.get(cluster.address)
+    made = {node.name: node for node in nodes_of(recorded)} if recorded else {}
+    return tuple(made.get(node.name, node) for node in planned)
+
+
+def _jobs_on(workspace: Workspace, cluster: Address) -> list[Mapping[str, Any]]:
+    return [
+        resource.attributes
+        for address, resource in workspace.desired.resources.items()
+        if address.kind is Kind.JOB and resource.attributes["cluster"] == cluster.name
+    ]
+
+
+def _mounts(jobs: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    locations = {weights["mount_location"] for job in jobs for weights in job["weights"]}
+    return tuple(sorted(location for location in locations if location.startswith("/")))
+
+
+def _needed(
+    jobs: Iterable[Mapping[str, Any]], known: Mapping[Address, Known]
+) -> dict[Address, Known]:
+    addresses = {Address.parse(weights["address"]) for job in jobs for weights in job["weights"]}
+    return {address: known[address] for address in sorted(addresses) if address in known}
+
+
+def _rates(state: State, cluster: Address) -> dict[str, float]:
+    """Bytes a second onto the cluster's nodes, as its newest delivery that moved any showed."""
+    runs = [run for job in _recorded_jobs(state, cluster) for run in runs_of(job) if run.delivered]
+    newest = max(runs, key=lambda run: run.created_at or 0.0, default=None)
+    seconds = newest.phases.get("delivering") if newest else None
+    return {"mirror": newest.delivered / seconds} if newest and seconds else {}
+
+
+def _recorded_jobs(state: State, cluster: Address) -> list[Recorded]:
+    return [
+        recorded
+        for address, recorded in state.resources.items()
+        if address.kind is Kind.JOB and recorded.attributes.get("cluster") == cluster.name
+    ]
+
+
+def _ask(workspace: Workspace, question: _Question) -> NodeFacts | TrainctlError:
+    node = question.node
+    agent = workspace.agents.to_look(question.provider, node)
+    blobs = sorted({sha256 for known in question.weights.values() for sha256 in known.digests})
+    listings = [known.listing for known in question.weights.values() if known.listing]
+    try:
+        facts = agent.call(
+            "facts", {"root": node.root, "data": node.data, "mounts": list(question.mounts)}
+        )
+        cached = agent.call(
+            "cache_query", {"root": node.root, "listings": listings, "blobs": blobs}
+        )
+    except NodeError as error:
+        return error
+    return NodeFacts(
+        id=node.id,
+        mount=facts["mount"],
+        disk_free=facts["disk_free"],
+        tiers={address: _tiers(known, cached) for address, known in question.weights.items()},
+        rates=question.rates,
+        detail="; ".join(f"{one['path']}: {one['why']}" for one in facts["blocked"]),
+    )
+
+
+def _tiers(known: Known, cached: Mapping[str, Any]) -> TierFacts:
+    """Each byte is counted where it is found first: on the node, in the mirror, upstream."""
+    if known.listing in cached["trees"]:
+        return TierFacts(node=known.size)
+    present = frozenset(cached["blobs"])
+    node = sum(size for sha256, size, _ in known.files if sha256 in present)
+    mirror = sum(size for sha256, size, here in known.files if here and sha256 not in present)
+    return TierFacts(node=node, mirror=mirror, upstream=known.size - node - mirror)

@@ -1,0 +1,132 @@
+"""Look at the world, then plan."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trainctl.errors import NodeError, StalePlan, TrainctlError
+from trainctl.jobs.code import scan
+from trainctl.ledger.state import Recorded, State
+from trainctl.model.address import Address, Kind
+from trainctl.model.diagnostics import Diagnostic, error
+from trainctl.operations.look_nodes import look_at_nodes
+from trainctl.operations.look_weights import look_at_weights
+from trainctl.operations.support import unsupported
+from trainctl.operations.workspace import Workspace
+from trainctl.plan.planner import make_plan
+from trainctl.plan.staleness import remaining, staleness
+from trainctl.plan.values import CodeTree, Inputs, Observation, Options, Plan
+from trainctl.resources.registry import handlers
+from trainctl.spi.provider import Presence
+
+
+@dataclass(frozen=True, slots=True)
+class LookOptions:
+    """How far to look: ``refresh`` at machines and at what is recorded; ``offline`` uses no network."""
+
+    refresh: bool = True
+    offline: bool = False
+    upgrade: bool = False
+    parallelism: int = 10
+
+
+def plan_of(workspace: Workspace, options: Options, look: LookOptions) -> Plan:
+    """The plan for the world as it is now. Appends nothing, writes nothing."""
+    state = workspace.ledger.state()
+    desired = workspace.desired
+    diagnostics = list(desired.warnings)
+    if not options.destroy:
+        diagnostics += unsupported(desired)
+    weights = look_at_weights(
+        workspace, state, lambda address: not options.destroy and _must_resolve(workspace, state, address, look),
+        upgrade=look.upgrade, parallelism=look.parallelism,
+    )  # fmt: skip
+    code, code_problems = ({}, []) if options.destroy else _scan_code(workspace)
+    nodes = look_at_nodes(
+        workspace,
+        state,
+        weights.facts,
+        ask=look.refresh and not options.destroy,
+        parallelism=look.parallelism,
+    )
+    inputs = Inputs(
+        desired=desired,
+        state=state,
+        observed=_observe(workspace, state, look.parallelism) if look.refresh else {},
+        code=code,
+        weights=weights.facts,
+        nodes=nodes.facts,
+        node_names=nodes.names,
+        options=options,
+        diagnostics=(*diagnostics, *weights.diagnostics, *code_problems, *nodes.diagnostics),
+    )
+    return make_plan(inputs)
+
+
+def refuse_stale(workspace: Workspace, plan: Plan) -> Plan:
+    """What of a saved plan is still to be done; StalePlan says what moved since it was made."""
+    state = workspace.ledger.state()
+    moved = staleness(plan, state)
+    if moved:
+        raise StalePlan("the saved plan is stale", "\n".join([*map(str, moved), "Plan again."]))
+    return replace(plan, changes=remaining(plan, state))
+
+
+def _must_resolve(workspace: Workspace, state: State, address: Address, look: LookOptions) -> bool:
+    """Whether upstream is asked: always, but offline never, and without refresh only about what is not recorded."""
+    if look.offline:
+        return str(workspace.desired.resources[address].attributes["source"]).startswith("file:")
+    if look.refresh or look.upgrade:
+        return True
+    recorded = state.resources.get(address)
+    wanted = workspace.desired.resources[address].attributes
+    names = ("source", "allow_patterns", "ignore_patterns")
+    return recorded is None or any(
+        recorded.attributes.get(name) != wanted.get(name) for name in names
+    )
+
+
+def _observe(workspace: Workspace, state: State, parallelism: int) -> dict[Address, Observation]:
+    kinds = handlers(workspace.ports())
+
+    def look(recorded: Recorded) -> Observation:
+        try:
+            return kinds[recorded.address.kind].read(recorded, state.resources.get)
+        except NodeError as failure:
+            return Observation(Presence.UNREACHABLE, detail=failure.summary)
+
+    with ThreadPoolExecutor(parallelism, thread_name_prefix="read") as pool:
+        return dict(zip(state.resources, pool.map(look, state.resources.values()), strict=True))
+
+
+def _scan_code(workspace: Workspace) -> tuple[dict[Address, CodeTree], list[Diagnostic]]:
+    """The code of each job; jobs that share a directory share the scan."""
+    trees: dict[str, CodeTree | TrainctlError] = {}
+    found: dict[Address, CodeTree] = {}
+    problems = []
+    secret_files = workspace.secrets.files()
+    for address, resource in workspace.desired.resources.items():
+        if address.kind is not Kind.JOB:
+            continue
+        path = str(resource.attributes["code"])
+        if path not in trees:
+            trees[path] = _scan(workspace, path, secret_files)
+        tree = trees[path]
+        if isinstance(tree, CodeTree):
+            found[address] = tree
+        else:
+            problems.append(
+                error(tree.summary, tree.detail, address=str(address), where=resource.where)
+            )
+    return found, problems
+
+
+def _scan(
+    workspace: Workspace, path: str, secret_files: tuple[Path, ...]
+) -> CodeTree | TrainctlError:
+    try:
+        return scan(workspace.setting.directory, path, secret_files).tree
+    except TrainctlError as failure:
+        return failure

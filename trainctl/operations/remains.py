@@ -1,0 +1,49 @@
+"""What destroy leaves on purpose: the mirror and checkpoints, with their sizes."""
+
+from __future__ import annotations
+
+from trainctl.errors import NodeError
+from trainctl.jobs.environment import checkpoint_directory
+from trainctl.model.address import Address, Kind
+from trainctl.model.status import Remain
+from trainctl.operations.runs import Run, control
+from trainctl.operations.workspace import Workspace
+from trainctl.resources.agents import node_named
+from trainctl.resources.jobs import runs_of
+from trainctl.weights.mirror.known import stored_bytes
+
+
+def remains_of(workspace: Workspace) -> list[Remain]:
+    """What a destroy would leave, as far as it can be asked; directories that hold nothing are not named."""
+    state = workspace.ledger.state()
+    found = [
+        remain
+        for address, job in sorted(state.resources.items())
+        if address.kind is Kind.JOB
+        for record in runs_of(job)
+        for remain in _checkpoints(workspace, Run(job, record))
+    ]
+    mirrored = stored_bytes(workspace.mirror)
+    return [*found, *([Remain("mirror", str(workspace.mirror.root), mirrored)] if mirrored else [])]
+
+
+def _checkpoints(workspace: Workspace, run: Run) -> list[Remain]:
+    try:
+        rows = control(workspace).checkpoints(run.job.address, run.project, run.record)
+    except NodeError:
+        return []
+    size = sum(row["bytes"] for row in rows)
+    return [Remain("checkpoints", _place(workspace, run), size)] if size else []
+
+
+def _place(workspace: Workspace, run: Run) -> str:
+    node_id = run.record.ranks[0].node
+    cluster = workspace.ledger.state().resources.get(
+        Address(Kind.CLUSTER, node_id.partition("/")[0])
+    )
+    node = node_named(cluster, node_id) if cluster else None
+    return (
+        str(checkpoint_directory(node, run.job.address, run.project, run.record))
+        if node
+        else node_id
+    )

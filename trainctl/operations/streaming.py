@@ -1,0 +1,52 @@
+"""Turning "call me with each piece" into an iterator, with a bounded number of pieces in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from queue import Queue
+
+_PIECES = 16
+
+
+class _Abandoned(Exception):
+    """The reader has left; nothing more is wanted."""
+
+
+def pieces(produce: Callable[[Callable[[bytes], None]], None]) -> Iterator[bytes]:
+    """What ``produce`` hands over, as it comes. An error in it is raised here; leaving early ends it."""
+    waiting: Queue[bytes | BaseException | None] = Queue(_PIECES)
+    left = threading.Event()
+
+    def take(piece: bytes) -> None:
+        if left.is_set():
+            raise _Abandoned
+        waiting.put(piece)
+
+    def work() -> None:
+        end: BaseException | None = None
+        try:
+            produce(take)
+        except _Abandoned:
+            return
+        except BaseException as error:  # noqa: BLE001 (handed to the reader, who raises it)
+            end = error
+        waiting.put(end)
+
+    thread = threading.Thread(target=work, name="pieces", daemon=True)
+    thread.start()
+    try:
+        while isinstance(piece := waiting.get(), bytes):
+            yield piece
+        if piece is not None:
+            raise piece
+    finally:
+        left.set()
+        while thread.is_alive():
+            _drain(waiting)
+            thread.join(0.05)
+
+
+def _drain(waiting: Queue[bytes | BaseException | None]) -> None:
+    while not waiting.empty():
+        waiting.get()

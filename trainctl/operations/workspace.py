@@ -1,0 +1,147 @@
+"""What every use case works on: the manifest, the state, and the ports to everything else, opened once."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import threading
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+
+from trainctl.desired.build import build
+from trainctl.desired.values import Desired
+from trainctl.errors import ManifestError, TrainctlError
+from trainctl.jobs.secrets import Secrets
+from trainctl.ledger.ledger import Ledger
+from trainctl.manifest.read import read
+from trainctl.model.json import JsonObject
+from trainctl.model.redaction import Redactor
+from trainctl.model.address import Kind
+from trainctl.operations.places import data_home, default_state, directory_of
+from trainctl.resources.agents import Agents
+from trainctl.resources.home import Home
+from trainctl.resources.registry import Ports
+from trainctl.spi import discovery
+from trainctl.spi.provider import Provider
+from trainctl.weights.mirror.directory import DirectoryMirror
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where an operation works and what the command line said: the values that everything else is opened from."""
+
+    directory: Path
+    environ: Mapping[str, str]
+    redactor: Redactor
+    state_url: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    var_files: tuple[Path, ...] = ()
+
+
+class Workspace:
+    """Opens each thing when it is first asked for; as a context manager gives back what it opened."""
+
+    def __init__(self, setting: Setting, desired: Desired | None = None) -> None:
+        self.setting = setting
+        self._given = desired
+        self._lock = threading.Lock()
+        self._providers: dict[str, Provider] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Workspace:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    @cached_property
+    def desired(self) -> Desired:
+        """What the manifest asks for; ManifestError with everything that is wrong with it."""
+        if self._given is not None:
+            return self._given
+        return build(
+            read(self.setting.directory),
+            variables=self.setting.variables,
+            var_files=self.setting.var_files,
+            provider_schema=self._provider_schema,
+            providers=discovery.names(discovery.PROVIDERS),
+        )
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The state: where the command line says, else where the manifest says, else beside the manifest."""
+        url = self._state_url or default_state(self.setting.directory)
+        return Ledger(discovery.open_state(url), self.setting.redactor.redact)
+
+    @property
+    def state_is_default(self) -> bool:
+        """Whether the state lies beside the manifest because nobody said where."""
+        return self._state_url is None
+
+    @cached_property
+    def mirror(self) -> DirectoryMirror:
+        """The mirror: where the manifest says, else in the data home."""
+        try:
+            url = self.desired.mirror_url
+        except ManifestError:
+            url = None
+        environ = self.setting.environ
+        return DirectoryMirror(
+            directory_of(url, "mirror") if url else data_home(environ) / "mirror"
+        )
+
+    @cached_property
+    def secrets(self) -> Secrets:
+        """The manifest's secrets."""
+        setting = self.setting
+        return Secrets(self.desired.secrets, setting.directory, setting.environ, setting.redactor)
+
+    @cached_property
+    def agents(self) -> Agents:
+        """The nodes' agents."""
+        return self._stack.enter_context(Agents(self.provider))
+
+    def ports(self, *, delete_checkpoints: bool = False) -> Ports:
+        """What handlers reach the world through."""
+        projects = sorted(one.name for one in self.desired.resources if one.kind is Kind.PROJECT)
+        lineage = self.ledger.state().lineage
+        home = Home(self.setting.directory, lineage, self.owner, ", ".join(projects))
+        return Ports(
+            self.provider, self.agents, self.mirror, self.secrets, home, delete_checkpoints
+        )
+
+    @property
+    def owner(self) -> str:
+        """Who works here, for people: ``user@host``."""
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+
+    def provider(self, name: str) -> Provider:
+        """The provider of that name, loaded once."""
+        with self._lock:
+            if name not in self._providers:
+                self._providers[name] = discovery.load_provider(name)
+            return self._providers[name]
+
+    def _provider_schema(self, name: str) -> JsonObject | None:
+        return (
+            self.provider(name).schema() if name in discovery.names(discovery.PROVIDERS) else None
+        )
+
+    @cached_property
+    def _state_url(self) -> str | None:
+        """A manifest that is wrong or absent says nothing, so that what exists can still be looked at."""
+        if self.setting.state_url:
+            return self.setting.state_url
+        try:
+            return self.desired.state_url
+        except TrainctlError:
+            return None

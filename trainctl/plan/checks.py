@@ -1,0 +1,179 @@
+"""What a plan must not do, and what in it deserves a warning."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from trainctl.model.action import Action
+from trainctl.model.address import Address, Kind
+from trainctl.model.diagnostics import Diagnostic, Position, error, warning
+from trainctl.model.run import RunRecord, RunStatus
+from trainctl.plan.graph import REMOVES
+from trainctl.plan.subject import Subject
+from trainctl.plan.values import Change, Inputs
+from trainctl.spi.provider import Presence
+
+
+def unknown_addresses(inputs: Inputs) -> Iterator[Diagnostic]:
+    """Addresses that the user named and that nothing has."""
+    options = inputs.options
+    declared = set(inputs.desired.resources)
+    known = declared | set(inputs.state.resources) | set(inputs.state.open_intents)
+    flags = {"--target": options.targets, "--exclude": options.excludes}
+    for flag, addresses in flags.items():
+        for address in addresses:
+            if address not in known:
+                yield _unknown(address, f"{flag} {address}", known)
+    for address in (*options.replace, *options.run):
+        if address not in declared:
+            yield _unknown(address, str(address), declared)
+    for address in options.run:
+        if address.kind is not Kind.JOB:
+            yield error(f"{address} is not a job", "Only jobs run.", address=str(address))
+
+
+def protected(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
+    """Changes that would destroy what ``prevent_destroy`` protects, also where its block is gone."""
+    for change in changes:
+        if not change.lifecycle.prevent_destroy or not _destroys(change):
+            continue
+        declared = inputs.desired.resources.get(change.address)
+        how = (
+            f"Leave it out with --exclude '{change.address}', or set lifecycle.prevent_destroy to false."
+            if declared
+            else "Its block is gone, the protection is recorded: put the block back, with lifecycle.prevent_destroy set to "
+            f"false and applied if it is to go; or leave it out with --exclude '{change.address}'."
+        )
+        yield error(
+            f"{change.address} is protected and would be {_fate(change)}",
+            how,
+            address=str(change.address),
+            where=declared.where if declared else None,
+        )
+
+
+def displaced(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
+    """Live runs whose machine would be taken from under them, by a change that is not theirs."""
+    by_address = {change.address: change for change in changes}
+    for address, recorded in sorted(inputs.state.resources.items()):
+        run = _live(inputs, address) if address.kind is Kind.JOB else None
+        if run is None or (by_address[address].stops if address in by_address else None):
+            continue
+        cluster = Address(Kind.CLUSTER, str(recorded.attributes.get("cluster")))
+        lost = _lost_nodes(inputs, by_address.get(cluster))
+        if any(rank.node in lost for rank in run.ranks):
+            yield error(
+                f"{cluster} can't lose {', '.join(sorted(lost))} while {address} runs there",
+                f"Run {run.number} is live. Wait for its end, or stop it: trainctl stop '{address}'.",
+                address=str(cluster),
+                where=_where(inputs, cluster),
+            )
+
+
+def unseen(subjects: Iterable[Subject]) -> Iterator[Diagnostic]:
+    """Recorded resources that could not be looked at."""
+    for subject in subjects:
+        found = subject.observed
+        if found is None or found.presence in (Presence.PRESENT, Presence.GONE):
+            continue
+        yield warning(
+            f"{subject.address} is {found.presence.value}",
+            f"{found.detail.rstrip('.') + '. ' if found.detail else ''}Planned from what is recorded.",
+            address=str(subject.address),
+            where=subject.resource.where if subject.resource else None,
+        )
+
+
+def failed_runs(
+    subjects: Iterable[Subject], changes: Mapping[Address, Change]
+) -> Iterator[Diagnostic]:
+    """Jobs whose newest run failed and that would not run again by themselves."""
+    for subject in subjects:
+        change = changes[subject.address]
+        if subject.address.kind is not Kind.JOB or change.action not in (
+            Action.NOOP,
+            Action.UPDATE,
+        ):
+            continue
+        run = subject.newest_run
+        if run is not None and run.status is RunStatus.FAILED:
+            why = f": {run.error}" if run.error else ""
+            yield warning(
+                f"run {run.number} of {subject.address} failed{why}",
+                f"Nothing has changed since. See trainctl logs '{subject.address}'; to try again: trainctl run '{subject.address}'.",
+                address=str(subject.address),
+                where=subject.resource.where if subject.resource else None,
+            )
+
+
+def sources(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
+    """Patterns that match nothing, and sources that nothing pins yet."""
+    unpinned: list[Address] = []
+    for change in sorted(changes, key=lambda change: change.address):
+        facts = inputs.weights.get(change.address)
+        if facts is None or change.action in REMOVES:
+            continue
+        for pattern in facts.unmatched_patterns:
+            yield warning(
+                f"the pattern {pattern!r} matches no file",
+                "Patterns are shell-style and match paths inside the source.",
+                address=str(change.address),
+                where=_where(inputs, change.address),
+            )
+        if facts.resolved is not None and not facts.locked:
+            unpinned.append(change.address)
+    if unpinned:
+        names = ", ".join(str(address) for address in unpinned)
+        yield warning(
+            f"not pinned in trainctl.lock yet: {names}",
+            "Upstream may move before this is applied. apply writes the revision that it used.",
+            address=str(unpinned[0]) if len(unpinned) == 1 else None,
+        )
+
+
+def _destroys(change: Change) -> bool:
+    if change.address.kind is Kind.JOB and change.action is Action.REPLACE:
+        return change.stops is not None
+    return change.action in REMOVES or change.action is Action.REPLACE
+
+
+def _fate(change: Change) -> str:
+    if change.action is Action.REPLACE:
+        return "stopped" if change.address.kind is Kind.JOB else "replaced"
+    return "forgotten" if change.action is Action.FORGET else "destroyed"
+
+
+def _unknown(address: Address, what: str, known: Iterable[Address]) -> Diagnostic:
+    near = difflib.get_close_matches(str(address), sorted(str(one) for one in known), n=1)
+    hint = f"Did you mean {near[0]}?" if near else "trainctl state list shows what is recorded."
+    return error(f"{what}: there is no such resource", hint, address=str(address))
+
+
+def _live(inputs: Inputs, address: Address) -> RunRecord | None:
+    observed = inputs.observed.get(address)
+    outputs: dict[str, Any] = {
+        **inputs.state.resources[address].outputs,
+        **(observed.outputs if observed else {}),
+    }
+    runs = outputs.get("runs")
+    run = RunRecord.from_json(runs[-1]) if runs else None
+    return run if run is not None and run.status.live else None
+
+
+def _lost_nodes(inputs: Inputs, change: Change | None) -> set[str]:
+    """The ids of the recorded nodes that a change of a cluster takes away."""
+    if change is None or change.action is Action.NOOP:
+        return set()
+    name = change.address.name
+    recorded = {f"{name}/{node['name']}" for node in change.outputs.get("nodes") or ()}
+    if change.action is not Action.UPDATE:
+        return recorded
+    names = inputs.node_names.get(change.address)
+    return set() if names is None else recorded - {f"{name}/{one}" for one in names}
+
+
+def _where(inputs: Inputs, address: Address) -> Position | None:
+    resource = inputs.desired.resources.get(address)
+    return resource.where if resource else None

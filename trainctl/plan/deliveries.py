@@ -1,0 +1,200 @@
+"""What each rank of each new run needs on its node: bytes by tier, the way they take, how they appear, how long it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from trainctl.model.action import Action
+from trainctl.model.address import Address, Kind
+from trainctl.model.diagnostics import Diagnostic, Position, error
+from trainctl.model.units import format_bytes
+from trainctl.plan.runs import node_count
+from trainctl.plan.values import (
+    Change,
+    DeliveryLine,
+    Inputs,
+    NodeFacts,
+    TierFacts,
+    WeightsLine,
+)
+from trainctl.plan.weights import tiers_of
+
+NEW_RUN = frozenset({Action.CREATE, Action.REPLACE})
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where one rank will run: the node's id, and what the node said of itself if it could be asked."""
+
+    rank: int
+    node: str | None
+    facts: NodeFacts | None
+
+
+def delivery_lines(
+    inputs: Inputs, changes: Iterable[Change], weights: Iterable[WeightsLine]
+) -> tuple[DeliveryLine, ...]:
+    """A row for each new run, rank and weights."""
+    lines = {line.address: line for line in weights}
+    return tuple(
+        line
+        for job in starting(changes)
+        for seat in seats(inputs, job)
+        for line in _of_rank(job, seat, lines)
+    )
+
+
+def starting(changes: Iterable[Change]) -> list[Change]:
+    """The changes that start a run, by address."""
+    found = [c for c in changes if c.address.kind is Kind.JOB and c.action in NEW_RUN]
+    return sorted(found, key=lambda change: change.address)
+
+
+def seats(inputs: Inputs, job: Change) -> Iterator[Seat]:
+    """The nodes of a job by rank: the cluster's in its order."""
+    after = job.after or {}
+    cluster = Address(Kind.CLUSTER, str(after.get("cluster")))
+    names = inputs.node_names.get(cluster, ())
+    asked = inputs.nodes.get(cluster, ())
+    by_id = {facts.id: facts for facts in asked}
+    for rank in range(node_count(after.get("compute"))):
+        if rank < len(names):
+            node = f"{cluster.name}/{names[rank]}"
+            yield Seat(rank, node, by_id.get(node))
+        elif not names and rank < len(asked):
+            yield Seat(rank, asked[rank].id, asked[rank])
+        else:
+            yield Seat(rank, None, None)
+
+
+def delivery_problems(
+    inputs: Inputs, changes: Iterable[Change], lines: Iterable[DeliveryLine]
+) -> Iterator[Diagnostic]:
+    """Mounts that can't be made, disks that are too small, and ranks that have no node."""
+    facts = {one.id: one for nodes in inputs.nodes.values() for one in nodes}
+    for job in starting(changes):
+        yield from _too_few_nodes(inputs, job)
+        yield from _impossible_mounts(inputs, job)
+    yield from _full_disks(facts, lines)
+
+
+def _of_rank(
+    job: Change, seat: Seat, lines: Mapping[Address, WeightsLine]
+) -> Iterator[DeliveryLine]:
+    for wanted in (job.after or {}).get("weights") or ():
+        address = Address.parse(wanted["address"])
+        line = lines.get(address)
+        tiers = _tiers(seat.facts, line, address)
+        yield DeliveryLine(
+            job=job.address,
+            rank=seat.rank,
+            node=seat.node,
+            weights=address,
+            tiers=tiers,
+            path=_path(tiers),
+            mount=seat.facts.mount if seat.facts else "",
+            mount_location=str(wanted.get("mount_location") or ""),
+            forecast_seconds=_forecast(tiers, seat.facts),
+        )
+
+
+def _tiers(facts: NodeFacts | None, line: WeightsLine | None, address: Address) -> TierFacts | None:
+    if facts and address in facts.tiers:
+        return facts.tiers[address]
+    return tiers_of(line) if line else None
+
+
+def _path(tiers: TierFacts | None) -> str:
+    if tiers is not None and tiers.node == tiers.total:
+        return "none"
+    if tiers is not None and tiers.node + tiers.cluster == tiers.total:
+        return "shared-cache"
+    return "mirror-to-node"
+
+
+def _forecast(tiers: TierFacts | None, facts: NodeFacts | None) -> float | None:
+    """Seconds over all hops, one after another; None where a rate that matters was never measured."""
+    if tiers is None:
+        return None
+    hops = {
+        "upstream": tiers.upstream,
+        "mirror": tiers.mirror + tiers.upstream,
+        "cluster": tiers.cluster,
+    }
+    rates = facts.rates if facts else {}
+    seconds = 0.0
+    for hop, count in hops.items():
+        rate = rates.get(hop, 0.0)
+        if count and rate <= 0:
+            return None
+        seconds += count / rate if count else 0.0
+    return round(seconds, 1)
+
+
+def _too_few_nodes(inputs: Inputs, job: Change) -> Iterator[Diagnostic]:
+    after = job.after or {}
+    cluster = Address(Kind.CLUSTER, str(after.get("cluster")))
+    names = inputs.node_names.get(cluster)
+    wanted = node_count(after.get("compute"))
+    if names is not None and wanted > len(names):
+        have = f"{len(names)} node{'s' if len(names) != 1 else ''}"
+        yield error(
+            f"{job.address} asks for {wanted} nodes and {cluster} has {have}",
+            f"Lower compute.node_count, or give {cluster} more nodes.",
+            address=str(job.address),
+            where=_where(inputs, job.address),
+        )
+
+
+def _impossible_mounts(inputs: Inputs, job: Change) -> Iterator[Diagnostic]:
+    absolute = sorted(_absolute_mounts(job))
+    unable = [s for s in seats(inputs, job) if s.facts and s.facts.mount == "link"]
+    if not absolute or not unable:
+        return
+    facts = unable[0].facts
+    why = f" ({facts.detail})" if facts and facts.detail else ""
+    yield error(
+        f"{', '.join(absolute)} can't be made on {unable[0].node}{why}",
+        f"{unable[0].node} has no private mounts. Write a relative mount_location, "
+        f"such as {_relative(absolute[0])}; or give the job an image; or enable user namespaces on that machine.",
+        address=str(job.address),
+        where=_where(inputs, job.address),
+    )
+
+
+def _absolute_mounts(job: Change) -> set[str]:
+    after = job.after or {}
+    wanted = [*(after.get("weights") or ()), *(after.get("mounts") or ())]
+    places = {str(one.get("mount_location") or "") for one in wanted}
+    return {place for place in places if place.startswith("/")}
+
+
+def _relative(place: str) -> str:
+    return f"weights/{place.rstrip('/').rpartition('/')[2]}"
+
+
+def _full_disks(
+    facts: Mapping[str, NodeFacts], lines: Iterable[DeliveryLine]
+) -> Iterator[Diagnostic]:
+    needed: dict[str, dict[Address, int]] = {}
+    jobs: dict[str, set[str]] = {}
+    for line in lines:
+        if line.node in facts and line.node is not None and line.tiers is not None:
+            missing = line.tiers.total - line.tiers.node
+            needed.setdefault(line.node, {})[line.weights] = missing
+            jobs.setdefault(line.node, set()).add(str(line.job))
+    for node in sorted(needed):
+        count, free = sum(needed[node].values()), facts[node].disk_free
+        if count > free:
+            names = sorted(jobs[node])
+            yield error(
+                f"{node} has {format_bytes(free)} free and needs {format_bytes(count)} of weights",
+                f"Free space there, put the node cache on a larger disk, or narrow allow_patterns. It is for {', '.join(names)}.",
+                address=names[0],
+            )
+
+
+def _where(inputs: Inputs, address: Address) -> Position | None:
+    resource = inputs.desired.resources.get(address)
+    return resource.where if resource else None

@@ -1,0 +1,81 @@
+"""Order and reach: which resource needs which, and in what order changes can be made."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+
+from trainctl.ledger.state import Recorded
+from trainctl.model.action import Action
+from trainctl.model.address import Address
+from trainctl.plan.values import Change
+
+Edges = Mapping[Address, Iterable[Address]]
+
+REMOVES = frozenset({Action.DELETE, Action.FORGET})
+
+
+def closure(start: Iterable[Address], edges: Edges) -> set[Address]:
+    """Everything that can be reached from the start, the start included."""
+    reached: set[Address] = set()
+    todo = list(start)
+    while todo:
+        address = todo.pop()
+        if address not in reached:
+            reached.add(address)
+            todo.extend(edges.get(address, ()))
+    return reached
+
+
+def reverse(edges: Edges) -> dict[Address, list[Address]]:
+    """The same edges, walked the other way."""
+    turned: dict[Address, list[Address]] = {}
+    for address, needed in edges.items():
+        for one in needed:
+            turned.setdefault(one, []).append(address)
+    return turned
+
+
+def ordered(changes: Iterable[Change], recorded: Mapping[Address, Recorded]) -> tuple[Change, ...]:
+    """The changes so that each comes after what it needs, and each removal after what needed it."""
+    by_address = {change.address: change for change in changes}
+    waits = _waits(by_address, recorded)
+    followers = reverse(waits)
+    counts = {address: len(needed) for address, needed in waits.items()}
+    ready = [_rank(by_address[address]) for address, count in counts.items() if not count]
+    heapq.heapify(ready)
+    waiting = iter(sorted(_rank(change) for change in by_address.values()))
+    order: dict[Address, Change] = {}
+    while len(order) < len(by_address):
+        # Nothing ready and something left: records that point in a circle. The smallest address breaks it.
+        _, address = heapq.heappop(ready) if ready else next(waiting)
+        if address in order:
+            continue
+        order[address] = by_address[address]
+        for follower in followers.get(address, ()):
+            counts[follower] -= 1
+            if counts[follower] == 0:
+                heapq.heappush(ready, _rank(by_address[follower]))
+    return tuple(order.values())
+
+
+def _waits(
+    changes: Mapping[Address, Change], recorded: Mapping[Address, Recorded]
+) -> dict[Address, set[Address]]:
+    waits: dict[Address, set[Address]] = {address: set() for address in changes}
+    for address, change in changes.items():
+        if change.action not in REMOVES:
+            waits[address] |= {
+                needed
+                for needed in change.depends_on
+                if needed in changes and changes[needed].action not in REMOVES
+            }
+        record = recorded.get(address)
+        for needed in record.depends_on if record else ():
+            if needed in changes and changes[needed].action in REMOVES and needed != address:
+                waits[needed].add(address)
+    return waits
+
+
+def _rank(change: Change) -> tuple[bool, Address]:
+    return (change.action in REMOVES, change.address)

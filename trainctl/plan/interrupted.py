@@ -1,0 +1,60 @@
+"""Attempts whose end nobody recorded: carried on where the same is still wanted, else left for the engine to undo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from trainctl.ledger.state import Intent
+from trainctl.model.action import Action, Reason
+from trainctl.model.json import digest
+from trainctl.plan.diff import plain
+from trainctl.plan.graph import REMOVES
+from trainctl.plan.subject import Subject
+from trainctl.plan.values import Change
+
+_REMOVING = frozenset(action.name.lower() for action in REMOVES)
+UNDONE = "an interrupted attempt is undone first"
+CARRIED_ON = "carries on an earlier attempt"
+
+
+def attempted(intent: Intent | None, after: Mapping[str, Any]) -> bool:
+    """Whether the interrupted attempt was one to make these very values so."""
+    if intent is None or intent.action in _REMOVING:
+        return False
+    return digest(plain(intent.inputs.get("attributes"))) == digest(plain(after))
+
+
+def resumed(subject: Subject, change: Change) -> Change:
+    """The change, with the key of an earlier attempt at the same, if there was one."""
+    if change.action is Action.NOOP:
+        return change
+    same = next((one for one in subject.attempts if _same(one, change)), None)
+    if same is None:
+        return replace(change, note=change.note or UNDONE) if subject.intent else change
+    reason = Reason.INTERRUPTED if change.action is Action.CREATE else None
+    note = change.note or CARRIED_ON
+    return replace(change, resumes=same.key, reason=change.reason or reason, note=note)
+
+
+def never_recorded(subject: Subject) -> Change | None:
+    """The removal of what earlier attempts may have left of something that nobody wants and nobody recorded."""
+    if not subject.attempts:
+        return None
+    intent = subject.attempts[0]
+    return Change(
+        address=subject.address,
+        action=Action.DELETE,
+        provider=intent.provider,
+        reason=Reason.INTERRUPTED,
+        before=plain(intent.inputs.get("attributes")) or {},
+        seen=subject.seen,
+        note="what an interrupted attempt left is removed",
+    )
+
+
+def _same(intent: Intent, change: Change) -> bool:
+    if change.action in REMOVES:
+        return intent.action in _REMOVING
+    return attempted(intent, change.after or {})

@@ -1,0 +1,180 @@
+"""When a job runs again. The order of the cases is the rule; DESIGN.md lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from trainctl.model.action import Action, Reason
+from trainctl.model.run import RunRecord, RunStatus
+from trainctl.plan.diff import Path, changed_paths
+from trainctl.plan.interrupted import UNDONE, attempted
+from trainctl.plan.resources import unchanged
+from trainctl.plan.runs import live_run, news
+from trainctl.plan.subject import Subject
+from trainctl.plan.values import Change, CodeTree
+
+NOT_CONFIGURATION = frozenset({"labels", "priority", "code", "weight_pins"})
+_IN_PLACE = ("labels", "priority")
+_NEW_RUN = frozenset({"create", "replace"})
+_REASONS = {
+    "config": Reason.CONFIG_CHANGED,
+    "code": Reason.CODE_CHANGED,
+    "weights": Reason.WEIGHTS_CHANGED,
+}
+_WORDS = {"config": "configuration", "code": "code", "weights": "weights"}
+
+
+def job_wish(subject: Subject, code: CodeTree | None, pins: dict[str, Any]) -> dict[str, Any]:
+    """A job's attributes with its code and the pins of its weights, as of today."""
+    wanted: Mapping[str, Any] = subject.resource.attributes if subject.resource else {}
+    weights = [str(one["address"]) for one in wanted.get("weights") or ()]
+    return subject.wanted(
+        {
+            "code": _code(subject, wanted.get("code"), code),
+            "weight_pins": {address: pins.get(address) for address in weights},
+        }
+    )
+
+
+def plan_job(subject: Subject, today: dict[str, Any]) -> Change:
+    """What happens to a wanted job; ``today`` is what a new run would run."""
+    run = subject.newest_run
+    if subject.recorded is None or run is None:
+        return subject.make(Action.CREATE, today, after_unknown={"runs": True})
+    verdict = _Verdict(subject, today, run)
+    found = verdict.new_run()
+    if found is not None:
+        reason, paths = found
+        return subject.make(
+            Action.REPLACE,
+            today,
+            reason,
+            after_unknown={"runs": True},
+            replace_paths=paths,
+            stops=live_run(subject),
+            note=news(subject, run),
+        )
+    return verdict.same_run()
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """What was recorded against what is wanted today, and how the newest run stands."""
+
+    subject: Subject
+    today: dict[str, Any]
+    run: RunRecord
+
+    @cached_property
+    def before(self) -> dict[str, Any]:
+        return self.subject.before
+
+    @cached_property
+    def causes(self) -> list[str]:
+        """Which of ``config``, ``code`` and ``weights`` changed since the newest run."""
+        changed = {
+            "config": _configuration(self.before) != _configuration(self.today),
+            "code": _digest(self.before) != _digest(self.today),
+            "weights": bool(self._moved_pins()),
+        }
+        return [cause for cause, yes in changed.items() if yes]
+
+    def new_run(self) -> tuple[Reason, tuple[Path, ...]] | None:
+        """Why a new run is due and which paths force it, or None."""
+        if self.run.status is RunStatus.LOST or (self.subject.gone and self.run.status.live):
+            return Reason.RUN_LOST, ()
+        if self.run.status is RunStatus.DEPLOY_FAILED:
+            return Reason.DEPLOY_FAILED, ()
+        if self.subject.replace:
+            return Reason.BY_REQUEST, ()
+        return self._changed() or self._interrupted()
+
+    def same_run(self) -> Change:
+        """What remains to be done without a new run: the record of the last one stays, but for labels and priority."""
+        subject, kept = self.subject, dict(self.before)
+        for key in _IN_PLACE:
+            if key in self.today:
+                kept[key] = self.today[key]
+        cause = self.causes[0] if self.causes else None
+        reason = _REASONS[cause] if cause else None
+        note = self._note()
+        if kept != self.before:
+            return subject.make(
+                Action.UPDATE, kept, reason, note=note, outputs_after=subject.outputs
+            )
+        if subject.intent is not None:
+            reason, note = Reason.INTERRUPTED, UNDONE
+            return subject.make(
+                Action.UPDATE, kept, reason, note=note, outputs_after=subject.outputs
+            )
+        return unchanged(subject, kept, reason=reason, note=note)
+
+    def _changed(self) -> tuple[Reason, tuple[Path, ...]] | None:
+        rerun_on = self.subject.lifecycle.rerun_on
+        if "config" in self.causes and "config" in rerun_on:
+            return Reason.CANNOT_UPDATE, self._paths(["config"])
+        if self.causes and self.run.status is RunStatus.FAILED:
+            return Reason.RUN_FAILED, self._paths(self.causes)
+        triggers = [cause for cause in self.causes if cause in rerun_on]
+        return (Reason.BY_TRIGGERS, self._paths(triggers)) if triggers else None
+
+    def _interrupted(self) -> tuple[Reason, tuple[Path, ...]] | None:
+        intent = self.subject.intent
+        if intent and intent.action in _NEW_RUN and attempted(intent, self.today):
+            return Reason.INTERRUPTED, ()
+        return None
+
+    def _note(self) -> str:
+        ended = news(self.subject, self.run)
+        if not self.causes:
+            return ended
+        words = " and ".join(_WORDS[cause] for cause in self.causes)
+        changed = f"{words} changed since run {self.run.number}"
+        return f"{ended}; {changed}" if ended else changed
+
+    def _paths(self, causes: list[str]) -> tuple[Path, ...]:
+        paths: list[Path] = []
+        if "config" in causes:
+            paths += changed_paths(_configuration(self.before), _configuration(self.today))
+        if "code" in causes:
+            paths.append(("code", "digest"))
+        if "weights" in causes:
+            paths += [("weight_pins", address) for address in self._moved_pins()]
+        return tuple(paths)
+
+    def _moved_pins(self) -> list[str]:
+        """Weights whose pin is another one; a pin that nobody could tell has not moved."""
+        before = self.before.get("weight_pins") or {}
+        return [
+            address
+            for address, pin in self.today["weight_pins"].items()
+            if pin is not None and before.get(address) != pin
+        ]
+
+
+def _configuration(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in attributes.items()
+        if key not in NOT_CONFIGURATION and value is not None
+    }
+
+
+def _digest(attributes: dict[str, Any]) -> Any:
+    return (attributes.get("code") or {}).get("digest")
+
+
+def _code(subject: Subject, path: Any, code: CodeTree | None) -> dict[str, Any]:
+    """The code as far as it could be read; what could not be is taken to be as recorded."""
+    if code is not None:
+        return {
+            "path": path,
+            "digest": code.digest,
+            "files": code.files,
+            "bytes": code.bytes,
+        }
+    recorded = subject.before.get("code")
+    return recorded or {"path": path, "digest": None, "files": None, "bytes": None}

@@ -1,0 +1,88 @@
+"""A saved plan: everything that applying it needs of the plan and of its manifest, as JSON text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from trainctl.desired.saved import desired_from_json, desired_to_json
+from trainctl.desired.values import Desired
+from trainctl.errors import TrainctlError
+from trainctl.model.json import digest
+from trainctl.plan.codec import plan_from_json, to_json
+from trainctl.plan.digest import plan_digest
+from trainctl.plan.values import Plan
+
+_MAGIC = "trainctl_plan"
+_MAJOR = 1
+_MINOR = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPlan:
+    """A plan as it was reviewed, and what of its manifest it needs; ``written_by`` is the version that saved it."""
+
+    plan: Plan
+    desired: Desired
+    written_by: str
+
+
+def write_plan(plan: Plan, desired: Desired, version: str) -> str:
+    """The text of a plan file. It names hosts, paths and commands but holds no secret; keep it 0600 all the same."""
+    body = {
+        "plan": to_json(plan),
+        "desired": to_json(desired_to_json(desired, [one.address for one in plan.changes])),
+    }
+    head = {_MAGIC: {"major": _MAJOR, "minor": _MINOR}, "written_by": version}
+    return json.dumps({**head, "checksum": digest(body), **body}, ensure_ascii=False) + "\n"
+
+
+def read_plan(text: str, name: str) -> SavedPlan:
+    """Read a plan file called ``name``. TrainctlError if it is no plan file, a newer one, or damaged."""
+    document = _document(text, name)
+    try:
+        saved = SavedPlan(
+            plan_from_json(document["plan"]),
+            desired_from_json(document["desired"]),
+            document["written_by"],
+        )
+        body = {"plan": document["plan"], "desired": document["desired"]}
+        sound = digest(body) == document["checksum"] and (
+            plan_digest(saved.plan.changes) == saved.plan.digest
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise _damaged(name, "damaged") from problem
+    if not sound:
+        raise _damaged(name, "damaged")
+    return saved
+
+
+def _document(text: str, name: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except ValueError:
+        cut = text.startswith('{"' + _MAGIC)
+        raise (_damaged(name, "cut short") if cut else _foreign(name)) from None
+    if not isinstance(document, dict):
+        raise _foreign(name)
+    form = document.get(_MAGIC)
+    if not isinstance(form, dict) or not isinstance(form.get("major"), int):
+        raise _foreign(name)
+    if form["major"] > _MAJOR:
+        raise TrainctlError(
+            f"{name} was saved by a newer trainctl ({document.get('written_by')})",
+            f"This one reads plan files of version {_MAJOR}. Apply it with the version that saved it.",
+        )
+    return document
+
+
+def _damaged(name: str, how: str) -> TrainctlError:
+    return TrainctlError(f"{name} is {how}", "Make the plan again: trainctl plan --out FILE.")
+
+
+def _foreign(name: str) -> TrainctlError:
+    return TrainctlError(
+        f"{name} is not a plan file",
+        "apply takes the file that trainctl plan --out wrote; to plan and apply in one go, give it none.",
+    )

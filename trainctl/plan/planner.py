@@ -1,0 +1,125 @@
+"""From values to a plan. DESIGN.md beside this file says what must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from trainctl.model.action import Action
+from trainctl.model.address import Address, Kind
+from trainctl.model.diagnostics import Diagnostic
+from trainctl.plan import checks
+from trainctl.plan.cost import hourly_cost
+from trainctl.plan.deliveries import delivery_lines, delivery_problems, starting
+from trainctl.plan.digest import plan_digest
+from trainctl.plan.drift import drifted
+from trainctl.plan.graph import REMOVES, ordered
+from trainctl.plan.interrupted import never_recorded, resumed
+from trainctl.plan.jobs import job_wish, plan_job
+from trainctl.plan.removals import plan_removal
+from trainctl.plan.resources import Wish, plan_resource
+from trainctl.plan.selection import selected
+from trainctl.plan.subject import Subject, subject
+from trainctl.plan.values import Change, DeliveryLine, Inputs, Plan
+from trainctl.plan.weights import pins, weights_lines, wish_of_weights
+
+
+def make_plan(inputs: Inputs) -> Plan:
+    """What has to change so that the world is as desired. Problems are in the plan's diagnostics; nothing is raised."""
+    subjects = [subject(inputs, address) for address in selected(inputs)]
+    changes = _refreshed(subjects) if inputs.options.refresh_only else _decided(inputs, subjects)
+    weights = weights_lines(inputs, changes)
+    deliveries = delivery_lines(inputs, changes, weights)
+    acting = {change.address for change in changes if change.action not in REMOVES}
+    return Plan(
+        lineage=inputs.state.lineage,
+        serial=inputs.state.serial,
+        manifest_digest=inputs.desired.manifest_digest,
+        changes=ordered(changes, inputs.state.resources),
+        drift=tuple(drifted(subjects)),
+        weights=weights,
+        deliveries=deliveries,
+        resolved={
+            address: facts.resolved
+            for address, facts in sorted(inputs.weights.items())
+            if facts.resolved is not None and address in acting
+        },
+        code={
+            job.address: inputs.code[job.address]
+            for job in starting(changes)
+            if job.address in inputs.code
+        },
+        hourly_cost=hourly_cost(inputs, changes),
+        diagnostics=_diagnostics(inputs, subjects, changes, deliveries),
+        options=inputs.options,
+        digest=plan_digest(changes),
+    )
+
+
+def complete(plan: Plan) -> bool:
+    """Whether the world will be as desired once the plan is applied, as far as anyone can know now."""
+    narrowed = plan.options.targets or plan.options.excludes or plan.options.refresh_only
+    return plan.usable and not narrowed
+
+
+def applyable(plan: Plan) -> bool:
+    """Whether there is something to apply and nothing forbids it."""
+    records_drift = plan.options.refresh_only and bool(plan.drift)
+    return plan.usable and (plan.has_changes or records_drift)
+
+
+def _refreshed(subjects: Iterable[Subject]) -> list[Change]:
+    return [
+        replace(one.remove(Action.NOOP), after=one.before, outputs_after=one.outputs)
+        for one in subjects
+        if one.recorded is not None
+    ]
+
+
+def _decided(inputs: Inputs, subjects: Iterable[Subject]) -> list[Change]:
+    found = list(subjects)
+    wishes = {
+        one.address: wish_of_weights(one, inputs.weights.get(one.address))
+        for one in found
+        if one.address.kind is Kind.WEIGHTS and one.resource is not None
+    }
+    known = pins(inputs, wishes)
+    return [
+        resumed(one, change)
+        for one in found
+        if (change := _decide(inputs, one, wishes, known)) is not None
+    ]
+
+
+def _decide(
+    inputs: Inputs, one: Subject, wishes: Mapping[Address, Wish], known: dict[str, object]
+) -> Change | None:
+    if one.resource is None:
+        if one.recorded is not None:
+            return plan_removal(one)
+        return never_recorded(one)
+    if one.address.kind is Kind.JOB:
+        return plan_job(one, job_wish(one, inputs.code.get(one.address), known))
+    wish = wishes.get(one.address) or Wish(one.wanted({}))
+    return plan_resource(one, wish)
+
+
+def _diagnostics(
+    inputs: Inputs,
+    subjects: list[Subject],
+    changes: list[Change],
+    deliveries: tuple[DeliveryLine, ...],
+) -> tuple[Diagnostic, ...]:
+    """Each once: what came with the inputs, then what planning found."""
+    by_address = {change.address: change for change in changes}
+    planned = [one for one in subjects if one.address in by_address]
+    found: list[Diagnostic] = [*inputs.desired.warnings, *inputs.diagnostics]
+    found += checks.unknown_addresses(inputs)
+    found += checks.unseen(planned)
+    if not inputs.options.refresh_only:
+        found += checks.protected(inputs, changes)
+        found += checks.displaced(inputs, changes)
+        found += checks.sources(inputs, changes)
+        found += checks.failed_runs(planned, by_address)
+        found += delivery_problems(inputs, changes, deliveries)
+    return tuple(dict.fromkeys(found))

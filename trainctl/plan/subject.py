@@ -1,0 +1,133 @@
+"""Everything that is known of one address, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trainctl.ledger.state import Intent, Recorded
+from trainctl.model.action import Action, Reason
+from trainctl.model.address import Address, Kind
+from trainctl.model.resource import Lifecycle, Resource
+from trainctl.model.run import RunRecord
+from trainctl.plan.diff import keep, plain
+from trainctl.plan.values import Change, Inputs, Observation
+from trainctl.spi.provider import Presence
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One address: wanted (``resource``), recorded, observed, interrupted (``intent``), asked for (``replace``).
+
+    ``attempts`` are all that may have left something: the interrupted one, then those that failed, the newest first.
+    ``destroying`` tells a resource that goes with everything from one whose block is gone.
+    """
+
+    address: Address
+    resource: Resource | None
+    recorded: Recorded | None
+    observed: Observation | None
+    intent: Intent | None
+    lifecycle: Lifecycle
+    seen: int
+    attempts: tuple[Intent, ...] = ()
+    replace: bool = False
+    destroying: bool = False
+
+    @property
+    def gone(self) -> bool:
+        """Whether a look found that the recorded resource isn't there any more."""
+        return self.observed is not None and self.observed.presence is Presence.GONE
+
+    @property
+    def outputs(self) -> dict[str, Any]:
+        """The recorded outputs, as observed where something was."""
+        recorded = self.recorded.outputs if self.recorded else {}
+        return {**recorded, **(self.observed.outputs if self.observed else {})}
+
+    @property
+    def newest_run(self) -> RunRecord | None:
+        """Of a job, its newest run as last seen."""
+        runs = self.outputs.get("runs")
+        return RunRecord.from_json(runs[-1]) if runs else None
+
+    @property
+    def before(self) -> dict[str, Any]:
+        """The recorded attributes."""
+        return dict(plain(self.recorded.attributes)) if self.recorded else {}
+
+    def wanted(self, added: dict[str, Any]) -> dict[str, Any]:
+        """The desired attributes with what planning adds, and recorded values where changes are to be ignored."""
+        attributes = plain(self.resource.attributes) if self.resource else {}
+        return keep(self.before, {**attributes, **added}, self.lifecycle.ignore_changes)
+
+    def make(
+        self, action: Action, after: dict[str, Any], reason: Reason | None = None, **more: Any
+    ) -> Change:
+        """A change of something that is wanted; of a creation there is no before."""
+        assert self.resource is not None  # noqa: S101  (callers look first)
+        created = action is Action.CREATE
+        return Change(
+            address=self.address,
+            action=action,
+            provider=self.resource.provider,
+            reason=reason,
+            before=None if created else self.before,
+            after=after,
+            depends_on=self.resource.depends_on,
+            lifecycle=self.lifecycle,
+            seen=self.seen,
+            outputs={} if created else self.outputs,
+            **more,
+        )
+
+    def remove(self, action: Action, reason: Reason | None = None, **more: Any) -> Change:
+        """A change that takes a recorded resource away."""
+        assert self.recorded is not None  # noqa: S101  (callers look first)
+        return Change(
+            address=self.address,
+            action=action,
+            provider=self.recorded.provider,
+            reason=reason,
+            before=self.before,
+            depends_on=self.recorded.depends_on,
+            lifecycle=self.lifecycle,
+            seen=self.seen,
+            outputs=self.outputs,
+            **more,
+        )
+
+
+def subject(inputs: Inputs, address: Address) -> Subject:
+    """What the inputs say about an address."""
+    options, state = inputs.options, inputs.state
+    declared = inputs.desired.resources.get(address)
+    recorded = state.resources.get(address)
+    intent = state.open_intents.get(address)
+    own = declared.lifecycle if declared else recorded.lifecycle if recorded else Lifecycle()
+    return Subject(
+        address=address,
+        resource=None if options.destroy else declared,
+        recorded=recorded,
+        observed=_observed(inputs, address),
+        intent=intent,
+        lifecycle=own,
+        seen=state.versions.get(address, 0),
+        attempts=(*([intent] if intent else ()), *reversed(state.unfinished.get(address, ()))),
+        replace=address in options.replace or address in options.run,
+        destroying=options.destroy,
+    )
+
+
+def _observed(inputs: Inputs, address: Address) -> Observation | None:
+    """What a look found; a job that can't be asked about is gone where its only machine is."""
+    found = inputs.observed.get(address)
+    recorded = inputs.state.resources.get(address)
+    if found is None or recorded is None or found.presence is not Presence.UNREACHABLE:
+        return found
+    cluster = Address(Kind.CLUSTER, str(recorded.attributes.get("cluster")))
+    seen, machine = inputs.observed.get(cluster), inputs.state.resources.get(cluster)
+    only_one = machine is not None and len(machine.outputs.get("nodes") or ()) == 1
+    if seen is not None and seen.presence is Presence.GONE and only_one:
+        return replace(found, presence=Presence.GONE)
+    return found

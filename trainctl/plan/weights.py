@@ -1,0 +1,90 @@
+"""What is known of each source before a byte of it moves: from resolving it, else from the record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from trainctl.model.action import Action
+from trainctl.model.address import Address, Kind
+from trainctl.plan.graph import REMOVES
+from trainctl.plan.resources import PLANNED_OF_WEIGHTS, Wish
+from trainctl.plan.subject import Subject
+from trainctl.plan.values import Change, Inputs, TierFacts, WeightsFacts, WeightsLine
+
+_NAMES = sorted(PLANNED_OF_WEIGHTS)
+_SELECTION = ("source", "allow_patterns", "ignore_patterns")
+
+
+def wish_of_weights(subject: Subject, facts: WeightsFacts | None) -> Wish:
+    """The attributes with revision, pin, files and bytes; those are unknown where nobody could tell them."""
+    resolved = facts.resolved if facts else None
+    if resolved is not None:
+        added: dict[str, Any] = {
+            "revision": resolved.revision,
+            "pin": resolved.pin,
+            "files": len(resolved.files),
+            "bytes": resolved.size,
+        }
+        listing = {"listing": facts.listing} if facts and facts.listing else {}
+        return Wish(subject.wanted(added), known_outputs=listing)
+    before, wanted = subject.before, subject.wanted({})
+    if subject.recorded and all(before.get(key) == wanted.get(key) for key in _SELECTION):
+        return Wish(subject.wanted({name: before.get(name) for name in _NAMES}))
+    return Wish(subject.wanted(dict.fromkeys(_NAMES)), unknown=dict.fromkeys(_NAMES, True))
+
+
+def pins(inputs: Inputs, wishes: Mapping[Address, Wish]) -> dict[str, Any]:
+    """The pin of every weights as it will be, by address as text; what this plan leaves alone keeps its recorded one."""
+    found = {
+        str(address): recorded.attributes.get("pin")
+        for address, recorded in inputs.state.resources.items()
+        if address.kind is Kind.WEIGHTS
+    }
+    return {**found, **{str(address): wish.after["pin"] for address, wish in wishes.items()}}
+
+
+def weights_lines(inputs: Inputs, changes: Iterable[Change]) -> tuple[WeightsLine, ...]:
+    """A row for each weights that stays or comes, by address."""
+    kept = [
+        change
+        for change in changes
+        if change.address.kind is Kind.WEIGHTS and change.action not in REMOVES
+    ]
+    return tuple(
+        _line(change, inputs.weights.get(change.address))
+        for change in sorted(kept, key=lambda change: change.address)
+    )
+
+
+def tiers_of(line: WeightsLine) -> TierFacts | None:
+    """Where the bytes are for a node that has none of them and could not be asked."""
+    if line.bytes is None or line.bytes_mirrored is None:
+        return None
+    return TierFacts(mirror=line.bytes_mirrored, upstream=line.bytes - line.bytes_mirrored)
+
+
+def _line(change: Change, facts: WeightsFacts | None) -> WeightsLine:
+    after = change.after or {}
+    size = after.get("bytes")
+    mirrored = _mirrored(change, facts, size)
+    return WeightsLine(
+        address=change.address,
+        source=str(after.get("source", "")),
+        revision=after.get("revision"),
+        pin=after.get("pin"),
+        files=after.get("files"),
+        bytes=size,
+        bytes_mirrored=mirrored,
+        bytes_upstream=None if size is None or mirrored is None else size - mirrored,
+        listing=change.outputs_after.get("listing"),
+    )
+
+
+def _mirrored(change: Change, facts: WeightsFacts | None, size: int | None) -> int | None:
+    if size is None:
+        return None
+    if facts is not None and facts.resolved is not None:
+        return min(facts.mirrored, size)
+    # Nobody looked: what is recorded and stays as it is was mirrored, of the rest nothing is known to be.
+    return size if change.action is Action.NOOP else 0

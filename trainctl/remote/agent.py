@@ -1,0 +1,142 @@
+"""Calling the node program through a transport. The protocol is in trainctl/DESIGN.md, "The node program"."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import PurePosixPath
+from typing import Any
+
+from trainctl.errors import NodeError, StorageError
+from trainctl.remote import bootstrap
+from trainctl.remote.answers import Answers, OnEvent, crashed, error_from, readable
+from trainctl.remote.archive import node_archive
+from trainctl.spi.provider import Node
+from trainctl.spi.transport import Output, Transport
+
+_SILENCE_SECONDS = 900.0
+_PIECE = 2**18
+
+
+class NodeAgent:
+    """The node program of one node; safe to use from many threads if its transport is.
+
+    Errors are those the program reports (StorageError, Busy, SourceWrong, NodeError), NodeError for one that
+    crashed, and NodeUnreachable from the transport. ``timeout`` is in seconds of silence.
+    A ``visiting`` agent installs nothing: the program travels with each call, so that a node can be looked at
+    before it is anybody's.
+    """
+
+    def __init__(self, node: Node, transport: Transport, *, visiting: bool = False) -> None:
+        self._node = node
+        self._transport = transport
+        self._archive = node_archive()
+        self._path = str(PurePosixPath(node.root) / "agent" / f"{self._archive.sha256}.pyz")
+        self._seen = False
+        self._visiting = visiting
+
+    def call(
+        self,
+        verb: str,
+        request: Mapping[str, Any],
+        *,
+        payload: Iterable[bytes] = (),
+        on_event: OnEvent | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
+        """One verb; its result. ``payload`` may be an iterator that can be read only once."""
+        if payload != () and not self._seen:
+            self._run("cache_query", {"root": self._node.root}, (), None, timeout)
+        answers = Answers(self._node.id, on_event)
+        output = self._run(verb, request, payload, answers.feed, timeout)
+        if answers.error is not None:
+            raise answers.error
+        if output.exit_code != 0 or answers.result is None:
+            raise crashed(self._node.id, output.exit_code, output.stderr)
+        return answers.result
+
+    def read(
+        self, verb: str, request: Mapping[str, Any], on_bytes: Callable[[bytes], None]
+    ) -> None:
+        """One ``read_`` verb: raw bytes, handed over as they arrive. An error may come after some of them."""
+        output = self._run(verb, request, (), on_bytes, None)
+        if output.exit_code != 0:
+            raise self._raw_error(output)
+
+    def _run(
+        self,
+        verb: str,
+        request: Mapping[str, Any],
+        payload: Iterable[bytes],
+        on_stdout: Callable[[bytes], None] | None,
+        timeout: float | None,
+    ) -> Output:
+        """Run the verb, after installing the program if it is missing there."""
+        if self._visiting:
+            return self._visit(verb, request, on_stdout, timeout)
+        argv = (*self._python(bootstrap.RUN), verb)
+        for attempt in range(2):
+            output = self._transport.run(
+                argv,
+                stdin=_input(request, payload),
+                on_stdout=on_stdout,
+                timeout=timeout or _SILENCE_SECONDS,
+            )
+            if output.exit_code != bootstrap.MISSING:
+                self._seen = True
+                return output
+            if attempt == 0:
+                self._install()
+        raise NodeError(
+            f"the node program on {self._node.id} is not the one that was installed",
+            f"Something changes {self._path}.",
+        )
+
+    def _visit(
+        self,
+        verb: str,
+        request: Mapping[str, Any],
+        on_stdout: Callable[[bytes], None] | None,
+        timeout: float | None,
+    ) -> Output:
+        data = self._archive.data
+        argv = (
+            self._node.python,
+            "-I",
+            "-c",
+            bootstrap.VISIT,
+            str(len(data)),
+            self._archive.sha256,
+            verb,
+        )
+        stdin = chain((data,), _input(request, ()))
+        return self._transport.run(
+            argv, stdin=stdin, on_stdout=on_stdout, timeout=timeout or _SILENCE_SECONDS
+        )
+
+    def _install(self) -> None:
+        data = self._archive.data
+        pieces = (data[start : start + _PIECE] for start in range(0, len(data), _PIECE))
+        output = self._transport.run(
+            self._python(bootstrap.INSTALL), stdin=pieces, timeout=_SILENCE_SECONDS
+        )
+        if output.exit_code != 0:
+            raise StorageError(
+                f"the node program can't be installed on {self._node.id}", readable(output.stderr)
+            )
+
+    def _python(self, program: str) -> tuple[str, ...]:
+        return (self._node.python, "-I", "-c", program, self._path, self._archive.sha256)
+
+    def _raw_error(self, output: Output) -> Exception:
+        lines = output.stderr.splitlines() or [b""]
+        try:
+            return error_from(self._node.id, json.loads(lines[-1])["error"])
+        except (ValueError, KeyError, TypeError):
+            return crashed(self._node.id, output.exit_code, output.stderr)
+
+
+def _input(request: Mapping[str, Any], payload: Iterable[bytes]) -> Iterator[bytes]:
+    yield json.dumps(request).encode() + b"\n"
+    yield from payload

@@ -1,0 +1,83 @@
+"""What a node program says, line by line, and its errors as ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trainctl.errors import (
+    Busy,
+    NodeError,
+    SourceWrong,
+    StorageError,
+    TrainctlError,
+)
+
+OnEvent = Callable[[Mapping[str, Any]], None]
+_KINDS: Mapping[str, type[TrainctlError]] = {
+    "storage": StorageError,
+    "busy": Busy,
+    "fenced": Busy,
+    "wrong": SourceWrong,
+}
+_LONGEST_LINE = 64 * 2**20
+_LAST_LINES = 12
+
+
+class Answers:
+    """Takes the node program's standard output in pieces; ``result`` is there when the call has ended."""
+
+    def __init__(self, node: str, on_event: OnEvent | None) -> None:
+        self._node = node
+        self._on_event = on_event
+        self._rest = b""
+        self.result: dict[str, Any] | None = None
+        self.error: TrainctlError | None = None
+
+    def feed(self, data: bytes) -> None:
+        """Take the next piece. NodeError if it is nothing that a node program says."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > _LONGEST_LINE:
+            raise NodeError(f"node {self._node} answers with a line that doesn't end")
+        for line in lines:
+            self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            message = json.loads(line)
+        except ValueError:
+            raise NodeError(
+                f"node {self._node} answers with something else than the node program would",
+                readable(line),
+            ) from None
+        if "event" in message:
+            if self._on_event is not None:
+                self._on_event(message["event"])
+        elif "result" in message:
+            self.result = message["result"]
+        elif "error" in message:
+            self.error = error_from(self._node, message["error"])
+
+
+def error_from(node: str, value: Mapping[str, Any]) -> TrainctlError:
+    """The error that the node program reported, as ours."""
+    kind = _KINDS.get(str(value.get("kind")), NodeError)
+    summary = readable(str(value.get("summary", "failed")).encode())
+    return kind(f"node {node}: {summary}", readable(str(value.get("detail", "")).encode()))
+
+
+def crashed(node: str, exit_code: int, stderr: bytes) -> NodeError:
+    """A node program that ended without an answer; the detail is the end of what it said."""
+    how = f"exit code {exit_code}" if exit_code >= 0 else f"signal {-exit_code}"
+    return NodeError(f"the node program on {node} ended with {how}", readable(stderr))
+
+
+def readable(text: bytes) -> str:
+    """The last lines of a foreign text, with nothing in it that moves a cursor."""
+    lines = text.decode(errors="replace").splitlines()[-_LAST_LINES:]
+    return "\n".join("".join(_escaped(character) for character in line) for line in lines)
+
+
+def _escaped(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()

@@ -1,0 +1,69 @@
+"""Talking to nodes: one agent a node, kept open for as long as the command runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+from trainctl.ledger.state import Recorded
+from trainctl.remote.agent import NodeAgent
+from trainctl.spi.provider import Node, Provider
+from trainctl.spi.transport import Transport
+
+Providers = Callable[[str], Provider]
+"""A provider by name; the same object every time."""
+
+
+class Agents:
+    """Opens each node's transport once and closes them all at the end; safe to use from many threads."""
+
+    def __init__(self, providers: Providers) -> None:
+        self._providers = providers
+        self._lock = threading.RLock()
+        self._agents: dict[str, NodeAgent] = {}
+        self._transports: dict[str, Transport] = {}
+
+    def __enter__(self) -> Agents:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._lock:
+            for transport in self._transports.values():
+                transport.close()
+            self._transports.clear()
+            self._agents.clear()
+
+    def of(self, provider: str, node: Node) -> NodeAgent:
+        """The agent of a node."""
+        with self._lock:
+            if node.id not in self._agents:
+                self._agents[node.id] = NodeAgent(node, self._transport(provider, node))
+            return self._agents[node.id]
+
+    def to_look(self, provider: str, node: Node) -> NodeAgent:
+        """An agent for looking: of a node that nobody has made yet one that leaves nothing behind."""
+        if node.key:
+            return self.of(provider, node)
+        return NodeAgent(node, self._transport(provider, node), visiting=True)
+
+    def _transport(self, provider: str, node: Node) -> Transport:
+        with self._lock:
+            if node.id not in self._transports:
+                self._transports[node.id] = self._providers(provider).transport(node)
+            return self._transports[node.id]
+
+
+def nodes_of(cluster: Recorded) -> tuple[Node, ...]:
+    """The nodes that a recorded cluster has, in rank order."""
+    return tuple(Node.from_json(node) for node in cluster.outputs.get("nodes", ()))
+
+
+def node_named(cluster: Recorded, node_id: str) -> Node | None:
+    """The node of a cluster by its id, ``cluster/name``."""
+    return next((node for node in nodes_of(cluster) if node.id == node_id), None)

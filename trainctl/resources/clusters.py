@@ -1,0 +1,86 @@
+"""Clusters: their nodes are made and removed through the provider, and looked at before anything relies on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainctl.apply.step import Lookup, Step
+from trainctl.errors import NodeError
+from trainctl.ledger.state import Intent, Recorded
+from trainctl.plan.values import Observation
+from trainctl.resources.agents import Agents, Providers, nodes_of
+from trainctl.spi.provider import Cluster, Node, Presence
+
+_WORST = (Presence.PRESENT, Presence.UNREADABLE, Presence.UNREACHABLE, Presence.GONE)
+
+
+class ClusterHandler:
+    """Gives a cluster the nodes that its section asks for."""
+
+    def __init__(self, providers: Providers, agents: Agents, lineage: str) -> None:
+        self._providers = providers
+        self._agents = agents
+        self._lineage = lineage
+
+    def carry_out(self, step: Step) -> Mapping[str, Any]:
+        """Make the nodes that are missing, remove those that are not asked for any more."""
+        name = str(step.attributes["provider"])
+        provider = self._providers(name)
+        cluster = section(step.address.name, step.attributes)
+        nodes = [
+            provider.create(cluster, node.name, f"{step.key}/{node.name}")
+            for node in provider.plan(cluster)
+        ]
+        for node in nodes:
+            self._agents.of(name, node).call(
+                "facts", {"root": node.root, "data": node.data, "mounts": []}
+            )
+        wanted = {node.name for node in nodes}
+        for node in nodes_of(step.recorded) if step.recorded else ():
+            if node.name not in wanted:
+                self._remove(name, node)
+        return {"nodes": [node.to_json() for node in nodes]}
+
+    def delete(self, step: Step) -> None:
+        """Leave the nodes as they were found: nothing of this state stays, and nobody else's things go."""
+        if step.recorded is not None:
+            for node in nodes_of(step.recorded):
+                self._remove(step.recorded.provider, node)
+
+    def abandon(self, intent: Intent, lookup: Lookup) -> None:
+        """Nodes that an interrupted creation made are found again under the same names."""
+
+    def read(self, recorded: Recorded, lookup: Lookup) -> Observation:
+        """The worst of what its nodes say."""
+        provider = self._providers(recorded.provider)
+        found = {node.id: provider.read(node) for node in nodes_of(recorded)}
+        worst = max(found.values(), key=_WORST.index, default=Presence.PRESENT)
+        return Observation(
+            worst,
+            detail=", ".join(
+                sorted(node for node, one in found.items() if one is not Presence.PRESENT)
+            ),
+        )
+
+    def _remove(self, provider_name: str, node: Node) -> None:
+        provider = self._providers(provider_name)
+        presence = provider.read(node)
+        if presence is Presence.GONE:
+            return
+        if presence is not Presence.PRESENT:
+            raise NodeError(
+                f"node {node.id} is {presence}",
+                "Nothing was removed. Try again when it can be reached.",
+            )
+        left = self._agents.of(provider_name, node).call(
+            "forget", {"root": node.root, "lineage": self._lineage}
+        )
+        if left["empty"]:
+            provider.delete(node)
+
+
+def section(name: str, attributes: Mapping[str, Any]) -> Cluster:
+    """The provider's view of a cluster's attributes: what is not ours."""
+    ours = {"provider", "cache", "price_per_hour"}
+    return Cluster(name, {key: value for key, value in attributes.items() if key not in ours})

@@ -1,0 +1,16 @@
+"""Whose resources these are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The manifest's directory, the state's lineage and, for people, who applies and for which project."""
+
+    directory: Path
+    lineage: str
+    owner: str
+    project: str

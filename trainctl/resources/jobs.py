@@ -1,0 +1,227 @@
+"""Jobs: each creation or replacement is one run, delivered to its node and started there exactly once."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trainctl.apply.step import Lookup, Step, StepFailed
+from trainctl.errors import Interrupted, NodeUnreachable, StalePlan, StorageError, TrainctlError
+from trainctl.jobs.code import archive, scan
+from trainctl.jobs.environment import RunPlaces, places, secret_environment
+from trainctl.jobs.secrets import Secrets
+from trainctl.ledger.state import Intent, Recorded
+from trainctl.model.action import Action
+from trainctl.model.address import Address, Kind
+from trainctl.model.run import RankRecord, RunRecord, RunStatus, run_id
+from trainctl.plan.values import Observation
+from trainctl.remote.agent import NodeAgent
+from trainctl.resources.agents import Agents, nodes_of
+from trainctl.resources.home import Home
+from trainctl.resources.run_control import STOP_GRACE_SECONDS, RunControl
+from trainctl.resources.runs import specification, with_status
+from trainctl.spi.provider import Node, Presence
+from trainctl.weights.mirror.directory import DirectoryMirror
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """One rank on its node."""
+
+    node: Node
+    agent: NodeAgent
+    where: RunPlaces
+
+
+class JobHandler:
+    """Runs jobs."""
+
+    def __init__(
+        self,
+        agents: Agents,
+        mirror: DirectoryMirror,
+        secrets: Secrets,
+        home: Home,
+        *,
+        delete_checkpoints: bool = False,
+    ) -> None:
+        self._agents = agents
+        self._mirror = mirror
+        self._secrets = secrets
+        self._home = home
+        self._delete_checkpoints = delete_checkpoints
+
+    def carry_out(self, step: Step) -> Mapping[str, Any]:
+        """One new run; for an update the record alone. A run that could not be deployed is recorded as such."""
+        earlier = runs_of(step.recorded)
+        if step.action is Action.UPDATE:
+            return _outputs(*earlier)
+        if earlier and earlier[-1].status.live:
+            earlier = (*earlier[:-1], RunControl(self._agents, step.lookup).stop(earlier[-1]))
+        run = RunRecord(run_id(step.key), len(earlier) + 1, step.key, created_at=time.time())
+        try:
+            return _outputs(*earlier, self._deploy(step, run))
+        except (NodeUnreachable, Interrupted):
+            raise  # nobody knows whether it was started: the intent stays open, and the next apply finds out
+        except TrainctlError as error:
+            failed = replace(
+                run, status=RunStatus.DEPLOY_FAILED, error=error.summary, ended_at=time.time()
+            )
+            raise StepFailed(error, _outputs(*earlier, failed)) from error
+
+    def delete(self, step: Step) -> None:
+        """Stop what runs and remove every run's directory. Checkpoints stay, unless the user said otherwise."""
+        control = RunControl(self._agents, step.lookup)
+        for run in runs_of(step.recorded):
+            if run.status.live:
+                control.stop(run)
+            control.remove(run)
+            if self._delete_checkpoints:
+                control.remove_checkpoints(step.address, str(step.attributes["project"]), run)
+
+    def abandon(self, intent: Intent, lookup: Lookup) -> None:
+        """Stop and remove the run that an interrupted attempt may have started."""
+        cluster = lookup(Address(Kind.CLUSTER, str(intent.inputs.get("cluster"))))
+        if cluster is None:
+            return
+        for node in nodes_of(cluster):
+            agent = self._agents.of(cluster.provider, node)
+            agent.call(
+                "stop", {"root": node.root, "key": intent.key, "grace_seconds": STOP_GRACE_SECONDS}
+            )
+            agent.call("remove", {"root": node.root, "key": intent.key})
+
+    def read(self, recorded: Recorded, lookup: Lookup) -> Observation:
+        """The newest run as its nodes tell it; nobody is asked about a run that has ended."""
+        runs = runs_of(recorded)
+        if not runs or not runs[-1].status.live:
+            return Observation(Presence.PRESENT)
+        try:
+            now = RunControl(self._agents, lookup).status(runs[-1])
+        except NodeUnreachable as error:
+            return Observation(Presence.UNREACHABLE, detail=error.summary)
+        return Observation(Presence.PRESENT, {"run": now.to_json()})
+
+    def _deploy(self, step: Step, run: RunRecord) -> RunRecord:
+        """Deliver weights and code to the rank's node and start it; the record of the run that then runs."""
+        rank = self._place(step, run)
+        listings = {str(address): self._listing(step, address) for address in _weights(step)}
+        began = time.monotonic()
+        moved = sum(
+            self._deliver(step, rank, address, listing) for address, listing in listings.items()
+        )
+        self._ship_code(step, rank)
+        run = replace(
+            run,
+            delivered=moved,
+            ranks=(RankRecord(0, rank.node.id, RunStatus.DEPLOYING),),
+            phases={
+                "mirroring": max(
+                    (step.seconds_of(Address.parse(address)) for address in listings), default=0.0
+                ),
+                "provisioning": step.seconds_of(
+                    Address(Kind.CLUSTER, str(step.attributes["cluster"]))
+                ),
+                "delivering": round(time.monotonic() - began, 3),
+            },
+        )
+        step.stop_if_cancelled()
+        return self._start(step, rank, run, listings)
+
+    def _place(self, step: Step, run: RunRecord) -> _Rank:
+        cluster = step.needed(Address(Kind.CLUSTER, str(step.attributes["cluster"])))
+        node = nodes_of(cluster)[0]
+        project = str(step.attributes["project"])
+        caches = (step.lookup(address) for address in step.depends_on if address.kind is Kind.CACHE)
+        directory = next((cache.outputs["directory"] for cache in caches if cache), None)
+        where = places(node, step.address, project, run, 0, directory)
+        return _Rank(node, self._agents.of(cluster.provider, node), where)
+
+    def _listing(self, step: Step, address: Address) -> str:
+        listing = step.needed(address).outputs.get("listing")
+        if not listing:
+            raise TrainctlError(
+                f"{address} is not mirrored yet", f"Apply it first: --target {address}."
+            )
+        return str(listing)
+
+    def _deliver(self, step: Step, rank: _Rank, address: str, listing: str) -> int:
+        """Have one listing on the node; the bytes that had to move there."""
+
+        def on_event(event: Mapping[str, Any]) -> None:
+            step.progress(f"delivering {address}", int(event["done"]), int(event["total"]))
+
+        step.stop_if_cancelled()
+        request = {
+            "root": rank.node.root,
+            "lineage": self._home.lineage,
+            "owner": self._home.owner,
+            "lease": step.key,
+            "source": str(step.needed(Address.parse(address)).attributes["source"]),
+            "listing": self._document(listing),
+            "origin": {"type": "directory", "path": str(self._mirror.root)},
+        }
+        return int(rank.agent.call("deliver", request, on_event=on_event)["bytes_origin"])
+
+    def _document(self, listing_id: str) -> Mapping[str, Any]:
+        listing = self._mirror.load_listing(listing_id)
+        if listing is None:
+            raise StorageError(
+                f"the mirror has lost listing {listing_id[:12]}",
+                "Plan and apply again to mirror it.",
+            )
+        document: Mapping[str, Any] = json.loads(listing.to_bytes())
+        return document
+
+    def _ship_code(self, step: Step, rank: _Rank) -> None:
+        planned = step.attributes["code"]
+        request = {"root": rank.node.root, "digest": planned["digest"]}
+        if rank.agent.call("has_code", request)["present"]:
+            return
+        code = scan(self._home.directory, planned["path"], self._secrets.files())
+        if code.tree.digest != planned["digest"]:
+            raise StalePlan(
+                "the code changed after it was planned", "Plan again.", address=str(step.address)
+            )
+        rank.agent.call("put_code", request, payload=archive(code))
+
+    def _start(
+        self, step: Step, rank: _Rank, run: RunRecord, listings: Mapping[str, str]
+    ) -> RunRecord:
+        spec = specification(
+            step.address,
+            step.attributes,
+            run,
+            rank.where,
+            self._home.lineage,
+            listings,
+            gpus=rank.node.gpus,
+        )
+        names = set(secret_environment(step.attributes).values())
+        request = {
+            "root": rank.node.root,
+            "data": rank.node.data,
+            "run": spec,
+            "secrets": {name: self._secrets.value(name) for name in sorted(names)},
+        }
+        return with_status(run, [rank.agent.call("start", request)])
+
+
+def runs_of(recorded: Recorded | None) -> tuple[RunRecord, ...]:
+    """The runs of a recorded job, the newest last."""
+    return (
+        tuple(RunRecord.from_json(run) for run in recorded.outputs.get("runs", ()))
+        if recorded
+        else ()
+    )
+
+
+def _outputs(*runs: RunRecord) -> dict[str, Any]:
+    return {"runs": [run.to_json() for run in runs]}
+
+
+def _weights(step: Step) -> list[Address]:
+    return [Address.parse(weights["address"]) for weights in step.attributes["weights"]]

@@ -1,0 +1,58 @@
+"""Every kind's handler, made from the ports they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from trainctl.apply.step import Handler, Lookup
+from trainctl.jobs.secrets import Secrets
+from trainctl.ledger.state import Recorded
+from trainctl.model.address import Kind
+from trainctl.plan.values import Observation
+from trainctl.resources.agents import Agents, Providers
+from trainctl.resources.caches import CacheHandler
+from trainctl.resources.clusters import ClusterHandler
+from trainctl.resources.home import Home
+from trainctl.resources.jobs import JobHandler
+from trainctl.resources.projects import ProjectHandler
+from trainctl.resources.weights import WeightsHandler
+from trainctl.weights.mirror.directory import DirectoryMirror
+
+
+class Resource(Handler, Protocol):
+    """A handler that can also look."""
+
+    def read(self, recorded: Recorded, lookup: Lookup) -> Observation:
+        """What is there of a recorded resource. NodeUnreachable where nobody could tell."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What handlers reach the world through."""
+
+    providers: Providers
+    agents: Agents
+    mirror: DirectoryMirror
+    secrets: Secrets
+    home: Home
+    delete_checkpoints: bool = False
+
+
+def handlers(ports: Ports) -> Mapping[Kind, Resource]:
+    """A handler for each kind."""
+    return {
+        Kind.PROJECT: ProjectHandler(),
+        Kind.CLUSTER: ClusterHandler(ports.providers, ports.agents, ports.home.lineage),
+        Kind.WEIGHTS: WeightsHandler(ports.mirror, ports.secrets, ports.home),
+        Kind.CACHE: CacheHandler(ports.agents, ports.home.lineage),
+        Kind.JOB: JobHandler(
+            ports.agents,
+            ports.mirror,
+            ports.secrets,
+            ports.home,
+            delete_checkpoints=ports.delete_checkpoints,
+        ),
+    }

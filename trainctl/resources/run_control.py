@@ -1,0 +1,120 @@
+"""Asking nodes about runs that exist, and telling them what to do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from trainctl.errors import NodeError
+from trainctl.jobs.environment import checkpoint_directory
+from trainctl.ledger.state import Recorded
+from trainctl.model.address import Address, Kind
+from trainctl.model.run import RunRecord
+from trainctl.remote.agent import NodeAgent
+from trainctl.resources.agents import Agents, node_named
+from trainctl.resources.runs import with_status
+from trainctl.spi.provider import Node
+
+STOP_GRACE_SECONDS = 30.0
+"""How long a job may take to end by itself once it was asked to."""
+
+Answer = Mapping[str, Any]
+
+
+class RunControl:
+    """Reaches the nodes of a run through the records of their clusters."""
+
+    def __init__(self, agents: Agents, lookup: Callable[[Address], Recorded | None]) -> None:
+        self._agents = agents
+        self._lookup = lookup
+
+    def status(self, run: RunRecord) -> RunRecord:
+        """The run's record as its nodes tell it now; LOST where a node knows nothing of a live run."""
+
+        def ask(agent: NodeAgent, node: Node) -> Answer | None:
+            runs: Mapping[str, Answer | None] = agent.call(
+                "status", {"root": node.root, "keys": [run.key]}
+            )["runs"]
+            return runs.get(run.key)
+
+        return with_status(run, self._each(run, ask))
+
+    def stop(self, run: RunRecord, grace_seconds: float = STOP_GRACE_SECONDS) -> RunRecord:
+        """End the run: its processes are asked, and after the grace made to."""
+        request = {"key": run.key, "grace_seconds": grace_seconds}
+
+        def ask(agent: NodeAgent, node: Node) -> Answer | None:
+            return agent.call("stop", {"root": node.root, **request})
+
+        return with_status(run, self._each(run, ask))
+
+    def remove(self, run: RunRecord) -> None:
+        """Remove what the run left on its nodes, but for its checkpoints."""
+        self._each(
+            run, lambda agent, node: agent.call("remove", {"root": node.root, "key": run.key})
+        )
+
+    def read_log(
+        self, run: RunRecord, rank: int, offset: int, on_bytes: Callable[[bytes], None]
+    ) -> None:
+        """Hand over one rank's log from the offset on, to its present end."""
+        agent, node = self._of_rank(run, rank)
+        agent.read(
+            "read_log",
+            {"root": node.root, "key": run.key, "rank": rank, "offset": offset},
+            on_bytes,
+        )
+
+    def checkpoints(self, address: Address, project: str, run: RunRecord) -> list[dict[str, Any]]:
+        """The checkpoints of a run, of all its ranks, each with its ``node`` and the run's ``directory`` there."""
+        found: list[dict[str, Any]] = []
+        for rank in run.ranks:
+            agent, node = self._of_rank(run, rank.rank)
+            directory = str(checkpoint_directory(node, address, project, run))
+            rows = agent.call("checkpoints", {"directory": directory})["checkpoints"]
+            found += [
+                {**row, "node": node.id, "directory": directory}
+                for row in rows
+                if row["rank"] == rank.rank
+            ]
+        return found
+
+    def read_checkpoint(
+        self,
+        address: Address,
+        project: str,
+        run: RunRecord,
+        rank: int,
+        name: str,
+        on_bytes: Callable[[bytes], None],
+    ) -> None:
+        """Hand over one checkpoint of one rank as a tar."""
+        agent, node = self._of_rank(run, rank)
+        directory = str(checkpoint_directory(node, address, project, run) / f"rank-{rank}")
+        agent.read("read_checkpoint", {"directory": directory, "name": name}, on_bytes)
+
+    def remove_checkpoints(self, address: Address, project: str, run: RunRecord) -> None:
+        """Delete the checkpoints of a run, of all its ranks."""
+
+        def ask(agent: NodeAgent, node: Node) -> Answer | None:
+            directory = str(checkpoint_directory(node, address, project, run))
+            return agent.call("remove_checkpoints", {"data": node.data, "directory": directory})
+
+        self._each(run, ask)
+
+    def _each(
+        self, run: RunRecord, ask: Callable[[NodeAgent, Node], Answer | None]
+    ) -> Sequence[Answer | None]:
+        return [ask(*self._of_rank(run, rank.rank)) for rank in run.ranks]
+
+    def _of_rank(self, run: RunRecord, rank: int) -> tuple[NodeAgent, Node]:
+        node_id = next((one.node for one in run.ranks if one.rank == rank), None)
+        if node_id is None:
+            raise NodeError(
+                f"run {run.id} has no rank {rank}", f"It has {len(run.ranks)}, counted from 0."
+            )
+        cluster = self._lookup(Address(Kind.CLUSTER, node_id.partition("/")[0]))
+        node = node_named(cluster, node_id) if cluster else None
+        if cluster is None or node is None:
+            raise NodeError(f"node {node_id} of run {run.id} is not in the state any more")
+        return self._agents.of(cluster.provider, node), node

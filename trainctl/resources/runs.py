@@ -1,0 +1,91 @@
+"""One run on its nodes: the specification a node gets, and what its nodes' answers add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from trainctl.jobs.environment import RunPlaces, environment, secret_environment
+from trainctl.model.address import Address
+from trainctl.model.run import RankRecord, RunRecord, RunStatus
+
+_FAILED_FIRST = (
+    RunStatus.FAILED,
+    RunStatus.LOST,
+    RunStatus.STOPPED,
+    RunStatus.RUNNING,
+    RunStatus.DEPLOYING,
+    RunStatus.COMPLETED,
+)
+
+
+def specification(
+    address: Address,
+    attributes: Mapping[str, Any],
+    run: RunRecord,
+    where: RunPlaces,
+    lineage: str,
+    listings: Mapping[str, str],
+    *,
+    gpus: int,
+) -> dict[str, Any]:
+    """What one node needs to know to run one rank: everything but secret values. ``listings`` by weights address."""
+    return {
+        "key": run.key,
+        "id": run.id,
+        "number": run.number,
+        "generation": run.generation,
+        "lineage": lineage,
+        "address": str(address),
+        "project": attributes["project"],
+        "job": address.name,
+        "rank": 0,
+        "group_size": 1,
+        "code": attributes["code"]["digest"],
+        "commands": list(attributes["runtime"]["start_commands"]),
+        "environment": environment(address, attributes, run, where, lineage, gpus=gpus),
+        "secret_environment": secret_environment(attributes),
+        "weights": [
+            {
+                "name": weights["address"],
+                "listing": listings[weights["address"]],
+                "mount_location": weights["mount_location"],
+            }
+            for weights in attributes["weights"]
+        ],
+        "links": [],
+        "grace_seconds": 30,
+    }
+
+
+def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> RunRecord:
+    """The run's record with what its nodes said of its ranks, in rank order; None where a node knows nothing of it."""
+    ranks = tuple(_rank(rank, answer) for rank, answer in zip(run.ranks, answers, strict=True))
+    known = [answer for answer in answers if answer]
+    started = [answer["started_at"] for answer in known if answer.get("started_at")]
+    ended = [answer["ended_at"] for answer in known if answer.get("ended_at")]
+    status = min((rank.status for rank in ranks), key=_order, default=run.status)
+    phases = dict(run.phases)
+    over = not status.live and len(ended) == len(ranks)
+    if over and started:
+        phases["running"] = round(max(ended) - min(started), 3)
+    return replace(
+        run,
+        ranks=ranks,
+        status=status,
+        started_at=min(started, default=run.started_at),
+        ended_at=max(ended) if over else run.ended_at,
+        error=next((answer["error"] for answer in known if answer.get("error")), run.error),
+        phases=phases,
+    )
+
+
+def _rank(rank: RankRecord, answer: Mapping[str, Any] | None) -> RankRecord:
+    if answer is None:
+        return replace(rank, status=RunStatus.LOST if rank.status.live else rank.status)
+    return replace(rank, status=RunStatus(answer["status"]), exit_code=answer.get("exit_code"))
+
+
+def _order(status: RunStatus) -> int:
+    return _FAILED_FIRST.index(status) if status in _FAILED_FIRST else len(_FAILED_FIRST)

@@ -1,0 +1,103 @@
+"""Weights: mirrored once, and referred to for as long as a state declares them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainctl.apply.step import Lookup, Step
+from trainctl.errors import StalePlan
+from trainctl.jobs.secrets import Secrets
+from trainctl.ledger.state import Intent, Recorded
+from trainctl.model.source_uri import parse_source
+from trainctl.plan.values import Observation
+from trainctl.resources.home import Home
+from trainctl.spi.provider import Presence
+from trainctl.weights.lock import LockEntry
+from trainctl.weights.mirror.directory import DirectoryMirror
+from trainctl.weights.mirror.layout import Reference
+from trainctl.weights.resolve import Wanted, resolve
+from trainctl.weights.sources import source_for
+
+
+class WeightsHandler:
+    """Has the mirror hold what the manifest names."""
+
+    def __init__(self, mirror: DirectoryMirror, secrets: Secrets, home: Home) -> None:
+        self._mirror = mirror
+        self._secrets = secrets
+        self._home = home
+
+    def carry_out(self, step: Step) -> Mapping[str, Any]:
+        """Mirror what is missing; verified, or an error that names the file."""
+        credential = self._secrets.credential(step.attributes)
+        resolved = step.resolved
+        if resolved is None:
+            resolved = resolve(
+                wanted_of(step.attributes, self._home.directory), credential
+            ).resolved
+        if step.attributes.get("pin") not in (None, resolved.pin):
+            raise StalePlan(
+                "the source moved after it was planned", "Plan again.", address=str(step.address)
+            )
+        reference = Reference(
+            lineage=self._home.lineage,
+            address=str(step.address),
+            owner=self._home.owner,
+            project=self._home.project,
+        )
+        listing = self._mirror.mirror(
+            resolved,
+            source_for(parse_source(resolved.source).scheme),
+            reference,
+            credential=credential,
+            progress=lambda done, total, _files: step.progress("mirroring", done, total),
+            cancelled=step.cancelled,
+        )
+        return {
+            "revision": resolved.revision,
+            "pin": resolved.pin,
+            "files": len(resolved.files),
+            "bytes": resolved.size,
+            "listing": listing.id,
+            "mirror": self._mirror.root.as_uri(),
+        }
+
+    def delete(self, step: Step) -> None:
+        """Drop the reference; the content stays for whoever else refers to it, until it is collected."""
+        self._mirror.drop_reference(self._home.lineage, str(step.address))
+
+    def abandon(self, intent: Intent, lookup: Lookup) -> None:
+        """What an interrupted mirroring fetched is whole content or is resumed; there is nothing to undo."""
+
+    def read(self, recorded: Recorded, lookup: Lookup) -> Observation:
+        """Whether the mirror still has the listing."""
+        listing = recorded.outputs.get("listing")
+        here = bool(listing) and self._mirror.has_listing(str(listing))
+        return Observation(Presence.PRESENT if here else Presence.GONE)
+
+
+def wanted_of(attributes: Mapping[str, Any], directory: Path) -> Wanted:
+    """What a weights resource wants of its source."""
+    allow, ignore = attributes.get("allow_patterns"), attributes.get("ignore_patterns")
+    return Wanted(
+        source=str(attributes["source"]),
+        directory=directory,
+        allow=tuple(allow) if allow else None,
+        ignore=tuple(ignore) if ignore else None,
+    )
+
+
+def lock_entry(attributes: Mapping[str, Any], directory: Path) -> LockEntry:
+    """What the lock file says of a weights resource whose source was resolved."""
+    wanted = wanted_of(attributes, directory)
+    return LockEntry(
+        source=wanted.source,
+        allow_patterns=wanted.allow,
+        ignore_patterns=wanted.ignore,
+        revision=attributes["revision"],
+        pin=attributes["pin"],
+        files=attributes["files"],
+        bytes=attributes["bytes"],
+    )

@@ -1,0 +1,73 @@
+"""What apply does, one JSON object a line, for programs. The last line is always a summary."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from trainctl.errors import TrainctlError
+from trainctl.model.events import Event, EventType
+from trainctl.views.output import Output
+
+_PROGRESS = 1.0
+"""Seconds between two progress lines of one address."""
+
+
+class EventsJson:
+    """A listener: ``type``, ``time`` (UTC), ``address``, ``message``, and what the event carries as ``data``."""
+
+    def __init__(
+        self,
+        output: Output,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._output = output
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._told: dict[str, float] = {}
+        self._over = False
+
+    def __call__(self, event: Event) -> None:
+        """Print one event; progress at most once a second for each address, and nothing after the summary."""
+        with self._lock:
+            now = self._clock()
+            if self._over or not self._due(event, now):
+                return
+            self._over = event.type is EventType.SUMMARY
+            try:
+                self._output.json(_object(event, now), indent=None)
+            except BrokenPipeError:
+                self._over = True  # the reader has left; that doesn't stop the work
+
+    def fail(self, error: TrainctlError) -> None:
+        """Tell of an error that ended the command, then close."""
+        data = {"severity": "error", "summary": error.summary, "detail": error.detail}
+        self(Event(EventType.DIAGNOSTIC, str(error), None, {"address": error.address, **data}))
+        self.close("failed", {"exit_code": error.exit_code})
+
+    def close(self, message: str, data: Mapping[str, Any]) -> None:
+        """End with a summary unless there has been one."""
+        self(Event(EventType.SUMMARY, message, None, data))
+
+    def _due(self, event: Event, now: float) -> bool:
+        if event.type is not EventType.STEP_PROGRESS:
+            return True
+        name = str(event.address)
+        if 0 <= now - self._told.get(name, float("-inf")) < _PROGRESS:
+            return False
+        self._told[name] = now
+        return True
+
+
+def _object(event: Event, now: float) -> dict[str, Any]:
+    time_ = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds")
+    return {
+        "type": event.type.value,
+        "time": time_.replace("+00:00", "Z"),
+        "address": str(event.address) if event.address else None,
+        "message": event.message,
+        "data": dict(event.data),
+    }

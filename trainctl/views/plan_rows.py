@@ -1,0 +1,121 @@
+"""Which attributes a change adds, removes and alters, one row each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainctl.views.escape import literal
+
+Path = tuple[str | int, ...]
+
+MISSING = object()
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One attribute: its symbol, its path, and its values (``MISSING`` where there is none on that side)."""
+
+    symbol: str
+    path: Path
+    before: Any = MISSING
+    after: Any = MISSING
+
+    @property
+    def name(self) -> str:
+        """The path as it is written: ``compute.node_count``, ``weights[0].source``."""
+        return dotted(self.path)
+
+
+def dotted(path: Path) -> str:
+    """A path as people write it."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif _KEY.fullmatch(part):
+            text += f".{part}" if text else part
+        else:
+            text += f"[{literal(part)}]"
+    return text
+
+
+def added(value: Any, path: Path = ()) -> Iterator[Row]:
+    """The attributes of something new; what says nothing (null, empty) is left out."""
+    return (Row("+", at, after=leaf) for at, leaf in _leaves(value, path) if not empty(leaf))
+
+
+def removed(value: Any, path: Path = ()) -> Iterator[Row]:
+    """The attributes of something that goes."""
+    return (Row("-", at, before=leaf) for at, leaf in _leaves(value, path) if not empty(leaf))
+
+
+def changed(before: Any, after: Any, path: Path = ()) -> Iterator[Row]:
+    """The attributes that differ."""
+    if before == after:
+        return
+    if isinstance(before, Mapping) and isinstance(after, Mapping) and not is_code(before):
+        for key in dict.fromkeys([*before, *after]):
+            yield from changed(before.get(key), after.get(key), (*path, str(key)))
+    elif isinstance(before, list) and isinstance(after, list) and before and after:
+        yield from _lists(before, after, path)
+    else:
+        yield from _ends(before, after, path)
+
+
+def empty(value: Any) -> bool:
+    """Whether a value says nothing."""
+    return value is None or value in ({}, [], "")
+
+
+def is_code(value: Any) -> bool:
+    """Whether a value is a job's code tree, which is shown as one."""
+    return isinstance(value, Mapping) and value.keys() == {"path", "digest", "files", "bytes"}
+
+
+def multiline(value: Any) -> bool:
+    """Whether a value is a text of several lines."""
+    return isinstance(value, str) and "\n" in value.strip("\n")
+
+
+def _ends(before: Any, after: Any, path: Path) -> Iterator[Row]:
+    if empty(before):
+        yield from added(after, path)
+    elif empty(after):
+        yield from removed(before, path)
+    else:
+        yield Row("~", path, before, after)
+
+
+def _lists(before: list[Any], after: list[Any], path: Path) -> Iterator[Row]:
+    """Of lists of one length, what differs in place; else what only one of them has, so that an insertion is one row."""
+    if len(before) == len(after):
+        for index, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from changed(old, new, (*path, index))
+        return
+    gone = [(index, one) for index, one in enumerate(before) if one not in after]
+    new = [(index, one) for index, one in enumerate(after) if one not in before]
+    if not gone and not new:  # the same values, another number of times
+        yield Row("~", path, before, after)
+    for index, one in gone:
+        yield from removed(one, (*path, index))
+    for index, one in new:
+        yield from added(one, (*path, index))
+
+
+def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    if isinstance(value, Mapping) and value and not is_code(value):
+        for key, one in value.items():
+            yield from _leaves(one, (*path, str(key)))
+    elif isinstance(value, list) and any(_nested(one) for one in value):
+        for index, one in enumerate(value):
+            yield from _leaves(one, (*path, index))
+    else:
+        yield path, value
+
+
+def _nested(value: Any) -> bool:
+    return isinstance(value, Mapping | list) or multiline(value)

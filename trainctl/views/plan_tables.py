@@ -1,0 +1,98 @@
+"""The tables of a plan: what weights there are and where, and what each rank gets from where."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from trainctl.model.units import format_bytes, format_duration
+from trainctl.plan.values import DeliveryLine, TierFacts, WeightsLine
+from trainctl.views.escape import escape
+from trainctl.views.plan_values import Page
+from trainctl.views.text import table
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_UNKNOWN = "?"
+_SHORT = 16
+
+
+def weights_table(lines: Sequence[WeightsLine], page: Page) -> list[str]:
+    """A row for each weights: revision, files, size, what the mirror has and what has to come from upstream."""
+    rows = [
+        [
+            str(line.address),
+            short_revision(line.revision),
+            _UNKNOWN if line.files is None else str(line.files),
+            _bytes(line.bytes),
+            _share(line.bytes_mirrored, line.bytes),
+            _share(line.bytes_upstream, line.bytes),
+        ]
+        for line in lines
+    ]
+    headers = ("WEIGHTS", "REVISION", "FILES", "SIZE", "MIRRORED", "TO FETCH")
+    right = frozenset({"FILES", "SIZE", "MIRRORED", "TO FETCH"})
+    return table(headers, rows, right=right, width=page.width, style=page.style, indent="  ")
+
+
+def deliveries_table(lines: Sequence[DeliveryLine], page: Page) -> list[str]:
+    """A row for each rank and weights. Columns that would say the same everywhere, or nothing, are left out."""
+    columns = {
+        "JOB": [str(line.job) for line in lines],
+        "RANK": [str(line.rank) for line in lines],
+        "NODE": [escape(line.node or _UNKNOWN) for line in lines],
+        "WEIGHTS": [str(line.weights) for line in lines],
+        "FROM": [origin(line.tiers) for line in lines],
+        "MOUNT": [_mount(line.mount) for line in lines],
+        "TIME": [_seconds(line.forecast_seconds) for line in lines],
+    }
+    if all(line.rank == 0 for line in lines):
+        del columns["RANK"]
+    if all(line.forecast_seconds is None for line in lines):
+        del columns["TIME"]
+    rows = list(zip(*columns.values(), strict=True))
+    right = frozenset({"RANK", "TIME"})
+    return table(list(columns), rows, right=right, width=page.width, style=page.style, indent="  ")
+
+
+def origin(tiers: TierFacts | None) -> str:
+    """Where the bytes are now, the nearest first: ``node 3.0 MB, upstream 1.4 GB``."""
+    if tiers is None:
+        return _UNKNOWN
+    parts = (
+        ("node", tiers.node),
+        ("cluster", tiers.cluster),
+        ("mirror", tiers.mirror),
+        ("upstream", tiers.upstream),
+    )
+    return ", ".join(f"{name} {format_bytes(count)}" for name, count in parts if count) or "-"
+
+
+def short_revision(revision: str | None) -> str:
+    """A revision in a few characters: twelve of a commit, the start of anything else."""
+    if revision is None:
+        return _UNKNOWN
+    if _COMMIT.fullmatch(revision):
+        return revision[:12]
+    text = escape(revision.removeprefix("sha256:"))
+    return text if len(text) <= _SHORT else text[: _SHORT - 1] + "…"
+
+
+def _bytes(count: int | None) -> str:
+    return _UNKNOWN if count is None else format_bytes(count)
+
+
+def _share(count: int | None, whole: int | None) -> str:
+    if count is not None and count == 0:
+        return "-"
+    return "all" if count is not None and count == whole else _bytes(count)
+
+
+def _mount(mount: str) -> str:
+    return {"": _UNKNOWN, "link": "link (advisory)"}.get(mount, mount)
+
+
+def _seconds(seconds: float | None) -> str:
+    """How long everything takes; ``-`` where nothing moves."""
+    if seconds is None:
+        return _UNKNOWN
+    return format_duration(seconds) if seconds else "-"

@@ -1,0 +1,155 @@
+"""A plan as people read it: what stops and goes first, then every change, then data, money and the counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trainctl.model.action import Action
+from trainctl.model.address import Kind
+from trainctl.plan.values import Change, Drift, Plan
+from trainctl.views.counts import Counts
+from trainctl.views.escape import escape
+from trainctl.views.plan_changes import change_lines, drift_lines
+from trainctl.views.plan_tables import deliveries_table, weights_table
+from trainctl.views.plan_values import Page
+from trainctl.views.plan_words import COLOURS, LEGEND, live_words
+from trainctl.views.text import Style, plain
+
+_ENDS = (Action.DELETE, Action.FORGET)
+
+
+def plan_text(
+    plan: Plan,
+    *,
+    style: Style = plain,
+    width: int = 80,
+    now: float | None = None,
+    concise: bool = False,
+) -> list[str]:
+    """The lines of a plan, without its diagnostics. ``now`` in Unix seconds, to say how long a live run has run.
+
+    ``concise`` leaves out what is shown of each change; what stops, what goes and the counts stay.
+    """
+    page = Page(width, style)
+    sections = [
+        _drift(plan.drift, page),
+        _legend(plan, page),
+        _endings(plan.changes, page, now),
+        [] if concise else _changes(plan, page),
+        _unchanged(plan.changes, page),
+        _weights(plan, page),
+        _deliveries(plan, page),
+        _cost(plan, page),
+        [_last_line(plan, page)],
+    ]
+    lines: list[str] = []
+    for section in sections:
+        if section:
+            lines += ["", *section] if lines else section
+    return lines
+
+
+def _drift(drift: tuple[Drift, ...], page: Page) -> list[str]:
+    if not drift:
+        return []
+    lines = [page.style("Changed outside of trainctl since it was recorded:", "bold")]
+    for one in drift:
+        lines += drift_lines(one, page)
+    return lines
+
+
+def _legend(plan: Plan, page: Page) -> list[str]:
+    """The symbols that occur."""
+    present = {change.action for change in plan.changes}
+    signs = [LEGEND[action] for action in LEGEND if action in present]
+    if not signs:
+        return []
+    text = "   ".join(f"{page.style(sign, COLOURS[sign])} {word}" for sign, word in signs)
+    return [f"{text}"]
+
+
+def _endings(changes: Iterable[Change], page: Page, now: float | None) -> list[str]:
+    """Live runs that would be stopped, and what would be destroyed, before anything else."""
+    found = list(changes)
+    lines: list[str] = []
+    for change in found:
+        if change.stops is not None:
+            sign = LEGEND[change.action][0]
+            lines.append(f"  {sign} {change.address} stops {live_words(change.stops, now)}")
+    if lines:
+        lines = [
+            page.style("Stops live runs (needs --stop-running, or a saved plan):", "bold"),
+            *lines,
+        ]
+    gone = [change for change in found if change.action is Action.DELETE]
+    if gone and len(gone) < len([one for one in found if one.action is not Action.NOOP]):
+        lines += (
+            ["", page.style("Destroys:", "bold")] if lines else [page.style("Destroys:", "bold")]
+        )
+        lines += [f"  - {change.address}" for change in gone]
+    return [page.style(line, "red") if line.startswith("  ") else line for line in lines]
+
+
+def _changes(plan: Plan, page: Page) -> list[str]:
+    lines: list[str] = []
+    for change in plan.changes:
+        if change.action is not Action.NOOP:
+            lines += [*([""] if lines else []), *change_lines(change, plan, page)]
+    return lines
+
+
+def _unchanged(changes: Iterable[Change], page: Page) -> list[str]:
+    """What does nothing and is worth a word: runs that ended, jobs whose code or weights moved on."""
+    noted = [change for change in changes if change.action is Action.NOOP and change.note]
+    lines = [f"  {change.address}: {escape(change.note)}" for change in noted]
+    if not lines:
+        return []
+    jobs = [one for one in noted if one.reason is not None and one.address.kind is Kind.JOB]
+    hint = (
+        [page.style(f"  To run it with today's: trainctl run {_quoted(jobs[0])}", "dim")]
+        if jobs
+        else []
+    )
+    return [page.style("Left as it is:", "bold"), *lines, *hint]
+
+
+def _weights(plan: Plan, page: Page) -> list[str]:
+    """The weights of this plan: those that change, and those that a new run is given."""
+    touched = {one.address for one in plan.changes if one.action is not Action.NOOP}
+    touched |= {line.weights for line in plan.deliveries}
+    lines = [line for line in plan.weights if line.address in touched]
+    return weights_table(lines, page) if lines else []
+
+
+def _deliveries(plan: Plan, page: Page) -> list[str]:
+    return deliveries_table(plan.deliveries, page) if plan.deliveries else []
+
+
+def _cost(plan: Plan, page: Page) -> list[str]:
+    if not plan.hourly_cost:
+        return []
+    price = page.style(f"{plan.hourly_cost:.2f} USD an hour", "bold")
+    return [f"Cost: {price} while the new runs last; nothing is billed while mirroring."]
+
+
+def _last_line(plan: Plan, page: Page) -> str:
+    if plan.has_changes:
+        return page.style(str(Counts.of(plan)), "bold")
+    if not plan.usable:
+        return page.style("The plan has errors.", "bold")
+    return page.style("No changes. ", "bold") + _nothing(plan)
+
+
+def _nothing(plan: Plan) -> str:
+    if plan.options.destroy:
+        return "There is nothing to destroy."
+    if plan.options.refresh_only:
+        return "Apply would record what was found." if plan.drift else "Everything is as recorded."
+    if any(change.reason for change in plan.changes):
+        return "Nothing runs again by itself."
+    return "Everything is as the manifest says."
+
+
+def _quoted(change: Change) -> str:
+    text = str(change.address)
+    return f"'{text}'" if change.address.key is not None else text

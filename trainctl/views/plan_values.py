@@ -1,0 +1,123 @@
+"""Rows of attributes as aligned lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import ndiff
+from typing import Any
+
+from trainctl.model.units import format_bytes
+from trainctl.views.escape import escape_lines, literal
+from trainctl.views.plan_rows import MISSING, Path, Row, is_code, multiline
+from trainctl.views.text import Style, columns, counted, pad
+
+UNKNOWN = "(known after apply)"
+_SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_LONGEST_NAME = 40
+_COLOURS = {"+": "green", "-": "red", "~": "yellow"}
+_INDENT = "      "
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """How wide the text may be, and how it is painted."""
+
+    width: int
+    style: Style
+
+
+def row_lines(
+    rows: Sequence[Row], page: Page, forces: Iterable[Path] = (), unknown: Iterable[str] = ()
+) -> list[str]:
+    """The rows, names aligned; values that don't fit beside each other stand one below the other."""
+    names = [columns(row.name) for row in rows if columns(row.name) <= _LONGEST_NAME]
+    size = max([*names, *(len(name) for name in unknown)], default=0)
+    forced = tuple(forces)
+    lines: list[str] = []
+    for row in rows:
+        mark = page.style("  # forces replacement", "red") if _is_forced(row.path, forced) else ""
+        lines += _row(row, size, page, mark)
+    return lines + [
+        f"{_INDENT}{_symbol('~', page)} {pad(name, size)} = {UNKNOWN}" for name in unknown
+    ]
+
+
+def hidden_line(count: int, page: Page) -> list[str]:
+    """How many attributes stay as they are."""
+    text = f"{_INDENT}  # ({counted(count, 'unchanged attribute')} hidden)"
+    return [page.style(text, "dim")] if count else []
+
+
+def brief(value: Any) -> str:
+    """A value in one line; digests and commits are cut short, as nobody reads them whole."""
+    if isinstance(value, str) and _SHA256.fullmatch(value):
+        return value[:19]
+    if isinstance(value, str) and _COMMIT.fullmatch(value):
+        return value[:12]
+    return code_words(value) if is_code(value) else literal(value)
+
+
+def code_words(code: Mapping[str, Any]) -> str:
+    """A code tree in one line: where, how much, which."""
+    path, digest = literal(code["path"]), str(code["digest"] or "").removeprefix("sha256:")[:12]
+    if code["bytes"] is None:
+        return path
+    return f"{path} ({counted(code['files'], 'file')}, {format_bytes(code['bytes'])}, {digest})"
+
+
+def _row(row: Row, size: int, page: Page, mark: str) -> list[str]:
+    head = f"{_INDENT}{_symbol(row.symbol, page)} "
+    if multiline(row.before) or multiline(row.after):
+        return [f"{head}{row.name}:{mark}", *_block(row, page)]
+    values = _beside(row)
+    if row.symbol != "~" or _fits(row, size, values, page):
+        return [f"{head}{pad(row.name, size)} = {values}{mark}"]
+    return [
+        f"{head}{row.name}:{mark}",
+        _line("-", brief(row.before), page),
+        _line("+", brief(row.after), page),
+    ]
+
+
+def _beside(row: Row) -> str:
+    before, after = (_worded(row, value) for value in (row.before, row.after))
+    if row.before is MISSING:
+        return after
+    return f"{before} -> null" if row.after is MISSING else f"{before} -> {after}"
+
+
+def _worded(row: Row, value: Any) -> str:
+    if value is MISSING:
+        return ""
+    sized = row.path == ("bytes",) and isinstance(value, int)
+    return format_bytes(value) if sized else brief(value)
+
+
+def _fits(row: Row, size: int, values: str, page: Page) -> bool:
+    return len(_INDENT) + 2 + max(size, columns(row.name)) + 3 + columns(values) <= page.width
+
+
+def _block(row: Row, page: Page) -> list[str]:
+    """A text of several lines; of one that changed, every line, with a sign at those that did."""
+    before = escape_lines(row.before) if isinstance(row.before, str) else []
+    after = escape_lines(row.after) if isinstance(row.after, str) else []
+    lines = (line for line in ndiff(before, after) if not line.startswith("?"))
+    return [_line(line[0], line[2:], page) for line in lines]
+
+
+def _line(sign: str, text: str, page: Page) -> str:
+    body = f"{sign} {text}".rstrip()
+    colour = _COLOURS.get(sign)
+    return f"{_INDENT}    {page.style(body, colour) if colour else body}".rstrip()
+
+
+def _symbol(symbol: str, page: Page) -> str:
+    return page.style(symbol, _COLOURS[symbol])
+
+
+def _is_forced(path: Path, forces: tuple[Path, ...]) -> bool:
+    """Whether this attribute, a part of it, or what it is part of is among those."""
+    return any(path[: len(one)] == one or one[: len(path)] == path for one in forces)

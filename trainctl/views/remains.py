@@ -1,0 +1,19 @@
+"""What destroy leaves, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainctl.model.status import Remain
+from trainctl.model.units import format_bytes
+
+
+def remains_lines(remains: Sequence[Remain]) -> list[str]:
+    """One line for each directory that stays, and how to be rid of checkpoints."""
+    if not remains:
+        return []
+    lines = ["", "Kept, as data that may be wanted again:"]
+    lines += [f"  {one.what:<12} {one.place}  {format_bytes(one.bytes)}" for one in remains]
+    if any(one.what == "checkpoints" for one in remains):
+        lines.append("With --delete-checkpoints, destroy deletes checkpoints as well.")
+    return lines

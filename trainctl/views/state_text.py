@@ -1,0 +1,120 @@
+"""The state and its history for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from trainctl.ledger.history import Row
+from trainctl.ledger.state import Intent, Recorded, State
+from trainctl.model.address import Kind
+from trainctl.model.run import RunRecord
+from trainctl.model.units import format_bytes
+from trainctl.views.escape import escape, literal
+from trainctl.views.plan_rows import added
+from trainctl.views.plan_values import brief
+from trainctl.views.statuses import moment, run_words
+from trainctl.views.text import Style, columns, counted, pad, plain, table
+
+_HIDDEN = frozenset({"runs", "nodes"})
+
+
+def state_lines(state: State) -> list[str]:
+    """Every resource in a line, then what is being changed at the moment."""
+    if not state.resources and not state.open_intents:
+        return ["The state is empty."]
+    rows = [
+        [str(address), recorded.provider, summary(recorded)]
+        for address, recorded in sorted(state.resources.items())
+    ]
+    lines = table(["RESOURCE", "PROVIDER", "STATE"], rows) if rows else []
+    intents = [intent for _, intent in sorted(state.open_intents.items())]
+    if intents:
+        lines += ["", "Begun and not finished:", *(f"  {_intent(one)}" for one in intents)]
+    lines += ["", f"Serial {state.serial}, lineage {state.lineage}"]
+    return lines
+
+
+def resource_lines(recorded: Recorded, style: Style = plain) -> list[str]:
+    """One resource in full: its values, what came out of it, what it depends on."""
+    values = {**recorded.outputs, **recorded.attributes}
+    shown = {key: value for key, value in values.items() if key not in _HIDDEN}
+    lines = [style(f"{recorded.address} ({recorded.provider})", "bold")]
+    lines += _values(shown)
+    lines += [f"  node {escape(line)}" for line in _nodes(recorded)]
+    lines += [f"  run {escape(line)}" for line in _runs(recorded)]
+    if recorded.depends_on:
+        lines.append(f"  depends on {', '.join(str(one) for one in recorded.depends_on)}")
+    if recorded.lifecycle.prevent_destroy:
+        lines.append("  is protected (prevent_destroy)")
+    return lines
+
+
+def history_lines(rows: Sequence[Row]) -> list[str]:
+    """What was done, when and by whom, the oldest first."""
+    if not rows:
+        return ["Nothing has happened yet."]
+    cells = [
+        [
+            str(row.serial),
+            (moment(row.time) or "")[:19].replace("T", " "),
+            escape(row.who),
+            row.address or "",
+            escape(row.action),
+            " ".join(part for part in (escape(row.status), row.run) if part),
+            escape((row.reason or "").replace("_", " ")),
+        ]
+        for row in rows
+    ]
+    headers = ["SERIAL", "TIME (UTC)", "WHO", "ADDRESS", "ACTION", "STATUS", "REASON"]
+    return table(headers, cells, right=frozenset({"SERIAL"}))
+
+
+def summary(recorded: Recorded) -> str:
+    """How a resource stands, in a few words."""
+    values = {**recorded.attributes, **recorded.outputs}
+    kind = recorded.address.kind
+    if kind is Kind.JOB:
+        runs = values.get("runs")
+        newest = RunRecord.from_json(runs[-1]) if runs else None
+        return f"run {newest.number} {run_words(newest)}" if newest else "has not run"
+    if kind is Kind.WEIGHTS:
+        return _weights(values)
+    if kind is Kind.CLUSTER:
+        return counted(len(values.get("nodes") or ()), "node")
+    return escape(str(values.get("directory") or ""))
+
+
+def _weights(values: Mapping[str, Any]) -> str:
+    revision = escape(str(values.get("revision") or "?"))[:12]
+    size = values.get("bytes")
+    files = values.get("files")
+    if size is None or files is None:
+        return revision
+    return f"{revision}, {counted(files, 'file')}, {format_bytes(size)}"
+
+
+def _values(values: Mapping[str, Any]) -> list[str]:
+    rows = list(added(values))
+    size = max((columns(row.name) for row in rows), default=0)
+    return [f"  {pad(row.name, size)} = {brief(row.after)}" for row in rows]
+
+
+def _nodes(recorded: Recorded) -> Iterator[str]:
+    for node in recorded.outputs.get("nodes") or ():
+        yield f"{node.get('name')} at {node.get('address')}, {node.get('root')}"
+
+
+def _runs(recorded: Recorded) -> Iterator[str]:
+    for value in recorded.outputs.get("runs") or ():
+        run = RunRecord.from_json(value)
+        when = (moment(run.created_at) or "")[:19].replace("T", " ")
+        nodes = ", ".join(rank.node for rank in run.ranks)
+        error = f": {run.error}" if run.error else ""
+        parts = [f"{run.number} ({run.id})", run_words(run) + error, nodes, when]
+        yield "  ".join(part for part in parts if part)
+
+
+def _intent(intent: Intent) -> str:
+    began = (moment(intent.time) or "")[:19].replace("T", " ")
+    return f"{intent.action} {intent.address} by {literal(intent.holder.who)} since {began} UTC"

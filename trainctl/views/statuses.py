@@ -1,0 +1,140 @@
+"""How jobs stand, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from trainctl.model.run import RunRecord, RunStatus
+from trainctl.model.status import Checkpoint, JobStatus
+from trainctl.model.units import format_bytes, format_duration
+from trainctl.views.text import table
+
+_PHASES = ("mirroring", "provisioning", "delivering", "running")
+
+
+def run_words(run: RunRecord) -> str:
+    """A run's status in words: ``completed``, ``deploy failed``."""
+    return run.status.value.removeprefix("TRAINING_JOB_").lower().replace("_", " ")
+
+
+def moment(seconds: float | None) -> str | None:
+    """A time as RFC 3339 in UTC."""
+    if seconds is None:
+        return None
+    return (
+        datetime.fromtimestamp(seconds, UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
+
+
+def status_json(status: JobStatus) -> dict[str, Any]:
+    """The object that CONTRACT's ``status --format json`` describes."""
+    run = status.run
+    return {
+        "address": str(status.address),
+        "run": run.id,
+        "number": run.number,
+        "status": run.status.value,
+        "error": run.error,
+        "stale": status.stale or None,
+        "ranks": [
+            {
+                "rank": rank.rank,
+                "node": rank.node,
+                "status": rank.status.value,
+                "exit_code": rank.exit_code,
+            }
+            for rank in run.ranks
+        ],
+        "created_at": moment(run.created_at),
+        "started_at": moment(run.started_at),
+        "ended_at": moment(run.ended_at),
+        "phases": {name: run.phases.get(name, 0.0) for name in _PHASES},
+        "checkpoints": [checkpoint_json(one) for one in status.checkpoints],
+    }
+
+
+def checkpoint_json(one: Checkpoint) -> dict[str, Any]:
+    """One row of ``checkpoints list --format json``."""
+    return {
+        "name": one.name,
+        "run": one.run,
+        "rank": one.rank,
+        "step": one.step,
+        "type": None,
+        "bytes": one.bytes,
+        "files": one.files,
+        "complete": one.complete,
+        "created_at": moment(one.created_at),
+        "url": one.url,
+    }
+
+
+def status_lines(status: JobStatus) -> list[str]:
+    """One job in full."""
+    run = status.run
+    lines = [f"{status.address}  run {run.number} ({run.id})  {run_words(run)}"]
+    if status.stale:
+        lines.append(f"  as last seen: {status.stale}")
+    if run.error:
+        lines.append(f"  error       {run.error}")
+    for rank in run.ranks:
+        code = "" if rank.exit_code is None else f", exit code {rank.exit_code}"
+        lines.append(f"  rank {rank.rank:<6} {rank.node}{code}")
+    times = (("created", run.created_at), ("started", run.started_at), ("ended", run.ended_at))
+    lines += [f"  {word:<11} {moment(when)}" for word, when in times if when is not None]
+    lines += [
+        f"  {name:<11} {format_duration(run.phases[name])}"
+        for name in _PHASES
+        if name in run.phases
+    ]
+    for one in status.checkpoints:
+        state = "" if one.complete else ", not complete"
+        lines.append(f"  checkpoint  {one.name}, rank {one.rank}, {format_bytes(one.bytes)}{state}")
+    return lines
+
+
+def status_table(statuses: Sequence[JobStatus]) -> list[str]:
+    """All jobs, a line each."""
+    if not statuses:
+        return ["No job has run yet."]
+    rows = [
+        [
+            str(one.address),
+            f"{one.run.number} ({one.run.id})",
+            run_words(one.run) + (" (as last seen)" if one.stale else ""),
+            ", ".join(rank.node for rank in one.run.ranks),
+            moment(one.run.started_at) or "",
+            format_duration(one.run.phases["running"]) if "running" in one.run.phases else "",
+            str(len(one.checkpoints)),
+        ]
+        for one in statuses
+    ]
+    return table(["JOB", "RUN", "STATUS", "NODE", "STARTED", "RAN", "CHECKPOINTS"], rows)
+
+
+def ended_code(run: RunRecord) -> int:
+    """The exit code of a command that followed a run to its end: 12 unless it completed."""
+    return 0 if run.status is RunStatus.COMPLETED else 12
+
+
+def checkpoint_table(found: Sequence[Checkpoint]) -> list[str]:
+    """Checkpoints, a line each."""
+    if not found:
+        return ["No checkpoints."]
+    rows = [
+        [
+            one.name,
+            one.run,
+            str(one.rank),
+            "" if one.step is None else str(one.step),
+            format_bytes(one.bytes),
+            "complete" if one.complete else "being written",
+            moment(one.created_at) or "",
+        ]
+        for one in found
+    ]
+    return table(["CHECKPOINT", "RUN", "RANK", "STEP", "SIZE", "STATE", "CREATED"], rows)

@@ -1,0 +1,87 @@
+"""The little that all text views share: styles, widths, tables."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Sequence
+
+Style = Callable[[str, str], str]
+"""Paints a text in a style: ``bold``, ``dim``, ``red``, ``green``, ``yellow``, ``cyan``. ``Output.style`` is one."""
+
+_NARROWEST = 10
+
+
+def plain(text: str, style: str) -> str:
+    """No style: for pipes, files and whoever wants no colour."""
+    del style
+    return text
+
+
+def columns(text: str) -> int:
+    """How many terminal columns a line takes."""
+    if text.isascii():
+        return len(text)
+    return sum(_columns_of(character) for character in text)
+
+
+def shorten(text: str, most: int) -> str:
+    """The text in at most so many columns, with an ellipsis where its middle was."""
+    if columns(text) <= most:
+        return text
+    head = text
+    while columns(head) > (most - 1 + 1) // 2:
+        head = head[:-1]
+    tail = text[len(head) :]
+    while columns(tail) > most - 1 - columns(head):
+        tail = tail[1:]
+    return f"{head}…{tail}"
+
+
+def pad(text: str, width: int, *, right: bool = False) -> str:
+    """The text filled with spaces to a width; ``right`` puts it at the right end."""
+    space = " " * max(width - columns(text), 0)
+    return space + text if right else text + space
+
+
+def table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: frozenset[str] = frozenset(),
+    width: int | None = None,
+    style: Style = plain,
+    indent: str = "",
+) -> list[str]:
+    """Aligned columns under dim headers. ``right`` names those of numbers; cells shrink only where ``width`` says so."""
+    lines = [list(headers), *(list(row) for row in rows)]
+    widths = [max(columns(line[i]) for line in lines) for i in range(len(headers))]
+    if width is not None:
+        widths = _shrunk(widths, width - len(indent) - 2 * (len(headers) - 1))
+    texts = [
+        indent
+        + "  ".join(
+            pad(shorten(cell, size), size, right=header in right)
+            for cell, size, header in zip(line, widths, headers, strict=True)
+        ).rstrip()
+        for line in lines
+    ]
+    return [style(texts[0], "dim"), *texts[1:]]
+
+
+def _shrunk(widths: list[int], available: int) -> list[int]:
+    """The widths, with the widest made narrower until all fit or none can give any more."""
+    widths = list(widths)
+    while sum(widths) > available and max(widths) > _NARROWEST:
+        widths[widths.index(max(widths))] -= 1
+    return widths
+
+
+def _columns_of(character: str) -> int:
+    if unicodedata.combining(character) or unicodedata.category(character) == "Cf":
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """``1 file``, ``2 files``."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"

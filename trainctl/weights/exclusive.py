@@ -1,0 +1,150 @@
+"""Who is doing it now: leases as files, made by link, without ``flock``. They save work; nothing rests on them.
+
+A holder's name is boot id, pid namespace, pid and start time of a process, so that a dead one is known to be dead
+and a later process with its pid is not taken for it. Where that can't be told (another machine, no ``/proc``), a
+lease counts as left when the watcher's own clock has seen it untouched for long enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+BEAT_SECONDS = 5.0
+STALE_SECONDS = 30.0
+_POLL_SECONDS = 0.1
+_PROCESS_NONCE = secrets.token_hex(8)
+
+
+def holder_name() -> str:
+    """The name of this process; safe as part of a file name."""
+    pid = os.getpid()
+    try:
+        return f"{_boot()}-{pid}-{_started(pid)}"
+    except OSError:
+        return f"elsewhere{_PROCESS_NONCE}-{pid}-0"
+
+
+def known_dead(holder: str) -> bool:
+    """Whether the process of that name is certainly no more. False when nobody can tell."""
+    boot, _, rest = holder.partition("-")
+    pid, _, started = rest.partition("-")
+    try:
+        if boot != _boot():
+            return False
+        return _started(int(pid)) != started
+    except FileNotFoundError:
+        return Path("/proc/self/stat").exists()
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError):
+        return False
+
+
+def _boot() -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
+    return f"{boot}.{Path('/proc/self/ns/pid').stat().st_ino}"
+
+
+def _started(pid: int) -> str:
+    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    return "dead" if fields[0] in (b"Z", b"X") else fields[19].decode()
+
+
+@contextlib.contextmanager
+def lease(
+    path: Path,
+    cancelled: threading.Event,
+    done: Callable[[], bool] = lambda: False,
+    stale_seconds: float = STALE_SECONDS,
+) -> Iterator[bool]:
+    """Wait for the lease at the path and hold it; True when held.
+
+    False as soon as ``done`` says that there is nothing left to do, or ``cancelled`` is set.
+    """
+    mine = path.with_name(f"tmp.{holder_name()}.{secrets.token_hex(4)}")
+    held = _acquire(path, mine, cancelled, done, stale_seconds)
+    if not held:
+        yield False
+        return
+    stop = threading.Event()
+    beat = threading.Thread(target=_beat, args=(path, mine.name, stop), daemon=True)
+    beat.start()
+    try:
+        yield True
+    finally:
+        stop.set()
+        beat.join()
+        if _owner(path) == mine.name:
+            path.unlink(missing_ok=True)
+
+
+def _acquire(
+    path: Path,
+    mine: Path,
+    cancelled: threading.Event,
+    done: Callable[[], bool],
+    stale_seconds: float,
+) -> bool:
+    seen: tuple[int, int] | None = None
+    since = time.monotonic()
+    while not (cancelled.is_set() or done()):
+        if _create(path, mine):
+            return True
+        now = _touched(path)
+        if now != seen:
+            seen, since = now, time.monotonic()
+        if time.monotonic() - since > stale_seconds or known_dead(_holder_of(_owner(path))):
+            _remove_if(path, now)
+            continue
+        cancelled.wait(_POLL_SECONDS)
+    return False
+
+
+def _create(path: Path, mine: Path) -> bool:
+    """A link appears whole or not at all, so nobody ever reads a lease without its holder."""
+    mine.write_text(mine.name)
+    try:
+        os.link(mine, path)
+    except FileExistsError:
+        return False
+    finally:
+        mine.unlink()
+    return True
+
+
+def _owner(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _holder_of(owner: str) -> str:
+    return owner.removeprefix("tmp.").rpartition(".")[0]
+
+
+def _touched(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _remove_if(path: Path, seen: tuple[int, int] | None) -> None:
+    """Two watchers may both get here; the one that comes late finds another inode and leaves it."""
+    if seen is not None and _touched(path) == seen:
+        path.unlink(missing_ok=True)
+
+
+def _beat(path: Path, owner: str, stop: threading.Event) -> None:
+    while not stop.wait(BEAT_SECONDS):
+        with contextlib.suppress(OSError):
+            if _owner(path) == owner:
+                os.utime(path)

@@ -1,0 +1,157 @@
+"""``trainctl.lock``: which version of each source the manifest's people agreed on."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from trainctl.errors import StorageError, TrainctlError
+from trainctl.weights.exclusive import lease
+
+FILE_NAME = "trainctl.lock"
+_VERSION = 1
+
+Key: TypeAlias = tuple[str, tuple[str, ...] | None, tuple[str, ...] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class LockEntry:
+    """One source with its patterns, and what it resolved to. ``source`` is as the manifest writes it."""
+
+    source: str
+    allow_patterns: tuple[str, ...] | None
+    ignore_patterns: tuple[str, ...] | None
+    revision: str
+    pin: str
+    files: int
+    bytes: int
+
+    @property
+    def key(self) -> Key:
+        """What the entry is found by."""
+        return self.source, self.allow_patterns, self.ignore_patterns
+
+
+class LockFile:
+    """The lock file of one manifest's directory. Reading a missing one finds nothing."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / FILE_NAME
+
+    def entries(self) -> dict[Key, LockEntry]:
+        """Everything that is locked. TrainctlError with the line when the file can't be read."""
+        return {entry.key: entry for entry, _ in self._read()[1]}
+
+    def put(self, entries: Iterable[LockEntry], *, replace: bool = False) -> None:
+        """Add entries, and with ``replace`` change those that are there; every other entry stays as it is."""
+        new = {entry.key: entry for entry in entries}
+        if not new:
+            return
+        held = self.path.with_name(f".{FILE_NAME}.lease")
+        try:
+            with lease(held, threading.Event()):
+                self._merge(new, replace=replace)
+        except OSError as error:
+            raise StorageError(
+                f"{self.path} can't be written: {error.strerror or error}",
+                "Make its directory writable, or run apply with --lockfile=readonly.",
+            ) from None
+
+    def _merge(self, new: Mapping[Key, LockEntry], *, replace: bool) -> None:
+        document, present = self._read()
+        raw: dict[Key, dict[str, Any]] = {entry.key: dict(row) for entry, row in present}
+        for key, entry in new.items():
+            if replace or key not in raw:
+                raw[key] = {**raw.get(key, {}), **asdict(entry)}
+        rows = [raw[key] for key in sorted(raw, key=_order)]
+        text = json.dumps({**document, "version": _VERSION, "sources": rows}, **_STYLE) + "\n"
+        if not self.path.exists() or self.path.read_text() != text:
+            self._replace(text)
+
+    def _replace(self, text: str) -> None:
+        temporary = self.path.with_name(f".{FILE_NAME}.{secrets.token_hex(8)}")
+        try:
+            with temporary.open("w", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(self.path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _read(self) -> tuple[dict[str, Any], list[tuple[LockEntry, dict[str, Any]]]]:
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return {}, []
+        except (OSError, UnicodeDecodeError) as error:
+            raise self._broken(None, str(error)) from None
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.startswith(("<<<<<<<", ">>>>>>>")):
+                raise self._broken(number, "it holds an unfinished merge")
+        try:
+            document = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise self._broken(error.lineno, error.msg) from None
+        return document, self._rows(document)
+
+    def _rows(self, document: Any) -> list[tuple[LockEntry, dict[str, Any]]]:
+        version = document.get("version") if isinstance(document, dict) else None
+        if isinstance(version, int) and version > _VERSION:
+            raise self._broken(
+                1, f"it has version {version}, made by a newer trainctl", "Use that one."
+            )
+        if version != _VERSION or not isinstance(document.get("sources"), list):
+            raise self._broken(1, 'it is no object with "version": 1 and "sources": [...]')
+        return [
+            (self._entry(number, row), row) for number, row in enumerate(document["sources"], 1)
+        ]
+
+    def _entry(self, number: int, row: Any) -> LockEntry:
+        try:
+            entry = LockEntry(
+                source=row["source"],
+                allow_patterns=_patterns(row["allow_patterns"]),
+                ignore_patterns=_patterns(row["ignore_patterns"]),
+                revision=row["revision"],
+                pin=row["pin"],
+                files=row["files"],
+                bytes=row["bytes"],
+            )
+        except (KeyError, TypeError) as error:
+            raise self._broken(None, f"entry {number} of sources: {error}") from None
+        texts = (entry.source, entry.revision, entry.pin)
+        if not all(isinstance(text, str) for text in texts):
+            raise self._broken(
+                None, f"entry {number} of sources: source, revision and pin are texts"
+            )
+        return entry
+
+    def _broken(self, line: int | None, why: str, advice: str = "") -> TrainctlError:
+        place = f"{self.path}:{line}" if line else str(self.path)
+        return TrainctlError(
+            f"{place}: the lock file can't be read: {why}",
+            advice
+            or "Mend it, take it back from git, or remove it: apply then locks what is newest.",
+        )
+
+
+_STYLE: dict[str, Any] = {"indent": 2, "sort_keys": True, "ensure_ascii": False}
+
+
+def _patterns(value: Any) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise TypeError("patterns are a list of texts")
+    return tuple(value)
+
+
+def _order(key: Key) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    return key[0], key[1] or (), key[2] or ()

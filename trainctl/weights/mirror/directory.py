@@ -1,0 +1,170 @@
+"""A mirror in a directory of this machine."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainctl.errors import StorageError
+from trainctl.model.files import CHUNK_BYTES, Listing, ResolvedSource
+from trainctl.model.json import canonical
+from trainctl.spi.sources import Credential, WeightSource
+from trainctl.weights.mirror.disk import explained, require_space, write_record
+from trainctl.weights.mirror.fetch import Crowd, Progress, Tally, by_fingerprint, present
+from trainctl.weights.mirror.layout import Content, Layout, Reference
+from trainctl.weights.mirror.partial import bytes_kept, sweep
+from trainctl.weights.mirror.rebuild import relearn
+from trainctl.weights.mirror.report import MirroredSource, sources
+from trainctl.weights.mirror.transfer import Transfer, Upstream
+from trainctl.weights.retry import Retry
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryMirror:
+    """Content by sha256 below ``root``. Everything may raise StorageError; many processes may use it at once.
+
+    ``chunk_bytes`` is the format's and smaller only in tests.
+    """
+
+    root: Path
+    retry: Retry = field(default_factory=Retry)
+    clock: Callable[[], float] = time.time
+    chunk_bytes: int = CHUNK_BYTES
+
+    def mirror(
+        self,
+        resolved: ResolvedSource,
+        source: WeightSource,
+        reference: Reference,
+        *,
+        credential: Credential | None = None,
+        progress: Progress | None = None,
+        cancelled: threading.Event | None = None,
+        parallelism: int = 4,
+    ) -> Listing:
+        """Have every file of the source here, verified, and hand back its listing.
+
+        What is here already is not fetched again. SourceError's kinds name the file; Interrupted when cancelled.
+        """
+        layout = self._layout
+        tally = Tally(resolved.size, progress)
+        with explained(self.root):
+            layout.prepare()
+            sweep(layout.partial)
+            self._refer(resolved, reference, None)
+            contents = self._have(resolved)
+            groups = by_fingerprint(resolved)
+            for key in contents:
+                tally.add(sum(file.size for file in groups[key]), len(groups[key]))
+            missing = {key: files for key, files in groups.items() if key not in contents}
+            kept = (min(bytes_kept(layout.partial, key), missing[key][0].size) for key in missing)
+            wanted = sum(files[0].size for files in missing.values())
+            require_space(self.root, wanted - sum(max(0, size) for size in kept))
+        upstream = Upstream(source, resolved, credential, self.retry)
+        transfer = Transfer(layout, upstream, threading.Event(), tally.add)
+        stop = cancelled or threading.Event()
+        contents |= Crowd(transfer, tally, missing).run(parallelism, stop) if missing else {}
+        listing = _listing(resolved, contents)
+        with explained(self.root):
+            if not self.has_listing(listing.id):
+                write_record(layout.listing(listing.id), listing.to_bytes(), layout.partial)
+            self._refer(resolved, reference, listing.id)
+        return listing
+
+    def mirrored_bytes(self, resolved: ResolvedSource) -> tuple[int, str | None]:
+        """How many of the source's bytes are here, and its listing's id if all are. Writes nothing."""
+        with explained(self.root):
+            contents = present(self._layout, list(by_fingerprint(resolved)))
+            groups = by_fingerprint(resolved)
+            done = sum(file.size for key in contents for file in groups[key])
+            if len(contents) < len(groups):
+                return done, None
+            listing_id = _listing(resolved, contents).id
+            return done, listing_id if self.has_listing(listing_id) else None
+
+    def has_listing(self, listing_id: str) -> bool:
+        """Whether the listing is here, and so all its blobs."""
+        with explained(self.root):
+            return self._layout.listing(listing_id).is_file()
+
+    def load_listing(self, listing_id: str) -> Listing | None:
+        """The listing, or None if it is not here."""
+        with explained(self.root):
+            return self._layout.load_listing(listing_id)
+
+    def listing_document(self, listing_id: str) -> dict[str, Any]:
+        """The listing as the JSON object that nodes are given. StorageError if it is not here."""
+        listing = self.load_listing(listing_id)
+        if listing is None:
+            raise StorageError(
+                f"the mirror {self.root} does not hold listing {listing_id}",
+                "Apply its weights again; what is missing is mirrored anew.",
+            )
+        document: dict[str, Any] = json.loads(listing.to_bytes())
+        return document
+
+    def size(self) -> int:
+        """How many bytes of content are here, whoever wants them."""
+        with explained(self.root):
+            return sum(path.stat().st_size for path in self.root.glob("blobs/sha256/*/*"))
+
+    def blob_path(self, sha256: str) -> Path:
+        """Where the content with this sha256 is, for those that read it on this machine."""
+        return self._layout.blob(sha256)
+
+    def sources(self) -> list[MirroredSource]:
+        """What is here and who wants it: the rows of ``mirror list``."""
+        with explained(self.root):
+            return sources(self._layout)
+
+    def drop_reference(self, lineage: str, address: str) -> bool:
+        """Say that a resource does not want its source any more. False if nobody had said that it does."""
+        path = self._layout.reference(lineage, address)
+        with explained(self.root):
+            existed = path.exists()
+            path.unlink(missing_ok=True)
+            if path.parent.is_dir() and not any(path.parent.iterdir()):
+                path.parent.rmdir()
+        return existed
+
+    @property
+    def _layout(self) -> Layout:
+        return Layout(self.root, self.chunk_bytes)
+
+    def _have(self, resolved: ResolvedSource) -> dict[str, Content]:
+        groups = by_fingerprint(resolved)
+        contents = present(self._layout, list(groups))
+        for key, files in groups.items():
+            if key not in contents and files[0].sha256 is not None:
+                content = relearn(self._layout, files[0].sha256, files[0].size)
+                contents |= {key: content} if content else {}
+        return contents
+
+    def _refer(self, resolved: ResolvedSource, reference: Reference, listing: str | None) -> None:
+        path = self._layout.reference(reference.lineage, reference.address)
+        before = self._layout.read_reference(path) or {}
+        same = before.get("pin") == resolved.pin
+        record: dict[str, Any] = {
+            "version": 1,
+            **asdict(reference),
+            "source": resolved.source,
+            "revision": resolved.revision,
+            "pin": resolved.pin,
+            "listing": listing or (before.get("listing") if same else None),
+            "previous": before.get("previous" if same else "listing") if listing is None else None,
+            "files": len(resolved.files),
+            "bytes": resolved.size,
+            "last_used": self.clock(),
+        }
+        write_record(path, canonical(record), self._layout.partial)
+
+
+def _listing(resolved: ResolvedSource, contents: dict[str, Content]) -> Listing:
+    groups = by_fingerprint(resolved)
+    files = [contents[key].listed(file.path) for key, same in groups.items() for file in same]
+    return Listing(tuple(sorted(files)))

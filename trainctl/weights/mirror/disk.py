@@ -1,0 +1,106 @@
+"""The mirror's disk: what it must have before a transfer, and what its refusals mean."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainctl.errors import StorageError
+from trainctl.model.units import format_bytes
+from trainctl.weights.exclusive import holder_name
+
+SPARE_BYTES = 64 * 2**20
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_FORBIDDEN = {errno.EACCES, errno.EPERM}
+
+
+@contextlib.contextmanager
+def explained(root: Path) -> Iterator[None]:
+    """Turn what the disk refuses into StorageError that names the mirror and says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise _explanation(root, error) from error
+
+
+def _explanation(root: Path, error: OSError) -> StorageError:
+    if error.errno in _FULL:
+        return StorageError(
+            f"the disk of the mirror {root} is full ({format_bytes(free_bytes(root))} free)",
+            "Free some space, or name another place in mirror: {url: …}. "
+            "What has arrived is kept; the next apply carries on from there.",
+        )
+    if error.errno == errno.EROFS:
+        return StorageError(
+            f"the mirror {root} lies on a read-only file system",
+            "Mount it writable, or name another place in mirror: {url: …}.",
+        )
+    if error.errno in _FORBIDDEN:
+        return StorageError(
+            f"the mirror {root} may not be written by this user ({error.filename or root})",
+            "Give this user the right to, or name another place in mirror: {url: …}.",
+        )
+    return StorageError(
+        f"the mirror {root}: {error.strerror or error} ({error.filename or root})",
+        "Check the disk; nothing incomplete was given a final name.",
+    )
+
+
+def require_space(root: Path, missing: int) -> None:
+    """StorageError unless the disk has room for what is missing, in bytes."""
+    free = free_bytes(root)
+    if missing and missing + SPARE_BYTES > free:
+        raise StorageError(
+            f"the mirror {root} needs {format_bytes(missing + SPARE_BYTES)} and its disk has {format_bytes(free)} free",
+            "Free some space, or name another place in mirror: {url: …}. Nothing was transferred.",
+        )
+
+
+def free_bytes(path: Path) -> int:
+    """What an ordinary user may still write on the disk of the nearest existing directory, in bytes."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return shutil.disk_usage(path).free
+
+
+def make_directory(path: Path) -> None:
+    """Make the directory and what is missing above it, for this user only."""
+    if not path.is_dir():
+        make_directory(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+
+
+def scratch_name() -> str:
+    """A file name that no other process uses, and that tells whose it is."""
+    return f"tmp.{holder_name()}.{secrets.token_hex(8)}"
+
+
+def write_record(path: Path, data: bytes, scratch: Path) -> None:
+    """Create or replace a small file, durably and at once. ``scratch`` is a directory of the same disk."""
+    make_directory(path.parent)
+    temporary = scratch / scratch_name()
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:  # noqa: PTH123
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make names that appeared in the directory survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

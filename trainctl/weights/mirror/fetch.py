@@ -1,0 +1,122 @@
+"""Many files at once: what is there, what is missing, and how far it is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from trainctl.errors import TrainctlError
+from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.weights.mirror.disk import explained
+from trainctl.weights.mirror.layout import Content, Layout, fingerprint
+from trainctl.weights.mirror.transfer import Transfer, stopped
+
+Progress = Callable[[int, int, int], None]
+"""Called with bytes done, bytes in total, and files done; from several threads, never from two at once."""
+
+_GRACE_SECONDS = 2.0
+_POLL_SECONDS = 0.1
+
+
+class Tally:
+    """Counts what is done of one source and tells it."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._lock = threading.Lock()
+        self._total = total
+        self._progress = progress
+        self._bytes = 0
+        self._files = 0
+
+    def add(self, size: int, files: int = 0) -> None:
+        """So many more bytes and files are there."""
+        with self._lock:
+            self._bytes += size
+            self._files += files
+            if self._progress is not None:
+                self._progress(self._bytes, self._total, self._files)
+
+
+def by_fingerprint(resolved: ResolvedSource) -> dict[str, list[SourceFile]]:
+    """The files, those that are known to be the same content together."""
+    groups: dict[str, list[SourceFile]] = {}
+    for file in resolved.files:
+        groups.setdefault(fingerprint(resolved, file), []).append(file)
+    return groups
+
+
+def present(layout: Layout, keys: Sequence[str]) -> dict[str, Content]:
+    """What the mirror has of these fingerprints."""
+    found = ((key, layout.known(key)) for key in keys)
+    return {key: content for key, content in found if content is not None}
+
+
+class Crowd:
+    """Works through files with a few threads; the first error ends it for all and is raised."""
+
+    def __init__(
+        self, transfer: Transfer, tally: Tally, missing: Mapping[str, list[SourceFile]]
+    ) -> None:
+        self._transfer = transfer
+        self._tally = tally
+        self._lock = threading.Lock()
+        self._wanted = len(missing)
+        self._todo = sorted(missing.items(), key=lambda item: item[1][0].size)
+        self._done: dict[str, Content] = {}
+        self._error: TrainctlError | None = None
+
+    def run(self, parallelism: int, cancelled: threading.Event) -> dict[str, Content]:
+        """Fetch everything; the largest first, so that no large one is left for the end."""
+        count = min(max(1, parallelism), len(self._todo))
+        threads = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        try:
+            self._attend(threads, cancelled)
+        finally:
+            self._halt(threads)
+        if self._error is not None:
+            raise self._error
+        if cancelled.is_set():
+            raise stopped()
+        if len(self._done) != self._wanted:
+            raise RuntimeError("a transfer ended without a result")
+        return self._done
+
+    def _attend(self, threads: Sequence[threading.Thread], cancelled: threading.Event) -> None:
+        halt = self._transfer.halt
+        for thread in threads:
+            while thread.is_alive() and not halt.is_set():
+                thread.join(_POLL_SECONDS)
+                if cancelled.is_set():
+                    halt.set()
+
+    def _halt(self, threads: Sequence[threading.Thread]) -> None:
+        """Threads that hear nothing from upstream are left behind: they write to names of their own and end by themselves."""
+        self._transfer.halt.set()
+        until = time.monotonic() + _GRACE_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def _work(self) -> None:
+        while not self._transfer.halt.is_set():
+            with self._lock:
+                if not self._todo:
+                    return
+                key, files = self._todo.pop()
+            try:
+                with explained(self._transfer.layout.root):
+                    content = self._transfer.fetch(files[0])
+            except TrainctlError as error:
+                self._fail(error)
+                return
+            with self._lock:
+                self._done[key] = content
+            self._tally.add(files[0].size * (len(files) - 1), len(files))
+
+    def _fail(self, error: TrainctlError) -> None:
+        with self._lock:
+            if not self._transfer.halt.is_set():
+                self._error = error
+                self._transfer.halt.set()

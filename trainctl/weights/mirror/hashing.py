@@ -1,0 +1,131 @@
+"""Digests of one file while its bytes pass: whole, by chunk, and the way upstream does it."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Queue
+from typing import Protocol
+
+_QUEUED_PIECES = 8
+THREADS_FROM_BYTES = 4 * 2**20
+"""Below this size a thread costs more than it saves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digests:
+    """Hex digests. ``upstream`` is None where upstream announces none that could be compared."""
+
+    sha256: str
+    upstream: str | None
+    chunks: tuple[str, ...]
+
+
+class _Sink(Protocol):
+    def __call__(self, piece: bytes | memoryview, /) -> object: ...
+
+
+class _Lane:
+    """A thread that hands pieces to a sink in order; never more than a few wait."""
+
+    def __init__(self, sink: _Sink) -> None:
+        self._queue: Queue[bytes | memoryview | None] = Queue(_QUEUED_PIECES)
+        self._sink = sink
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def __call__(self, piece: bytes | memoryview) -> None:
+        self._queue.put(piece)
+
+    def join(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        while (piece := self._queue.get()) is not None:
+            if self._error is None:
+                try:
+                    self._sink(piece)
+                except OSError as error:
+                    self._error = error
+
+
+class _Chunks:
+    """sha256 of each chunk; ``on_chunk`` hears of each complete one."""
+
+    def __init__(self, size: int, chunk_bytes: int, on_chunk: Callable[[int, str], None]) -> None:
+        self.digests: list[str] = []
+        self._left = size
+        self._chunk_bytes = chunk_bytes
+        self._room = min(size, chunk_bytes)
+        self._hash = hashlib.sha256()
+        self._on_chunk = on_chunk
+
+    def __call__(self, piece: bytes | memoryview) -> None:
+        view = memoryview(piece)
+        while view:
+            part, view = view[: self._room], view[self._room :]
+            self._hash.update(part)
+            self._room -= len(part)
+            self._left -= len(part)
+            if not self._room:
+                self._complete()
+
+    def _complete(self) -> None:
+        self.digests.append(self._hash.hexdigest())
+        self._on_chunk(len(self.digests) - 1, self.digests[-1])
+        self._hash = hashlib.sha256()
+        self._room = min(self._left, self._chunk_bytes)
+
+
+class ContentHash:
+    """Feed it every byte of a file in order, then ask for the digests. ``close`` it whatever happens."""
+
+    def __init__(
+        self,
+        size: int,
+        validator: str,
+        chunk_bytes: int,
+        on_chunk: Callable[[int, str], None],
+    ) -> None:
+        self._whole = hashlib.sha256()
+        self._upstream = upstream_hash(validator, size)
+        self._chunks = _Chunks(size, chunk_bytes, on_chunk) if size > chunk_bytes else None
+        sinks: list[_Sink] = [self._whole.update]
+        sinks += [self._upstream.update] if self._upstream else []
+        sinks += [self._chunks] if self._chunks else []
+        self._lanes = [_Lane(sink) for sink in sinks] if size >= THREADS_FROM_BYTES else []
+        self._sinks: list[_Sink] = [*self._lanes] or sinks
+
+    def update(self, piece: bytes | memoryview) -> None:
+        """Take the next bytes; the caller must not change them afterwards."""
+        for sink in self._sinks:
+            sink(piece)
+
+    def close(self) -> None:
+        """Wait until everything taken so far is hashed, and end the threads."""
+        lanes, self._lanes = self._lanes, []
+        for lane in lanes:
+            lane.join()
+
+    def digests(self) -> Digests:
+        """The digests of everything taken."""
+        self.close()
+        upstream = self._upstream.hexdigest() if self._upstream else None
+        chunks = tuple(self._chunks.digests) if self._chunks else ()
+        return Digests(self._whole.hexdigest(), upstream, chunks)
+
+
+def upstream_hash(validator: str, size: int) -> hashlib._Hash | None:
+    """The hash that makes a git blob id, or None where the validator is not one."""
+    kind, _, value = validator.partition(":")
+    if kind != "git":
+        return None
+    chosen = hashlib.sha1(usedforsecurity=False) if len(value) == 40 else hashlib.sha256()
+    chosen.update(b"blob %d\0" % size)
+    return chosen

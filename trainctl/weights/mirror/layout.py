@@ -1,0 +1,161 @@
+"""Names inside a mirror directory, and the small records kept there. DESIGN.md beside the package has the forms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from trainctl.errors import StorageError
+from trainctl.model.files import CHUNK_BYTES, ListedFile, Listing, ResolvedSource, SourceFile
+from trainctl.model.json import canonical, digest
+from trainctl.weights.mirror.disk import make_directory, write_record
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a fingerprint turned out to be; ``chunks`` as in ``ListedFile``."""
+
+    sha256: str
+    size: int
+    chunks: tuple[str, ...] = ()
+
+    def listed(self, path: str) -> ListedFile:
+        """The content under a path."""
+        return ListedFile(path, self.size, self.sha256, self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Who wants a source to stay: a resource of a state, by the state's lineage and its address."""
+
+    lineage: str
+    address: str
+    owner: str
+    project: str
+
+
+def fingerprint(resolved: ResolvedSource, file: SourceFile) -> str:
+    """What upstream tells of a file's identity, as one hex digest."""
+    if file.sha256 is not None:
+        return content_fingerprint(file.sha256, file.size)
+    known = digest([resolved.source, file.path, file.size, file.validator])
+    return known.removeprefix("sha256:")
+
+
+def content_fingerprint(sha256: str, size: int) -> str:
+    """The fingerprint of a file whose sha256 is known."""
+    return digest(["sha256", sha256, size]).removeprefix("sha256:")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Paths below one mirror. ``chunk_bytes`` is the format's, smaller only in tests."""
+
+    root: Path
+    chunk_bytes: int = CHUNK_BYTES
+
+    @property
+    def partial(self) -> Path:
+        """Where files are while they are not whole."""
+        return self.root / "partial"
+
+    def blob(self, sha256: str) -> Path:
+        """Where the content with this sha256 is or will be."""
+        return self.root / "blobs" / "sha256" / sha256[:2] / sha256
+
+    def listing(self, listing_id: str) -> Path:
+        """Where the listing is or will be."""
+        return self.root / "listings" / f"{listing_id}.json"
+
+    def reference(self, lineage: str, address: str) -> Path:
+        """Where the reference of one resource is or will be."""
+        return self.root / "references" / _file_name(lineage) / f"{_file_name(address)}.json"
+
+    def prepare(self) -> None:
+        """Make the directories that writers need."""
+        make_directory(self.partial)
+
+    def has_blob(self, sha256: str, size: int) -> bool:
+        """Whether the content is there with its size."""
+        try:
+            return self.blob(sha256).stat().st_size == size
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def known(self, key: str) -> Content | None:
+        """What a fingerprint is known to be, if the content is there too."""
+        try:
+            record = json.loads(self._fingerprint(key).read_bytes())
+            content = Content(record["sha256"], record["size"], tuple(record["chunks"]))
+        except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+            return None
+        whole = len(content.chunks) == self.chunk_count(content.size)
+        return content if whole and self.has_blob(content.sha256, content.size) else None
+
+    def learn(self, key: str, content: Content) -> None:
+        """Remember what a fingerprint turned out to be, and that such content is here."""
+        data = canonical({"version": 1, **asdict(content)})
+        for each in {key, content_fingerprint(content.sha256, content.size)}:
+            if self.known(each) != content:
+                write_record(self._fingerprint(each), data, self.partial)
+
+    def chunk_count(self, size: int) -> int:
+        """How many chunk digests a file of this size has: none where one chunk is all."""
+        return -(-size // self.chunk_bytes) if size > self.chunk_bytes else 0
+
+    def load_listing(self, listing_id: str) -> Listing | None:
+        """The listing, or None if it is not here. StorageError when it is not what its name says."""
+        try:
+            listing = Listing.from_bytes(self.listing(listing_id).read_bytes())
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise _damaged(self.listing(listing_id), str(error)) from None
+        if listing.id != listing_id:
+            raise _damaged(self.listing(listing_id), "its content has another digest than its name")
+        return listing
+
+    def read_reference(self, path: Path) -> dict[str, Any] | None:
+        """A reference's record, or None where there is none."""
+        try:
+            record = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise _damaged(path, str(error)) from None
+        if not isinstance(record, dict):
+            raise _damaged(path, "it is not an object")
+        return record
+
+    def references(self) -> Iterator[dict[str, Any]]:
+        """Every reference's record, in the order of their files' names."""
+        for path in sorted(self.root.glob("references/*/*.json")):
+            record = self.read_reference(path)
+            if record is not None:
+                yield record
+
+    def _fingerprint(self, key: str) -> Path:
+        return self.root / "fingerprints" / key[:2] / f"{key}.json"
+
+
+def _file_name(text: str) -> str:
+    """One file name for any text, the same for the same text only, and readable where that is possible."""
+    name = (
+        quote(text, safe="=,@+ ").replace(".", "%2E")
+        if text in (".", "..")
+        else quote(text, safe="=,@+ ")
+    )
+    if len(name) <= 200:
+        return name
+    return f"{name[:120]}~{digest(text).removeprefix('sha256:')}"
+
+
+def _damaged(path: Path, why: str) -> StorageError:
+    return StorageError(
+        f"{path} is damaged: {why}",
+        "Remove that file and run apply again; what is missing then is mirrored again.",
+    )

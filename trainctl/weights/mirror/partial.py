@@ -1,0 +1,193 @@
+"""A file that has not wholly arrived: its bytes, a journal of its good chunks, and how another process takes it over."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainctl.weights.exclusive import holder_name, known_dead
+from trainctl.weights.mirror.disk import make_directory, scratch_name
+
+_PIECE = 2**20
+_FREE = "free"
+
+
+class Partial:
+    """One file's directory below ``partial/``. Nobody else writes to ``data`` while this object is open."""
+
+    def __init__(self, directory: Path, inherited: Path | None) -> None:
+        self.directory = directory
+        self.data = directory / "data"
+        self._inherited = inherited
+        self._descriptor = os.open(self.data, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._journal = os.open(
+            directory / "journal", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
+
+    @classmethod
+    def open(cls, parent: Path, key: str) -> Partial:
+        """Take over what a dead or finished process has left, else begin with a copy of what another has."""
+        make_directory(parent)
+        mine = parent / f"{key}.{holder_name()}.{secrets.token_hex(4)}"
+        others = sorted(parent.glob(f"{key}.*.*"), key=_progress, reverse=True)
+        free = [other for other in others if _let_go(other.name[len(key) + 1 :].rpartition(".")[0])]
+        for other in free:
+            with contextlib.suppress(FileNotFoundError):
+                other.rename(mine)
+                for lesser in free[free.index(other) + 1 :]:
+                    shutil.rmtree(lesser, ignore_errors=True)
+                return cls(mine, mine)
+        mine.mkdir(mode=0o700)
+        return cls(mine, others[0] if others else None)
+
+    def inherited(self, size: int, chunk_bytes: int) -> Iterator[tuple[int, bytes, str]]:
+        """What was taken over, chunk by chunk: number, bytes, and the digest they must have.
+
+        The caller checks each, calls ``keep`` for one that is right, and stops at the first that is not.
+        """
+        if self._inherited is None:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            lines = _read_journal(self._inherited / "journal")
+            with (self._inherited / "data").open("rb", buffering=0) as stream:
+                for number, expected in enumerate(lines):
+                    length = min(chunk_bytes, size - number * chunk_bytes)
+                    chunk = _read(stream.fileno(), length) if length > 0 else b""
+                    if length <= 0 or len(chunk) != length:
+                        return
+                    yield number, chunk, expected
+
+    def keep(self, number: int, offset: int, chunk: bytes, digest: str) -> None:
+        """Put a good chunk at its place; nothing to do where it already is there."""
+        if self._inherited != self.directory:
+            self.write(offset, chunk)
+            self.note(number, digest)
+
+    def begin(self, offset: int, digests: list[str]) -> None:
+        """Cut the data and the journal to the chunks that were kept; from here on bytes are new."""
+        os.ftruncate(self._descriptor, offset)
+        os.ftruncate(self._journal, sum(len(_line(*kept)) for kept in enumerate(digests)))
+        if self._inherited not in (None, self.directory):
+            shutil.rmtree(str(self._inherited), ignore_errors=True)
+
+    def write(self, offset: int, piece: bytes) -> None:
+        """Put bytes at their place."""
+        _write(self._descriptor, offset, piece)
+
+    def note(self, number: int, digest: str) -> None:
+        """Write down that a chunk is there. A line cut by a crash is no line."""
+        os.write(self._journal, _line(number, digest))
+
+    def publish(self, target: Path) -> None:
+        """Give the whole file its final name, durably and read-only."""
+        os.fchmod(self._descriptor, 0o444)
+        os.fsync(self._descriptor)
+        self._close()
+        self.data.replace(target)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def discard(self) -> None:
+        """Remove it all."""
+        self._close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def release(self) -> None:
+        """Keep what is there for whoever comes next."""
+        self._close()
+        key = self.directory.name.partition(".")[0]
+        with contextlib.suppress(OSError):
+            self.directory.rename(self.directory.with_name(f"{key}.{_FREE}.{secrets.token_hex(4)}"))
+
+    def _close(self) -> None:
+        for descriptor in (self._descriptor, self._journal):
+            os.close(descriptor)
+
+
+class Small:
+    """A file of one chunk: begun anew each time, and nothing of it is kept."""
+
+    def __init__(self, parent: Path) -> None:
+        make_directory(parent)
+        self._path = parent / scratch_name()
+        self._descriptor = os.open(
+            self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+        )
+
+    def write(self, offset: int, piece: bytes) -> None:
+        """Put bytes at their place."""
+        _write(self._descriptor, offset, piece)
+
+    def publish(self, target: Path) -> None:
+        """Give the whole file its final name, durably and read-only."""
+        os.fchmod(self._descriptor, 0o444)
+        os.fsync(self._descriptor)
+        os.close(self._descriptor)
+        self._path.replace(target)
+
+    def discard(self) -> None:
+        """Remove it."""
+        os.close(self._descriptor)
+        self._path.unlink(missing_ok=True)
+
+    release = discard
+
+
+def bytes_kept(parent: Path, key: str) -> int:
+    """How much of a file has arrived in the best of its partials, in bytes."""
+    return max((_progress(one) for one in parent.glob(f"{key}.*.*")), default=0)
+
+
+def sweep(parent: Path) -> None:
+    """Remove half-written small files whose process is dead. Partials stay: they are worth resuming."""
+    for path in parent.glob("tmp.*"):
+        if known_dead(path.name.removeprefix("tmp.").rpartition(".")[0]):
+            path.unlink(missing_ok=True)
+
+
+def _let_go(holder: str) -> bool:
+    return holder == _FREE or known_dead(holder)
+
+
+def _progress(directory: Path) -> int:
+    try:
+        return (directory / "data").stat().st_size
+    except OSError:
+        return -1
+
+
+def _write(descriptor: int, offset: int, piece: bytes) -> None:
+    view = memoryview(piece)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        offset += written
+        view = view[written:]
+
+
+def _read(descriptor: int, length: int) -> bytes:
+    parts = []
+    while length and (part := os.read(descriptor, min(length, _PIECE))):
+        parts.append(part)
+        length -= len(part)
+    return b"".join(parts)
+
+
+def _line(number: int, digest: str) -> bytes:
+    return json.dumps({"chunk": number, "sha256": digest}).encode() + b"\n"
+
+
+def _read_journal(path: Path) -> list[str]:
+    digests: list[str] = []
+    for line in path.read_bytes().splitlines(keepends=True):
+        try:
+            digest = str(json.loads(line)["sha256"])
+        except (ValueError, KeyError, TypeError):
+            break
+        if line != _line(len(digests), digest):
+            break
+        digests.append(digest)
+    return digests

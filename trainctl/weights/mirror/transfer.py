@@ -1,0 +1,176 @@
+"""One file's way from upstream to a verified blob."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trainctl.errors import Interrupted, SourceCut, SourceWrong, TrainctlError
+from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.spi.sources import Credential, WeightSource
+from trainctl.weights.exclusive import lease
+from trainctl.weights.mirror.disk import make_directory, sync_directory
+from trainctl.weights.mirror.hashing import ContentHash, Digests
+from trainctl.weights.mirror.layout import Content, Layout, fingerprint
+from trainctl.weights.mirror.partial import Partial, Small
+from trainctl.weights.retry import Attempts, Retry
+from trainctl.weights.safe_path import shown
+
+_PIECE = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """Where bytes come from: a source, what it resolved to, what opens it, and how patient to be."""
+
+    source: WeightSource
+    resolved: ResolvedSource
+    credential: Credential | None
+    retry: Retry
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Brings single files into a mirror. ``arrived`` hears of every piece, in bytes; ``halt`` ends it between pieces."""
+
+    layout: Layout
+    upstream: Upstream
+    halt: threading.Event
+    arrived: Callable[[int], None]
+
+    def fetch(self, file: SourceFile) -> Content:
+        """Have the file's content in the mirror, by whoever brings it, and say what it is."""
+        key = fingerprint(self.upstream.resolved, file)
+        if file.size <= self.layout.chunk_bytes:
+            return self._receive(file, key, Small(self.layout.partial))
+        place = self.layout.partial / f"{key}.lease"
+        with lease(place, self.halt, lambda: self.layout.known(key) is not None) as held:
+            known = self.layout.known(key)
+            if known is not None:
+                self.arrived(file.size)
+                return known
+            if not held:
+                raise stopped()
+            return self._receive(file, key, Partial.open(self.layout.partial, key))
+
+    def _receive(self, file: SourceFile, key: str, scratch: Partial | Small) -> Content:
+        reception = _Reception(self, file, scratch)
+        try:
+            digests = reception.run()
+            check(self.upstream.resolved.source, file, digests)
+            blob = self.layout.blob(digests.sha256)
+            make_directory(blob.parent)
+            scratch.publish(blob)
+        except SourceWrong:
+            reception.close()
+            scratch.discard()
+            raise
+        except BaseException:
+            reception.close()
+            scratch.release()
+            raise
+        sync_directory(blob.parent)
+        content = Content(digests.sha256, file.size, digests.chunks)
+        self.layout.learn(key, content)
+        return content
+
+
+class _Reception:
+    """The bytes of one file as they are received, written and hashed."""
+
+    def __init__(self, transfer: Transfer, file: SourceFile, scratch: Partial | Small) -> None:
+        self._transfer = transfer
+        self._upstream = transfer.upstream
+        self._file = file
+        self._scratch = scratch
+        self._chunk_bytes = transfer.layout.chunk_bytes
+        self._kept: list[str] = []
+        self._offset = 0
+        self._hash = ContentHash(file.size, file.validator, self._chunk_bytes, self._on_chunk)
+
+    def run(self) -> Digests:
+        """Take over what is there, ask for the rest until it is all here, and hand back its digests."""
+        if isinstance(self._scratch, Partial):
+            self._take_over(self._scratch)
+        attempts = Attempts(self._upstream.retry, self._transfer.halt)
+        while self._offset < self._file.size:
+            before = self._offset
+            try:
+                self._stream()
+            except TrainctlError as error:
+                if self._offset - before >= min(self._chunk_bytes, _PIECE):
+                    attempts.advanced()
+                attempts.failed(error)
+        return self._hash.digests()
+
+    def close(self) -> None:
+        """End the hashing threads."""
+        self._hash.close()
+
+    def _take_over(self, partial: Partial) -> None:
+        for number, chunk, expected in partial.inherited(self._file.size, self._chunk_bytes):
+            if hashlib.sha256(chunk).hexdigest() != expected:
+                break
+            self._go_on()
+            partial.keep(number, self._offset, chunk, expected)
+            self._kept.append(expected)
+            view = memoryview(chunk)
+            for start in range(0, len(chunk), _PIECE):
+                self._count(view[start : start + _PIECE])
+        partial.begin(self._offset, self._kept)
+
+    def _stream(self) -> None:
+        upstream, file = self._upstream, self._file
+        with upstream.source.open(
+            upstream.resolved, file, self._offset, upstream.credential
+        ) as pieces:
+            for piece in pieces:
+                self._go_on()
+                if self._offset + len(piece) > file.size:
+                    raise SourceWrong(
+                        f"{upstream.resolved.source}: {shown(file.path)} has more than the "
+                        f"{file.size} bytes that upstream announced",
+                        "It changed upstream since it was resolved. Plan again.",
+                    )
+                self._scratch.write(self._offset, piece)
+                self._count(piece)
+        if self._offset < file.size:
+            raise SourceCut(
+                f"{upstream.resolved.source}: {shown(file.path)} ended "
+                f"{file.size - self._offset} bytes early"
+            )
+
+    def _count(self, piece: bytes | memoryview) -> None:
+        self._hash.update(piece)
+        self._offset += len(piece)
+        self._transfer.arrived(len(piece))
+
+    def _on_chunk(self, number: int, digest: str) -> None:
+        if isinstance(self._scratch, Partial) and number >= len(self._kept):
+            self._scratch.note(number, digest)
+
+    def _go_on(self) -> None:
+        if self._transfer.halt.is_set():
+            raise stopped()
+
+
+def check(source: str, file: SourceFile, digests: Digests) -> None:
+    """SourceWrong unless the digests are those upstream announced, as far as it announced any."""
+    kind, _, announced = file.validator.partition(":")
+    found = {"sha256": digests.sha256, "git": digests.upstream}.get(kind)
+    if found is not None and found != announced:
+        raise SourceWrong(
+            f"{source}: {shown(file.path)} arrived with other content than upstream announced",
+            f"Its {'sha256' if kind == 'sha256' else 'git blob id'} should be {announced} and is {found}. "
+            "Nothing of it was kept. If it happens again, the file is damaged upstream "
+            "or a proxy on the way changes it.",
+        )
+
+
+def stopped() -> Interrupted:
+    """What a transfer says when it is told to stop."""
+    return Interrupted(
+        "mirroring was stopped", "What has arrived is kept; apply carries on from there."
+    )

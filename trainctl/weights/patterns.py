@@ -1,0 +1,70 @@
+"""Which files of a source are wanted.
+
+Patterns are shell-style and case-sensitive, and mean what they mean to huggingface_hub: ``*`` crosses ``/``, a
+trailing ``/`` takes the whole directory, a backslash is a ``/``. Ours in addition: a leading ``/`` anchors the
+pattern at the top, and then ``*`` and ``?`` stop at ``/`` and ``**/`` spans any number of directories.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Sequence
+
+from trainctl.model.files import SourceFile
+
+Matcher = Callable[[str], object]
+
+
+def select(
+    files: Sequence[SourceFile], allow: Sequence[str] | None, ignore: Sequence[str] | None
+) -> tuple[tuple[SourceFile, ...], tuple[str, ...]]:
+    """The wanted files, sorted by path, and the patterns that matched no file at all.
+
+    Without ``allow`` every file is wanted; with an empty ``allow`` none is. ``ignore`` wins.
+    """
+    allowing = None if allow is None else {pattern: matcher(pattern) for pattern in allow}
+    ignoring = {pattern: matcher(pattern) for pattern in ignore or ()}
+    used: set[str] = set()
+
+    def hit(matchers: dict[str, Matcher], path: str) -> bool:
+        matched = [pattern for pattern, matches in matchers.items() if matches(path)]
+        used.update(matched)
+        return bool(matched)
+
+    chosen = []
+    for file in files:
+        path = file.path.replace("\\", "/")
+        allowed = allowing is None or hit(allowing, path)
+        ignored = hit(ignoring, path)
+        if allowed and not ignored:
+            chosen.append(file)
+    everything = [*(allow or ()), *(ignore or ())]
+    unmatched = tuple(dict.fromkeys(pattern for pattern in everything if pattern not in used))
+    return tuple(sorted(chosen)), unmatched
+
+
+def matcher(pattern: str) -> Matcher:
+    """A function that tells whether a path matches the pattern."""
+    text = pattern.replace("\\", "/")
+    if text.endswith("/"):
+        text += "**" if text.startswith("/") else "*"
+    if text.startswith("/"):
+        return re.compile(_anchored(text[1:]), re.DOTALL).fullmatch
+    return re.compile(fnmatch.translate(text)).match
+
+
+_TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[[!^]?\]?[^\]]*\]|.", re.DOTALL)
+_WILD = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+def _anchored(pattern: str) -> str:
+    return "".join(_piece(token) for token in _TOKEN.findall(pattern))
+
+
+def _piece(token: str) -> str:
+    if token in _WILD:
+        return _WILD[token]
+    if len(token) > 2 and token.startswith("["):
+        return f"(?!/){fnmatch.translate(token).removeprefix('(?s:').removesuffix(')' + chr(92) + 'Z')}"
+    return re.escape(token)

@@ -1,0 +1,133 @@
+"""From a source's text to the files that are wanted of it, at a revision that stays what it is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trainctl.errors import SourceError, SourceGone, SourceWrong
+from trainctl.model.diagnostics import Diagnostic, warning
+from trainctl.model.files import ResolvedSource
+from trainctl.model.source_uri import SourceUri, parse_source
+from trainctl.model.units import format_bytes
+from trainctl.spi.sources import Credential, WeightSource
+from trainctl.weights.lock import LockEntry
+from trainctl.weights.patterns import select
+from trainctl.weights.retry import Retry
+from trainctl.weights.safe_path import check_paths
+from trainctl.weights.sources import source_for
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the manifest says of one source. ``allow`` None means every file; patterns as in ``patterns.py``."""
+
+    source: str
+    directory: Path
+    allow: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] | None = None
+
+    @property
+    def uri(self) -> SourceUri:
+        """The source, absolute. SourceError where it is none."""
+        try:
+            return parse_source(self.source).within(self.directory)
+        except ValueError as error:
+            raise SourceError(str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """A resolved source. ``locked`` says that the lock file named the revision; ``unmatched`` are patterns without a file.
+
+    ``resolved.source`` is the source with its path made absolute; ``entry`` is what the lock file would say.
+    """
+
+    resolved: ResolvedSource
+    entry: LockEntry
+    locked: bool
+    unmatched: tuple[str, ...]
+    warnings: tuple[Diagnostic, ...]
+
+
+def resolve(
+    wanted: Wanted,
+    credential: Credential | None = None,
+    *,
+    locked: LockEntry | None = None,
+    upgrade: bool = False,
+    cancelled: threading.Event | None = None,
+    retry: Retry | None = None,
+    open_source: Callable[[str], WeightSource] = source_for,
+) -> Resolution:
+    """The wanted files, by metadata only.
+
+    With a lock entry the revision is the locked one, unless ``upgrade``. SourceError's kinds say what is wrong;
+    SourceWrong where upstream shows other files at the locked commit than were pinned.
+    """
+    uri = wanted.uri
+    followed = None if upgrade else locked
+    pinned = followed.revision if followed is not None and uri.scheme == "hf" else None
+    source = open_source(uri.scheme)
+    everything = (retry or Retry()).run(
+        lambda: source.resolve(uri.text, pinned, credential), cancelled or threading.Event()
+    )
+    files, unmatched = select(everything.files, wanted.allow, wanted.ignore)
+    if not files:
+        raise _nothing(wanted, everything)
+    check_paths(wanted.source, files)
+    resolved = replace(everything, files=files)
+    if not resolved.revision:
+        only = files[0].validator if len(files) == 1 else resolved.pin
+        resolved = replace(resolved, revision=only)
+    warnings = _compare(wanted, resolved, followed, pinned is not None) if followed else ()
+    return Resolution(
+        resolved, _entry(wanted, resolved), pinned is not None, unmatched, tuple(warnings)
+    )
+
+
+def _entry(wanted: Wanted, resolved: ResolvedSource) -> LockEntry:
+    return LockEntry(
+        source=wanted.source,
+        allow_patterns=wanted.allow,
+        ignore_patterns=wanted.ignore,
+        revision=resolved.revision,
+        pin=resolved.pin,
+        files=len(resolved.files),
+        bytes=resolved.size,
+    )
+
+
+def _compare(
+    wanted: Wanted, resolved: ResolvedSource, locked: LockEntry, at_commit: bool
+) -> tuple[Diagnostic, ...]:
+    if resolved.pin == locked.pin:
+        return ()
+    if at_commit:
+        raise SourceWrong(
+            f"{wanted.source}: upstream shows other files at commit {locked.revision} than trainctl.lock pins",
+            "A commit never changes, so what answers is not what answered then. If you mean another HF_ENDPOINT, "
+            "accept it with plan --upgrade.",
+        )
+    if (len(resolved.files), resolved.size) == (locked.files, locked.bytes):
+        return ()
+    return (
+        warning(
+            f"{wanted.source} is not as trainctl.lock knows it",
+            f"It had {locked.files} files ({format_bytes(locked.bytes)}) and has {len(resolved.files)} "
+            f"({format_bytes(resolved.size)}). There is no older version to go back to, so what is there now "
+            "is used; plan --upgrade accepts it.",
+        ),
+    )
+
+
+def _nothing(wanted: Wanted, everything: ResolvedSource) -> SourceError:
+    if not everything.files:
+        return SourceGone(f"{wanted.source}: it holds no files", "Check that it is the right one.")
+    some = ", ".join(file.path for file in everything.files[:5] if file.path.isprintable())
+    return SourceGone(
+        f"{wanted.source}: none of its {len(everything.files)} files is left after the patterns",
+        f"Change allow_patterns or ignore_patterns. It holds for example {some}.",
+    )

@@ -1,0 +1,57 @@
+"""Names that upstream gives its files, held to what may become a path below a directory of ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+from trainctl.errors import SourceError
+from trainctl.model.files import SourceFile
+
+_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\\]")
+_LONGEST = 255
+_LONGEST_PATH = 4000
+
+
+def check_paths(source: str, files: Sequence[SourceFile]) -> None:
+    """SourceError naming the source and the first file that could not be put safely below a directory."""
+    for file in files:
+        problem = _problem(file.path)
+        if problem:
+            raise _refused(source, file.path, problem)
+    paths = sorted(file.path.split("/") for file in files)
+    for before, after in pairwise(paths):
+        if before == after:
+            raise _refused(source, "/".join(after), "is listed twice")
+        if after[: len(before)] == before:
+            raise _refused(source, "/".join(before), "is both a file and a directory")
+
+
+def shown(path: str) -> str:
+    """A file name that isn't ours, for people: whatever could disturb a terminal or a line is escaped."""
+    return ascii(path)[1:-1] if _FORBIDDEN.search(path) or not path.isprintable() else path
+
+
+def _problem(path: str) -> str | None:
+    if _FORBIDDEN.search(path):
+        return "holds a control character, a backslash or text that is not UTF-8"
+    if path.startswith("/"):
+        return "is an absolute path"
+    parts = path.split("/")
+    if ".." in parts or "." in parts:
+        return "leaves its directory"
+    if "" in parts:
+        return "has an empty component"
+    encoded = [len(part.encode()) for part in parts]
+    if max(encoded) > _LONGEST or sum(encoded) + len(parts) > _LONGEST_PATH:
+        return f"is longer than a file name can be ({_LONGEST} bytes)"
+    return None
+
+
+def _refused(source: str, path: str, problem: str) -> SourceError:
+    return SourceError(
+        f"{source}: the file name {shown(path)!r} {problem}",
+        "It could be written outside its place or over another file, so nothing of the source is taken. "
+        "Leave the file out with ignore_patterns, or have it renamed upstream.",
+    )

@@ -1,0 +1,26 @@
+"""The sources there are, by scheme; each is loaded when it is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from trainctl.errors import SourceError
+from trainctl.spi.sources import WeightSource
+
+_SOURCES = {
+    "file": ("trainctl.weights.sources.file", "FileSource"),
+    "hf": ("trainctl.weights.sources.hf", "HubSource"),
+}
+
+
+def source_for(scheme: str) -> WeightSource:
+    """The source of a scheme of ``model.source_uri``. SourceError for one that can't be mirrored."""
+    if scheme not in _SOURCES:
+        known = ", ".join(f"{name}:" for name in _SOURCES)
+        raise SourceError(
+            f"sources with {scheme}:// can't be mirrored by this version",
+            f"It can mirror {known}. Copy the files to a directory and write file:///PATH.",
+        )
+    module, name = _SOURCES[scheme]
+    source: WeightSource = getattr(import_module(module), name)()
+    return source

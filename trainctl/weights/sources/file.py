@@ -1,0 +1,134 @@
+"""``file:`` sources: a directory or a file of this machine, known by its metadata."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainctl.errors import SourceDenied, SourceError, SourceGone, SourceWrong
+from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.model.source_uri import parse_source
+from trainctl.spi.sources import Credential
+from trainctl.weights.safe_path import shown
+
+_PIECE = 2**20
+
+
+class FileSource:
+    """Reads a directory or a file. The URI must be absolute: ``SourceUri.within`` makes it so."""
+
+    def resolve(
+        self, uri: str, revision: str | None, credential: Credential | None
+    ) -> ResolvedSource:
+        """Every file below the path, links inside it followed; no revision of its own."""
+        root = Path(parse_source(uri).location)
+        with _named(uri, root):
+            if not stat.S_ISDIR(root.stat().st_mode):
+                _regular(uri, root, root.name)
+                files = [_described(root, root.name)]
+            else:
+                files = list(_walk(uri, root))
+        return ResolvedSource(uri, "", tuple(sorted(files)))
+
+    @contextmanager
+    def open(
+        self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None
+    ) -> Iterator[Iterator[bytes]]:
+        """The file's bytes; SourceWrong when it changes before or while it is read."""
+        root = Path(parse_source(resolved.source).location)
+        path = root / file.path if root.is_dir() else root
+        with _named(resolved.source, path), path.open("rb", buffering=0) as stream:
+            descriptor = stream.fileno()
+            _unchanged(resolved.source, file, os.fstat(descriptor))
+            stream.seek(offset)
+            yield _pieces(resolved.source, file, descriptor, offset)
+
+
+def _pieces(source: str, file: SourceFile, descriptor: int, offset: int) -> Iterator[bytes]:
+    while offset < file.size:
+        piece = os.read(descriptor, min(_PIECE, file.size - offset))
+        if not piece:
+            break
+        offset += len(piece)
+        yield piece
+    _unchanged(source, file, os.fstat(descriptor))
+
+
+def _unchanged(source: str, file: SourceFile, status: os.stat_result) -> None:
+    if (status.st_size, _validator(status)) != (file.size, file.validator):
+        was = f"{file.size} bytes then, {status.st_size} now"
+        what = was if file.size != status.st_size else "same size, other time or inode"
+        raise SourceWrong(
+            f"{source}: {shown(file.path)} has changed since it was resolved ({what})",
+            "Run the same command again; let nothing write to the directory meanwhile.",
+        )
+
+
+def _walk(source: str, root: Path) -> Iterator[SourceFile]:
+    real_root = os.path.realpath(root)
+    pending: list[tuple[str, str, tuple[str, ...]]] = [(str(root), "", (real_root,))]
+    while pending:
+        directory, prefix, above = pending.pop()
+        with _named(source, Path(directory)), os.scandir(directory) as entries:
+            for entry in entries:
+                name = f"{prefix}{entry.name}"
+                if entry.is_symlink():
+                    _inside(source, entry.path, name, real_root)
+                if entry.is_dir():
+                    real = os.path.realpath(entry.path)
+                    if real in above:
+                        raise _unusable(source, name, "is a link to a directory above it")
+                    pending.append((entry.path, f"{name}/", (*above, real)))
+                else:
+                    _regular(source, Path(entry.path), name)
+                    yield _described(Path(entry.path), name)
+
+
+def _inside(source: str, path: str, name: str, real_root: str) -> None:
+    target = os.path.realpath(path)
+    if target != real_root and not target.startswith(real_root.rstrip("/") + "/"):
+        raise _unusable(source, name, f"is a link out of the directory, to {shown(target)}")
+    if not Path(target).exists():
+        raise _unusable(source, name, "is a link to nothing")
+
+
+def _regular(source: str, path: Path, name: str) -> None:
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise _unusable(source, name, "is neither a file nor a directory")
+
+
+def _unusable(source: str, name: str, problem: str) -> SourceError:
+    return SourceError(
+        f"{source}: {shown(name)} {problem}",
+        "Put the content itself into the directory, or take it out.",
+    )
+
+
+def _described(path: Path, name: str) -> SourceFile:
+    status = path.stat()
+    return SourceFile(name, status.st_size, _validator(status))
+
+
+def _validator(status: os.stat_result) -> str:
+    return f"mtime:{status.st_mtime_ns}:{status.st_ino}"
+
+
+@contextmanager
+def _named(source: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        missing = shown(os.fsdecode(error.filename or path))
+        raise SourceGone(
+            f"{source}: there is no {missing}", "Check the path, or what should have made it."
+        ) from None
+    except PermissionError as error:
+        raise SourceDenied(
+            f"{source}: {shown(os.fsdecode(error.filename or path))} may not be read by this user",
+            "Give this user the right to read it.",
+        ) from None
+    except OSError as error:
+        raise SourceError(f"{source}: {shown(str(path))}: {error.strerror or error}") from None

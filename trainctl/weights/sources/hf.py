@@ -1,0 +1,174 @@
+"""``hf:`` sources: repositories of the Hugging Face Hub, or of whatever ``HF_ENDPOINT`` names."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote, urljoin, urlsplit
+
+from trainctl.errors import SourceCut, SourceError, SourceWrong
+from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.model.source_uri import SourceUri, parse_source
+from trainctl.spi.sources import Credential
+from trainctl.weights.safe_path import shown
+from trainctl.weights.sources.http import HttpClient, Response
+
+_LARGEST_ANSWER = 64 * 2**20
+_MOST_PAGES = 10_000
+_NEXT = re.compile(r'<([^>]*)>\s*;[^,]*\brel="?next"?')
+_COMMIT = re.compile(r"[0-9a-f]{40,64}")
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+
+
+def usual_credential() -> Credential | None:
+    """The token of ``HF_TOKEN`` or of ``hf auth login``, for a caller that decides to send it."""
+    from huggingface_hub import get_token  # heavy: only who asks pays for it
+
+    token = get_token()
+    if not token:
+        return None
+    named = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")
+    return Credential(token, "HF_TOKEN" if named else "hf auth login")
+
+
+class HubSource:
+    """Speaks the Hub's HTTP interface. ``silence`` is the longest wait for a byte, in seconds."""
+
+    def __init__(self, endpoint: str | None = None, silence: float = 30.0) -> None:
+        chosen = endpoint or os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+        self._endpoint = chosen.rstrip("/")
+        self._http = HttpClient(silence)
+
+    def resolve(
+        self, uri: str, revision: str | None, credential: Credential | None
+    ) -> ResolvedSource:
+        """The files at the commit that the revision is now (``main`` when nobody says)."""
+        source = parse_source(uri)
+        wanted = quote(revision or source.revision or "main", safe="")
+        repo = f"{self._endpoint}/api/{_plural(source)}/{source.location}"
+        info, _ = self._json(f"{repo}/revision/{wanted}", uri, credential)
+        commit = info.get("sha") if isinstance(info, dict) else None
+        if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+            raise SourceError(f"{uri}: the answer of {self._host} names no commit", _NOT_A_HUB)
+        files = tuple(sorted(self._tree(f"{repo}/tree/{commit}", uri, credential)))
+        resolved = ResolvedSource(uri, commit, files)
+        if isinstance(info, dict) and info.get("gated") and files:
+            self._check_access(resolved, credential)
+        return resolved
+
+    @contextmanager
+    def open(
+        self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None
+    ) -> Iterator[Iterator[bytes]]:
+        """The file's bytes at the resolved commit, whether or not the server knows ranges."""
+        what = f"{resolved.source}: {shown(file.path)}"
+        ranged = {"Range": f"bytes={offset}-"} if offset else {}
+        with self._get(self._url(resolved, file), what, ranged, credential) as response:
+            skip = _skip(response, what, file, offset)
+            yield _exactly(response.pieces(), what, file, offset, skip)
+
+    def _check_access(self, resolved: ResolvedSource, credential: Credential | None) -> None:
+        """A gated repository shows its file names to everybody, and its files only to some."""
+        file = min(resolved.files, key=lambda one: (not one.size, one.size))
+        url = self._url(resolved, file)
+        what = f"{resolved.source}: {shown(file.path)}"
+        ranged = {"Range": "bytes=0-0"} if file.size else {}
+        with self._get(url, what, ranged, credential):
+            return
+
+    def _url(self, resolved: ResolvedSource, file: SourceFile) -> str:
+        source = parse_source(resolved.source)
+        kind = "datasets/" if source.dataset else ""
+        path = quote(file.path, safe="/")
+        return f"{self._endpoint}/{kind}{source.location}/resolve/{resolved.revision}/{path}"
+
+    def _tree(self, url: str, uri: str, credential: Credential | None) -> Iterator[SourceFile]:
+        following: str | None = f"{url}?recursive=true&expand=false"
+        for _ in range(_MOST_PAGES):
+            if following is None:
+                return
+            page, following = self._json(following, uri, credential)
+            try:
+                yield from (_file(entry) for entry in page if entry["type"] == "file")
+            except (KeyError, TypeError, ValueError):
+                raise SourceError(
+                    f"{uri}: the file list of {self._host} can't be read", _NOT_A_HUB
+                ) from None
+        raise SourceError(f"{uri}: the file list has more than {_MOST_PAGES} pages")
+
+    def _json(self, url: str, uri: str, credential: Credential | None) -> tuple[Any, str | None]:
+        with self._get(url, uri, {"Accept": "application/json"}, credential) as response:
+            body = response.read(_LARGEST_ANSWER)
+        try:
+            value = json.loads(body)
+        except ValueError:
+            raise SourceError(f"{uri}: {self._host} did not answer in JSON", _NOT_A_HUB) from None
+        link = _NEXT.search(response.headers.get("Link") or "")
+        return value, urljoin(response.url, link[1]) if link else None
+
+    @contextmanager
+    def _get(
+        self, url: str, what: str, headers: Mapping[str, str], credential: Credential | None
+    ) -> Iterator[Response]:
+        ours = urlsplit(url)[:2] == urlsplit(self._endpoint)[:2]
+        token = credential.value if credential and ours else None
+        with self._http.get(url, what, {"User-Agent": "trainctl", **headers}, token) as response:
+            yield response
+
+    @property
+    def _host(self) -> str:
+        return urlsplit(self._endpoint).netloc
+
+
+_NOT_A_HUB = "HF_ENDPOINT must name a Hugging Face Hub, or something that speaks like one."
+
+
+def _plural(source: SourceUri) -> str:
+    return "datasets" if source.dataset else "models"
+
+
+def _file(entry: Mapping[str, Any]) -> SourceFile:
+    lfs = entry.get("lfs")
+    size = lfs["size"] if lfs else entry["size"]
+    digest = lfs["oid"] if lfs else entry["oid"]
+    if not isinstance(size, int) or size < 0 or not _COMMIT.fullmatch(digest):
+        raise ValueError(entry)
+    return SourceFile(str(entry["path"]), size, f"{'sha256' if lfs else 'git'}:{digest}")
+
+
+def _skip(response: Response, what: str, file: SourceFile, offset: int) -> int:
+    """How many bytes come before those asked for; SourceWrong when the length is another than announced."""
+    if response.status == 206:
+        found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range") or "")
+        if not found or int(found[1]) != offset:
+            raise SourceCut(f"{what}: the server sent another part than was asked for")
+        length = None if found[2] == "*" else int(found[2])
+    else:
+        text = response.headers.get("Content-Length") or ""
+        length = int(text) if text.isdecimal() else None
+    if length is not None and length != file.size:
+        raise SourceWrong(
+            f"{what}: the server has {length} bytes where {file.size} were announced",
+            "It was changed or damaged upstream, or a proxy answers in its place. Plan again.",
+        )
+    return 0 if response.status == 206 else offset
+
+
+def _exactly(
+    pieces: Iterator[bytes], what: str, file: SourceFile, offset: int, skip: int
+) -> Iterator[bytes]:
+    left = file.size - offset
+    for received in pieces:
+        piece = received[skip:] if skip < len(received) else b""
+        skip -= len(received) - len(piece)
+        left -= len(piece)
+        if left < 0:
+            raise SourceWrong(f"{what}: more bytes came than the {file.size} announced")
+        if piece:
+            yield piece
+    if left:
+        raise SourceCut(f"{what}: the body ended {left} bytes early")

@@ -1,0 +1,206 @@
+"""One streaming GET, as weights need it: fast, bounded, and careful about who gets the credential."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import ssl
+import threading
+import urllib.request
+import weakref
+from base64 import b64encode
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from itertools import chain
+from typing import TypeAlias
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit
+
+from trainctl.errors import SourceCut, SourceError
+from trainctl.weights.sources.statuses import error_for
+
+PIECE_BYTES = 2**20
+_REDIRECTS = {301, 302, 303, 307, 308}
+_MOST_REDIRECTS = 10
+_Idle: TypeAlias = dict[tuple[str, str], list[http.client.HTTPConnection]]
+_BROKEN = (http.client.HTTPException, OSError)
+
+
+class Response:
+    """A successful answer whose body has not been read yet."""
+
+    def __init__(self, raw: http.client.HTTPResponse, what: str, url: str) -> None:
+        self.status = raw.status
+        self.headers = raw.headers
+        self.url = url
+        self._raw = raw
+        self._what = what
+
+    def pieces(self) -> Iterator[bytes]:
+        """The body in pieces of at most 1 MiB; SourceCut when it ends before its announced length."""
+        while True:
+            try:
+                piece = self._raw.read(PIECE_BYTES)
+            except TimeoutError:
+                raise SourceCut(f"{self._what}: the server fell silent") from None
+            except _BROKEN as error:
+                raise SourceCut(f"{self._what}: the connection broke ({_said(error)})") from None
+            if not piece:
+                break
+            yield piece
+        if self._raw.length:
+            raise SourceCut(f"{self._what}: the body ended {self._raw.length} bytes early")
+
+    def read(self, limit: int) -> bytes:
+        """The whole body; SourceError when it is longer than the limit in bytes."""
+        parts, size = [], 0
+        for piece in self.pieces():
+            size += len(piece)
+            if size > limit:
+                raise SourceError(f"{self._what}: the answer is longer than {limit} bytes")
+            parts.append(piece)
+        return b"".join(parts)
+
+
+class HttpClient:
+    """Keeps connections for the next request; safe to use from many threads. ``silence`` is in seconds."""
+
+    def __init__(self, silence: float = 30.0) -> None:
+        self._silence = silence
+        self._lock = threading.Lock()
+        self._idle: _Idle = defaultdict(list)
+        weakref.finalize(self, _close, self._idle)
+
+    @contextlib.contextmanager
+    def get(
+        self, url: str, what: str, headers: Mapping[str, str], token: str | None = None
+    ) -> Iterator[Response]:
+        """GET, redirects followed. ``what`` names the thing in errors, which never show the URL itself.
+
+        The token goes to the URL's own scheme, host and port only.
+        """
+        home = _origin(urlsplit(url))
+        for _ in range(_MOST_REDIRECTS):
+            parts = urlsplit(url)
+            if _origin(parts) != home:
+                token = None
+            sent = dict(headers)
+            if token is not None:
+                sent["Authorization"] = f"Bearer {token}"
+            connection, raw = self._request(parts, sent, what)
+            try:
+                if raw.status in _REDIRECTS:
+                    url = _next(url, raw, what)
+                    continue
+                if raw.status >= 300:
+                    raise error_for(raw.status, raw.headers, what, parts.hostname or "", token)
+                yield Response(raw, what, url)
+                return
+            finally:
+                self._put_back(parts, connection, raw)
+        raise SourceError(f"{what}: more than {_MOST_REDIRECTS} redirects")
+
+    def _request(
+        self, parts: SplitResult, headers: Mapping[str, str], what: str
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        if self._proxy(parts) and parts.scheme == "http":
+            target = f"http://{parts.netloc}{target}"
+            headers = {**headers, **self._proxy_headers(parts)}
+        while True:
+            with self._lock:
+                kept = self._idle[_origin(parts)]
+                connection, fresh = (kept.pop(), False) if kept else (self._connect(parts), True)
+            try:
+                connection.request(
+                    "GET", target, headers={"Accept-Encoding": "identity", **headers}
+                )
+                return connection, connection.getresponse()
+            except TimeoutError:
+                connection.close()
+                raise SourceCut(
+                    f"{what}: {parts.hostname} did not answer within {self._silence:.0f} s"
+                ) from None
+            except ssl.SSLCertVerificationError as error:
+                connection.close()
+                raise SourceError(
+                    f"{what}: the certificate of {parts.hostname} is not trusted ({error.verify_message})",
+                    "Name the certificates to trust in SSL_CERT_FILE.",
+                ) from None
+            except _BROKEN as error:
+                connection.close()
+                if fresh:
+                    raise SourceCut(
+                        f"{what}: can't reach {parts.netloc} ({_said(error)})",
+                        "Check the network and, behind a proxy, HTTPS_PROXY.",
+                    ) from None
+
+    def _connect(self, parts: SplitResult) -> http.client.HTTPConnection:
+        proxy = self._proxy(parts)
+        where = urlsplit(proxy) if proxy else parts
+        host, port = where.hostname or "", where.port
+        if parts.scheme == "http":
+            return http.client.HTTPConnection(host, port, timeout=self._silence)
+        secure = http.client.HTTPSConnection(host, port, timeout=self._silence, context=self._tls)
+        if proxy:
+            secure.set_tunnel(parts.hostname or "", parts.port, self._proxy_headers(parts))
+        return secure
+
+    def _proxy(self, parts: SplitResult) -> str | None:
+        if urllib.request.proxy_bypass(parts.netloc):
+            return None
+        proxy = urllib.request.getproxies().get(parts.scheme)
+        return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
+
+    def _proxy_headers(self, parts: SplitResult) -> dict[str, str]:
+        proxy = urlsplit(self._proxy(parts) or "")
+        if not proxy.username:
+            return {}
+        user = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+        return {"Proxy-Authorization": f"Basic {b64encode(user.encode()).decode()}"}
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context()
+
+    def _put_back(
+        self,
+        parts: SplitResult,
+        connection: http.client.HTTPConnection,
+        raw: http.client.HTTPResponse,
+    ) -> None:
+        """A connection is used again only when its answer was read to the end."""
+        if raw.isclosed() and connection.sock is not None and not raw.will_close:
+            with self._lock:
+                self._idle[_origin(parts)].append(connection)
+        else:
+            raw.close()
+            connection.close()
+
+
+def _close(idle: _Idle) -> None:
+    for connection in chain.from_iterable(idle.values()):
+        connection.close()
+
+
+def _origin(parts: SplitResult) -> tuple[str, str]:
+    return parts.scheme, parts.netloc.lower()
+
+
+def _next(url: str, raw: http.client.HTTPResponse, what: str) -> str:
+    location = raw.headers.get("Location")
+    if not location:
+        raise SourceError(f"{what}: a redirect to nowhere")
+    target = urljoin(url, location)
+    secure = urlsplit(url).scheme == "https"
+    if urlsplit(target).scheme not in (("https",) if secure else ("http", "https")):
+        raise SourceError(f"{what}: a redirect from {urlsplit(url).scheme} to something less safe")
+    if int(raw.headers.get("Content-Length") or 0) <= PIECE_BYTES:
+        with contextlib.suppress(*_BROKEN):
+            raw.read(PIECE_BYTES)
+    return target
+
+
+def _said(error: Exception) -> str:
+    reason = getattr(error, "strerror", None)
+    return reason or type(error).__name__

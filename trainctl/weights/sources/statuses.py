@@ -1,0 +1,89 @@
+"""HTTP statuses as errors that say what to do."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from email.message import Message
+from email.utils import parsedate_to_datetime
+
+from trainctl.errors import SourceBusy, SourceDenied, SourceError, SourceGone
+
+_PASSING = {408, 425, 429, 500, 502, 503, 504}
+
+
+def error_for(
+    status: int, headers: Message, what: str, host: str, token: str | None
+) -> SourceError:
+    """The error that a status means. ``token`` only decides what to advise and is never shown."""
+    if status in _PASSING:
+        asked = retry_after(headers)
+        advice = "Too many requests from this address." if status == 429 else ""
+        return SourceBusy(f"{what}: {host} is busy ({status})", advice, retry_after=asked)
+    if headers.get("X-Error-Code") == "GatedRepo":
+        return _gated(what, token)
+    if status in (401, 403):
+        return _denied(what, host, status, token)
+    if status == 404:
+        return _gone(what, headers.get("X-Error-Code"), token)
+    if status == 412:
+        return SourceError(f"{what}: it has changed since it was resolved", "Plan again.")
+    return SourceError(f"{what}: {host} answered {status}")
+
+
+def retry_after(headers: Message) -> float | None:
+    """Seconds that upstream asks to wait. A date is held against the server's own clock, if it tells it."""
+    text = (headers.get("Retry-After") or "").strip()
+    if text.isdecimal():
+        return float(text)
+    until = _date(text)
+    if until is None:
+        return None
+    now = _date(headers.get("Date") or "") or datetime.now(UTC)
+    return max(0.0, (until - now).total_seconds())
+
+
+def _date(text: str) -> datetime | None:
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+_USE_AUTH = (
+    "Declare a secret with a token that may read it, and name it in the source's "
+    "auth: {auth_method: CUSTOM_SECRET, auth_secret_name: NAME}."
+)
+
+
+def _gated(what: str, token: str | None) -> SourceError:
+    accept = "Accept its licence on its Hugging Face page with the account that reads it"
+    if token is None:
+        return SourceDenied(
+            f"{what}: the repository is gated and no token was sent", f"{accept}. {_USE_AUTH}"
+        )
+    return SourceDenied(
+        f"{what}: the repository is gated and the token's account has no access",
+        f"{accept}, or use a token of one that has access.",
+    )
+
+
+def _denied(what: str, host: str, status: int, token: str | None) -> SourceError:
+    if token is None:
+        return SourceDenied(
+            f"{what}: {host} wants a credential ({status}); it may be private, or not exist",
+            f"Check its name. {_USE_AUTH}",
+        )
+    return SourceDenied(
+        f"{what}: {host} refused the token ({status})",
+        "It may have expired, or not be allowed to read this; make a new one and change the secret.",
+    )
+
+
+def _gone(what: str, code: str | None, token: str | None) -> SourceError:
+    found = {
+        "RevisionNotFound": "there is no such revision; write an existing branch, tag or commit after @",
+        "EntryNotFound": "the file is not there at this revision",
+    }.get(code or "", "it does not exist")
+    private = " A private repository looks the same without a token." if token is None else ""
+    return SourceGone(f"{what}: not found (404)", f"{found[0].upper()}{found[1:]}.{private}")
