@@ -7,7 +7,6 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from trainctl.errors import StateError
 
@@ -38,7 +37,7 @@ _WITHOUT_DIRECTORY_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}
 
 
 @contextmanager
-def explain(path: Path) -> Iterator[None]:
+def explain(path: str) -> Iterator[None]:
     """Turn what the file system says into a StateError that names the path and says what to do."""
     try:
         yield
@@ -50,7 +49,7 @@ def explain(path: Path) -> Iterator[None]:
         raise StateError(summary, f"{path}: {advice}") from error
 
 
-def write_synced(path: Path, data: bytes, *, sync: bool) -> None:
+def write_synced(path: str, data: bytes, *, sync: bool) -> None:
     """Write a new file, 0600, and wait until it is on the disk if ``sync``."""
     handle = os.open(
         path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
@@ -65,7 +64,7 @@ def write_synced(path: Path, data: bytes, *, sync: bool) -> None:
         os.close(handle)
 
 
-def sync_directory(path: Path) -> None:
+def sync_directory(path: str) -> None:
     """Make the names in a directory durable; some file systems need and offer nothing for it."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

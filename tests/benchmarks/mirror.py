@@ -13,7 +13,7 @@ import argparse
 import hashlib
 import json
 import os
-import resource
+import re
 import shutil
 import socket
 import statistics
@@ -36,18 +36,8 @@ def serve(path: str) -> None:
     """Be a hub with one repository of one file."""
     from tests.support.hub import serve as serving
 
-    digest = hashlib.file_digest(Path(path).open("rb"), "sha256").hexdigest()
     with serving() as hub:
-        commit = "c" * 40
-        from tests.support.hub import HubFile, HubRepo
-
-        repo = HubRepo(refs={"main": commit})
-        repo.commits[commit] = {"model.safetensors": HubFile("model.safetensors", Path(path), True)}
-        size = Path(path).stat().st_size
-        lfs = {"oid": digest, "size": size, "pointerSize": 134}
-        row = {"type": "file", "path": "model.safetensors", "size": size, "oid": "0" * 40, "lfs": lfs}
-        repo.trees[commit] = [row]
-        hub.repos["models", "bench/model"] = repo
+        hub.add("bench/model", {"model.safetensors": Path(path)})
         print(hub.url, flush=True)
         sys.stdin.read()
 
@@ -116,7 +106,8 @@ def side(name: str, url: str, target: str) -> None:
     started = time.perf_counter()
     act(url, Path(target))
     seconds = time.perf_counter() - started
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+    status = Path("/proc/self/status").read_text()
+    peak = int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) * 1024 / 1e6
     print(json.dumps({"seconds": seconds, "peak_mb": peak}))
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import tomli
 
-from tests.support.program import ROOT
+from tests.support.program import ROOT, files_of_project
 
 SOURCE_ROOTS = ("providers", "state", "schemas")
 TOP = {
@@ -53,13 +51,7 @@ def test_import_contracts_know_every_package() -> None:
 
 def test_nothing_else_stands_at_the_top() -> None:
     """The top of the tree holds the decided entries only (as git sees it)."""
-    if not (ROOT / ".git").exists():
-        pytest.skip("not a git checkout")
-    listed = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard"],
-        capture_output=True, text=True, check=True,
-    ).stdout.splitlines()  # fmt: skip
-    assert {path.partition("/")[0] for path in listed} <= TOP
+    assert {path.partition("/")[0] for path in files_of_project()} <= TOP
 
 
 def test_entry_points_name_listed_packages() -> None:

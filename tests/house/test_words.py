@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-import subprocess
 
-import pytest
-
-from tests.support.program import ROOT
+from tests.support.program import ROOT, files_of_project
 
 # Written in pieces, so that this file does not hold what it looks for.
 FOREIGN = re.compile(
@@ -27,14 +24,8 @@ FOREIGN = re.compile(
 
 def test_no_trace_of_a_machine_or_a_registry() -> None:
     """No tracked text names a path of the machine it was written on, or where packages were taken from."""
-    if not (ROOT / ".git").exists():
-        pytest.skip("not a git checkout")
-    listed = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard"],
-        capture_output=True, text=True, check=True,
-    ).stdout.splitlines()  # fmt: skip
     found = []
-    for name in listed:
+    for name in files_of_project():
         path = ROOT / name
         if path.suffix != ".safetensors" and path.is_file():
             text = path.read_text(errors="replace")

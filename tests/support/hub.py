@@ -49,7 +49,10 @@ class HubFile:
 
     @property
     def sha256(self) -> str:
-        return hashlib.sha256(self.bytes()).hexdigest()
+        if isinstance(self.content, bytes):
+            return hashlib.sha256(self.content).hexdigest()
+        with self.content.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
 
     def entry(self) -> dict[str, Any]:
         """The file as one row of a tree answer."""

@@ -26,9 +26,12 @@ LIVE = {"TRAINING_JOB_CREATED", "TRAINING_JOB_DEPLOYING", "TRAINING_JOB_RUNNING"
 
 
 def python38() -> str | None:
-    """A Python 3.8 of this machine."""
-    pyenv = sorted(Path("/root/.pyenv/versions").glob("3.8.*/bin/python"))
-    return shutil.which("python3.8") or (str(pyenv[-1]) if pyenv else None)
+    """A Python 3.8 of this machine that runs."""
+    managed = sorted(Path.home().glob(".pyenv/versions/3.8.*/bin/python"))
+    for name in (shutil.which("python3.8"), *map(str, managed)):
+        if name and subprocess.run([name, "-c", ""], capture_output=True).returncode == 0:
+            return name
+    return None
 
 
 @dataclass
@@ -263,4 +266,5 @@ def as_nobody() -> list[str]:
     """The words that run a program as user nobody; empty if this process is not root."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         return []
-    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    return [*user, "env", "HOME=/nonexistent"]

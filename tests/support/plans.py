@@ -28,6 +28,8 @@ from trainctl.plan.values import (
 
 HOLDER = Holder("machine", "boot", 1, 2, "ana@laptop")
 COMMIT = "c1899de289a04d12100db370d81485cdf75e47ca"
+CODE = CodeTree("sha256:" + "5e" * 32, 12, 34_100)
+EMPTY = State()
 LINEAGE = "7d3c0a52-5d4f-4c53-9c52-0a3b1f5b8a10"
 
 
@@ -101,18 +103,18 @@ class World:
     mirrored: int = 0
     on_node: int = 0
     mount: str = "namespace"
-    code: CodeTree = CodeTree("sha256:" + "5e" * 32, 12, 34_100)
+    code: CodeTree = CODE
 
     def resources(self) -> list[Resource]:
         """What the manifest declares."""
-        weights = {
+        weights: dict[str, Any] = {
             "source": self.resolved.source,
             "mount_location": "/app/models/qwen3",
             "auth": None,
             "allow_patterns": [],
             "ignore_patterns": [],
         }
-        project = {"name": "demo", "description": None, "labels": {}}
+        project: dict[str, Any] = {"name": "demo", "description": None, "labels": {}}
         return [
             resource("project.demo", project),
             resource("cluster.lab", self.cluster, provider=str(self.cluster["provider"])),
@@ -127,7 +129,7 @@ class World:
             ),
         ]
 
-    def inputs(self, state: State = State(), options: Options = Options(), **more: Any) -> Inputs:
+    def inputs(self, state: State = EMPTY, options: Options = Options(), **more: Any) -> Inputs:
         """Everything the planner looks at."""
         size = self.resolved.size
         upstream = size - self.mirrored
@@ -170,7 +172,7 @@ def a_run(number: int, status: RunStatus, **more: Any) -> RunRecord:
 
 
 def applied(
-    plan: Plan, state: State = State(), status: RunStatus = RunStatus.COMPLETED, **of_run: Any
+    plan: Plan, state: State = EMPTY, status: RunStatus = RunStatus.COMPLETED, **of_run: Any
 ) -> State:
     """The state once every change was made; new runs have that status."""
     resources, versions = dict(state.resources), dict(state.versions)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,3 +32,14 @@ def trainctl(
         timeout=seconds,
         check=False,
     )
+
+
+def files_of_project() -> list[str]:
+    """Every file that git tracks or would add, relative to the root; skips the test where git can't say."""
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        pytest.skip("needs git and a checkout")
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return listed.stdout.splitlines()

@@ -32,6 +32,7 @@ class Consent:
     lockfile_readonly: bool = False
     lease_timeout: float = 0.0
     delete_checkpoints: bool = False
+    upgrade: bool = False
     named_runs: frozenset[str] = frozenset()
 
     def require_someone(self, session: Session) -> None:
@@ -66,7 +67,7 @@ def carry_out(
             result, code = _walk(
                 workspace, plan, options, consent, EventsText(session.output, progress), interrupt
             )
-    for line in result_lines(result, session.output):
+    for line in result_lines(result, session.output, destroy=plan.options.destroy):
         session.output.print(line)
     return code
 

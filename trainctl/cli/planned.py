@@ -23,7 +23,7 @@ def plan_and_apply(
     expect: str | None = None,
 ) -> int:
     """The exit code of the whole way. With JSON events the plan is not shown: standard output is theirs."""
-    plan = make_plan(workspace, flags)
+    plan = make_plan(workspace, flags, writes_lock=not consent.lockfile_readonly)
     require_digest(plan, expect)
     if consent.format is Format.TEXT or not plan.usable:
         show_plan(session, plan, consent.format)

@@ -14,7 +14,8 @@ from trainctl.cli.session import Session
 from trainctl.cli.workspaces import addresses
 from trainctl.desired.values import Desired
 from trainctl.errors import StorageError, UsageError
-from trainctl.operations.planning import LookOptions, plan_of
+from trainctl.operations.look_weights import LookOptions
+from trainctl.operations.planning import plan_of
 from trainctl.operations.workspace import Workspace
 from trainctl.plan import planfile
 from trainctl.plan.values import Options, Plan
@@ -23,7 +24,7 @@ from trainctl.views.plan_text import plan_text
 from trainctl.views.problems import diagnostic_lines
 
 
-def make_plan(workspace: Workspace, flags: PlanningFlags) -> Plan:
+def make_plan(workspace: Workspace, flags: PlanningFlags, *, writes_lock: bool = False) -> Plan:
     """The plan that the flags ask for."""
     options = Options(
         destroy=flags.destroy,
@@ -33,7 +34,7 @@ def make_plan(workspace: Workspace, flags: PlanningFlags) -> Plan:
         replace=addresses(flags.replaces, "--replace"),
         run=addresses(flags.runs, "ADDRESS"),
     )
-    look = LookOptions(flags.refresh, flags.offline, flags.upgrade, flags.parallelism)
+    look = LookOptions(flags.refresh, flags.offline, flags.upgrade, flags.parallelism, writes_lock)
     return plan_of(workspace, options, look)
 
 

@@ -16,6 +16,7 @@ from trainctl.desired.variables import values
 from trainctl.errors import ManifestError
 from trainctl.manifest.check import check, credential_problems
 from trainctl.manifest.read import Documents
+from trainctl.manifest.tokens import masked
 from trainctl.manifest.tree import Node
 from trainctl.manifest.types.document import Manifest
 from trainctl.model.address import NAME, Address
@@ -41,10 +42,12 @@ def build(
     root = _expanded(documents, variables or {}, var_files, found)
     found += credential_problems(root)
     told = frozenset(one.where for one in found)
-    manifest, wrong = check(root, told)
-    found += [*documents.problems, *wrong]
+    checked = check(root, told)
+    manifest = checked.manifest
+    found += [*documents.problems, *checked.problems]
     only = _only_project(manifest, root, documents.directory)
     names = Names(
+        checked.root,
         root,
         [only] if only is not None else _keys(root, "projects"),
         _keys(root, "clusters") or ["local"],
@@ -88,7 +91,7 @@ def directory_name(directory: Path) -> str:
 
 
 def _only_project(manifest: Manifest, root: Node, directory: Path) -> str | None:
-    if "projects" in root.entries:
+    if _keys(root, "projects"):
         return None
     return (manifest.project.name if manifest.project else None) or directory_name(directory)
 
@@ -105,7 +108,7 @@ def _desired(
     secrets: Mapping[str, SecretSpec],
     found: list[Diagnostic],
 ) -> Desired:
-    found = sorted(dict.fromkeys(found), key=_in_order)
+    found = sorted({masked(one) for one in found}, key=_in_order)
     if any(one.severity is Severity.ERROR for one in found):
         raise ManifestError(tuple(found))
     places = {

@@ -48,8 +48,8 @@ class Expander:
         return mapping_node({name: done[name] for name in root.entries}, root.keys, root.where)
 
     def _only_project(self, done: dict[str, Node]) -> str | None:
-        if "projects" in done:
-            names = list(done["projects"].entries)
+        names = list(done["projects"].entries) if "projects" in done else []
+        if names:
             return names[0] if len(names) == 1 else None
         project = done.get("project")
         name = project.entries.get("name") if project else None

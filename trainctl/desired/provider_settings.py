@@ -71,7 +71,8 @@ class ProviderSettings:
             schema: Any = problem.schema
             known = [*schema.get("properties", {}), *(_CORE if path == cluster else ())]
             for key in set(problem.instance) - set(known):
-                self._names.complain(f"unknown key {key!r}", did_you_mean(key, known), (*path, key))
+                hint = did_you_mean(key, known)
+                self._names.complain(f"unknown key {key!r}", hint, (*path, key), at_key=True)
             return
         self._names.complain(*_words(problem, path, self._found(path)), path)
 

@@ -68,7 +68,8 @@ def _project(name: str, section: Project, path: ManifestPath, names: Names) -> R
 def clusters(manifest: Manifest, settings: ProviderSettings, names: Names) -> list[Resource]:
     """One resource a cluster, ``local`` if there is none."""
     sections = manifest.clusters
-    if not names.root.entries.get("clusters"):
+    declared = names.text.entries.get("clusters")
+    if declared is None or not declared.entries:
         sections = {"local": Cluster(provider="local")}
     return [_cluster(name, section, settings, names) for name, section in sections.items()]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from trainctl.manifest.check import key_place
 from trainctl.manifest.nearest import did_you_mean
 from trainctl.manifest.tree import Node, Path, place
 from trainctl.manifest.wording import address_of, inside
@@ -13,9 +14,13 @@ from trainctl.model.diagnostics import Diagnostic, Position, error
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Declared names by section (of what is wrong, too), and the problems with names that are not declared."""
+    """Declared names by section (of what is wrong, too), and the problems with names that are not declared.
+
+    ``root`` is the tree that the manifest was made from, ``text`` the one before what is wrong was taken out.
+    """
 
     root: Node
+    text: Node
     projects: Collection[str]
     clusters: Collection[str]
     weights: Collection[str]
@@ -28,9 +33,9 @@ class Names:
         """Where the value at a path stands."""
         return place(self.root, path)
 
-    def complain(self, summary: str, detail: str, path: Path) -> None:
-        """Add a problem with what stands at a path."""
-        where = self.place(path)
+    def complain(self, summary: str, detail: str, path: Path, *, at_key: bool = False) -> None:
+        """Add a problem with what stands at a path, or with the key it has."""
+        where = key_place(self.root, path) if at_key else self.place(path)
         if where not in self.told:
             self.problems.append(error(summary, detail, address=address_of(path), where=where))
 
@@ -41,7 +46,7 @@ class Names:
             return True
         hint = did_you_mean(name, declared)
         self.complain(
-            f"{inside(path)}: no {kind} is called {name!r}",
+            f"{inside(path[:-1] if isinstance(path[-1], int) else path)}: no {kind} is called {name!r}",
             f"Declare it under {_SECTIONS[kind]!r}. {hint}".strip(),
             path,
         )
@@ -65,7 +70,7 @@ class Names:
 
     def _given(self, path: Path) -> bool:
         """Whether the text says something there; that it is wrong was told before."""
-        node: Node | None = self.root
+        node: Node | None = self.text
         for step in path:
             node = node.entries.get(str(step)) if node else None
         return node is not None

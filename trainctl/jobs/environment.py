@@ -42,8 +42,13 @@ def places(
         loaded=str(directory / "loaded"),
         checkpoints=str(checkpoint_directory(node, address, project, run) / f"rank-{rank}"),
         project_cache=cache or str(root / "caches" / project),
-        team_cache=str(root / "caches" / ".team"),
+        team_cache=team_cache(node),
     )
+
+
+def team_cache(node: Node) -> str:
+    """The training cache that all projects on the node share; it goes with the cluster."""
+    return str(PurePosixPath(node.root) / "caches" / ".team")
 
 
 def checkpoint_directory(

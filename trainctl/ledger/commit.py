@@ -51,8 +51,8 @@ class Committer:
         self._turn = threading.Condition()
         self._busy = False
 
-    def submit(self, request: Request) -> tuple[Entry, ...]:
-        """Append what the request decides, with others' if there are; its entries as they were written."""
+    def submit(self, request: Request) -> None:
+        """Append what the request decides, with others' if there are; ``raw`` is what was written."""
         with self._turn:
             self._waiting.append(request)
         try:
@@ -61,9 +61,10 @@ class Committer:
                     self._commit(self._take())
         finally:
             self._withdraw(request)
-        return _result(request)
+        if request.error is not None:
+            raise request.error
 
-    def submit_alone(self, decide: Decide) -> tuple[Entry, ...]:
+    def submit_alone(self, decide: Decide) -> None:
         """Append what is decided, in an append of its own and in this thread."""
         request = Request((), decide)
         try:
@@ -72,7 +73,8 @@ class Committer:
                     self._commit([request])
         finally:
             self._withdraw(request)
-        return _result(request)
+        if request.error is not None:
+            raise request.error
 
     def _is_my_turn(self, request: Request) -> bool:
         """Wait until another thread has done it (False), or nobody appends and this thread is to (True)."""
@@ -168,9 +170,3 @@ class Committer:
             raise
         self._head.add(entries)
         return True
-
-
-def _result(request: Request) -> tuple[Entry, ...]:
-    if request.error is not None:
-        raise request.error
-    return tuple(from_json(each) for each in request.raw)

@@ -88,6 +88,15 @@ class Layers(MutableMapping[K, V], Generic[K, V]):
 
     def _change(self, key: K, value: V | _Gone) -> None:
         if len(self._over) >= MERGE_AT:
-            self._base, self._over = dict(self.freeze()), {}
+            self._merge()
         self._over[key] = value
         self._frozen = None
+
+    def _merge(self) -> None:
+        base = self._base.copy()
+        for key, value in self._over.items():
+            if value is _GONE:
+                base.pop(key, None)
+            else:
+                base[key] = cast(V, value)
+        self._base, self._over = base, {}

@@ -26,6 +26,7 @@ from trainctl.ledger.fold import Fold
 from trainctl.ledger.head import Head
 from trainctl.ledger.history import Row, rows, state_at
 from trainctl.ledger.holder import this_process
+from trainctl.ledger.records import intent_from_json
 from trainctl.ledger.runs import merge_outputs
 from trainctl.ledger.state import Holder, Intent, Recorded, State
 from trainctl.ledger.watch import LeaseWatch, held_by
@@ -258,13 +259,14 @@ class Ledger:
             self._held.update({intent.id: Held(intent, began) for intent in intents.values()})
         done = False
         try:
-            written = self._committer.submit(Request(tuple(intents), decide))
+            request = Request(tuple(intents), decide)
+            self._committer.submit(request)
             done = True
         finally:
             if not done:
                 for intent in intents.values():
                     self.leave(intent)
-        return tuple(entry for entry in written if isinstance(entry, Intent))
+        return tuple(intent_from_json(raw) for raw in request.raw)
 
     def _check(self, fold: Fold, start: Start) -> None:
         holding = fold.open.get(start.address)

@@ -2,38 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
 from trainctl.manifest.tokens import looks_secret
-from trainctl.manifest.tree import Node, Path, child, place, plain, without
+from trainctl.manifest.tree import (
+    Node,
+    Path,
+    child,
+    edited,
+    list_node,
+    mapping_node,
+    place,
+    plain,
+    scalar_node,
+)
 from trainctl.manifest.types.base import OBJECT, TEXT
 from trainctl.manifest.types.document import Manifest
 from trainctl.manifest.wording import address_of, describe, inside
 from trainctl.model.diagnostics import Diagnostic, Position, error
 
 _KEY = "[key]"
+_ATTEMPTS = 5
+_STANDING_IN = 2
 
 
-def check(root: Node, told: Collection[Position | None] = ()) -> tuple[Manifest, list[Diagnostic]]:
-    """The manifest that a tree declares, and what is wrong with it, but for values at places where a problem was told.
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A manifest without what is wrong with it, so that the rest can be looked at too, and the tree it was made from.
 
-    What is wrong is left out of the manifest, so that the rest of it can be looked at too; where nothing is wrong,
-    nothing is left out.
+    Where nothing is wrong, nothing is left out.
     """
+
+    manifest: Manifest
+    root: Node
+    problems: list[Diagnostic]
+
+
+def check(root: Node, told: Collection[Position | None] = ()) -> Checked:
+    """The manifest that a tree declares, and what is wrong with it, but for values at places where a problem was told."""
     problems = _both_projects(root)
-    for keep in (None, 2, 1):
+    for attempt in range(_ATTEMPTS):
         try:
-            return Manifest.model_validate(plain(root)), problems
+            return Checked(Manifest.model_validate(plain(root)), root, problems)
         except ValidationError as failure:
             by_path = _by_path(root, failure)
-        if keep is None:
+        if attempt == 0:
             found = (_diagnostic(root, path, errors) for path, errors in by_path.items())
             problems += [one for one in found if one.where not in told]
-        root = without(root, [path[:keep] for path in by_path if path])
-    return Manifest(), problems
+        root = edited(root, dict(_mend(root, path, attempt) for path in by_path if path))
+    return Checked(Manifest(), root, problems)
+
+
+def _mend(root: Node, path: Path, attempt: int) -> tuple[Path, Node | None]:
+    """What to do about a wrong value: take it out, then stand something in for what is missing, then take out more."""
+    if attempt == 0:
+        return path, None
+    stand_in = _STAND_INS.get(str(path[-1])) if attempt <= _STANDING_IN else None
+    if stand_in is not None:
+        return path, stand_in(place(root, path))
+    return path[: 1 if attempt == _ATTEMPTS - 2 else 2], None
+
+
+def _commands(where: Position) -> Node:
+    return list_node([scalar_node("true", where)], where)
+
+
+def _runtime(where: Position) -> Node:
+    return mapping_node({"start_commands": _commands(where)}, {}, where)
+
+
+def _source(where: Position) -> Node:
+    return scalar_node("file:./missing", where)
+
+
+_STAND_INS: Mapping[str, Callable[[Position], Node]] = {
+    "runtime": _runtime,
+    "start_commands": _commands,
+    "source": _source,
+    "base_image": _source,
+}
+"""For what a section can't do without, so that the rest of it is looked at."""
 
 
 def credential_problems(root: Node) -> list[Diagnostic]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 
-from trainctl.manifest.tokens import looks_secret
-
 _MANY = 500
 _FEW = 12
 
@@ -24,10 +22,10 @@ def nearest(word: str, names: Collection[str]) -> str | None:
 def did_you_mean(word: str, names: Collection[str]) -> str:
     """A sentence: the nearest name, or all of them where they are few."""
     near = nearest(word, names)
-    if near is not None and not looks_secret(near):
+    if near is not None:
         return f"Did you mean {near!r}?"
     if not names:
         return "None is declared."
-    if len(names) <= _FEW and not any(looks_secret(name) for name in names):
+    if len(names) <= _FEW:
         return f"There is {', '.join(sorted(names))}."
     return ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainctl.errors import ManifestError, StorageError
+from trainctl.manifest.tokens import masked
 from trainctl.manifest.toml_text import parse_toml
 from trainctl.manifest.tree import MAX_FILE_BYTES, Node, Unreadable, mapping_node
 from trainctl.manifest.yaml_text import parse_yaml, repeated
@@ -53,7 +54,7 @@ def read(directory: Path) -> Documents:
         except Unreadable as stop:
             unreadable.append(stop.diagnostic)
     if unreadable:
-        raise ManifestError((*unreadable, *problems))
+        raise ManifestError(tuple(masked(one) for one in (*unreadable, *problems)))
     root = _merge(roots, problems)
     return Documents(directory, tuple(names), root, tuple(problems))
 

@@ -36,6 +36,8 @@ def _tidy(value: Any) -> Any:
     tidy = {
         key: _tidy_entry(key, entry) for key, entry in value.items() if not _is_title(key, entry)
     }
+    if "patternProperties" in tidy:
+        tidy["additionalProperties"] = False
     expression = _expression(tidy)
     if expression is None:
         return tidy

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from urllib.parse import parse_qsl, urlsplit
+
+from trainctl.model.diagnostics import Diagnostic
 
 _TOKEN = re.compile(
     r"(?<![A-Za-z0-9])(?:"
@@ -18,6 +21,9 @@ _TOKEN = re.compile(
     r"|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\."
     r")|-----BEGIN "
 )
+_WHOLE_TOKEN = re.compile(rf"(?s:-----BEGIN .*)|(?:{_TOKEN.pattern})[A-Za-z0-9_.-]*")
+_HIDDEN = "(not shown)"
+_ANY_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]+")
 _URL = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://\S+\s*")
 _SIGNATURE = frozenset(
     {
@@ -47,6 +53,23 @@ _SOUNDS_SECRET = re.compile(
 def looks_secret(text: str) -> bool:
     """Whether a token, a private key or a URL that carries one stands in the text."""
     return _TOKEN.search(text) is not None or url_holds_secret(text)
+
+
+def masked(problem: Diagnostic) -> Diagnostic:
+    """The problem without any credential that its words would repeat."""
+    return replace(
+        problem,
+        summary=_mask(problem.summary),
+        detail=_mask(problem.detail),
+        address=problem.address and _mask(problem.address),
+    )
+
+
+def _mask(text: str) -> str:
+    if not looks_secret(text) and "://" not in text:
+        return text
+    text = _ANY_URL.sub(lambda url: _HIDDEN if url_holds_secret(url[0]) else url[0], text)
+    return _WHOLE_TOKEN.sub(_HIDDEN, text)
 
 
 def url_holds_secret(text: str) -> bool:

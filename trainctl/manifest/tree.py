@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from trainctl.model.diagnostics import Diagnostic, Position
 
@@ -116,20 +116,35 @@ def place(root: Node, path: Path) -> Position:
     return node.where
 
 
-def without(root: Node, paths: Sequence[Path]) -> Node:
-    """The tree less what stands at some paths. Only what lies above them is copied."""
-    drop: dict[str | int, list[Path]] = {}
-    for path in paths:
-        drop.setdefault(path[0], []).append(path[1:])
-    gone = {step for step, rests in drop.items() if any(not rest for rest in rests)}
-
-    def kept(step: str | int, node: Node) -> Node:
-        return without(node, drop[step]) if step in drop else node
-
+def edited(root: Node, edits: Mapping[Path, Node | None]) -> Node:
+    """The tree with other values at some paths, or none (None). Only what lies above them is copied."""
+    below: dict[str | int, dict[Path, Node | None]] = {}
+    for path, node in edits.items():
+        below.setdefault(path[0], {})[path[1:]] = node
     if isinstance(root.value, dict):
-        entries = {key: kept(key, entry) for key, entry in root.value.items() if key not in gone}
+        entries = dict(root.value)
+        for step, rests in below.items():
+            _put(entries, str(step), rests, root)
         return mapping_node(entries, root.keys, root.where)
     if isinstance(root.value, list):
-        items = [kept(index, item) for index, item in enumerate(root.value) if index not in gone]
-        return list_node(items, root.where)
+        items: dict[int, Node] = dict(enumerate(root.value))
+        for step, rests in below.items():
+            _put(items, int(step), rests, root)
+        return list_node(list(items.values()), root.where)
     return root
+
+
+_Step = TypeVar("_Step", int, str)
+
+
+def _put(
+    entries: dict[_Step, Node], step: _Step, rests: Mapping[Path, Node | None], parent: Node
+) -> None:
+    if () in rests:
+        node = rests[()]
+        if node is None:
+            entries.pop(step, None)
+        else:
+            entries[step] = node
+    else:
+        entries[step] = edited(entries.get(step, mapping_node({}, {}, parent.where)), rests)

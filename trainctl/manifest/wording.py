@@ -37,7 +37,7 @@ _SHOWN = 60
 
 def address_of(path: Path) -> str | None:
     """The address of the resource that a path lies in."""
-    if len(path) > 1 and path[0] in KINDS and not looks_secret(str(path[1])):
+    if len(path) > 1 and path[0] in KINDS:
         return f"{KINDS[str(path[0])]}.{path[1]}"
     return None
 
@@ -57,7 +57,7 @@ def describe(errors: Sequence[Mapping[str, Any]], path: Path, node: Node | None)
     if kind == "manifest":
         return f"{inside(path)}: {context['summary']}", context["detail"]
     if kind == "extra_forbidden":
-        return f"unknown key {_told(str(key))}", did_you_mean(str(key), known_keys(path[:-1]))
+        return f"unknown key {str(key)!r}", did_you_mean(str(key), known_keys(path[:-1]))
     if kind == "missing":
         return f"{inside(path)} is missing", "Add it."
     if kind in _EXPECTED:
@@ -116,12 +116,13 @@ def _of_value(
     if kind == "literal_error":
         return f"{inside(path)}: expected {context['expected']}", found
     if kind == "greater_than_equal":
-        return f"{inside(path)} is at least {context['ge']}", found
+        return f"{inside(path)} is at least {context['ge']:g}", found
     if kind == "too_short":
         return f"{inside(path)} is empty", "Write at least one."
     if kind == "string_pattern_mismatch":
+        name = node.value if node is not None and isinstance(node.value, str) else str(path[-1])
         return (
-            f"{_told(str(node.value) if node and isinstance(node.value, str) else str(path[-1]))} is not a name",
+            f"{name!r} is not a name",
             "A name has letters, digits, '.', '_' and '-', at most 128, and begins with a letter or digit.",
         )
     return f"{inside(path)} is wrong", found
@@ -144,7 +145,3 @@ def _hidden(path: Path, value: object) -> bool:
     if "environment_variables" in names or any(sounds_secret(name) for name in names[1:]):
         return True
     return isinstance(value, str) and looks_secret(value)
-
-
-def _told(key: str) -> str:
-    return "(not shown)" if looks_secret(key) else repr(key)

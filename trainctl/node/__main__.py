@@ -8,7 +8,7 @@ import sys
 import tempfile
 from typing import Any, BinaryIO, Dict, Mapping
 
-from trainctl.node.checkpoints import checkpoints, read_checkpoint
+from trainctl.node.checkpoints import checkpoints, read_checkpoint, remove_checkpoints
 from trainctl.node.codes import has_code, put_code, read_code
 from trainctl.node.collect import forget
 from trainctl.node.deliver import cache_query, deliver
@@ -31,6 +31,7 @@ _VERBS = {
     "make_cache": make_cache,
     "remove_cache": remove_cache,
     "checkpoints": checkpoints,
+    "remove_checkpoints": remove_checkpoints,
 }
 _WITH_PAYLOAD = {"put_code": put_code}
 _RAW = {"read_log": read_log, "read_checkpoint": read_checkpoint, "read_code": read_code}

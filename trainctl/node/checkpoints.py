@@ -12,7 +12,8 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from trainctl.node import layout
 from trainctl.node.failure import Failure
-from trainctl.node.files import names_in
+from trainctl.node.files import names_in, remove_tree
+from trainctl.node.layout import inside
 
 Emit = Callable[[Dict[str, Any]], None]
 _QUIET_SECONDS = 60.0
@@ -67,6 +68,20 @@ def read_checkpoint(request: Mapping[str, Any], write: Callable[[bytes], None]) 
     with tarfile.open(fileobj=_Writer(write), mode="w|", format=tarfile.PAX_FORMAT) as archive:  # type: ignore[call-overload]
         for file in _files(path, loose_only=name == "."):
             archive.add(str(file), arcname=file.relative_to(path).as_posix(), recursive=False)
+
+
+def remove_checkpoints(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Delete the checkpoints of a run, and the directories above them up to ``data`` that are then empty."""
+    directory = layout.absolute(request["directory"], "directory")
+    data = layout.absolute(request["data"], "data")
+    if not inside(directory, data) or directory == data:
+        raise Failure("request", f"{directory} is no directory of checkpoints below {data}")
+    remove_tree(directory)
+    for above in directory.parents:
+        if above == data or names_in(above):
+            break
+        above.rmdir()
+    return {"removed": True}
 
 
 class _Writer:

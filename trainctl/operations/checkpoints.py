@@ -20,7 +20,7 @@ from trainctl.operations.workspace import Workspace
 def checkpoints(workspace: Workspace, run: Run) -> list[Checkpoint]:
     """The checkpoints of a run, by rank and time."""
     rows = control(workspace).checkpoints(run.job.address, run.project, run.record)
-    found = [_checkpoint(row, run.record.id) for row in rows]
+    found = [_checkpoint(row, run) for row in rows]
     return sorted(found, key=lambda one: (one.rank, one.created_at, one.step or 0, one.name))
 
 
@@ -29,7 +29,7 @@ def download(
 ) -> Path:
     """Copy a checkpoint (the newest complete one by default) into ``target/<name>``, whole or not at all."""
     chosen = _choose(checkpoints(workspace, run), run, name, rank)
-    place = target / chosen.name
+    place = target / (f"checkpoint-{run.record.id}" if chosen.name == "." else chosen.name)
     if place.exists():
         raise UsageError(
             f"{place} exists already", "Move it away, or name another directory: --target DIR."
@@ -71,12 +71,13 @@ def _choose(found: list[Checkpoint], run: Run, name: str | None, rank: int) -> C
     return candidates[-1]
 
 
-def _checkpoint(row: dict[str, Any], run: str) -> Checkpoint:
+def _checkpoint(row: dict[str, Any], run: Run) -> Checkpoint:
+    url = f"node://{row['node']}{row['directory']}"
     known = {
         name: row[name]
         for name in ("name", "rank", "step", "bytes", "files", "complete", "created_at")
     }
-    return Checkpoint(run=run, url=f"node://{row['node']}{row['directory']}", **known)
+    return Checkpoint(run=run.record.id, url=url, **known)
 
 
 class _Stream(io.RawIOBase):

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import State
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error, warning
+from trainctl.model.resource import Resource
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import WeightsFacts
 from trainctl.resources.weights import wanted_of
-from trainctl.weights.lock import LockFile
-from trainctl.weights.resolve import Resolution, resolve
+from trainctl.weights.lock import Key, LockEntry, LockFile
+from trainctl.weights.resolve import Resolution, Wanted, resolve
+
+
+@dataclass(frozen=True, slots=True)
+class LookOptions:
+    """How far to look: ``refresh`` at machines and at what is recorded; ``offline`` uses no network.
+
+    ``writes_lock`` says that what is resolved now will be in the lock file before anything relies on it.
+    """
+
+    refresh: bool = True
+    offline: bool = False
+    upgrade: bool = False
+    parallelism: int = 10
+    writes_lock: bool = False
 
 
 @dataclass(slots=True)
@@ -26,58 +40,98 @@ class WeightsSeen:
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
 
-def look_at_weights(
-    workspace: Workspace,
-    state: State,
-    wanted: Callable[[Address], bool],
-    *,
-    upgrade: bool,
-    parallelism: int,
-) -> WeightsSeen:
-    """Resolve the sources that ``wanted`` names; one that can't be resolved is an error diagnostic with its address."""
+def look_at_weights(workspace: Workspace, state: State, look: LookOptions) -> WeightsSeen:
+    """What is known of every desired source; one that can't be resolved is an error diagnostic with its address."""
     seen = WeightsSeen()
     locked = LockFile(workspace.setting.directory).entries()
-    todo = {
-        address: resource.attributes
+    questions = [
+        _question(workspace, resource, locked)
         for address, resource in workspace.desired.resources.items()
-        if address.kind is Kind.WEIGHTS and wanted(address)
-    }
-
-    def look(attributes: Mapping[str, Any]) -> Resolution | TrainctlError:
-        try:
-            what = wanted_of(attributes, workspace.setting.directory)
-            entry = locked.get((what.source, what.allow, what.ignore))
-            return resolve(
-                what, workspace.secrets.credential(attributes), locked=entry, upgrade=upgrade
+        if address.kind is Kind.WEIGHTS
+    ]
+    asked = [one for one in questions if _is_asked(one, state, look)]
+    for one in questions:
+        if one not in asked and one.locked is not None:
+            seen.facts[one.resource.address] = WeightsFacts(
+                None, locked=True, locked_as=_locked_as(one.locked)
             )
-        except TrainctlError as failure:
-            return failure
-
-    with ThreadPoolExecutor(parallelism, thread_name_prefix="resolve") as pool:
-        for address, found in zip(todo, pool.map(look, todo.values()), strict=True):
-            if isinstance(found, TrainctlError):
-                seen.diagnostics.append(_failure(workspace, address, found))
-            else:
-                _take(workspace, seen, address, found)
+    with ThreadPoolExecutor(look.parallelism, thread_name_prefix="resolve") as pool:
+        answers = pool.map(lambda one: _resolve(workspace, one, upgrade=look.upgrade), asked)
+        for one, found in zip(asked, answers, strict=True):
+            _take(workspace, seen, one, found, look)
     return seen
 
 
-def _take(workspace: Workspace, seen: WeightsSeen, address: Address, found: Resolution) -> None:
-    mirrored, listing = workspace.mirror.mirrored_bytes(found.resolved)
-    seen.facts[address] = WeightsFacts(
-        found.resolved, mirrored, listing, found.locked, found.unmatched
+@dataclass(frozen=True, slots=True)
+class _Question:
+    resource: Resource
+    wanted: Wanted
+    locked: LockEntry | None
+
+
+def _question(
+    workspace: Workspace, resource: Resource, locked: Mapping[Key, LockEntry]
+) -> _Question:
+    wanted = wanted_of(resource.attributes, workspace.setting.directory)
+    return _Question(resource, wanted, locked.get((wanted.source, wanted.allow, wanted.ignore)))
+
+
+def _is_asked(question: _Question, state: State, look: LookOptions) -> bool:
+    """Whether upstream is asked: always, but offline only this machine, and without refresh only about what is new."""
+    if look.offline:
+        return question.wanted.source.startswith("file:")
+    if look.refresh or look.upgrade:
+        return True
+    recorded = state.resources.get(question.resource.address)
+    known = recorded is not None and all(
+        recorded.attributes.get(name) == question.resource.attributes.get(name)
+        for name in ("source", "allow_patterns", "ignore_patterns")
     )
-    where = workspace.desired.resources[address].where
+    return not known and question.locked is None
+
+
+def _resolve(
+    workspace: Workspace, question: _Question, *, upgrade: bool
+) -> Resolution | TrainctlError:
+    try:
+        credential = workspace.secrets.credential(question.resource.attributes)
+        return resolve(question.wanted, credential, locked=question.locked, upgrade=upgrade)
+    except TrainctlError as failure:
+        return failure
+
+
+def _take(
+    workspace: Workspace,
+    seen: WeightsSeen,
+    question: _Question,
+    found: Resolution | TrainctlError,
+    look: LookOptions,
+) -> None:
+    resource = question.resource
+    if isinstance(found, TrainctlError):
+        seen.diagnostics.append(
+            error(found.summary, found.detail, address=str(resource.address), where=resource.where)
+        )
+        return
+    mirrored, listing = workspace.mirror.mirrored_bytes(found.resolved)
+    locked = (
+        look.writes_lock
+        or question.locked is not None
+        or question.wanted.source.startswith("file:")
+    )
+    seen.facts[resource.address] = WeightsFacts(
+        found.resolved, mirrored, listing, locked, unmatched_patterns=found.unmatched
+    )
     seen.diagnostics += [
-        warning(one.summary, one.detail, address=str(address), where=where)
+        warning(one.summary, one.detail, address=str(resource.address), where=resource.where)
         for one in found.warnings
     ]
 
 
-def _failure(workspace: Workspace, address: Address, failure: TrainctlError) -> Diagnostic:
-    return error(
-        failure.summary,
-        failure.detail,
-        address=str(address),
-        where=workspace.desired.resources[address].where,
-    )
+def _locked_as(entry: LockEntry) -> dict[str, str | int]:
+    return {
+        "revision": entry.revision,
+        "pin": entry.pin,
+        "files": entry.files,
+        "bytes": entry.bytes,
+    }

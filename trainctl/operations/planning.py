@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from trainctl.errors import NodeError, StalePlan, TrainctlError
@@ -12,7 +12,7 @@ from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error
 from trainctl.operations.look_nodes import look_at_nodes
-from trainctl.operations.look_weights import look_at_weights
+from trainctl.operations.look_weights import LookOptions, WeightsSeen, look_at_weights
 from trainctl.operations.support import unsupported
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.planner import make_plan
@@ -22,16 +22,6 @@ from trainctl.resources.registry import handlers
 from trainctl.spi.provider import Presence
 
 
-@dataclass(frozen=True, slots=True)
-class LookOptions:
-    """How far to look: ``refresh`` at machines and at what is recorded; ``offline`` uses no network."""
-
-    refresh: bool = True
-    offline: bool = False
-    upgrade: bool = False
-    parallelism: int = 10
-
-
 def plan_of(workspace: Workspace, options: Options, look: LookOptions) -> Plan:
     """The plan for the world as it is now. Appends nothing, writes nothing."""
     state = workspace.ledger.state()
@@ -39,10 +29,7 @@ def plan_of(workspace: Workspace, options: Options, look: LookOptions) -> Plan:
     diagnostics = list(desired.warnings)
     if not options.destroy:
         diagnostics += unsupported(desired)
-    weights = look_at_weights(
-        workspace, state, lambda address: not options.destroy and _must_resolve(workspace, state, address, look),
-        upgrade=look.upgrade, parallelism=look.parallelism,
-    )  # fmt: skip
+    weights = WeightsSeen() if options.destroy else look_at_weights(workspace, state, look)
     code, code_problems = ({}, []) if options.destroy else _scan_code(workspace)
     nodes = look_at_nodes(
         workspace,
@@ -72,20 +59,6 @@ def refuse_stale(workspace: Workspace, plan: Plan) -> Plan:
     if moved:
         raise StalePlan("the saved plan is stale", "\n".join([*map(str, moved), "Plan again."]))
     return replace(plan, changes=remaining(plan, state))
-
-
-def _must_resolve(workspace: Workspace, state: State, address: Address, look: LookOptions) -> bool:
-    """Whether upstream is asked: always, but offline never, and without refresh only about what is not recorded."""
-    if look.offline:
-        return str(workspace.desired.resources[address].attributes["source"]).startswith("file:")
-    if look.refresh or look.upgrade:
-        return True
-    recorded = state.resources.get(address)
-    wanted = workspace.desired.resources[address].attributes
-    names = ("source", "allow_patterns", "ignore_patterns")
-    return recorded is None or any(
-        recorded.attributes.get(name) != wanted.get(name) for name in names
-    )
 
 
 def _observe(workspace: Workspace, state: State, parallelism: int) -> dict[Address, Observation]:

@@ -111,7 +111,7 @@ def failed_runs(
 def sources(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
     """Patterns that match nothing, and sources that nothing pins yet."""
     unpinned: list[Address] = []
-    for change in sorted(changes, key=lambda change: change.address):
+    for change in changes:
         facts = inputs.weights.get(change.address)
         if facts is None or change.action in REMOVES:
             continue

@@ -12,6 +12,7 @@ from trainctl.plan.values import Change
 
 def plan_digest(changes: Iterable[Change]) -> str:
     """The digest of the changes that do something, whatever their order."""
+    acting = [change for change in changes if change.action is not Action.NOOP]
     return digest(
         [
             {
@@ -20,7 +21,6 @@ def plan_digest(changes: Iterable[Change]) -> str:
                 "after": plain(change.after),
                 "replace_paths": [list(path) for path in change.replace_paths],
             }
-            for change in sorted(changes, key=lambda change: change.address)
-            if change.action is not Action.NOOP
+            for change in sorted(acting, key=lambda change: change.address)
         ]
     )

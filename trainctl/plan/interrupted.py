@@ -8,6 +8,7 @@ from typing import Any
 
 from trainctl.ledger.state import Intent
 from trainctl.model.action import Action, Reason
+from trainctl.model.address import Kind
 from trainctl.model.json import digest
 from trainctl.plan.diff import plain
 from trainctl.plan.graph import REMOVES
@@ -57,4 +58,9 @@ def never_recorded(subject: Subject) -> Change | None:
 def _same(intent: Intent, change: Change) -> bool:
     if change.action in REMOVES:
         return intent.action in _REMOVING
+    starts_run, started_run = change.action is not Action.UPDATE, intent.action != "update"
+    if change.address.kind is Kind.JOB and starts_run is not started_run:
+        return (
+            False  # a run that may have been started is not carried on by a change that starts none
+        )
     return attempted(intent, change.after or {})

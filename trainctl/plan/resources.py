@@ -42,7 +42,7 @@ def plan_resource(subject: Subject, wish: Wish) -> Change:
     if subject.address.kind is Kind.CLUSTER and before.get("provider") != after.get("provider"):
         paths = (("provider",),)
         return _make(subject, wish, Action.REPLACE, Reason.CANNOT_UPDATE, replace_paths=paths)
-    if _present(before) != _present(after):
+    if before != after and _present(before) != _present(after):
         return _update(subject, wish)
     if subject.intent is not None:
         note = "" if attempted(subject.intent, after) else UNDONE

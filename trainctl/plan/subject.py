@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from trainctl.ledger.state import Intent, Recorded
@@ -15,7 +16,7 @@ from trainctl.plan.values import Change, Inputs, Observation
 from trainctl.spi.provider import Presence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Subject:
     """One address: wanted (``resource``), recorded, observed, interrupted (``intent``), asked for (``replace``).
 
@@ -39,19 +40,20 @@ class Subject:
         """Whether a look found that the recorded resource isn't there any more."""
         return self.observed is not None and self.observed.presence is Presence.GONE
 
-    @property
+    @cached_property
     def outputs(self) -> dict[str, Any]:
         """The recorded outputs, as observed where something was."""
         recorded = self.recorded.outputs if self.recorded else {}
-        return {**recorded, **(self.observed.outputs if self.observed else {})}
+        observed = self.observed.outputs if self.observed else {}
+        return dict(plain({**recorded, **observed}))
 
-    @property
+    @cached_property
     def newest_run(self) -> RunRecord | None:
         """Of a job, its newest run as last seen."""
         runs = self.outputs.get("runs")
         return RunRecord.from_json(runs[-1]) if runs else None
 
-    @property
+    @cached_property
     def before(self) -> dict[str, Any]:
         """The recorded attributes."""
         return dict(plain(self.recorded.attributes)) if self.recorded else {}

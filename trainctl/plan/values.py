@@ -42,13 +42,15 @@ class CodeTree:
 class WeightsFacts:
     """A weights resource after resolving. ``mirrored`` in bytes; ``listing`` where it is known already.
 
-    ``resolved`` is None when nothing could be known (offline, nothing recorded or locked).
+    ``resolved`` is None when upstream was not asked; ``locked_as`` is then what the lock file says, if it says anything:
+    ``revision``, ``pin``, ``files``, ``bytes``. ``locked`` says that the lock file names it, or will before it is relied on.
     """
 
     resolved: ResolvedSource | None
     mirrored: int = 0
     listing: str | None = None
     locked: bool = False
+    locked_as: Mapping[str, Any] | None = None
     unmatched_patterns: tuple[str, ...] = ()
 
 

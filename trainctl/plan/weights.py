@@ -18,20 +18,26 @@ _SELECTION = ("source", "allow_patterns", "ignore_patterns")
 
 def wish_of_weights(subject: Subject, facts: WeightsFacts | None) -> Wish:
     """The attributes with revision, pin, files and bytes; those are unknown where nobody could tell them."""
-    resolved = facts.resolved if facts else None
-    if resolved is not None:
-        added: dict[str, Any] = {
-            "revision": resolved.revision,
-            "pin": resolved.pin,
-            "files": len(resolved.files),
-            "bytes": resolved.size,
-        }
+    known = _known(facts)
+    if known is not None:
         listing = {"listing": facts.listing} if facts and facts.listing else {}
-        return Wish(subject.wanted(added), known_outputs=listing)
+        return Wish(subject.wanted(known), known_outputs=listing)
     before, wanted = subject.before, subject.wanted({})
     if subject.recorded and all(before.get(key) == wanted.get(key) for key in _SELECTION):
         return Wish(subject.wanted({name: before.get(name) for name in _NAMES}))
     return Wish(subject.wanted(dict.fromkeys(_NAMES)), unknown=dict.fromkeys(_NAMES, True))
+
+
+def _known(facts: WeightsFacts | None) -> dict[str, Any] | None:
+    if facts is None or facts.resolved is None:
+        return dict(facts.locked_as) if facts and facts.locked_as else None
+    resolved = facts.resolved
+    return {
+        "revision": resolved.revision,
+        "pin": resolved.pin,
+        "files": len(resolved.files),
+        "bytes": resolved.size,
+    }
 
 
 def pins(inputs: Inputs, wishes: Mapping[Address, Wish]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from trainctl.apply.step import Lookup, Step
 from trainctl.errors import TrainctlError
+from trainctl.jobs.environment import team_cache
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.address import Address, Kind
 from trainctl.plan.values import Observation
@@ -29,8 +30,9 @@ class CacheHandler:
         directory = step.attributes.get("dir") or str(
             PurePosixPath(node.root) / "caches" / str(step.attributes["project"])
         )
-        request = {"root": node.root, "directory": directory, "lineage": self._lineage}
-        self._agents.of(cluster.provider, node).call("make_cache", request)
+        for made in (directory, team_cache(node)):
+            request = {"root": node.root, "directory": made, "lineage": self._lineage}
+            self._agents.of(cluster.provider, node).call("make_cache", request)
         return {"directory": directory}
 
     def delete(self, step: Step) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from trainctl.apply.step import Lookup, Step
 from trainctl.errors import NodeError
 from trainctl.ledger.state import Intent, Recorded
+from trainctl.jobs.environment import team_cache
 from trainctl.plan.values import Observation
 from trainctl.resources.agents import Agents, Providers, nodes_of
 from trainctl.spi.provider import Cluster, Node, Presence
@@ -73,9 +74,12 @@ class ClusterHandler:
                 f"node {node.id} is {presence}",
                 "Nothing was removed. Try again when it can be reached.",
             )
-        left = self._agents.of(provider_name, node).call(
-            "forget", {"root": node.root, "lineage": self._lineage}
+        agent = self._agents.of(provider_name, node)
+        agent.call(
+            "remove_cache",
+            {"root": node.root, "directory": team_cache(node), "lineage": self._lineage},
         )
+        left = agent.call("forget", {"root": node.root, "lineage": self._lineage})
         if left["empty"]:
             provider.delete(node)
 

@@ -71,7 +71,9 @@ class RunControl:
         for rank in run.ranks:
             agent, node = self._of_rank(run, rank.rank)
             directory = str(checkpoint_directory(node, address, project, run))
-            rows = agent.call("checkpoints", {"directory": directory})["checkpoints"]
+            rows = agent.call(
+                "checkpoints", {"directory": directory, "ended": not run.status.live}
+            )["checkpoints"]
             found += [
                 {**row, "node": node.id, "directory": directory}
                 for row in rows

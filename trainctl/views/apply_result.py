@@ -20,7 +20,7 @@ def counts(result: Result) -> dict[str, int]:
     }
 
 
-def result_lines(result: Result, output: Output) -> list[str]:
+def result_lines(result: Result, output: Output, *, destroy: bool = False) -> list[str]:
     """What was left alone and why, what failed and what to do, then the counts."""
     lines = []
     for change in result.left_alone:
@@ -43,7 +43,8 @@ def result_lines(result: Result, output: Output) -> list[str]:
         (len(result.left_alone), "left alone"),
     ]
     said += "".join(f", {count} {word}" for count, word in problems if count)
-    headline = "Apply complete." if result.complete else "Apply incomplete."
+    what = "Destroy" if destroy else "Apply"
+    headline = f"{what} {'complete' if result.complete else 'incomplete'}."
     return [
         *lines,
         "",

@@ -14,6 +14,11 @@ from trainctl.views.text import table
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _UNKNOWN = "?"
 _SHORT = 16
+_SENTENCES = {
+    "namespace": "Mounted read-only; only the job sees them.",
+    "container": "Mounted read-only in the job's container.",
+    "link": "Linked into the job's directory: read-only by agreement, nothing enforces it.",
+}
 
 
 def weights_table(lines: Sequence[WeightsLine], page: Page) -> list[str]:
@@ -35,7 +40,7 @@ def weights_table(lines: Sequence[WeightsLine], page: Page) -> list[str]:
 
 
 def deliveries_table(lines: Sequence[DeliveryLine], page: Page) -> list[str]:
-    """A row for each rank and weights. Columns that would say the same everywhere, or nothing, are left out."""
+    """A row for each rank and weights. A column that would say nothing is left out; a mount that all share is one line."""
     columns = {
         "JOB": [str(line.job) for line in lines],
         "RANK": [str(line.rank) for line in lines],
@@ -49,9 +54,16 @@ def deliveries_table(lines: Sequence[DeliveryLine], page: Page) -> list[str]:
         del columns["RANK"]
     if all(line.forecast_seconds is None for line in lines):
         del columns["TIME"]
+    mounts = {line.mount for line in lines}
+    shared = _SENTENCES.get(mounts.pop()) if len(mounts) == 1 else None
+    if shared is not None:
+        del columns["MOUNT"]
     rows = list(zip(*columns.values(), strict=True))
     right = frozenset({"RANK", "TIME"})
-    return table(list(columns), rows, right=right, width=page.width, style=page.style, indent="  ")
+    lines_of_table = table(
+        list(columns), rows, right=right, width=page.width, style=page.style, indent="  "
+    )
+    return [*lines_of_table, *([f"  {shared}"] if shared else [])]
 
 
 def origin(tiers: TierFacts | None) -> str:

@@ -118,11 +118,13 @@ def _weights(plan: Plan, page: Page) -> list[str]:
     touched = {one.address for one in plan.changes if one.action is not Action.NOOP}
     touched |= {line.weights for line in plan.deliveries}
     lines = [line for line in plan.weights if line.address in touched]
-    return weights_table(lines, page) if lines else []
+    return [page.style("Weights:", "bold"), *weights_table(lines, page)] if lines else []
 
 
 def _deliveries(plan: Plan, page: Page) -> list[str]:
-    return deliveries_table(plan.deliveries, page) if plan.deliveries else []
+    if not plan.deliveries:
+        return []
+    return [page.style("Deliveries:", "bold"), *deliveries_table(plan.deliveries, page)]
 
 
 def _cost(plan: Plan, page: Page) -> list[str]:
@@ -133,10 +135,10 @@ def _cost(plan: Plan, page: Page) -> list[str]:
 
 
 def _last_line(plan: Plan, page: Page) -> str:
+    if not plan.usable:
+        return page.style(f"{Counts.of(plan)} It has errors and can't be applied.", "bold")
     if plan.has_changes:
         return page.style(str(Counts.of(plan)), "bold")
-    if not plan.usable:
-        return page.style("The plan has errors.", "bold")
     return page.style("No changes. ", "bold") + _nothing(plan)
 
 

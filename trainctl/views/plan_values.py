@@ -104,6 +104,8 @@ def _block(row: Row, page: Page) -> list[str]:
     """A text of several lines; of one that changed, every line, with a sign at those that did."""
     before = escape_lines(row.before) if isinstance(row.before, str) else []
     after = escape_lines(row.after) if isinstance(row.after, str) else []
+    if before[-1:] in ([], [""]) and after[-1:] in ([], [""]):
+        before, after = before[:-1], after[:-1]  # both end their last line, as texts do
     lines = (line for line in ndiff(before, after) if not line.startswith("?"))
     return [_line(line[0], line[2:], page) for line in lines]
 

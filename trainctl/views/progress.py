@@ -37,11 +37,21 @@ class _Step:
 
 
 class Progress:
-    """Listens to events from many threads. Use it as a context: the cursor comes back whatever happens."""
+    """Listens to events from many threads. Use it as a context: the cursor comes back whatever happens.
 
-    def __init__(self, output: Output, clock: Callable[[], float] = time.monotonic) -> None:
+    ``every`` is how often, in seconds, it looks by itself, so that silence shows; None is never.
+    """
+
+    def __init__(
+        self,
+        output: Output,
+        clock: Callable[[], float] = time.monotonic,
+        every: float | None = 0.5,
+    ) -> None:
         self._output = output
         self._clock = clock
+        self._every = every
+        self._over = threading.Event()
         self._lock = threading.RLock()
         self._steps: dict[str, _Step] = {}
         self._drawn = 0
@@ -49,9 +59,12 @@ class Progress:
         self._last = float("-inf")
 
     def __enter__(self) -> Self:
+        if self._every is not None:
+            threading.Thread(target=self._look, args=(self._every,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._over.set()
         with self._lock:
             self._steps.clear()
             self._erase()
@@ -71,6 +84,15 @@ class Progress:
             elif event.type in (EventType.STEP_STARTED, EventType.STEP_PROGRESS):
                 self._update(name, event, now)
 
+    def look(self) -> None:
+        """Show how things stand, whether or not anything was heard."""
+        with self._lock:
+            now = self._clock()
+            if self._output.draws:
+                self._redraw(now)
+            else:
+                self._tell(now)
+
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Take the drawn lines away while other lines are printed."""
@@ -85,21 +107,34 @@ class Progress:
         if "done" in event.data:
             total = event.data.get("total") or 0
             step.meter.update(int(event.data["done"]), int(total), now)
-        if self._output.draws:
-            if now - self._last >= _REDRAW:
-                self._erase()
-                self._draw(now)
-        elif now - step.told >= _PLAIN:
-            step.told = now
-            self._output.note(step.line(name, now))
+        if not self._output.draws:
+            self._tell(now)
+        elif now - self._last >= _REDRAW:
+            self._redraw(now)
+
+    def _look(self, every: float) -> None:
+        try:
+            while not self._over.wait(every):
+                self.look()
+        except OSError:
+            return  # the reader has left
+
+    def _tell(self, now: float) -> None:
+        for name, step in self._steps.items():
+            if now - step.told >= _PLAIN:
+                step.told = now
+                self._output.note(step.line(name, now))
+
+    def _redraw(self, now: float) -> None:
+        self._erase()
+        self._draw(now)
 
     def _end(self, name: str, now: float) -> None:
         step = self._steps.pop(name, None)
         if step is None:
             return
         if self._output.draws:
-            self._erase()
-            self._draw(now)
+            self._redraw(now)
         elif step.meter.done:
             self._output.note(step.line(name, now))
 

@@ -80,20 +80,20 @@ def status_lines(status: JobStatus) -> list[str]:
     if status.stale:
         lines.append(f"  as last seen: {status.stale}")
     if run.error:
-        lines.append(f"  error       {run.error}")
+        lines.append(f"  {'error':<13} {run.error}")
     for rank in run.ranks:
         code = "" if rank.exit_code is None else f", exit code {rank.exit_code}"
-        lines.append(f"  rank {rank.rank:<6} {rank.node}{code}")
+        lines.append(f"  {f'rank {rank.rank}':<13} {rank.node}{code}")
     times = (("created", run.created_at), ("started", run.started_at), ("ended", run.ended_at))
-    lines += [f"  {word:<11} {moment(when)}" for word, when in times if when is not None]
+    lines += [f"  {word:<13} {moment(when)}" for word, when in times if when is not None]
     lines += [
-        f"  {name:<11} {format_duration(run.phases[name])}"
+        f"  {name:<13} {format_duration(run.phases[name])}"
         for name in _PHASES
         if name in run.phases
     ]
     for one in status.checkpoints:
         state = "" if one.complete else ", not complete"
-        lines.append(f"  checkpoint  {one.name}, rank {one.rank}, {format_bytes(one.bytes)}{state}")
+        lines.append(f"  {'checkpoint':<13} {one.name}, rank {one.rank}, {format_bytes(one.bytes)}{state}")
     return lines
 
 

@@ -56,6 +56,13 @@ def _started(pid: int) -> str:
     return "dead" if fields[0] in (b"Z", b"X") else fields[19].decode()
 
 
+def remove_if_dead(path: Path) -> None:
+    """Remove a lease whose holder is certainly no more."""
+    seen = _touched(path)
+    if known_dead(_holder_of(_owner(path))):
+        _remove_if(path, seen)
+
+
 @contextlib.contextmanager
 def lease(
     path: Path,

@@ -39,17 +39,17 @@ surprise: 1
         "3:60": "price_per_hour is at least 0",
         "5:15": "source: 'hf://a/b@': what follows @ is not a branch, tag or commit",
         "5:28": "unknown key 'mount_loc'",
-        "6:6": "b: 'hf://owner' is not a Hugging Face source",
+        "6:6": "weights.b: 'hf://owner' is not a Hugging Face source",
         "9:14": "cluster: no cluster is called 'lap'",
-        "10:15": "weights[0]: no weights is called 'aa'",
-        "10:19": "weights[1]: no weights is called 'c'",
+        "10:15": "weights: no weights is called 'aa'",
+        "10:19": "weights: no weights is called 'c'",
         "10:22": "weights[2]: expected text or a mapping",
         "11:27": "compute.node_count is at least 1",
         "11:38": "compute.memory: this is not an amount of memory",
         "11:57": "compute.accelerator: the number of accelerators is from 1 to 9999",
         "11:87": "compute.availability_model: expected 'dedicated' or 'spot'",
         "13:23": "runtime.start_commands: expected a list",
-        "14:37": "runtime.environment_variables.BT_X: BT_X is set by trainctl",
+        "14:31": "runtime.environment_variables.BT_X: BT_X is set by trainctl",
         "14:40": "runtime.environment_variables.1a: '1a' is not a name of an environment variable",
         "14:50": "runtime.environment_variables.N: expected text or a mapping",
         "14:65": "runtime.environment_variables.S.secret: no secret is called 'nope'",
@@ -66,6 +66,19 @@ def test_problems_say_what_to_write(tmp_path: Path) -> None:
     assert found["unknown key 'start_comands'"].detail == "Did you mean 'start_commands'?"
     assert "Did you mean 'local'?" in found["cluster: no cluster is called 'locl'"].detail
     assert {one.address for one in found.values()} == {"job.sft"}
+
+
+def test_what_is_wrong_hides_nothing_beside_it(tmp_path: Path) -> None:
+    """A wrong item shifts no other's place; what a section can't do without is missing alone."""
+    text = "jobs:\n  a:\n    weights: [5, nope, {sorce: x}]\n    cluster: nowhere\n"
+    assert told(problems(tmp_path, text)) == {
+        "3:5": "runtime is missing",
+        "3:15": "weights[0]: expected text or a mapping",
+        "3:18": "weights: no weights is called 'nope'",
+        "3:24": "weights[2].source is missing",
+        "3:25": "unknown key 'sorce'",
+        "4:14": "cluster: no cluster is called 'nowhere'",
+    }
 
 
 @pytest.mark.parametrize(
@@ -213,8 +226,10 @@ def test_secret_files_lie_in_the_directory(tmp_path: Path, path: str) -> None:
             "there is no attribute 'computer'",
         ),
         (
-            "jobs: {a: {image: {base_image: i, docker_auth: {auth_method: AWS_IAM, registry: r}},"
-            " runtime: {start_commands: [x]}}}",
+            (
+                "jobs: {a: {image: {base_image: i, docker_auth: {auth_method: AWS_IAM, registry: r}},"
+                " runtime: {start_commands: [x]}}}"
+            ),
             "AWS_IAM goes with aws_iam_docker_auth",
         ),
         ("clusters: {a: {provider: loacl}}", "no provider is called 'loacl'"),

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import threading
+import time
 
 import pytest
 
@@ -87,7 +88,7 @@ def test_a_count_that_goes_back_makes_no_negative_rate() -> None:
 def test_without_a_terminal_a_plain_line_now_and_then() -> None:
     """A pipe gets a line about every ten seconds and one at the end, with no control sequence; standard output none."""
     out, err, clock = io.StringIO(), io.StringIO(), Clock()
-    with Progress(Output(out, err, Redactor(), {}), clock) as progress:
+    with Progress(Output(out, err, Redactor(), {}), clock, None) as progress:
         progress.listen(started())
         for second in range(1, 26):
             clock.now = 1000.0 + second
@@ -101,11 +102,34 @@ def test_without_a_terminal_a_plain_line_now_and_then() -> None:
     assert out.getvalue() == ""
 
 
+def test_silence_is_told() -> None:
+    """A step that says nothing is still told of every ten seconds."""
+    err, clock = io.StringIO(), Clock()
+    with Progress(Output(io.StringIO(), err, Redactor(), {}), clock, None) as progress:
+        progress.listen(started(JOB))
+        for _ in range(25):
+            clock.now += 1
+            progress.look()
+    assert err.getvalue() == "job.sft: working 10 s\njob.sft: working 20 s\n"
+
+
+def test_it_looks_by_itself() -> None:
+    """Without any event, a drawn line is drawn again."""
+    err = Terminal()
+    output = Output(io.StringIO(), err, Redactor(), {"TERM": "xterm"})
+    with Progress(output, every=0.01) as progress:
+        progress.listen(started(JOB))
+        until = time.monotonic() + 10
+        while err.getvalue().count("job.sft:") < 3 and time.monotonic() < until:
+            time.sleep(0.01)
+    assert err.getvalue().count("job.sft:") >= 3
+
+
 def test_on_a_terminal_lines_are_drawn_again_at_most_ten_times_a_second() -> None:
     """A thousand events in one second are ten drawings; at the end the lines are gone and the cursor is back."""
     err, clock = Terminal(), Clock()
     output = Output(io.StringIO(), err, Redactor(), {"TERM": "xterm"})
-    with Progress(output, clock) as progress:
+    with Progress(output, clock, None) as progress:
         progress.listen(started())
         for event in range(1000):
             clock.now = 1000.0 + event / 1000
@@ -123,7 +147,7 @@ def test_the_cursor_comes_back_after_a_failure() -> None:
     output = Output(io.StringIO(), err, Redactor(), {"TERM": "xterm"})
 
     def work() -> None:
-        with Progress(output, Clock()) as progress:
+        with Progress(output, Clock(), None) as progress:
             progress.listen(started())
             raise SourceGone("no such revision")
 
@@ -138,7 +162,7 @@ def test_more_steps_than_lines_are_counted(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("COLUMNS", "40")
     err, clock = Terminal(), Clock()
     output = Output(io.StringIO(), err, Redactor(), {"TERM": "xterm"})
-    with Progress(output, clock) as progress:
+    with Progress(output, clock, None) as progress:
         for number in range(10):
             clock.now += 1
             progress.listen(
@@ -154,7 +178,7 @@ def test_lines_for_people() -> None:
     """Each step is told when it begins, on standard error, and when it ends, on standard output."""
     out, err = io.StringIO(), io.StringIO()
     output = Output(out, err, Redactor(), {})
-    with Progress(output, Clock()) as progress:
+    with Progress(output, Clock(), None) as progress:
         listen = EventsText(output, progress)
         listen(started(JOB))
         listen(done(JOB, seconds=3.2, run="abc1234"))
@@ -223,7 +247,7 @@ class Closed(io.StringIO):
 def test_a_reader_who_left_does_not_stop_the_work(form: str) -> None:
     """A broken pipe silences the listener; it never raises into the work that tells it."""
     output = Output(Closed(), Closed(), Redactor(), {})
-    with Progress(output, Clock()) as progress:
+    with Progress(output, Clock(), None) as progress:
         listen = EventsText(output, progress) if form == "text" else EventsJson(output)
         listen(started())
         listen(done())

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainctl.weights.exclusive import holder_name, known_dead
+from trainctl.weights.exclusive import holder_name, known_dead, remove_if_dead
 from trainctl.weights.mirror.disk import make_directory, scratch_name
 
 _PIECE = 2**20
@@ -143,10 +143,16 @@ def bytes_kept(parent: Path, key: str) -> int:
 
 
 def sweep(parent: Path) -> None:
-    """Remove half-written small files whose process is dead. Partials stay: they are worth resuming."""
+    """Remove what dead processes left and nobody can use. Partials with data stay: they are worth resuming."""
     for path in parent.glob("tmp.*"):
         if known_dead(path.name.removeprefix("tmp.").rpartition(".")[0]):
             path.unlink(missing_ok=True)
+    for path in parent.glob("*.lease"):
+        remove_if_dead(path)
+    for path in parent.glob("*.*.*"):
+        holder = path.name.partition(".")[2].rpartition(".")[0]
+        if path.is_dir() and not (path / "data").exists() and _let_go(holder):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _let_go(holder: str) -> bool:

@@ -1,0 +1,138 @@
+"""The whole way on one machine: plan, apply, look, apply again, change, destroy."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from tests.support.project import Project, processes
+
+
+def test_one_apply_trains_the_job_and_keeps_its_checkpoint(demo: Project, runs_done: Path) -> None:
+    """apply --wait mirrors, delivers, mounts and runs; the log and the checkpoint can be had afterwards."""
+    done = demo.run("apply", "--auto-approve", "--wait")
+    status = demo.json("status", "job.sft")
+    log = demo.run("logs", "job.sft").stdout.splitlines()
+    place = demo.run("checkpoints", "download", "job.sft", "--target", str(demo.directory / "out")).stdout.strip()
+
+    assert "Apply complete. 5 added, 0 changed, 0 destroyed." in done.stdout
+    assert (status["status"], status["ranks"][0]["exit_code"]) == ("TRAINING_JOB_COMPLETED", 0)
+    assert log == ["lr 1e-3", "weights ['config.json', 'model.bin']", "done"]
+    assert (Path(place) / "model.bin").read_bytes() == (bytes(range(256)) * 1000)[::-1]
+    assert runs_done.read_text().split() == [status["run"]]
+    assert [one["complete"] for one in status["checkpoints"]] == [True]
+
+
+def test_the_mount_is_the_jobs_alone(demo: Project) -> None:
+    """/app/models exists for the job and not for the machine; scratch is empty afterwards."""
+    demo.run("apply", "--auto-approve", "--wait")
+    scratch = list(demo.nodes.glob("*/runs/*/scratch/*"))
+
+    assert demo.json("plan", "--replace", "job.sft")["deliveries"][0]["mount"] == "namespace"
+    assert not Path("/app/models/tiny").exists()
+    assert scratch == []
+
+
+def test_a_second_apply_does_nothing(demo: Project, runs_done: Path) -> None:
+    """Nothing is planned, nothing runs, and the state's serial stays."""
+    demo.run("apply", "--auto-approve", "--wait")
+    before = demo.json("plan")
+    demo.run("apply", "--auto-approve", "--wait")
+    after = demo.json("plan")
+
+    assert (before["serial"], before["plan_digest"]) == (after["serial"], after["plan_digest"])
+    assert demo.actions() == {}
+    assert len(runs_done.read_text().split()) == 1
+    demo.run("plan", "--detailed-exitcode", code=0)
+
+
+def test_a_changed_learning_rate_runs_again_from_warm_caches(demo: Project, runs_done: Path) -> None:
+    """The plan shows the changed command and nothing else, and not a byte moves for it."""
+    demo.run("apply", "--auto-approve", "--wait")
+    plan = demo.json("plan", "--var", "lr=1e-2")
+    change = next(one["change"] for one in plan["resource_changes"] if one["address"] == "job.sft")
+    demo.run("plan", "--detailed-exitcode", "--var", "lr=1e-2", code=2)
+    demo.run("apply", "--auto-approve", "--wait", "--var", "lr=1e-2")
+
+    assert change["actions"] == ["delete", "create"]
+    assert change["replace_paths"] == [["runtime", "start_commands", 0]]
+    assert [one["address"] for one in plan["resource_changes"] if one["change"]["actions"] != ["no-op"]] == ["job.sft"]
+    tiers = plan["deliveries"][0]["bytes_by_tier"]
+    assert (tiers["node"], tiers["mirror"] + tiers["upstream"] + tiers["cluster"]) == (256018, 0)
+    assert demo.run("logs", "sft").stdout.startswith("lr 1e-2\n")
+    assert len(runs_done.read_text().split()) == 2
+
+
+def test_destroy_leaves_nothing_but_declared_data(demo: Project) -> None:
+    """No process, no node directory, an empty state; mirror and checkpoints stay and are named with their sizes."""
+    demo.run("apply", "--auto-approve", "--wait")
+    done = demo.run("destroy", "--auto-approve")
+
+    assert demo.run("state", "list").stdout == ""
+    assert list(demo.nodes.iterdir()) == []
+    assert processes(str(demo.directory.parent)) == []
+    assert f"mirror       {demo.mirror}" in done.stdout
+    assert "checkpoints/demo/sft/1-" in done.stdout
+    assert list((demo.mirror / "references").rglob("*.json")) == []
+
+
+def test_destroy_can_delete_checkpoints(demo: Project) -> None:
+    """--delete-checkpoints leaves none."""
+    demo.run("apply", "--auto-approve", "--wait")
+    demo.run("destroy", "--auto-approve", "--delete-checkpoints")
+
+    assert list((demo.directory.parent / "data" / "trainctl").rglob("model.bin")) == []
+
+
+def test_the_run_outlives_the_command_and_its_terminal(demo: Project) -> None:
+    """apply returns while the job runs; the session it was started in ends, the job goes on."""
+    done = demo.run("apply", "--auto-approve", "--var", "seconds=3")
+    live = demo.json("status", "job.sft")
+    followed = demo.run("logs", "job.sft", "--follow")
+
+    assert "run 1" not in done.stderr
+    assert live["status"] == "TRAINING_JOB_RUNNING"
+    assert followed.stdout.splitlines()[-1] == "done"
+    assert demo.json("status", "job.sft")["status"] == "TRAINING_JOB_COMPLETED"
+
+
+def test_yaml_and_toml_give_the_same_plan(demo: Project) -> None:
+    """One manifest in both forms: equal plan JSON."""
+    from_yaml = demo.json("plan")
+    (demo.directory / "trainctl.yaml").unlink()
+    ledger = json.dumps(str(demo.directory.parent / "ledger"))
+    demo.write(
+        {
+            "trainctl.toml": f"""
+[project]
+name = "demo"
+[vars]
+lr = 1e-3
+seconds = 0
+ledger = {ledger}
+[weights.tiny]
+source = "file:./weights"
+mount_location = "/app/models/tiny"
+[jobs.sft]
+code = "./src"
+weights = ["tiny"]
+[jobs.sft.runtime]
+start_commands = ["python3 train.py ${{{{ var.lr }}}} ${{{{ var.ledger }}}} ${{{{ var.seconds }}}}"]
+checkpointing_config = {{enabled = true}}
+cache_config = {{enabled = true}}
+"""
+        }
+    )
+    from_toml = demo.json("plan")
+
+    assert from_yaml == from_toml
+
+
+def test_apply_without_a_terminal_refuses_before_any_work(demo: Project) -> None:
+    """Neither --auto-approve nor a plan file nor somebody to ask: exit 64, and nothing was made."""
+    done = demo.run("apply", code=64)
+
+    assert "--auto-approve" in done.stderr
+    assert not (demo.directory / ".trainctl").exists()
+    assert os.listdir(demo.directory.parent / "home") == []

@@ -1,0 +1,84 @@
+"""A state on a disk that is full, read-only or forbidden."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.ledgers import PREP, begin, ledger_on, record
+from trainctl.errors import StateError
+from trainctl_state import open_directory
+
+
+def mount(path: Path, options: str) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root may mount a small file system to fill")
+    path.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "none", str(path)], capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        pytest.skip(f"this machine does not let root mount a tmpfs: {done.stderr.strip()}")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "disk"
+    mount(path, "size=128k")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
+    """The append that doesn't fit is an error that says what to do; what was written before is read; with room it goes on."""
+    ballast = small_disk / "ballast"
+    ledger = ledger_on(open_directory((small_disk / "state").as_uri()))
+    intent = begin(ledger)
+    ballast.write_bytes(b"x" * 60_000)
+    with pytest.raises(StateError, match="full") as caught:
+        for number in range(1000):
+            ledger.note("x" * 3000 + str(number))
+    assert "Free some space" in caught.value.detail
+    assert str(small_disk) in caught.value.detail
+    assert list((small_disk / "state" / ".tmp").iterdir()) == []
+    fresh = ledger_on(open_directory((small_disk / "state").as_uri()))
+    assert fresh.state() == ledger.state()
+    ballast.unlink()
+    ledger.finish(intent, record())
+    assert fresh.state().serial == 1
+
+
+def test_a_read_only_disk_can_be_read(small_disk: Path) -> None:
+    """Looking works as ever; changing says that the file system is read-only."""
+    url = (small_disk / "state").as_uri()
+    begin(ledger_on(open_directory(url)))
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    ledger = ledger_on(open_directory(url))
+    assert len(ledger.state().open_intents) == 1
+    with pytest.raises(StateError, match="read-only"):
+        begin(ledger, PREP)
+
+
+def test_a_directory_of_somebody_else(tmp_path: Path) -> None:
+    """A user without the right to it gets an error, never an empty state."""
+    url = (tmp_path / "state").as_uri()
+    begin(ledger_on(open_directory(url)))
+    if os.getuid() != 0:
+        (tmp_path / "state" / "log").chmod(0)
+        with pytest.raises(StateError, match="may not use"):
+            open_directory(url).read()
+        (tmp_path / "state" / "log").chmod(0o700)
+        return
+    child = os.fork()
+    if child == 0:
+        os.setuid(65534)
+        try:
+            open_directory(url).read()
+        except StateError as error:
+            os._exit(17 if "may not use" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17

@@ -1,0 +1,146 @@
+"""Writers that are killed, and writers of several processes at once: real processes, a real directory."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.ledgers import ledger_on
+from trainctl.errors import StateError
+from trainctl.ledger.ledger import Ledger
+from trainctl.spi.state import StateLog
+from trainctl.testing.faults import Fault, Faults, FaultyStore
+from trainctl_state import open_directory
+from trainctl_state.directory import DirectoryStore
+from trainctl_state.log import ObjectLog
+
+WRITER = """
+import sys, uuid
+from trainctl.errors import AppendRefused
+from trainctl_state import open_directory
+log, name, count = open_directory(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+position = log.read().next
+print("ready", flush=True)
+for number in range(count):
+    while True:
+        try:
+            log.append(position, [{"id": str(uuid.uuid4()), "text": f"{name}:{number}", "pad": "x" * 3000}])
+            break
+        except AppendRefused:
+            position = log.read(position).next
+    position += 1
+    print(position, number, flush=True)
+    if position % 7 == 0:
+        log.snapshot(position, {"at": position})
+"""
+
+
+def writer(url: str, name: str, count: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, url, name, str(count)], stdout=subprocess.PIPE, text=True
+    )
+
+
+def texts(log: StateLog, name: str) -> list[str]:
+    return [str(one["text"]) for one in log.replay() if str(one["text"]).startswith(f"{name}:")]
+
+
+def test_processes_at_once_lose_nothing(tmp_path: Path) -> None:
+    """Four processes on one directory: every append is there once and in its writer's order, through snapshots and pruning."""
+    url = tmp_path.as_uri()
+    running = [writer(url, f"w{number}", 30) for number in range(4)]
+    for process in running:
+        process.communicate(timeout=120)
+        assert process.returncode == 0
+    log = open_directory(url)
+    for number in range(4):
+        assert texts(log, f"w{number}") == [f"w{number}:{turn}" for turn in range(30)]
+    assert log.read().next == 120
+
+
+@pytest.mark.parametrize(
+    "rounds", [pytest.param(20, id="short"), pytest.param(400, id="long", marks=pytest.mark.long)]
+)
+def test_a_killed_writer_leaves_a_readable_log(tmp_path: Path, rounds: int) -> None:
+    """Killed at any moment: what it had been told is written is there, nothing is torn, and the next one goes on."""
+    url, chance, confirmed = tmp_path.as_uri(), random.Random(7), 0
+    for turn in range(rounds):
+        process = writer(url, f"w{turn}", 100_000)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(chance.uniform(0, 0.06))
+        process.kill()
+        said = [
+            line.split()
+            for line in process.stdout.read().splitlines(keepends=True)
+            if line.endswith("\n")
+        ]
+        process.stdout.close()
+        process.wait()
+        confirmed = max(confirmed, *(int(position) for position, _ in said), 0)
+        found = open_directory(url).read()
+        assert found.next >= confirmed
+        written = texts(open_directory(url), f"w{turn}")
+        assert written == [f"w{turn}:{number}" for number in range(len(written))]
+        assert len(written) >= len(said)
+    assert len(list(open_directory(url).replay())) == open_directory(url).read().next
+
+
+def notes(ledger: Ledger, log: StateLog, count: int) -> None:
+    """Appends with a snapshot after every second one, so that packing and emptying happen too."""
+    for number in range(count):
+        position = ledger.state().position
+        ledger.note(str(number))
+        if number % 2:
+            log.snapshot(
+                position + 1,
+                {
+                    "version": 1,
+                    "lineage": ledger.state().lineage,
+                    "serial": 0,
+                    "position": position + 1,
+                    "resources": [],
+                },
+            )
+
+
+@pytest.mark.parametrize("fault", [Fault.DIE, Fault.DIE_AFTER])
+def test_killed_at_every_write(tmp_path: Path, fault: Fault) -> None:
+    """Killed before and after each single write of appending, snapshotting, packing and emptying, in turn: the next process goes on."""
+    for at in range(1, 40):
+        path = tmp_path / str(at)
+        child = os.fork()
+        if child == 0:
+            faults = Faults({at: fault})
+            log = ObjectLog(FaultyStore(DirectoryStore(path), faults), path.as_uri())
+            notes(ledger_on(log), log, 8)
+            os._exit(3)
+        status = os.waitpid(child, 0)[1]
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 3
+            assert at > 25, "this many writes there are at least"
+            break
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        log = open_directory(path.as_uri())
+        before = [one.get("text") for one in log.replay()]
+        assert before == [None, *(str(n) for n in range(len(before) - 1))][: len(before)]
+        notes(ledger_on(log), log, 8)
+        after = [one.get("text") for one in open_directory(path.as_uri()).replay()]
+        assert after == (before or [None]) + [str(n) for n in range(8)]
+
+
+def test_an_unwritable_log_is_never_an_empty_one(tmp_path: Path) -> None:
+    """Reads that fail are errors all the way up."""
+    faults = Faults(always=Fault.FAIL)
+    ledger = ledger_on(ObjectLog(FaultyStore(DirectoryStore(tmp_path), faults, reads=True), "x"))
+    with pytest.raises(StateError, match="planted"):
+        ledger.state()
+    with pytest.raises(StateError, match="planted"):
+        ledger.note("x")

@@ -1,0 +1,78 @@
+"""Runs whose supervisors are killed at every moment: the command is executed at most once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+from tests.support.nodes import LIVE, TestNode, wait_for
+
+SEED = 20261120
+
+
+def _kill_supervisors(node: TestNode) -> None:
+    for claim in node.directory().glob("claim.*"):
+        with contextlib.suppress(ProcessLookupError, ValueError, KeyError):
+            import json
+
+            os.kill(json.loads(claim.read_text())["pid"], signal.SIGKILL)
+
+
+def test_kills_between_claim_and_end_never_run_the_command_twice(tmp_path: Path) -> None:
+    """Callers and supervisors are killed at random moments while others start the same run: one line, or LOST."""
+    moments = random.Random(SEED)
+    for attempt in range(6):
+        node = TestNode(tmp_path / str(attempt))
+        node.base.mkdir(exist_ok=True)
+        node.put_code({"x": ""})
+        spec = node.spec("echo ran; sleep 0.2")
+        for _ in range(4):
+            callers = [node.popen("start", node.start_request(spec)) for _ in range(2)]
+            time.sleep(moments.uniform(0.05, 0.4))
+            os.killpg(callers[0].pid, signal.SIGKILL)
+            if moments.random() < 0.7:
+                _kill_supervisors(node)
+            for caller in callers:
+                with caller:
+                    caller.wait()
+
+        node.call("start", node.start_request(spec))
+        status = node.ended()
+
+        lines = node.log().splitlines()
+        assert lines == ["ran"] or (lines == [] and status["status"] == "TRAINING_JOB_LOST")
+        assert status["status"] in {"TRAINING_JOB_COMPLETED", "TRAINING_JOB_LOST"}
+
+
+def test_a_killed_caller_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
+    """Once the request was read, the death of the calling process does not matter."""
+    node = TestNode(tmp_path)
+    node.put_code({"x": ""})
+    process = node.popen("start", node.start_request(node.spec("sleep 0.3; echo done")))
+    wait_for(lambda: list(node.directory().glob("claim.*")) if node.directory().exists() else None)
+
+    os.killpg(process.pid, signal.SIGKILL)
+    with process:
+        process.wait()
+
+    assert node.ended()["status"] == "TRAINING_JOB_COMPLETED"
+    assert node.log() == "done\n"
+
+
+def test_a_stop_during_deployment_ends_the_run(tmp_path: Path) -> None:
+    """A stop that comes before the job runs is not lost."""
+    node = TestNode(tmp_path)
+    node.put_code({"x": ""})
+    process = node.popen("start", node.start_request(node.spec("sleep 99")))
+    wait_for(lambda: list(node.directory().glob("claim.*")) if node.directory().exists() else None)
+
+    status = node.call("stop", {"key": "run-1", "grace_seconds": 0})
+    with process:
+        process.wait()
+
+    assert status["status"] == "TRAINING_JOB_STOPPED"
+    assert node.status()["status"] not in LIVE

@@ -1,0 +1,208 @@
+"""What people see of a plan, word for word. Refresh with ``pytest --snapshot-update`` and read the difference."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
+
+from tests.support.plans import (
+    World,
+    a_run,
+    applied,
+    at,
+    desired,
+    intent_of,
+    resource,
+    source_of,
+)
+from trainctl.ledger.state import State
+from trainctl.model.redaction import Redactor
+from trainctl.model.resource import Lifecycle
+from trainctl.model.run import RunStatus
+from trainctl.plan.planner import make_plan
+from trainctl.plan.values import CodeTree, Inputs, Observation, Options, Plan, WeightsFacts
+from trainctl.spi.provider import Presence
+from trainctl.views.output import Output
+from trainctl.views.plan_text import plan_text
+from trainctl.views.problems import diagnostic_lines
+
+NOW = 1_900_000_000.0
+
+
+class Screen(SingleFileSnapshotExtension):
+    """One text file for each screen."""
+
+    file_extension = "txt"
+    _write_mode = WriteMode.TEXT
+
+
+@pytest.fixture
+def screen(snapshot: SnapshotAssertion) -> SnapshotAssertion:
+    """Compares with the file of this test."""
+    return snapshot.use_extension(Screen)
+
+
+def shown(plan: Plan, width: int) -> str:
+    """A plan and its problems as a terminal of that width shows them, without colour."""
+    output = Output(io.StringIO(), io.StringIO(), Redactor(), {})
+    lines = plan_text(plan, width=width, now=NOW)
+    return "\n".join([*lines, *diagnostic_lines(plan.diagnostics, output), ""])
+
+
+def first_apply() -> Plan:
+    """Everything is new; the code left something out; nothing is pinned yet."""
+    world = World(code=CodeTree("sha256:" + "5e" * 32, 12, 34_100, (".venv", "data\x1b[31m")))
+    facts = {at("weights.qwen3"): WeightsFacts(world.resolved, 0)}
+    return make_plan(world.inputs(weights=facts))
+
+
+def settled(status: RunStatus = RunStatus.COMPLETED) -> tuple[World, State]:
+    """A world after its first apply, with everything mirrored and delivered."""
+    world = World()
+    state = applied(make_plan(world.inputs()), status=status, started_at=NOW - 187_300)
+    world.mirrored = world.on_node = world.resolved.size
+    return world, state
+
+
+def no_changes() -> Plan:
+    """Nothing to do."""
+    world, state = settled()
+    return make_plan(world.inputs(state))
+
+
+def changed_rate() -> Plan:
+    """Another learning rate in a command that is too long for one line, and a second node."""
+    world, state = settled()
+    command = "torchrun --nnodes $BT_GROUP_SIZE --node-rank $BT_NODE_RANK train.py --lr"
+    world.job["runtime"] = {"start_commands": [f"{command} 1e-4"], "environment_variables": {}}
+    state = applied(make_plan(world.inputs(state)), state)
+    world.job = copy.deepcopy(world.job)
+    world.job["runtime"]["start_commands"] = [f"{command} 2e-4"]
+    world.job["runtime"]["environment_variables"] = {"WANDB_API_KEY": {"secret": "wandb"}}
+    world.job["labels"] = {"team": "nlp"}
+    return make_plan(world.inputs(state))
+
+
+def changed_script() -> Plan:
+    """A command of several lines of which one changes."""
+    world, state = settled()
+    script = "set -eu\npython prepare.py\npython train.py --lr {}\n"
+    world.job["runtime"] = {"start_commands": [script.format("1e-4")]}
+    state = applied(make_plan(world.inputs(state)), state)
+    world.job = copy.deepcopy(world.job)
+    world.job["runtime"]["start_commands"] = [script.format("2e-4")]
+    return make_plan(world.inputs(state))
+
+
+def moved_weights() -> Plan:
+    """Upstream moved; the job stays with what it ran."""
+    world, state = settled()
+    world.resolved = source_of("hf://Qwen/Qwen3-0.6B@main", 1_600_000_000, 9, revision="f" * 40)
+    world.mirrored = world.on_node = 0
+    return make_plan(world.inputs(state))
+
+
+def live_run_stop() -> Plan:
+    """A change of a job that trains at the moment on sixteen GPUs, which also cost money."""
+    world = World()
+    world.cluster["price_per_hour"] = 12
+    world.job["compute"] = {"node_count": 2, "accelerator": "H100:8"}
+    names = {at("cluster.lab"): ("lab-0", "lab-1")}
+    state = applied(make_plan(world.inputs(node_names=names)))
+    run = a_run(7, RunStatus.RUNNING, started_at=NOW - 187_300)
+    run = replace(run, ranks=(run.ranks[0], replace(run.ranks[0], rank=1, node="lab/lab-1")))
+    job = replace(state.resources[at("job.sft")], outputs={"runs": [run.to_json()]})
+    state = replace(state, resources={**state.resources, at("job.sft"): job})
+    world.job["compute"] = {"node_count": 2, "accelerator": "H100:4"}
+    return make_plan(world.inputs(state, node_names=names))
+
+
+def destroyed() -> Plan:
+    """Everything goes, with a training cache and a live run."""
+    world, state = settled(RunStatus.RUNNING)
+    cache = resource(
+        "cache.demo-lab", {"project": "demo", "cluster": "lab"}, "project.demo", "cluster.lab"
+    )
+    wish = desired(*world.resources(), cache)
+    state = applied(make_plan(world.inputs(state, desired=wish)), state, RunStatus.RUNNING)
+    return make_plan(world.inputs(state, Options(destroy=True), desired=wish))
+
+
+def removed_from_manifest() -> Plan:
+    """Some of it goes: an ended job is forgotten, weights are destroyed, the rest stays."""
+    world, state = settled()
+    return make_plan(world.inputs(state, desired=desired(*world.resources()[:2])))
+
+
+def errors() -> Plan:
+    """A mount that can't be made, a protected project that would go, a misspelt target."""
+    world, state = settled()
+    world.mount = "link"
+    world.job = copy.deepcopy(world.job)
+    world.job["compute"] = {"node_count": 3, "accelerator": None}
+    kept = [one for one in world.resources() if str(one.address) != "project.demo"]
+    project = replace(
+        state.resources[at("project.demo")], lifecycle=Lifecycle(prevent_destroy=True)
+    )
+    state = replace(state, resources={**state.resources, at("project.demo"): project})
+    return make_plan(world.inputs(state, desired=desired(*kept)))
+
+
+def drift() -> Plan:
+    """Weights vanished from the mirror, a machine is silent, a run ended, its code has changed."""
+    world, state = settled(RunStatus.RUNNING)
+    world.code = CodeTree("sha256:" + "77" * 32, 13, 35_000)
+    world.mirrored = 0
+    ended = a_run(1, RunStatus.COMPLETED).to_json()
+    observed = {
+        at("weights.qwen3"): Observation(Presence.GONE, detail="the mirror has no such listing"),
+        at("cluster.lab"): Observation(Presence.UNREACHABLE, detail="lab/lab-0 did not answer"),
+        at("job.sft"): Observation(Presence.PRESENT, {"runs": [ended]}),
+    }
+    return make_plan(world.inputs(state, observed=observed))
+
+
+def interrupted() -> Plan:
+    """An apply was killed while it mirrored."""
+    world = World(mirrored=700_000_000)
+    plan = make_plan(world.inputs())
+    weights = next(one for one in plan.changes if one.address == at("weights.qwen3"))
+    return make_plan(world.inputs(State(open_intents={weights.address: intent_of(weights)})))
+
+
+def hostile() -> Plan:
+    """Names and values that would paint, hide or turn the text around."""
+    evil = resource(
+        "weights.evil",
+        {"source": "file:./\u202egnp.exe\x1b]0;owned\x07", "mount_location": "a\nb"},
+    )
+    return make_plan(Inputs(desired(evil), State()))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize(
+    "make",
+    [
+        first_apply,
+        no_changes,
+        changed_rate,
+        changed_script,
+        moved_weights,
+        live_run_stop,
+        destroyed,
+        removed_from_manifest,
+        errors,
+        drift,
+        interrupted,
+        hostile,
+    ],
+)
+def test_screen(make: Callable[[], Plan], width: int, screen: SnapshotAssertion) -> None:
+    """This plan looks as it was judged to look."""
+    assert shown(make(), width) == screen

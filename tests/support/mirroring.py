@@ -1,0 +1,36 @@
+"""One mirroring as a program, so that it can be killed, run twice, and measured: ROOT ENDPOINT [CHUNK_BYTES]."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from tests.support.mirrors import REFERENCE, mirror_at
+from trainctl.errors import TrainctlError
+from trainctl.weights.sources.hf import HubSource
+
+
+def main(root: str, endpoint: str, chunk_bytes: str = str(16 * 2**20)) -> int:
+    """Mirror hf://acme/model and print the listing's id, progress on the way."""
+    source = HubSource(endpoint)
+
+    def progress(done: int, total: int, files: int) -> None:
+        print(json.dumps({"done": done, "total": total, "files": files}), flush=True)
+
+    try:
+        resolved = source.resolve("hf://acme/model", None, None)
+        mirror = mirror_at(Path(root), int(chunk_bytes))
+        listing = mirror.mirror(resolved, source, REFERENCE, progress=progress)
+    except TrainctlError as error:
+        print(json.dumps({"error": type(error).__name__, "text": str(error)}), flush=True)
+        return error.exit_code
+    status = Path("/proc/self/status").read_text()
+    peak = int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) * 1024
+    print(json.dumps({"listing": listing.id, "peak": peak}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

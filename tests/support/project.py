@@ -1,0 +1,135 @@
+"""A project directory with places of its own, on which trainctl is run as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_PASSED = ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
+
+
+@dataclass
+class Project:
+    """Runs commands in ``directory``; data, caches and home are its neighbours and nobody else's."""
+
+    directory: Path
+    variables: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the program finds: nothing of the user's own settings."""
+        top = self.directory.parent
+        own = {name: os.environ[name] for name in _PASSED if name in os.environ}
+        places = {
+            "HOME": str(top / "home"),
+            "XDG_DATA_HOME": str(top / "data"),
+            "XDG_CACHE_HOME": str(top / "cache"),
+            "TERM": "dumb",
+        }
+        return {**own, **places, **self.variables}
+
+    @property
+    def mirror(self) -> Path:
+        """The local mirror."""
+        return self.directory.parent / "data" / "trainctl" / "mirror"
+
+    @property
+    def nodes(self) -> Path:
+        """Where the nodes of the ``local`` provider are."""
+        return self.directory.parent / "cache" / "trainctl" / "nodes"
+
+    def write(self, files: Mapping[str, str | bytes]) -> None:
+        """Write files below the directory."""
+        for name, content in files.items():
+            path = self.directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    def start(self, *arguments: str, program: tuple[str, ...] = ("-m", "trainctl"), **options: Any) -> subprocess.Popen[str]:
+        """Start it in a session of its own, with pipes."""
+        return subprocess.Popen(
+            [sys.executable, *program, *arguments],
+            cwd=self.directory,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            **options,
+        )
+
+    def run(
+        self, *arguments: str, code: int | None = 0, seconds: float = 120, program: tuple[str, ...] = ("-m", "trainctl")
+    ) -> subprocess.CompletedProcess[str]:
+        """Run it to its end; ``code`` is the exit code it must have, None for any."""
+        with self.start(*arguments, program=program) as process:
+            try:
+                out, err = process.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        done = subprocess.CompletedProcess(arguments, process.returncode, out, err)
+        assert code is None or done.returncode == code, (
+            f"trainctl {' '.join(arguments)} ended with {done.returncode}, not {code}:\n{out}\n{err}"
+        )
+        return done
+
+    def json(self, *arguments: str, code: int | None = 0) -> Any:
+        """Run it with ``--format json`` and read what it printed."""
+        return json.loads(self.run(*arguments, "--format", "json", code=code).stdout)
+
+    def events(self, *arguments: str, code: int | None = 0) -> list[dict[str, Any]]:
+        """Run it with ``--format json`` and read the lines it printed."""
+        return [json.loads(line) for line in self.run(*arguments, "--format", "json", code=code).stdout.splitlines()]
+
+    def actions(self, *arguments: str) -> dict[str, list[str]]:
+        """What a plan would do, without the no-ops: actions by address."""
+        changes = self.json("plan", *arguments)["resource_changes"]
+        return {one["address"]: one["change"]["actions"] for one in changes if one["change"]["actions"] != ["no-op"]}
+
+
+@contextmanager
+def project(top: Path) -> Iterator[Project]:
+    """A project below ``top``; whatever it left running is ended afterwards."""
+    made = Project(top / "project")
+    made.directory.mkdir(parents=True)
+    (top / "home").mkdir()
+    try:
+        yield made
+    finally:
+        end_processes(str(top))
+
+
+def end_processes(mark: str) -> list[int]:
+    """Kill every process but this one whose arguments or environment mention ``mark``; which they were."""
+    found = processes(mark)
+    for pid in found:
+        try:
+            os.kill(pid, 9)
+        except ProcessLookupError:
+            continue
+    return found
+
+
+def processes(mark: str) -> list[int]:
+    """Every process but this one whose arguments or environment mention ``mark``."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            alive = (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except OSError:
+            continue
+        if alive and mark.encode() in words:
+            found.append(int(entry.name))
+    return found

@@ -1,0 +1,58 @@
+"""The log as rows for people."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.ledgers import PREP, SFT, begin, elsewhere, ledger_on, record
+from trainctl.errors import UsageError
+from trainctl.testing.memory import MemoryLog
+
+
+def test_everything_that_happened_is_a_row() -> None:
+    """Outcomes, failures, releases, looks and notes, the oldest first; what was fenced off is none."""
+    log = MemoryLog()
+    ledger = ledger_on(log, holder=elsewhere("ann"))
+    ledger.finish(
+        begin(ledger, reason="why"), record(outputs={"runs": [{"id": "r1", "status": "RUNNING"}]})
+    )
+    ledger.observe(SFT, {"run": {"id": "r1", "status": "COMPLETED"}})
+    ledger.fail(begin(ledger, PREP), "no")
+    ledger.finish(begin(ledger, PREP), record(PREP), error="half")
+    ledger.release(begin(ledger, PREP).id)
+    ledger.finish(begin(ledger), None)
+    ledger.note("hello")
+    rows = [(r.serial, r.address, r.action, r.reason, r.run, r.status) for r in ledger.history()]
+    assert rows == [
+        (1, "job.sft", "create", "why", "r1", "RUNNING"),
+        (1, "job.sft", "observe", None, "r1", "COMPLETED"),
+        (1, "job.prep", "create", None, None, "failed"),
+        (2, "job.prep", "create", None, None, "failed"),
+        (3, "job.prep", "release", None, None, "released"),
+        (4, "job.sft", "create", None, None, "removed"),
+        (4, None, "hello", None, None, "noted"),
+    ]
+    assert {row.who for row in ledger.history()} == {"ann@far"}
+    assert [row.serial for row in ledger.history(SFT)] == [1, 1, 4]
+    assert set(ledger.history()[0].to_json()) == {
+        "serial",
+        "time",
+        "who",
+        "address",
+        "action",
+        "reason",
+        "run",
+        "status",
+    }
+
+
+def test_states_of_the_past() -> None:
+    """Any serial can be looked at again; one that wasn't reached is refused with how far they go."""
+    ledger = ledger_on(MemoryLog())
+    for number in range(3):
+        ledger.finish(begin(ledger), record(outputs={"n": number}))
+    assert ledger.state_at(2).resources[SFT].outputs == {"n": 1}
+    assert ledger.state_at(0).resources == {}
+    with pytest.raises(UsageError, match="no serial 9") as caught:
+        ledger.state_at(9)
+    assert "to 3" in caught.value.detail

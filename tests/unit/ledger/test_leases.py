@@ -1,0 +1,127 @@
+"""Keeping leases, and noticing when they can't be kept."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.support.ledgers import SFT, FakeClock, begin, elsewhere, ledger_on, record
+from trainctl.errors import Busy
+from trainctl.ledger.leases import LeaseKeeper
+from trainctl.testing.faults import Fault, Faults, FaultyLog
+from trainctl.testing.memory import MemoryLog
+
+
+def renewals(log: MemoryLog) -> int:
+    return sum(entry["type"] == "renewed" for entry in log.replay())
+
+
+def test_all_leases_are_renewed_in_one_append() -> None:
+    """One entry names every open intent of this process; with none open nothing is appended."""
+    log = MemoryLog()
+    ledger = ledger_on(log)
+    ledger.renew()
+    assert log.read().next == 0
+    intents = [begin(ledger), begin(ledger, address=type(SFT)(SFT.kind, "other"))]
+    before = log.read().next
+    ledger.renew()
+    assert log.read().next == before + 1
+    assert sorted(list(log.replay())[-1]["intents"]) == sorted(one.id for one in intents)  # type: ignore[type-var,arg-type]
+
+
+def test_the_keeper_renews_while_it_is_entered() -> None:
+    """A real thread renews again and again, and stops with the keeper."""
+    log = MemoryLog()
+    ledger = ledger_on(log)
+    begin(ledger)
+    with LeaseKeeper(ledger, lambda: None, interval=0.01):
+        while renewals(log) < 3:
+            threading.Event().wait(0.01)
+
+
+def test_a_holder_that_can_not_renew_is_told() -> None:
+    """Once for a lease, when its whole length has passed since the append that last renewed it began."""
+    clock, told = FakeClock(), []
+    ledger = ledger_on(MemoryLog(), clock)
+    begin(ledger)
+    keeper = LeaseKeeper(ledger, lambda: told.append(clock.at))
+    clock.at += 29
+    keeper.check()
+    assert told == []
+    ledger.renew()
+    clock.at += 29
+    keeper.check()
+    assert told == []
+    clock.at += 1
+    keeper.check()
+    keeper.check()
+    assert told == [1059.0]
+
+
+def test_it_is_told_while_an_append_hangs() -> None:
+    """A dead disk holds the renewing thread; the looking thread still sees the clock."""
+    clock, lost = FakeClock(), threading.Event()
+    faults = Faults({2: Fault.STALL})
+    ledger = ledger_on(FaultyLog(MemoryLog(), faults), clock)
+    begin(ledger)
+    with LeaseKeeper(ledger, lost.set, interval=0.01):
+        assert faults.stalled.wait(10)
+        clock.at += 31
+        assert lost.wait(10)
+        faults.release()
+
+
+def test_it_is_told_when_the_disk_refuses() -> None:
+    """Renewals that fail are tried again, and once the lease is over its holder is told."""
+    clock, lost = FakeClock(), threading.Event()
+    faults = Faults()
+    ledger = ledger_on(FaultyLog(MemoryLog(), faults), clock)
+    begin(ledger)
+    faults.always = Fault.FAIL
+    with LeaseKeeper(ledger, lost.set, interval=0.01):
+        while faults.calls < 3:
+            threading.Event().wait(0.01)
+        assert not lost.is_set()
+        clock.at += 31
+        assert lost.wait(10)
+
+
+def test_it_is_told_when_another_took_over() -> None:
+    """The next renewal finds the lease gone."""
+    log, lost = MemoryLog(), threading.Event()
+    ledger = ledger_on(log)
+    intent = begin(ledger)
+    ledger_on(log, holder=elsewhere()).release(intent.id)
+    with LeaseKeeper(ledger, lost.set, interval=0.01):
+        assert lost.wait(10)
+    with pytest.raises(Busy):
+        ledger.finish(intent, record())
+
+
+def test_a_watcher_never_takes_over_before_the_holder_knows() -> None:
+    """At the moment a watcher may take the lease, the holder, counting from before its renewal, has been told."""
+    log, clock, told = MemoryLog(), FakeClock(), []
+    holder, watcher = ledger_on(log, clock, elsewhere()), ledger_on(log, clock)
+    begin(holder)
+    keeper = LeaseKeeper(holder, lambda: told.append(clock.at))
+    taken = False
+    while not taken:
+        try:
+            begin(watcher)
+            taken = True
+        except Busy:
+            clock.at += 0.5
+            keeper.check()
+    assert told
+
+
+def test_an_intent_without_an_end_is_left_open() -> None:
+    """Leaving the block without an outcome stops the renewing, and the intent stays for whoever comes next."""
+    log = MemoryLog()
+    ledger = ledger_on(log)
+    intent = begin(ledger)
+    with pytest.raises(ZeroDivisionError), LeaseKeeper(ledger, lambda: None).holding(intent):
+        raise ZeroDivisionError
+    assert ledger.held() == ()
+    assert ledger.state().open_intents[SFT].id == intent.id

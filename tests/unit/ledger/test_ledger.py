@@ -1,0 +1,417 @@
+"""Beginning and ending effects: who may, who is refused, what is written."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from tests.support.ledgers import (
+    PREP,
+    SFT,
+    FakeClock,
+    alive_here,
+    begin,
+    dead_here,
+    elsewhere,
+    ledger_on,
+    record,
+)
+from trainctl.errors import Busy, Forbidden, StalePlan, StateError, UsageError
+from trainctl.ledger.entries import Note
+from trainctl.ledger.head import SNAPSHOT_APPENDS
+from trainctl.ledger.holder import this_process
+from trainctl.ledger.ledger import Start
+from trainctl.model.address import Address
+from trainctl.model.redaction import MASK, Redactor
+from trainctl.testing.faults import Fault, Faults, FaultyLog
+from trainctl.testing.memory import MemoryLog
+
+
+def test_lineage_is_born_with_the_first_append() -> None:
+    """Reading makes none; two that begin at once agree on one."""
+    log = MemoryLog()
+    one, other = ledger_on(log), ledger_on(log, holder=elsewhere())
+    assert one.state().lineage == ""
+    assert log.read().next == 0
+    begin(one)
+    begin(other, PREP)
+    assert one.state().lineage == other.state().lineage != ""
+
+
+def test_an_effect_from_intent_to_outcome() -> None:
+    """The intent is what was asked for; the outcome is what everyone reads."""
+    log = MemoryLog()
+    ledger = ledger_on(log)
+    intent = begin(ledger, plan="sha256:p", reason="because", seen=0)
+    assert (intent.address, intent.key, intent.plan, intent.reason) == (
+        SFT,
+        "k1",
+        "sha256:p",
+        "because",
+    )
+    assert intent.holder == this_process()
+    ledger.finish(intent, record(outputs={"o": 1}, key="k1"))
+    state = ledger_on(log).state()
+    assert state == ledger.state()
+    assert state.resources[SFT] == record(outputs={"o": 1}, key="k1", version=1)
+    assert ledger.recorded(SFT) == state.resources[SFT]
+    assert ledger.held() == ()
+
+
+def test_an_address_that_another_holds_is_refused() -> None:
+    """Busy, exit code 10, with who, since when, until when and how to end it; another address is free."""
+    log = MemoryLog()
+    holding = begin(ledger_on(log, holder=elsewhere("ann")))
+    with pytest.raises(Busy) as caught:
+        begin(ledger_on(log))
+    assert caught.value.exit_code == 10
+    text = str(caught.value)
+    assert "job.sft" in text
+    assert "ann@far" in text
+    assert "since 19" in text
+    assert "until 19" in text
+    assert holding.id in text
+    begin(ledger_on(log), PREP)
+
+
+def test_the_same_process_does_not_hold_twice() -> None:
+    """Two steps of one command on one address: the second is refused."""
+    ledger = ledger_on(MemoryLog())
+    begin(ledger)
+    with pytest.raises(Busy):
+        begin(ledger)
+
+
+def test_a_dead_holder_is_taken_over_at_once() -> None:
+    """A process of this machine that is gone holds nothing; its late outcome moves nothing."""
+    log = MemoryLog()
+    gone = ledger_on(log, holder=dead_here())
+    old = begin(gone)
+    new = begin(ledger_on(log), key="k2")
+    with pytest.raises(Busy, match="taken over"):
+        gone.finish(old, record())
+    state = gone.state()
+    assert state.open_intents[SFT].id == new.id
+    assert state.resources == {}
+
+
+def test_a_holder_of_an_earlier_boot_is_dead() -> None:
+    """The same process id after a reboot is somebody else."""
+    log = MemoryLog()
+    begin(ledger_on(log, holder=replace(this_process(), boot="earlier")))
+    begin(ledger_on(log))
+
+
+def test_a_live_holder_of_this_machine_is_not() -> None:
+    """A process that can be seen to live is refused for, and only its silence for a lease ends that."""
+    log, clock = MemoryLog(), FakeClock()
+    begin(ledger_on(log, clock, holder=alive_here()))
+    with pytest.raises(Busy):
+        begin(ledger_on(log, clock))
+
+
+def test_silence_is_measured_by_the_watchers_own_clock() -> None:
+    """However old the intent says it is: the lease ends only after this watcher has seen none for its whole length."""
+    log = MemoryLog()
+    begin(ledger_on(log, FakeClock(1.0), holder=elsewhere()))
+    clock = FakeClock(9e9)
+    watcher = ledger_on(log, clock)
+    with pytest.raises(Busy):
+        begin(watcher)
+    clock.at += 29.9
+    with pytest.raises(Busy):
+        begin(watcher)
+    clock.at += 0.2
+    begin(watcher)
+
+
+def test_a_renewal_starts_the_silence_anew() -> None:
+    """A holder that renews is never taken over, however slow its own clock is."""
+    log, clock = MemoryLog(), FakeClock()
+    holder = ledger_on(log, FakeClock(1.0), holder=elsewhere())
+    begin(holder)
+    watcher = ledger_on(log, clock)
+    for _ in range(5):
+        with pytest.raises(Busy):
+            begin(watcher)
+        clock.at += 20
+        assert holder.renew() == ()
+    with pytest.raises(Busy):
+        begin(watcher)
+    clock.at += 31
+    begin(watcher)
+    assert [one.address for one in holder.renew()] == [SFT]
+    assert holder.held() == ()
+
+
+def test_waiting_for_a_lease() -> None:
+    """With a lease timeout longer than the lease a silent holder is waited out; with a shorter one it is refused."""
+    log, clock = MemoryLog(), FakeClock()
+    begin(ledger_on(log, holder=elsewhere()))
+    with pytest.raises(Busy):
+        begin(ledger_on(log, clock), lease_timeout=10)
+    began = clock.at
+    begin(ledger_on(log, clock), lease_timeout=60)
+    assert 30 <= clock.at - began <= 33
+
+
+def test_waiting_ends_when_the_holder_is_done() -> None:
+    """An address that becomes free while one waits is taken then, on the state that the other left."""
+    log = MemoryLog()
+    other = ledger_on(log, holder=elsewhere())
+    intent = begin(other)
+
+    class Ends(FakeClock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            if self.at >= 1005 and other.held():
+                other.finish(intent, record())
+
+    with pytest.raises(StalePlan):
+        begin(ledger_on(log, Ends()), lease_timeout=20, seen=0)
+    assert begin(ledger_on(log, Ends()), seen=1).address == SFT
+
+
+def test_an_address_that_moved_is_stale() -> None:
+    """What the plan saw is checked on the newest state, in the same append; moves of the same plan don't count."""
+    log = MemoryLog()
+    other = ledger_on(log, holder=elsewhere())
+    ledger = ledger_on(log)
+    ledger.state()
+    other.finish(begin(other, plan="p", seen=0), record())
+    with pytest.raises(StalePlan, match="job.sft"):
+        begin(ledger, plan="q", seen=0)
+    assert ledger.held() == ()
+    begin(ledger, plan="p", seen=0)
+
+
+def test_many_begin_in_one_append() -> None:
+    """All or none: one append for all, and nothing if one of them is held."""
+    log = MemoryLog()
+    ledger = ledger_on(log)
+    starts = [
+        Start(Address.parse(f"job.j{number}"), "create", "local", f"k{number}", {})
+        for number in range(100)
+    ]
+    assert len(ledger.begin_many(starts)) == 100
+    assert log.read().next == 1
+    other = ledger_on(log, holder=elsewhere())
+    with pytest.raises(Busy):
+        other.begin_many([Start(PREP, "create", "local", "k", {}), starts[5]])
+    assert PREP not in other.state().open_intents
+    with pytest.raises(UsageError):
+        ledger.begin_many([Start(PREP, "create", "local", "k", {})] * 2)
+
+
+def test_a_failure_keeps_the_key_for_who_comes_next() -> None:
+    """After fail the address is free, and the key is in the state until the next outcome."""
+    ledger = ledger_on(MemoryLog())
+    ledger.fail(begin(ledger), "no space")
+    assert [one.key for one in ledger.state().unfinished[SFT]] == ["k1"]
+    ledger.finish(begin(ledger), record())
+    assert ledger.state().unfinished == {}
+
+
+def test_what_is_left_open_may_be_taken_at_once_by_oneself() -> None:
+    """An intent of unknown end isn't renewed any more; this process may begin there again, others wait for the lease."""
+    log = MemoryLog()
+    ledger = ledger_on(log)
+    ledger.leave(begin(ledger))
+    assert ledger.held() == ()
+    assert ledger.renew() == ()
+    with pytest.raises(Busy):
+        begin(ledger_on(log, holder=elsewhere()))
+    begin(ledger)
+
+
+def test_release_ends_a_lease_by_hand() -> None:
+    """Whoever holds it: it is free at once; its holder's outcome is refused; the wrong id names the right ones."""
+    log = MemoryLog()
+    other = ledger_on(log, holder=elsewhere())
+    intent = begin(other)
+    ledger = ledger_on(log)
+    with pytest.raises(UsageError, match="nonsense") as caught:
+        ledger.release("nonsense")
+    assert intent.id in caught.value.detail
+    assert ledger.release(intent.id).address == SFT
+    begin(ledger)
+    with pytest.raises(Busy):
+        other.finish(intent, record())
+
+
+def test_observing_appends_only_news() -> None:
+    """The same look twice is one entry; of what isn't recorded none."""
+    log = MemoryLog()
+    ledger = ledger_on(log)
+    ledger.finish(begin(ledger), record())
+    ledger.observe_many({SFT: {"a": 1}, PREP: {"a": 1}})
+    head = log.read().next
+    ledger.observe(SFT, {"a": 1})
+    assert log.read().next == head
+    assert ledger.state().resources[SFT].outputs == {"a": 1}
+
+
+def test_secrets_do_not_enter() -> None:
+    """A registered value is masked wherever it stands: inputs, outputs, names of fields, errors, notes, who."""
+    redactor, log = Redactor(), MemoryLog()
+    redactor.register("hunter2-hunter2")
+    ledger = ledger_on(
+        log, redact=redactor.redact, holder=replace(elsewhere(), who="hunter2-hunter2@x")
+    )
+    intent = ledger.begin(
+        SFT, "create", "local", "k", {"deep": [{"hunter2-hunter2": "xhunter2-hunter2"}]}
+    )
+    assert intent.inputs == {"deep": [{MASK: f"x{MASK}"}]}
+    ledger.finish(
+        intent,
+        replace(record(outputs={"o": "hunter2-hunter2"}), attributes={"a": ("hunter2-hunter2",)}),
+    )
+    ledger.fail(begin(ledger), "wrong: hunter2-hunter2")
+    ledger.note("hunter2-hunter2")
+    ledger.observe(SFT, {"token": "hunter2-hunter2"})
+    assert "hunter2" not in repr(list(log.replay()))
+    assert "hunter2" not in repr(ledger.state())
+
+
+def test_a_name_that_holds_a_secret_is_refused() -> None:
+    """Masking an address would break the state: an error that says so, without the value, and nothing is written."""
+    redactor, log = Redactor(), MemoryLog()
+    redactor.register("hunter2-hunter2")
+    ledger = ledger_on(log, redact=redactor.redact)
+    with pytest.raises(Forbidden) as caught:
+        begin(ledger, Address.parse("job.hunter2-hunter2"))
+    assert "hunter2" not in str(caught.value)
+    with pytest.raises(Forbidden):
+        ledger.finish(begin(ledger), record(depends_on=(Address.parse("job.hunter2-hunter2"),)))
+    assert "hunter2" not in repr(list(log.replay()))
+
+
+def test_append_asks_again_on_the_newest_state() -> None:
+    """Whoever was second decides anew on what the first left."""
+    log = MemoryLog()
+    ledger, other = ledger_on(log), ledger_on(log, holder=elsewhere())
+    asked: list[int] = []
+
+    def build(state: object) -> list[Note]:
+        asked.append(log.read().next)
+        if len(asked) == 1:
+            begin(other)
+        return [Note(ledger.stamp(), "mine")]
+
+    state = ledger.append(build)
+    assert asked == [0, 1]
+    assert SFT in state.open_intents
+
+
+def test_a_lost_answer_is_found_out() -> None:
+    """An append that raises and happened is a success; one that raises and didn't is the error, and can be repeated."""
+    log = MemoryLog()
+    ledger = ledger_on(FaultyLog(log, Faults({1: Fault.LOSE, 2: Fault.FAIL})))
+    intent = begin(ledger)
+    with pytest.raises(StateError, match="planted"):
+        ledger.finish(intent, record())
+    assert [one.intent.id for one in ledger.held()] == [intent.id]
+    ledger.finish(intent, record())
+    assert ledger.state().serial == 1
+    assert [one["type"] for one in log.replay()] == ["born", "intent", "outcome"]
+
+
+def test_an_append_thought_failed_is_taken_over_by_its_own_process() -> None:
+    """The write arrived after it was given up: the intent is nobody's, and the next begin takes it."""
+
+    class Late(FaultyLog):
+        late = True
+
+        def append(self, position, entries):  # type: ignore[no-untyped-def]
+            if self.late:
+                self.late = False
+                held.append((position, entries))
+                raise StateError("timed out")
+            self._log.append(position, entries)
+
+    held: list[tuple[int, object]] = []
+    log = MemoryLog()
+    ledger = ledger_on(Late(log, Faults()))
+    with pytest.raises(StateError):
+        begin(ledger)
+    log.append(*held[0])  # type: ignore[arg-type]
+    assert begin(ledger).key == "k1"
+
+
+def test_threads_share_appends_and_lose_nothing() -> None:
+    """Many threads on many addresses: every outcome is there once, in fewer appends than entries."""
+    log = MemoryLog()
+    ledger = ledger_on(log)
+    gate = threading.Barrier(16)
+
+    def work(number: int) -> None:
+        gate.wait()
+        for turn in range(10):
+            address = Address.parse(f"job.j{number}-{turn}")
+            ledger.finish(begin(ledger, address), record(address))
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(work, range(16)))
+    state = ledger.state()
+    assert (state.serial, len(state.resources), len(state.open_intents)) == (160, 160, 0)
+    assert state == ledger_on(log).state()
+    assert log.read().next < 320 or state.position < 320
+
+
+def test_threads_on_one_address_get_it_in_turn() -> None:
+    """Of many threads that want one address at once exactly one gets it; the others are told who has it."""
+    ledger = ledger_on(MemoryLog())
+    gate = threading.Barrier(8)
+
+    def work(_: int) -> bool:
+        gate.wait()
+        try:
+            begin(ledger)
+        except Busy:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8))).count(True) == 1
+
+
+def test_snapshots_are_taken_now_and_then() -> None:
+    """After enough appends a new reader starts at a snapshot, and folds to the same state and the same history."""
+    log = MemoryLog()
+    ledger = ledger_on(log)
+    for number in range(SNAPSHOT_APPENDS):
+        address = Address.parse(f"job.j{number % 7}")
+        intent = begin(ledger, address, plan=f"p{number % 3}")
+        if number % 5 == 4:
+            ledger.fail(intent, "no")
+        else:
+            ledger.finish(intent, record(address))
+    fresh = ledger_on(log)
+    assert log.read().snapshot is not None
+    assert len(log.read().entries) < 250
+    assert fresh.state() == ledger.state()
+    assert len(fresh.history()) == SNAPSHOT_APPENDS
+
+
+def test_a_snapshot_that_fails_harms_nobody() -> None:
+    """It is only a cache: the append it follows has succeeded."""
+    log = MemoryLog()
+    ledger = ledger_on(FaultyLog(log, Faults(), snapshots=True))
+    faulty = FaultyLog(log, Faults(always=None), snapshots=True)
+    broken = ledger_on(_NoSnapshots(faulty))
+    for number in range(SNAPSHOT_APPENDS + 5):
+        broken.note(str(number))
+    assert log.read().snapshot is None
+    ledger.note("last")
+    assert ledger.state().position == SNAPSHOT_APPENDS + 6
+
+
+class _NoSnapshots(FaultyLog):
+    def __init__(self, log: FaultyLog) -> None:
+        super().__init__(log, Faults())
+
+    def snapshot(self, position: int, fold: object) -> None:
+        raise StateError("no room")

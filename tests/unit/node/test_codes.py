@@ -1,0 +1,92 @@
+"""Code trees: received whole, unpacked without letting anything out."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from trainctl.node.codes import unpack
+from trainctl.node.failure import Failure
+from tests.support.nodes import NodeError, TestNode
+
+
+def _tar(*members: tuple[tarfile.TarInfo, bytes]) -> io.BytesIO:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for info, data in members:
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    stream.seek(0)
+    return stream
+
+
+def _member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", mode: int = 0o644) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.mode = kind, link, mode
+    return info
+
+
+def test_files_links_and_the_executable_bit_arrive(tmp_path: Path) -> None:
+    """Content, nested directories, inner links and the executable bit are as they were shipped."""
+    stream = _tar(
+        (_member("deep/run.sh", mode=0o755), b"#!/bin/sh\n"),
+        (_member("link", tarfile.SYMTYPE, "deep/run.sh"), b""),
+        (_member("plain", mode=0o6777 & ~0o100), b"x"),
+    )
+
+    unpack(stream, tmp_path)
+
+    assert (tmp_path / "link").read_bytes() == b"#!/bin/sh\n"
+    assert os.access(tmp_path / "deep/run.sh", os.X_OK)
+    assert (tmp_path / "plain").stat().st_mode & 0o7111 == 0
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [_member("/etc/x")],
+        [_member("../x")],
+        [_member("a/../../x")],
+        [_member("link", tarfile.SYMTYPE, "/etc")],
+        [_member("link", tarfile.SYMTYPE, "..")],
+        [_member("d/e/l", tarfile.SYMTYPE, "../.."), _member("out", tarfile.SYMTYPE, "d/e/l/..")],
+        [_member("link", tarfile.SYMTYPE, "."), _member("link/x")],
+        [_member("hard", tarfile.LNKTYPE, "/etc/passwd")],
+        [_member("pipe", tarfile.FIFOTYPE)],
+        [_member("disk", tarfile.BLKTYPE)],
+    ],
+    ids=lambda members: members[-1].name,
+)
+def test_nothing_leaves_the_directory(tmp_path: Path, members: list[tarfile.TarInfo]) -> None:
+    """Absolute names, parents, links that lead out by whatever way, and devices are refused."""
+    target = tmp_path / "work"
+    target.mkdir()
+
+    with pytest.raises((Failure, FileExistsError)):
+        unpack(_tar(*((member, b"") for member in members)), target)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["work"]
+
+
+def test_a_truncated_upload_is_refused(node: TestNode) -> None:
+    """What is no tar is not kept under the digest."""
+    with pytest.raises(NodeError):
+        node.call("put_code", {"digest": "sha256:x"}, b"only part of someth")
+
+    assert node.call("has_code", {"digest": "sha256:x"}) == {"present": False}
+    assert list((node.root / "code").iterdir()) == []
+
+
+def test_code_comes_back_as_it_was_sent(node: TestNode) -> None:
+    """read_code prints the very bytes of the tar; for an unknown digest it is an error."""
+    sent = _tar((_member("train.py"), b"print(1)")).getvalue()
+    node.call("put_code", {"digest": "sha256:x"}, sent)
+
+    assert node.raw("read_code", {"digest": "sha256:x"}) == sent
+    with pytest.raises(NodeError) as raised:
+        node.raw("read_code", {"digest": "sha256:y"})
+    assert raised.value.kind == "missing"

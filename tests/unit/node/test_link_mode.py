@@ -1,0 +1,73 @@
+"""Where the kernel gives no private mounts: links inside the working directory, absolute mounts refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainctl.node import job, mount
+from trainctl.node.deliver import deliver
+from trainctl.node.failure import Failure
+from trainctl.node.layout import Layout
+from trainctl.node.runs import Run
+from tests.support.nodes import TestNode
+
+
+@pytest.fixture
+def run(node: TestNode, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run on a node whose kernel allows nothing."""
+    refused = mount.Possible(False, "Operation not permitted (unshare)")
+    monkeypatch.setattr(job, "private_mounts", lambda: refused)
+    node.mirror.add("config.json", b"{}")
+    node.put_code({"train.py": ""})
+    deliver({"root": str(node.root), **node.delivery()}, lambda event: None)
+    return Run(Layout(str(node.root)), "run-1")
+
+
+def _spec(node: TestNode, location: str) -> dict[str, object]:
+    weights = {"name": "w", "listing": node.mirror.listing.id, "mount_location": location}
+    return node.spec("true", weights=[weights])
+
+
+def test_a_relative_mount_is_a_link_into_the_tree(node: TestNode, run: Run, tmp_path: Path) -> None:
+    """The job finds the files through a link, and the record says that it is advisory."""
+    prepared = job.prepare(run, _spec(node, "weights/w"), tmp_path / "data")
+
+    assert (prepared.mount, prepared.weights_mode, prepared.mounts) == ("link", "advisory", ())
+    assert (run.work / "weights" / "w").readlink() == node.tree
+
+
+def test_an_absolute_mount_is_refused_with_the_reason(
+    node: TestNode, run: Run, tmp_path: Path
+) -> None:
+    """Nothing is made at a shared path; the error says why and what to write."""
+    with pytest.raises(Failure) as raised:
+        job.prepare(run, _spec(node, "/app/models/x"), tmp_path / "data")
+
+    assert "/app/models/x" in raised.value.summary
+    assert "Operation not permitted" in raised.value.detail
+
+
+@pytest.mark.parametrize("location", ["../x", "a/../../x", "."])
+def test_a_relative_mount_stays_inside(
+    node: TestNode, run: Run, tmp_path: Path, location: str
+) -> None:
+    """A relative location that leads out of the working directory is refused."""
+    with pytest.raises(Failure):
+        job.prepare(run, _spec(node, location), tmp_path / "data")
+
+
+def test_facts_blocks_every_absolute_mount(monkeypatch: pytest.MonkeyPatch, node: TestNode) -> None:
+    """Where nothing can be mounted, the plan hears it of each mount."""
+    from trainctl.node import facts
+
+    refused = mount.Possible(False, "Operation not permitted (unshare)")
+    monkeypatch.setattr(facts, "private_mounts", lambda: refused)
+
+    found = facts.facts(
+        {"root": str(node.root), "data": str(node.data), "mounts": ["/app/x"]}, lambda event: None
+    )
+
+    assert found["mount"] == "link"
+    assert "Operation not permitted" in found["blocked"][0]["why"]

@@ -1,0 +1,89 @@
+"""The program as a whole: Python 3.8, the protocol's edges."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from tests.support.nodes import NodeError, TestNode, python38
+
+
+def test_it_works_under_python_38(tmp_path: Path) -> None:
+    """Deliver, start, log, stop and forget work with the oldest Python that nodes may have."""
+    python = python38()
+    if python is None:
+        pytest.skip("no python3.8 on this machine")
+    node = TestNode(tmp_path, python=python)
+    node.mirror.add("a/b.bin", os.urandom(20 * 2**20))
+    node.deliver()
+    weights = [{"name": "w", "listing": node.mirror.listing.id, "mount_location": "weights/w"}]
+
+    facts = node.call("facts", {"data": str(node.data), "mounts": ["/app/x"]})
+    status = node.run("ls weights/w/a", weights=weights)
+
+    assert facts["python"].startswith("3.8.")
+    assert status["status"] == "TRAINING_JOB_COMPLETED", status["error"]
+    assert node.log() == "b.bin\n"
+    assert node.call("forget", {"lineage": "lineage-1"})["empty"]
+
+
+def test_it_imports_the_standard_library_only() -> None:
+    """No module of it imports anything but itself and what Python brings."""
+    allowed = set(sys.stdlib_module_names) | {"trainctl"}
+    for source in files("trainctl.node").iterdir():
+        if not source.name.endswith(".py"):
+            continue
+        for found in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in found.names] if isinstance(found, ast.Import) else []
+            if isinstance(found, ast.ImportFrom):
+                names = [found.module or ""]
+            assert {name.partition(".")[0] for name in names} <= allowed, source.name
+            assert all(n.startswith("trainctl.node") for n in names if n.startswith("trainctl"))
+
+
+@pytest.mark.parametrize("text", [b"", b"[]\n", b"{not json\n", b"\xff\xfe\n"])
+def test_a_broken_request_is_an_error(node: TestNode, text: bytes) -> None:
+    """A request that was cut off does nothing and says so."""
+    done = subprocess.run(node.argv("status"), input=text, capture_output=True)
+
+    assert done.returncode == 1
+    assert b'"kind": "request"' in done.stdout
+
+
+def test_an_unknown_verb_and_a_missing_member_are_errors(node: TestNode) -> None:
+    """Both are told by name."""
+    with pytest.raises(NodeError, match="fly"):
+        node.call("fly")
+    with pytest.raises(NodeError, match="digest"):
+        node.call("has_code")
+
+
+def test_a_delivery_goes_on_without_its_caller(node: TestNode) -> None:
+    """A caller that closes its end early does not keep the tree from being sealed."""
+    node.mirror.add("model.bin", os.urandom(40 * 2**20))
+    process = node.popen("deliver", node.delivery())
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    process.stderr.close()
+    process.wait()
+
+    found = node.call("cache_query", {"listings": [node.mirror.listing.id]})
+
+    assert found["trees"] == [node.mirror.listing.id]
+
+
+def test_a_root_that_cant_be_made_is_a_storage_error(node: TestNode) -> None:
+    """A file where the node's directory belongs is named in the error."""
+    node.root.write_text("in the way")
+    node.mirror.add("x", b"x")
+
+    with pytest.raises(NodeError, match=str(node.root)):
+        node.deliver()
+    node.root.unlink()

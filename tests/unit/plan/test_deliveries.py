@@ -1,0 +1,106 @@
+"""What ranks need on their nodes, what it costs, and what is impossible."""
+
+from __future__ import annotations
+
+from tests.support.plans import World, applied, at
+from trainctl.plan.planner import make_plan
+from trainctl.plan.values import NodeFacts, Plan, TierFacts, WeightsFacts
+
+
+def errors(plan: Plan) -> list[str]:
+    """The summaries of what forbids applying it."""
+    return [one.summary for one in plan.diagnostics if one.severity.value == "error"]
+
+
+def test_bytes_by_tier_sum_to_the_listing() -> None:
+    """Each byte is found in one tier; the forecast adds both hops at their recorded rates."""
+    world = World(mirrored=11_422_654)
+
+    line = make_plan(world.inputs()).deliveries[0]
+
+    assert line.tiers is not None
+    assert line.tiers.total == world.resolved.size
+    assert (line.node, line.path, line.mount) == ("lab/lab-0", "mirror-to-node", "namespace")
+    upstream = world.resolved.size - 11_422_654
+    assert line.forecast_seconds == round(upstream / 5e7 + world.resolved.size / 1e9, 1)
+
+
+def test_what_the_node_has_is_not_moved() -> None:
+    """A node with every byte has path none and takes no time."""
+    size = World().resolved.size
+
+    line = make_plan(World(mirrored=size, on_node=size).inputs()).deliveries[0]
+
+    assert (line.path, line.forecast_seconds) == ("none", 0.0)
+
+
+def test_nothing_starts_nothing_is_delivered() -> None:
+    """A job that doesn't run again has no delivery."""
+    world = World()
+    state = applied(make_plan(world.inputs()))
+
+    assert make_plan(world.inputs(state)).deliveries == ()
+
+
+def test_a_node_that_could_not_be_asked_counts_from_the_mirror() -> None:
+    """Without the node's word tiers come from the mirror, and mount and seconds stay unknown."""
+    world = World(mirrored=100)
+
+    line = make_plan(world.inputs(nodes={})).deliveries[0]
+
+    assert line.tiers == TierFacts(mirror=100, upstream=world.resolved.size - 100)
+    assert (line.node, line.mount, line.forecast_seconds) == ("lab/lab-0", "", None)
+
+
+def test_unknown_weights_have_unknown_tiers() -> None:
+    """Where nothing is known of the weights, tiers and forecast are null."""
+    nodes = {at("cluster.lab"): (NodeFacts("lab/lab-0", "namespace", 10**9),)}
+    weights = {at("weights.qwen3"): WeightsFacts(None)}
+
+    line = make_plan(World().inputs(weights=weights, nodes=nodes)).deliveries[0]
+
+    assert (line.tiers, line.forecast_seconds, line.path) == (None, None, "mirror-to-node")
+
+
+def test_an_absolute_mount_needs_a_private_one() -> None:
+    """Where a node can only link, an absolute mount is an error with its fixes; a relative one is not."""
+    world = World(mount="link")
+
+    plan = make_plan(world.inputs())
+    world.job["weights"][0]["mount_location"] = "weights/qwen3"
+
+    assert errors(plan) == ["/app/models/qwen3 can't be made on lab/lab-0"]
+    assert "weights/qwen3" in plan.diagnostics[-1].detail
+    assert errors(make_plan(world.inputs())) == []
+
+
+def test_disk_space_is_checked_before_anything_moves() -> None:
+    """Weights that don't fit on a node's disk are an error that says how much is missing."""
+    world = World()
+    tiers = {at("weights.qwen3"): TierFacts(upstream=world.resolved.size)}
+    small = {at("cluster.lab"): (NodeFacts("lab/lab-0", "namespace", 10**9, tiers),)}
+
+    plan = make_plan(world.inputs(nodes=small))
+
+    assert errors(plan) == ["lab/lab-0 has 1.0 GB free and needs 1.5 GB of weights"]
+
+
+def test_ranks_need_nodes() -> None:
+    """More nodes than the cluster has are an error; the ranks without one have a null node."""
+    world = World()
+    world.job["compute"] = {"node_count": 2}
+
+    plan = make_plan(world.inputs())
+
+    assert errors(plan) == ["job.sft asks for 2 nodes and cluster.lab has 1 node"]
+    assert [line.node for line in plan.deliveries] == ["lab/lab-0", None]
+
+
+def test_cost_counts_a_node_once() -> None:
+    """The price of an hour is that of the nodes that new runs use, and nothing when none starts."""
+    world = World(cluster={"provider": "local", "nodes": 1, "price_per_hour": 2.5})
+
+    plan = make_plan(world.inputs())
+
+    assert plan.hourly_cost == 2.5
+    assert make_plan(world.inputs(applied(plan))).hourly_cost == 0.0

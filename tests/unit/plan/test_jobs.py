@@ -1,0 +1,324 @@
+"""When a job runs again."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.plans import (
+    World,
+    a_run,
+    applied,
+    at,
+    change_of,
+    desired,
+    intent_of,
+    source_of,
+)
+from trainctl.ledger.state import State
+from trainctl.model.action import Action, Reason
+from trainctl.model.resource import Lifecycle
+from trainctl.model.run import RunStatus
+from trainctl.plan.planner import make_plan
+from trainctl.plan.values import Change, CodeTree, Observation, Options
+from trainctl.spi.provider import Presence
+
+MOVED = source_of("hf://Qwen/Qwen3-0.6B@main", 7, revision="f" * 40)
+OTHER_CODE = CodeTree("sha256:" + "99" * 32, 13, 40_000)
+
+
+def ran(world: World, status: RunStatus = RunStatus.COMPLETED) -> State:
+    """The state after the first run of that world's job ended so."""
+    return applied(make_plan(world.inputs()), status=status)
+
+
+def planned(world: World, state: State, options: Options = Options(), **more: Any) -> Change:
+    """What happens to the job."""
+    return change_of(make_plan(world.inputs(state, options, **more)), "job.sft")
+
+
+def with_rate(world: World) -> World:
+    """The same world with another learning rate."""
+    changed = copy.deepcopy(world)
+    changed.job["runtime"]["start_commands"] = ["python train.py --lr 2e-4"]
+    return changed
+
+
+def test_a_job_that_never_ran_is_created() -> None:
+    """A new job is a creation whose runs are known only after apply."""
+    change = planned(World(), State())
+
+    assert (change.action, change.reason, change.before) == (Action.CREATE, None, None)
+    assert change.after_unknown == {"runs": True}
+
+
+def test_after_holds_code_and_pins() -> None:
+    """A job's after values name its code's digest and the pin of each of its weights."""
+    world = World()
+
+    after = planned(world, State()).after or {}
+
+    assert after["code"] == {
+        "path": "src",
+        "digest": world.code.digest,
+        "files": 12,
+        "bytes": 34_100,
+    }
+    assert after["weight_pins"] == {"weights.qwen3": world.resolved.pin}
+
+
+@pytest.mark.parametrize("status", [RunStatus.COMPLETED, RunStatus.STOPPED, RunStatus.RUNNING])
+def test_unchanged_is_a_no_op(status: RunStatus) -> None:
+    """A job that completed, was stopped or runs is left alone while nothing changes."""
+    world = World()
+
+    change = planned(world, ran(world, status))
+
+    assert (change.action, change.reason, change.note) == (Action.NOOP, None, "")
+
+
+def test_changed_configuration_is_a_new_run() -> None:
+    """Another command replaces the run and names the path that forces it."""
+    change = planned(with_rate(World()), ran(World()))
+
+    assert (change.action, change.reason) == (Action.REPLACE, Reason.CANNOT_UPDATE)
+    assert change.replace_paths == (("runtime", "start_commands", 0),)
+    assert change.stops is None
+
+
+def test_a_live_run_that_would_be_stopped_is_named() -> None:
+    """A new run while one is live says which run it stops."""
+    world = World()
+    world.job["compute"] = {"node_count": 1, "accelerator": "H100:8"}
+    state = applied(make_plan(world.inputs()), status=RunStatus.RUNNING, started_at=5.0)
+
+    stops = planned(with_rate(world), state).stops
+
+    assert stops is not None
+    assert (stops.number, stops.started_at, stops.gpus) == (1, 5.0, 8)
+
+
+@pytest.mark.parametrize("key", ["labels", "priority"])
+def test_labels_and_priority_change_in_place(key: str) -> None:
+    """Labels and priority are updated without a new run, also while one is live."""
+    world = World()
+    state = ran(world, RunStatus.RUNNING)
+    world.job[key] = {"team": "nlp"} if key == "labels" else 5
+
+    change = planned(world, state)
+
+    assert (change.action, change.stops, dict(change.after_unknown)) == (Action.UPDATE, None, {})
+    assert change.after == {**(change.before or {}), key: world.job[key]}
+
+
+@pytest.mark.parametrize(
+    ("what", "reason", "note"),
+    [
+        ("code", Reason.CODE_CHANGED, "code changed since run 1"),
+        ("weights", Reason.WEIGHTS_CHANGED, "weights changed since run 1"),
+    ],
+)
+def test_code_and_weights_alone_are_told_not_run(what: str, reason: Reason, note: str) -> None:
+    """Changed code or moved weights alone are a no-op that says so and keeps what the last run ran."""
+    world = World()
+    state = ran(world)
+    if what == "code":
+        world.code = OTHER_CODE
+    else:
+        world.resolved = MOVED
+
+    change = planned(world, state)
+
+    assert (change.action, change.reason, change.note) == (Action.NOOP, reason, note)
+    assert change.after == change.before
+
+
+@pytest.mark.parametrize(
+    ("cause", "path"),
+    [("code", ("code", "digest")), ("weights", ("weight_pins", "weights.qwen3"))],
+)
+def test_rerun_on_makes_a_cause_a_trigger(cause: str, path: tuple[str, str]) -> None:
+    """A cause that rerun_on names makes a new run, with the path that forces it."""
+    world = World(job_lifecycle=Lifecycle(rerun_on=("config", cause)))
+    state = ran(world)
+    world.code, world.resolved = OTHER_CODE, MOVED
+
+    change = planned(world, state)
+
+    assert (change.action, change.reason) == (Action.REPLACE, Reason.BY_TRIGGERS)
+    assert change.replace_paths == (path,)
+
+
+def test_a_failed_run_runs_again_once_something_changed() -> None:
+    """After a failure changed code is enough."""
+    world = World()
+    state = ran(world, RunStatus.FAILED)
+    world.code = OTHER_CODE
+
+    change = planned(world, state)
+
+    assert (change.action, change.reason) == (Action.REPLACE, Reason.RUN_FAILED)
+
+
+def test_a_failed_run_with_nothing_changed_is_a_warning() -> None:
+    """A failed job is left alone, with a warning that says how to run it again."""
+    world = World()
+
+    plan = make_plan(world.inputs(ran(world, RunStatus.FAILED)))
+
+    assert not plan.has_changes
+    assert [(one.severity.value, one.address) for one in plan.diagnostics] == [
+        ("warning", "job.sft")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [(RunStatus.DEPLOY_FAILED, Reason.DEPLOY_FAILED), (RunStatus.LOST, Reason.RUN_LOST)],
+)
+def test_what_never_got_to_its_end_is_planned_again(status: RunStatus, reason: Reason) -> None:
+    """A run that could not be deployed or was lost is planned again with nothing changed."""
+    world = World()
+
+    change = planned(world, ran(world, status))
+
+    assert (change.action, change.reason, change.stops) == (Action.REPLACE, reason, None)
+
+
+def test_config_that_rerun_on_does_not_name_is_told_not_run() -> None:
+    """Without config in rerun_on a changed command is a note, and the record stays that of the last run."""
+    world = World(job_lifecycle=Lifecycle(rerun_on=("code",)))
+    state = ran(world)
+
+    change = planned(with_rate(world), state)
+
+    assert (change.action, change.reason) == (Action.NOOP, Reason.CONFIG_CHANGED)
+    assert change.after == change.before
+
+
+@pytest.mark.parametrize("flag", ["run", "replace"])
+def test_a_run_by_request_takes_todays_values(flag: str) -> None:
+    """run and --replace give one new run, with today's code, whatever has changed."""
+    world = World()
+    state = ran(world)
+    world.code = OTHER_CODE
+    options = Options(run=(at("job.sft"),)) if flag == "run" else Options(replace=(at("job.sft"),))
+
+    change = planned(world, state, options)
+
+    assert (change.action, change.reason) == (Action.REPLACE, Reason.BY_REQUEST)
+    assert (change.after or {})["code"]["digest"] == OTHER_CODE.digest
+
+
+def test_ignored_paths_keep_the_recorded_value() -> None:
+    """A change under ignore_changes is no change."""
+    lifecycle = Lifecycle(ignore_changes=("runtime.start_commands.0",))
+    world = World(job_lifecycle=lifecycle)
+    state = ran(world)
+
+    assert planned(with_rate(world), state).action is Action.NOOP
+
+
+def test_an_ending_that_nobody_recorded_is_shown_and_no_drift() -> None:
+    """A run that ended by itself is in the note, in the outputs and not in the drift."""
+    world = World()
+    state = ran(world, RunStatus.RUNNING)
+    ended = Observation(Presence.PRESENT, {"runs": [a_run(1, RunStatus.COMPLETED).to_json()]})
+
+    plan = make_plan(world.inputs(state, observed={at("job.sft"): ended}))
+    change = change_of(plan, "job.sft")
+
+    assert (change.action, change.note, plan.drift) == (Action.NOOP, "run 1 completed", ())
+    assert change.outputs["runs"][0]["status"] == RunStatus.COMPLETED
+
+
+def test_an_observed_failure_counts_as_the_state_of_the_run() -> None:
+    """A run recorded as running and seen failed runs again when its code changed."""
+    world = World()
+    state = ran(world, RunStatus.RUNNING)
+    failed = Observation(Presence.PRESENT, {"runs": [a_run(1, RunStatus.FAILED).to_json()]})
+    world.code = OTHER_CODE
+
+    change = planned(world, state, observed={at("job.sft"): failed})
+
+    assert (change.reason, change.stops) == (Reason.RUN_FAILED, None)
+
+
+def test_a_live_run_goes_with_its_only_machine() -> None:
+    """A run that can't be asked about is lost if the one node of its cluster is gone, and only then."""
+    world = World()
+    state = ran(world, RunStatus.RUNNING)
+    silent = Observation(Presence.UNREACHABLE)
+    job, cluster = at("job.sft"), at("cluster.lab")
+
+    lost = planned(world, state, observed={job: silent, cluster: Observation(Presence.GONE)})
+    kept = planned(world, state, observed={job: silent, cluster: silent})
+
+    assert (lost.action, lost.reason) == (Action.REPLACE, Reason.RUN_LOST)
+    assert kept.action is Action.NOOP
+
+
+def test_removing_an_ended_job_forgets_it() -> None:
+    """A job whose block is gone is forgotten once its run has ended, and deleted while it is live."""
+    world = World()
+    rest = desired(*world.resources()[:3])
+
+    ended = planned(world, ran(world), desired=rest)
+    live = planned(world, ran(world, RunStatus.RUNNING), desired=rest)
+
+    assert (ended.action, ended.reason, ended.stops) == (Action.FORGET, Reason.ENDED, None)
+    assert (live.action, live.reason) == (Action.DELETE, Reason.NO_CONFIG)
+    assert live.stops is not None
+
+
+def test_an_interrupted_start_is_carried_on() -> None:
+    """A killed creation is resumed with its key while the same is wanted, and started anew otherwise."""
+    world = World()
+    first = planned(world, State())
+    state = State(open_intents={first.address: intent_of(first)})
+
+    same, other = planned(world, state), planned(with_rate(world), state)
+
+    assert (same.action, same.reason, same.resumes) == (
+        Action.CREATE,
+        Reason.INTERRUPTED,
+        "interrupted-key",
+    )
+    assert (other.action, other.resumes) == (Action.CREATE, None)
+
+
+def test_an_interrupted_rerun_is_carried_on() -> None:
+    """A killed ``run`` is resumed by the next plan although nothing has changed."""
+    world = World()
+    state = ran(world)
+    again = planned(world, state, Options(run=(at("job.sft"),)))
+    state = replace(state, open_intents={again.address: intent_of(again)})
+
+    change = planned(world, state)
+
+    assert (change.action, change.reason, change.resumes) == (
+        Action.REPLACE,
+        Reason.INTERRUPTED,
+        "interrupted-key",
+    )
+
+
+def test_an_interrupted_run_nobody_wants_any_more_gets_undone() -> None:
+    """A killed ``run`` whose code has changed since is no new run, but never a no-op either."""
+    world = World()
+    state = ran(world)
+    again = planned(world, state, Options(run=(at("job.sft"),)))
+    state = replace(state, open_intents={again.address: intent_of(again)})
+    world.code = OTHER_CODE
+
+    change = planned(world, state)
+
+    assert (change.action, change.reason, change.resumes) == (
+        Action.UPDATE,
+        Reason.INTERRUPTED,
+        None,
+    )
+    assert change.after == change.before

@@ -1,0 +1,329 @@
+"""Projects, clusters, weights, what goes, and what must not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.plans import (
+    World,
+    applied,
+    at,
+    change_of,
+    desired,
+    intent_of,
+    resource,
+    source_of,
+)
+from trainctl.ledger.state import State
+from trainctl.model.action import Action, Reason
+from trainctl.model.address import Kind
+from trainctl.model.resource import Lifecycle
+from trainctl.model.run import RunStatus
+from trainctl.plan.planner import applyable, complete, make_plan
+from trainctl.plan.values import Inputs, Observation, Options, Plan, WeightsFacts
+from trainctl.spi.provider import Presence
+
+
+def actions(plan: Plan) -> dict[str, Action]:
+    """Action by address, in the plan's order."""
+    return {str(change.address): change.action for change in plan.changes}
+
+
+def errors(plan: Plan) -> list[str]:
+    """The summaries of what forbids applying it."""
+    return [one.summary for one in plan.diagnostics if one.severity.value == "error"]
+
+
+def test_everything_is_created_in_the_order_of_the_graph() -> None:
+    """A job comes after the project, cluster and weights it needs."""
+    plan = make_plan(World().inputs())
+
+    assert list(actions(plan)) == ["project.demo", "cluster.lab", "weights.qwen3", "job.sft"]
+    assert set(actions(plan).values()) == {Action.CREATE}
+    assert applyable(plan)
+    assert complete(plan)
+
+
+def test_destroy_goes_the_other_way() -> None:
+    """Destroying takes what depends on a resource before the resource."""
+    world = World()
+    state = applied(make_plan(world.inputs()))
+
+    plan = make_plan(world.inputs(state, Options(destroy=True)))
+
+    assert next(iter(actions(plan))) == "job.sft"
+    assert set(actions(plan).values()) == {Action.DELETE}
+
+
+def test_weights_that_moved_are_updated() -> None:
+    """Another revision upstream is an update with its own reason, and the listing is unknown again."""
+    world = World()
+    state = applied(make_plan(world.inputs()))
+    world.resolved = source_of("hf://Qwen/Qwen3-0.6B@main", 7, revision="f" * 40)
+
+    change = change_of(make_plan(world.inputs(state)), "weights.qwen3")
+
+    assert (change.action, change.reason) == (Action.UPDATE, Reason.SOURCE_MOVED)
+    assert dict(change.after_unknown) == {"listing": True}
+
+
+def test_weights_nobody_resolved_keep_their_record() -> None:
+    """Without resolving, recorded weights are a no-op while source and patterns are the same."""
+    world = World()
+    state = applied(make_plan(world.inputs()))
+
+    plan = make_plan(world.inputs(state, weights={}))
+
+    assert not plan.has_changes
+    assert plan.weights[0].bytes_mirrored == world.resolved.size
+
+
+def test_weights_of_which_nothing_is_known_say_so() -> None:
+    """Offline and never recorded: files and bytes are null, not zero, and unknown until apply."""
+    plan = make_plan(World().inputs(weights={at("weights.qwen3"): WeightsFacts(None)}))
+
+    assert (plan.weights[0].files, plan.weights[0].bytes, plan.weights[0].bytes_upstream) == (
+        None,
+        None,
+        None,
+    )
+    assert change_of(plan, "weights.qwen3").after_unknown["pin"] is True
+
+
+def test_a_cluster_changes_provider_by_replacement() -> None:
+    """Another provider replaces a cluster; another setting updates it in place."""
+    world = World()
+    state = applied(make_plan(world.inputs()))
+    grown = World(cluster={**world.cluster, "gpus": 1})
+    moved = World(cluster={**world.cluster, "provider": "other"})
+
+    update = change_of(make_plan(grown.inputs(state)), "cluster.lab")
+    change = change_of(make_plan(moved.inputs(state)), "cluster.lab")
+
+    assert (update.action, update.replace_paths) == (Action.UPDATE, ())
+    assert (change.action, change.reason) == (Action.REPLACE, Reason.CANNOT_UPDATE)
+    assert change.replace_paths == (("provider",),)
+
+
+@pytest.mark.parametrize("address", ["cluster.lab", "weights.qwen3"])
+def test_only_gone_is_gone(address: str) -> None:
+    """What has vanished is created again and is drift; what can't be reached is kept, with a warning."""
+    world = World()
+    state = applied(make_plan(world.inputs()))
+
+    def look(presence: Presence) -> Plan:
+        return make_plan(world.inputs(state, observed={at(address): Observation(presence)}))
+
+    gone = look(Presence.GONE)
+    assert (change_of(gone, address).action, change_of(gone, address).reason) == (
+        Action.CREATE,
+        Reason.GONE,
+    )
+    assert [str(one.address) for one in gone.drift] == [address]
+    for presence in (Presence.UNREACHABLE, Presence.UNREADABLE):
+        kept = look(presence)
+        assert not kept.has_changes
+        assert [one.address for one in kept.diagnostics] == [address]
+        assert kept.drift == ()
+
+
+def test_drift_is_what_differs_from_the_record() -> None:
+    """An output found different is drift with both sides, and causes no change."""
+    world = World()
+    state = applied(make_plan(world.inputs()))
+    found = Observation(Presence.PRESENT, {"mirror": "file:///elsewhere"})
+
+    plan = make_plan(world.inputs(state, observed={at("weights.qwen3"): found}))
+
+    assert not plan.has_changes
+    assert plan.drift[0].before["mirror"] == "file:///mirror"
+    assert (plan.drift[0].after or {})["mirror"] == "file:///elsewhere"
+
+
+def test_refresh_only_changes_nothing() -> None:
+    """A refresh-only plan holds no-ops and drift, and can be applied to record the drift."""
+    world = World()
+    state = applied(make_plan(world.inputs()))
+    world.cluster["gpus"] = 4
+    gone = {at("cluster.lab"): Observation(Presence.GONE)}
+
+    plan = make_plan(world.inputs(state, Options(refresh_only=True), observed=gone))
+
+    assert set(actions(plan).values()) == {Action.NOOP}
+    assert (len(plan.drift), applyable(plan)) == (1, True)
+
+
+def test_protection_outlives_its_block() -> None:
+    """prevent_destroy forbids destroying, also when only the state remembers it."""
+    first = desired(
+        resource("project.demo", {"name": "demo"}, lifecycle=Lifecycle(prevent_destroy=True))
+    )
+    state = applied(make_plan(Inputs(first, State())))
+
+    removed = make_plan(Inputs(desired(), state))
+    destroyed = make_plan(Inputs(first, state, options=Options(destroy=True)))
+    excluded = make_plan(Inputs(desired(), state, options=Options(excludes=(at("project.demo"),))))
+
+    assert errors(removed) == ["project.demo is protected and would be destroyed"]
+    assert errors(destroyed) == ["project.demo is protected and would be destroyed"]
+    assert not applyable(removed)
+    assert errors(excluded) == []
+
+
+def test_protecting_is_recorded() -> None:
+    """Adding prevent_destroy alone is a change, as the state has to know it."""
+    plain = resource("project.demo", {"name": "demo"})
+    state = applied(make_plan(Inputs(desired(plain), State())))
+    guarded = replace(plain, lifecycle=Lifecycle(prevent_destroy=True))
+
+    plan = make_plan(Inputs(desired(guarded), state))
+
+    assert actions(plan) == {"project.demo": Action.UPDATE}
+    assert not make_plan(Inputs(desired(guarded), applied(plan, state))).has_changes
+
+
+def test_target_takes_what_it_needs_and_nothing_else() -> None:
+    """A target comes with its dependencies; the plan isn't complete."""
+    plan = make_plan(World().inputs(options=Options(targets=(at("weights.qwen3"),))))
+
+    assert list(actions(plan)) == ["weights.qwen3"]
+    assert not complete(plan)
+    whole = make_plan(World().inputs(options=Options(targets=(at("job.sft"),))))
+    assert len(whole.changes) == 4
+
+
+def test_exclude_leaves_out_what_needs_it() -> None:
+    """Excluding weights leaves out the job that needs them."""
+    plan = make_plan(World().inputs(options=Options(excludes=(at("weights.qwen3"),))))
+
+    assert list(actions(plan)) == ["project.demo", "cluster.lab"]
+
+
+def test_destroying_a_target_takes_what_stands_on_it() -> None:
+    """A destroyed cluster takes the jobs recorded as depending on it, and leaves the project."""
+    world = World()
+    state = applied(make_plan(world.inputs()))
+
+    plan = make_plan(world.inputs(state, Options(destroy=True, targets=(at("cluster.lab"),))))
+
+    assert list(actions(plan)) == ["job.sft", "cluster.lab"]
+
+
+def test_destroying_all_but_one_keeps_what_that_needs() -> None:
+    """Excluding a job from destroy keeps everything it stands on."""
+    world = World()
+    state = applied(make_plan(world.inputs()))
+
+    plan = make_plan(world.inputs(state, Options(destroy=True, excludes=(at("job.sft"),))))
+
+    assert plan.changes == ()
+
+
+@pytest.mark.parametrize("flag", ["targets", "excludes", "replace", "run"])
+def test_addresses_that_do_not_exist_are_errors(flag: str) -> None:
+    """A misspelt address is an error that names the nearest one."""
+    chosen: dict[str, Any] = {flag: (at("job.stf"),)}
+    options = Options(**chosen)
+
+    plan = make_plan(World().inputs(options=options))
+
+    assert [one.detail for one in plan.diagnostics] == ["Did you mean job.sft?"]
+    assert not plan.usable
+
+
+def test_a_live_run_keeps_its_machine() -> None:
+    """A cluster can't be replaced or shrunk under a live run that goes on."""
+    world = World()
+    state = applied(make_plan(world.inputs()), status=RunStatus.RUNNING)
+    other = World(cluster={**world.cluster, "provider": "other"})
+    smaller = World(cluster={**world.cluster, "nodes": 0})
+
+    replaced = make_plan(other.inputs(state))
+    shrunk = make_plan(smaller.inputs(state, node_names={at("cluster.lab"): ()}))
+
+    expected = "cluster.lab can't lose lab/lab-0 while job.sft runs there"
+    assert errors(replaced) == [expected]
+    assert errors(shrunk) == [expected]
+
+
+def test_what_an_interrupted_creation_left_goes_with_its_block() -> None:
+    """An open intent of something that nobody wants and nobody recorded is a deletion."""
+    first = change_of(make_plan(World().inputs()), "weights.qwen3")
+    state = State(open_intents={first.address: intent_of(first)})
+
+    plan = make_plan(Inputs(desired(), state))
+
+    assert [(one.action, one.reason) for one in plan.changes] == [
+        (Action.DELETE, Reason.INTERRUPTED)
+    ]
+
+
+def test_an_interrupted_creation_is_carried_on_when_an_attempt_failed_too() -> None:
+    """The key of a failed attempt at the very same is used again."""
+    world = World()
+    first = change_of(make_plan(world.inputs()), "weights.qwen3")
+    state = State(unfinished={first.address: (intent_of(first, "failed-key"),)})
+
+    change = change_of(make_plan(world.inputs(state)), "weights.qwen3")
+
+    assert (change.action, change.resumes) == (Action.CREATE, "failed-key")
+
+
+def test_an_interrupted_removal_is_carried_on() -> None:
+    """A killed destroy is resumed with its keys; a resource wanted again is made whole instead."""
+    world = World()
+    state = applied(make_plan(world.inputs()))
+    gone = change_of(make_plan(world.inputs(state, Options(destroy=True))), "cluster.lab")
+    state = replace(state, open_intents={gone.address: intent_of(gone)})
+
+    destroyed = change_of(make_plan(world.inputs(state, Options(destroy=True))), "cluster.lab")
+    wanted = change_of(make_plan(world.inputs(state)), "cluster.lab")
+
+    assert (destroyed.action, destroyed.resumes) == (Action.DELETE, "interrupted-key")
+    assert (wanted.action, wanted.reason, wanted.resumes) == (
+        Action.UPDATE,
+        Reason.INTERRUPTED,
+        None,
+    )
+
+
+def test_removals_come_after_what_used_them() -> None:
+    """Weights that a job no longer uses go after the job was given its new run."""
+    world = World()
+    state = applied(make_plan(world.inputs()))
+    world.job["weights"] = []
+    kept = [one for one in world.resources() if one.address.kind is not Kind.WEIGHTS]
+    job = replace(kept[-1], depends_on=(at("project.demo"), at("cluster.lab")))
+
+    plan = make_plan(world.inputs(state, desired=desired(*kept[:-1], job)))
+
+    changed = [str(one.address) for one in plan.changes if one.action is not Action.NOOP]
+    assert changed == ["job.sft", "weights.qwen3"]
+
+
+def test_records_in_a_circle_are_still_ordered() -> None:
+    """Recorded dependencies that point at each other don't stop a destroy."""
+    one = resource("weights.a", {"source": "file:./a"}, "weights.b")
+    two = resource("weights.b", {"source": "file:./b"}, "weights.a")
+    state = applied(make_plan(Inputs(desired(one, two), State())))
+
+    plan = make_plan(Inputs(desired(), state))
+
+    assert sorted(actions(plan)) == ["weights.a", "weights.b"]
+
+
+def test_a_source_that_nothing_pins_is_a_warning() -> None:
+    """Unlocked sources are one warning together, and patterns that match nothing one each."""
+    world = World()
+    facts = WeightsFacts(world.resolved, unmatched_patterns=("*.gguf",))
+
+    plan = make_plan(world.inputs(weights={at("weights.qwen3"): facts}))
+
+    assert [one.summary for one in plan.diagnostics] == [
+        "the pattern '*.gguf' matches no file",
+        "not pinned in trainctl.lock yet: weights.qwen3",
+    ]
+    assert plan.usable

@@ -1,0 +1,119 @@
+"""What is particular to a directory: modes, temporary files, addresses."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from trainctl.errors import StateError, UsageError
+from trainctl_state import open_directory, open_memory
+from trainctl_state.directory import DirectoryStore
+
+
+def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    """Directories 0700 and files 0600, whatever the umask; parents that had to be made too."""
+    before = os.umask(0)
+    try:
+        DirectoryStore(tmp_path / "a" / "state").put("log/x", b"1")
+    finally:
+        os.umask(before)
+    modes = {p: stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "a").rglob("*")}
+    assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}
+    assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
+
+
+def test_reading_makes_nothing(tmp_path: Path) -> None:
+    """Looking at a state that isn't there leaves no trace."""
+    log = open_directory((tmp_path / "state").as_uri())
+    assert log.read().next == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_temporary_file_stays(tmp_path: Path) -> None:
+    """After writes that succeed, are refused or fail, the directory of temporary files is empty."""
+    store = DirectoryStore(tmp_path)
+    store.put("log/x", b"1")
+    store.put_if_absent("log/x", b"2")
+    with pytest.raises(StateError):
+        store.put("log/x/y", b"3")
+    assert list((tmp_path / ".tmp").iterdir()) == []
+
+
+def test_what_a_killed_writer_left_is_removed_when_old(tmp_path: Path) -> None:
+    """Older than an hour by the file system's clock: gone; a young one may be somebody's who is writing."""
+    store = DirectoryStore(tmp_path)
+    store.put("a", b"1")
+    old, young = tmp_path / ".tmp" / "old", tmp_path / ".tmp" / "young"
+    for path in (old, young):
+        path.write_bytes(b"x")
+    os.utime(old, (1, young.stat().st_mtime - 4000))
+    store.put("a", b"2")
+    assert old.exists(), "cleaning is done once, at the first write of a store"
+    DirectoryStore(tmp_path).put("a", b"3")
+    assert not old.exists()
+    assert young.exists()
+
+
+def test_a_lost_link_reply_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that made the link and then says that it exists already: two names say that it was us."""
+    real = os.link
+
+    def twice(source: str, target: str) -> None:
+        real(source, target)
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", twice)
+    store = DirectoryStore(tmp_path)
+    assert store.put_if_absent("log/x", b"1")
+    assert not store.put_if_absent("log/x", b"2")
+    assert store.get("log/x") == b"1"
+
+
+def test_something_in_the_way_is_named(tmp_path: Path) -> None:
+    """A file where the directory should be: every call says so, none says that the state is empty."""
+    (tmp_path / "state").write_text("hello")
+    store = DirectoryStore(tmp_path / "state")
+    for call in (
+        lambda: store.get("log/x"),
+        lambda: list(store.list("log/")),
+        lambda: store.put("a", b""),
+    ):
+        with pytest.raises(StateError, match=str(tmp_path)):
+            call()
+
+
+def test_names_that_are_not_keys_are_not_objects(tmp_path: Path) -> None:
+    """Hidden files, blanks and foreign letters in the directory are passed over."""
+    store = DirectoryStore(tmp_path)
+    store.put("log/a", b"1")
+    for name in (".DS_Store", "a copy", "ä", "a\n"):
+        (tmp_path / "log" / name).write_text("x")
+    assert list(store.list("log/")) == ["log/a"]
+
+
+@pytest.mark.parametrize(
+    "url", ["file:state", "file://host/state", "file:///a/../b", "file://", "file:///a%00b"]
+)
+def test_an_address_that_is_not_absolute_is_refused(url: str) -> None:
+    """What can't be meant is said, with what to write."""
+    with pytest.raises(UsageError, match="does not name a directory") as caught:
+        open_directory(url)
+    assert "file:///" in caught.value.detail
+
+
+def test_addresses_are_unquoted(tmp_path: Path) -> None:
+    """What pathlib writes as an address is found again, blanks and percent signs included."""
+    path = tmp_path / "a b%20c#d?e"
+    open_directory(path.as_uri()).append(0, [{"id": "1"}])
+    assert (path / "log" / "000000000000.json").exists()
+
+
+def test_memory_is_shared_by_name() -> None:
+    """The same name is the same state in this process, another name another."""
+    open_memory("memory:one-of-a-test").append(0, [{"id": "1"}])
+    assert open_memory("memory:one-of-a-test").read().next == 1
+    assert open_memory("memory:two-of-a-test").read().next == 0

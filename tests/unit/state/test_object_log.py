@@ -1,0 +1,258 @@
+"""The layout: which objects there are, what is pruned, what is refused."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+
+from trainctl.errors import AppendRefused, StateError
+from trainctl.testing.faults import Fault, Faults, FaultyStore
+from trainctl_state import archive
+from trainctl_state.log import ObjectLog
+from trainctl_state.memory import MemoryStore
+
+
+def entry(text: object = "") -> dict[str, str]:
+    return {"id": str(uuid.uuid4()), "text": str(text)}
+
+
+def filled(store: MemoryStore, count: int, every: int = 0) -> ObjectLog:
+    """A log with entries 0, 1, …, and a snapshot after every so many."""
+    log = ObjectLog(store, "memory:test")
+    for number in range(count):
+        log.append(number, [entry(number)])
+        if every and number % every == every - 1:
+            log.snapshot(number + 1, {"at": number + 1})
+    return log
+
+
+def keys(store: MemoryStore, prefix: str) -> list[int]:
+    return [int(key.removeprefix(prefix).removesuffix(".json")) for key in store.list(prefix)]
+
+
+def read_all(log: ObjectLog) -> list[object]:
+    return [one["text"] for one in log.replay()]
+
+
+def test_names_and_forms() -> None:
+    """Twelve digits, a version in every object, and nothing but the three kinds of objects."""
+    store = MemoryStore()
+    filled(store, 6, every=2)
+    assert list(store.list(""))[0] == "history/000000000000.json"
+    assert json.loads(store.get("log/000000000005.json") or b"")["version"] == 1
+    assert json.loads(store.get("snapshots/000000000006.json") or b"") == {
+        "version": 1,
+        "position": 6,
+        "fold": {"at": 6},
+    }
+    assert {key.partition("/")[0] for key in store.list("")} == {"log", "snapshots", "history"}
+
+
+def test_pruning_empties_what_the_older_snapshot_covers() -> None:
+    """Two snapshots stay; below the older one every log object is there and empty; history has them, verbatim and in order."""
+    store = MemoryStore()
+    log = filled(store, 11, every=3)
+    assert keys(store, "snapshots/") == [6, 9]
+    assert keys(store, "log/") == list(range(11))
+    assert [store.get(f"log/{n:012d}.json") == b"" for n in range(11)] == [True] * 6 + [False] * 5
+    assert read_all(log) == [str(number) for number in range(11)]
+
+
+def test_packs_are_bounded_and_without_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long stretch is packed into several objects that follow one another."""
+    monkeypatch.setattr(archive, "PACK_POSITIONS", 4)
+    store = MemoryStore()
+    log = filled(store, 20)
+    log.snapshot(10, {"at": 10})
+    log.snapshot(20, {"at": 20})
+    assert keys(store, "history/") == [0, 4, 8]
+    assert read_all(log) == [str(number) for number in range(20)]
+
+
+def test_a_deleted_empty_object_does_not_let_an_old_writer_in() -> None:
+    """Even if somebody tidied the empty objects away: what history or a snapshot covers is refused."""
+    store = MemoryStore()
+    filled(store, 11, every=3)
+    for number in (0, 5, 7):
+        store.delete(f"log/{number:012d}.json")
+        with pytest.raises(AppendRefused):
+            ObjectLog(store, "x").append(number, [entry("late")])
+
+
+class Overtaken(MemoryStore):
+    """Calls back right after an object of the log was created: what others do before the writer looks again."""
+
+    then = staticmethod(lambda: None)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        answer = super().put_if_absent(key, data)
+        if key == self.key:
+            then, self.then = self.then, staticmethod(lambda: None)
+            then()
+        return answer
+
+    key = ""
+
+
+@pytest.mark.parametrize("snapshots", [1, 2, 3])
+def test_a_snapshot_made_meanwhile_that_holds_us_is_no_refusal(snapshots: int) -> None:
+    """Others read our entry, go on, snapshot and prune before we look again: it counts, once."""
+    store = Overtaken()
+    log = filled(store, 3)
+    store.key = "log/000000000003.json"
+
+    def others() -> None:
+        other = ObjectLog(store, "x")
+        for number in range(snapshots):
+            other.append(4 + number, [entry(4 + number)])
+            other.snapshot(5 + number, {"at": 5 + number})
+
+    store.then = staticmethod(others)
+    log.append(3, [entry("3")])
+    assert read_all(log) == [str(number) for number in range(4 + snapshots)]
+
+
+def test_a_snapshot_made_meanwhile_that_does_not_hold_us_refuses() -> None:
+    """The emptied object was deleted and everything happened between our look and our write: history decides against us."""
+    store = Overtaken()
+    other = filled(store, 3)
+
+    class Slow(ObjectLog):
+        looked = False
+
+        def _newest_snapshot(self) -> int:
+            found = super()._newest_snapshot()
+            if not self.looked:
+                self.looked = True
+                for number in range(3, 9):
+                    other.append(number, [entry(number)])
+                    other.snapshot(number + 1, {"at": number + 1})
+                store.delete("log/000000000003.json")
+            return found
+
+    late = Slow(store, "x")
+    late.read()
+    late.looked = False
+    with pytest.raises(AppendRefused):
+        late.append(3, [entry("late")])
+    assert read_all(ObjectLog(store, "x")) == [str(number) for number in range(9)]
+    assert store.get("log/000000000003.json") == b""
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"version": 1}', b'{"fold": {}}', b"[]", b"\xff"])
+def test_a_damaged_snapshot_is_passed_over(damage: bytes) -> None:
+    """The older one is read, and with both damaged everything is replayed: a snapshot is only a cache."""
+    store = MemoryStore()
+    log = filled(store, 11, every=3)
+    store.put("snapshots/000000000009.json", damage)
+    found = log.read()
+    assert (found.snapshot, found.next, len(found.entries)) == ({"at": 6}, 11, 5)
+    store.put("snapshots/000000000006.json", damage)
+    found = log.read()
+    assert (found.snapshot, found.next, len(found.entries)) == (None, 11, 11)
+    log.append(11, [entry("11")])
+    log.snapshot(12, {"at": 12})
+    assert log.read().snapshot == {"at": 12}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"{", b"null", b'{"version": 1}', b'{"version": 1, "entries": []}', b'{"version": "1", "entries": [{"id": "x"}]}',
+     b'{"version": 1, "entries": [{"text": "no id"}]}', b'{"version": 1, "entries": [3]}', b"[" * 100_000, b"\x00" * 300],
+    ids=range(9),
+)  # fmt: skip
+def test_a_damaged_entry_is_an_error_that_names_it(damage: bytes) -> None:
+    """Never an empty or shortened state: reading says which object, where, and what to do."""
+    store = MemoryStore()
+    log = filled(store, 3)
+    store.put("log/000000000001.json", damage)
+    for read in (log.read, lambda: log.read(1), lambda: list(log.replay())):
+        with pytest.raises(StateError, match=r"log/000000000001\.json") as caught:
+            read()
+        assert "backup" in caught.value.detail
+        assert "memory:test" in caught.value.detail
+
+
+def test_a_hole_is_an_error() -> None:
+    """A missing object below the head, and an empty one that nothing covers."""
+    store = MemoryStore()
+    log = filled(store, 3)
+    store.put("log/000000000001.json", b"")
+    with pytest.raises(StateError, match=r"log/00000000000[01]\.json"):
+        log.read()
+    store.delete("log/000000000001.json")
+    with pytest.raises(StateError, match=r"log/000000000001\.json is missing"):
+        log.read()
+
+
+@pytest.mark.parametrize("damage", [b"{", b'{"version": 1}', b'{"version": 1, "batches": [[]]}'])
+def test_a_damaged_pack_is_an_error(damage: bytes) -> None:
+    """History that can't be read says so; the state itself is still read from the snapshot."""
+    store = MemoryStore()
+    log = filled(store, 11, every=3)
+    first = next(iter(store.list("history/")))
+    store.put(first, damage)
+    assert log.read().next == 11
+    with pytest.raises(StateError, match=first):
+        list(log.replay())
+
+
+@pytest.mark.parametrize("key", ["log/000000000010.json", "snapshots/000000000009.json"])
+def test_a_future_format_is_refused(key: str) -> None:
+    """What a newer trainctl wrote isn't guessed at, not even where an older snapshot could be read."""
+    store = MemoryStore()
+    log = filled(store, 11, every=3)
+    body = json.loads(store.get(key) or b"")
+    store.put(key, json.dumps({**body, "version": 2}).encode())
+    with pytest.raises(StateError, match="newer trainctl") as caught:
+        log.read()
+    assert key in str(caught.value)
+
+
+def test_foreign_objects_are_passed_over() -> None:
+    """An editor's backup or a synchroniser's copy beside the log is not an entry."""
+    store = MemoryStore()
+    log = filled(store, 2)
+    for name in (
+        "log/readme",
+        "log/000000000001-copy.json",
+        "log/000000000001.json.bak",
+        "log/1.json",
+    ):
+        store.put(name, b"junk")
+    assert log.read().next == 2
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE, Fault.FAIL])
+@pytest.mark.parametrize("at", range(1, 30))
+def test_a_fault_at_any_write_loses_nothing(at: int, fault: Fault) -> None:
+    """Whatever write fails or loses its answer: what append said is true, and the next ones go on."""
+    store = MemoryStore()
+    log = ObjectLog(FaultyStore(store, Faults({at: fault})), "x")
+    done: list[object] = []
+    for number in range(9):
+        try:
+            log.append(len(done), [entry(number)])
+            done.append(str(number))
+        except StateError:
+            assert fault is Fault.FAIL
+            continue
+        try:
+            if number % 2:
+                log.snapshot(len(done), {"at": len(done)})
+        except StateError:
+            pass
+    assert read_all(ObjectLog(store, "x")) == done
+    assert ObjectLog(store, "x").read().next == len(done)
+
+
+def test_what_is_not_json_is_refused() -> None:
+    """Not-a-number or an object of Python's never gets half-way into the log."""
+    log = filled(MemoryStore(), 1)
+    for value in (float("nan"), object(), Path("x")):
+        with pytest.raises(StateError, match="can't be written"):
+            log.append(1, [{**entry(), "value": value}])  # type: ignore[dict-item]
+    assert log.read().next == 1

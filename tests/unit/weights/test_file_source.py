@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.mirrors import REFERENCE, contents, leftovers, mirror_at
+from trainctl.errors import SourceDenied, SourceError, SourceGone, SourceWrong
+from trainctl.model.files import ResolvedSource
+from trainctl.weights.resolve import Wanted, resolve
+from trainctl.weights.sources.file import FileSource
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    root = tmp_path / "model"
+    (root / "sub").mkdir(parents=True)
+    (root / "w.bin").write_bytes(b"0123456789")
+    (root / "sub" / "c.json").write_bytes(b"{}")
+    return root
+
+
+def listed(root: Path) -> ResolvedSource:
+    return FileSource().resolve(f"file://{root}", None, None)
+
+
+def test_a_single_file_is_a_source_of_one(place: Path) -> None:
+    """A source may be one file; it is listed under its own name and its revision is its validator."""
+    found = resolve(Wanted("file:./w.bin", place)).resolved
+    assert [(file.path, file.size) for file in found.files] == [("w.bin", 10)]
+    assert found.revision == found.files[0].validator
+    assert found.source == f"file://{place}/w.bin"
+
+
+def test_resolving_reads_no_content(place: Path) -> None:
+    """Only metadata is needed: a directory whose content can't be read is listed all the same."""
+    if os.geteuid() == 0:
+        before = (place / "w.bin").stat().st_atime_ns
+        listed(place)
+        assert (place / "w.bin").stat().st_atime_ns == before
+    else:
+        (place / "w.bin").chmod(0)
+        assert len(listed(place).files) == 2
+
+
+def test_links_inside_are_content(place: Path) -> None:
+    """A link to a file or a directory inside the source counts as what it points to."""
+    (place / "latest").symlink_to("w.bin")
+    (place / "alias").symlink_to("sub")
+    assert [file.path for file in listed(place).files] == [
+        "alias/c.json",
+        "latest",
+        "sub/c.json",
+        "w.bin",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [("/etc/passwd", "out of the directory"), ("../other", "out of the directory"),
+     ("nothing", "link to nothing"), (".", "directory above")],
+)  # fmt: skip
+def test_other_links_are_errors_that_name_them(place: Path, target: str, says: str) -> None:
+    """A link that leaves the source, leads nowhere or goes in a circle is refused by name."""
+    (place.parent / "other").write_bytes(b"x")
+    (place / "sub" / "bad").symlink_to(target)
+    with pytest.raises(SourceError, match="sub/bad") as caught:
+        listed(place)
+    assert says in str(caught.value)
+
+
+def test_a_pipe_is_refused(place: Path) -> None:
+    """What is no file is named instead of waited for."""
+    os.mkfifo(place / "pipe")
+    with pytest.raises(SourceError, match="pipe is neither a file nor a directory"):
+        listed(place)
+
+
+@pytest.mark.parametrize("name", [b"new\nline", b"esc\x1b", b"not-\xff-utf8", b"back\\slash"])
+def test_hostile_names_are_refused_escaped(place: Path, name: bytes) -> None:
+    """A name that can't be put safely elsewhere stops the source, and its error stays one line of plain text."""
+    (Path(os.fsdecode(os.fsencode(place) + b"/" + name))).write_bytes(b"x")
+    with pytest.raises(SourceError) as caught:
+        resolve(Wanted("file:./model", place.parent))
+    caught.value.summary.encode()
+    assert caught.value.summary.isprintable()
+
+
+def test_what_is_missing_or_empty_is_gone(place: Path) -> None:
+    """A path that is not there, an empty directory, and patterns that leave nothing are told apart."""
+    with pytest.raises(SourceGone, match="there is no"):
+        listed(place / "none")
+    (place / "empty").mkdir()
+    with pytest.raises(SourceGone, match="holds no files"):
+        resolve(Wanted("file:./empty", place))
+    with pytest.raises(SourceGone, match="after the patterns"):
+        resolve(Wanted("file:./model", place.parent, allow=("*.gguf",)))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
+def test_what_may_not_be_read_is_denied(place: Path) -> None:
+    """A directory without permission is SourceDenied and named."""
+    (place / "sub").chmod(0)
+    with pytest.raises(SourceDenied, match="sub"):
+        listed(place)
+
+
+@pytest.mark.parametrize("change", ["content", "touch", "replace"])
+def test_a_file_that_changed_since_is_refused(place: Path, tmp_path: Path, change: str) -> None:
+    """Other size, time or inode than resolved ends in SourceWrong that names the file; nothing of it is kept."""
+    found = listed(place)
+    path = place / "w.bin"
+    if change == "content":
+        path.write_bytes(b"01234567890")
+    elif change == "touch":
+        os.utime(path, ns=(1, 1))
+    else:
+        stamp = path.stat().st_mtime_ns
+        (place / "new").write_bytes(b"9876543210")
+        os.utime(place / "new", ns=(stamp, stamp))
+        (place / "new").replace(path)
+    with pytest.raises(SourceWrong, match=r"w\.bin has changed"):
+        mirror_at(tmp_path / "m").mirror(found, FileSource(), REFERENCE)
+    assert leftovers(tmp_path / "m") == []
+    assert not list((tmp_path / "m").glob("listings/*"))
+
+
+def test_the_mirror_is_a_copy(place: Path, tmp_path: Path) -> None:
+    """What the user does to a file afterwards does not reach the mirror."""
+    mirror = mirror_at(tmp_path / "m")
+    listing = mirror.mirror(listed(place), FileSource(), REFERENCE)
+    (place / "w.bin").write_bytes(b"##########")
+    assert contents(mirror, listing.id) == {"w.bin": b"0123456789", "sub/c.json": b"{}"}

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trainctl.errors import StorageError, TrainctlError
+from trainctl.weights.lock import LockEntry, LockFile
+
+ROOT = Path(__file__).resolve().parents[3]
+ENTRY = LockEntry("hf://a/b", ("*.json",), None, "c" * 40, "sha256:1", 3, 100)
+OTHER = LockEntry("file:./x", None, None, "sha256:2", "sha256:2", 1, 5)
+
+
+def test_what_is_put_is_read(tmp_path: Path) -> None:
+    """Entries come back as they were put, by source and patterns; a missing file holds none."""
+    lock = LockFile(tmp_path)
+    assert lock.entries() == {}
+    lock.put([ENTRY, OTHER])
+    assert lock.entries() == {ENTRY.key: ENTRY, OTHER.key: OTHER}
+    assert [path.name for path in tmp_path.iterdir()] == ["trainctl.lock"]
+
+
+def test_an_entry_is_moved_only_when_asked(tmp_path: Path) -> None:
+    """Without ``replace`` what is there stays; the same source with other patterns is another entry."""
+    lock = LockFile(tmp_path)
+    lock.put([ENTRY])
+    newer = replace(ENTRY, revision="d" * 40)
+    lock.put([newer])
+    assert lock.entries()[ENTRY.key] == ENTRY
+    lock.put([newer], replace=True)
+    assert lock.entries()[ENTRY.key] == newer
+    lock.put([replace(ENTRY, allow_patterns=None)])
+    assert len(lock.entries()) == 2
+
+
+def test_the_text_is_stable(tmp_path: Path) -> None:
+    """The order of writing does not show, and writing the same again does not touch the file."""
+    first, second = LockFile(tmp_path / "1"), LockFile(tmp_path / "2")
+    for lock in (first, second):
+        lock.path.parent.mkdir()
+    first.put([ENTRY, OTHER])
+    second.put([OTHER])
+    second.put([ENTRY])
+    assert first.path.read_text() == second.path.read_text()
+    before = first.path.stat()
+    first.put([ENTRY], replace=True)
+    assert first.path.stat().st_ino == before.st_ino
+
+
+def test_members_of_others_are_kept(tmp_path: Path) -> None:
+    """What another version wrote beside what this one knows survives."""
+    lock = LockFile(tmp_path)
+    lock.put([ENTRY])
+    document = json.loads(lock.path.read_text())
+    document["future"] = {"x": 1}
+    document["sources"][0]["license"] = "mit"
+    lock.path.write_text(json.dumps(document))
+    lock.put([OTHER, replace(ENTRY, bytes=7)], replace=True)
+    document = json.loads(lock.path.read_text())
+    assert document["future"] == {"x": 1}
+    assert [row.get("license") for row in document["sources"]] == [None, "mit"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", ":1: "),
+        ('{\n"version": 1,\n"sources": [}', ":3: "),
+        ('{"version": 1}', "sources"),
+        ("[]", "version"),
+        ('{"version": 2, "sources": []}', "newer trainctl"),
+        ('{\n<<<<<<< HEAD\n', ":2: "),
+        ('{"version": 1, "sources": [{"source": "x"}]}', "entry 1"),
+        ('{"version": 1, "sources": [3]}', "entry 1"),
+    ],
+)
+def test_a_broken_file_is_an_error_with_its_line(tmp_path: Path, text: str, says: str) -> None:
+    """A file that can't be read is never taken for empty, and never overwritten."""
+    lock = LockFile(tmp_path)
+    lock.path.write_text(text)
+    for act in (lock.entries, lambda: lock.put([ENTRY])):
+        with pytest.raises(TrainctlError, match="trainctl.lock") as caught:
+            act()
+        assert says in str(caught.value)
+    assert lock.path.read_text() == text
+
+
+def test_many_writers_at_once_lose_nothing(tmp_path: Path) -> None:
+    """Eight processes that each add their entries leave all of them."""
+    script = """
+import sys
+from pathlib import Path
+from trainctl.weights.lock import LockEntry, LockFile
+for number in range(5):
+    entry = LockEntry(f"hf://a/b{sys.argv[2]}-{number}", None, None, "r", "p", 1, 1)
+    LockFile(Path(sys.argv[1])).put([entry])
+"""
+    writers = [
+        subprocess.Popen([sys.executable, "-c", script, str(tmp_path), str(number)], cwd=ROOT)
+        for number in range(8)
+    ]
+    assert [writer.wait(timeout=60) for writer in writers] == [0] * 8
+    assert len(LockFile(tmp_path).entries()) == 40
+
+
+def test_a_directory_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+    """A lock file that can't be written says where and what to do."""
+    with pytest.raises(StorageError, match="--lockfile=readonly"):
+        LockFile(tmp_path / "none").put([ENTRY])

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainctl.model.source_uri import SourceUri, parse_source
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("hf://Qwen/Qwen3-0.6B", ("hf", "Qwen/Qwen3-0.6B", "", None, False)),
+        ("hf://Qwen/Qwen3-0.6B@main", ("hf", "Qwen/Qwen3-0.6B", "", "main", False)),
+        ("hf://a/b@refs/pr/1", ("hf", "a/b", "", "refs/pr/1", False)),
+        ("hf://datasets/a/b@v1", ("hf", "a/b", "", "v1", True)),
+        ("s3://bucket/pre/fix", ("s3", "bucket", "pre/fix", None, False)),
+        ("gs://bucket", ("gs", "bucket", "", None, False)),
+        ("r2://account.bucket/x", ("r2", "account.bucket", "x", None, False)),
+        ("azure://account/container/x", ("azure", "account/container", "x", None, False)),
+        ("https://host/a/b.bin?v=1", ("https", "host", "a/b.bin?v=1", None, False)),
+        ("file:./weights", ("file", "weights", "", None, False)),
+        ("file:../weights/", ("file", "../weights", "", None, False)),
+        ("file:///data/my%20model", ("file", "/data/my%20model", "", None, False)),
+    ],
+)
+def test_every_scheme_is_read(text: str, expected: tuple[object, ...]) -> None:
+    """Each form of the grammar is taken apart into what it says, and keeps its text."""
+    found = parse_source(text)
+    assert (found.scheme, found.location, found.path, found.revision, found.dataset) == expected
+    assert str(found) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "write"),
+    [
+        ("", "hf://"),
+        ("./weights", "write file:./weights"),
+        ("/data/weights", "write file:///data/weights"),
+        ("Qwen/Qwen3", "write hf://Qwen/Qwen3"),
+        ("http://host/x", "write https://"),
+        ("ftp://host/x", "'ftp' is not a scheme"),
+        ("hf:Qwen/Qwen3", "write hf://Qwen/Qwen3"),
+        ("hf://gpt2", "write hf://OWNER/REPO"),
+        ("hf://a/b/c/d.bin", "write hf://a/b and allow_patterns: ['/c/d.bin']"),
+        ("hf://a/b@", "branch, tag or commit"),
+        ("hf://a/b@../x", "branch, tag or commit"),
+        ("hf://datasets/a", "write hf://datasets/OWNER/NAME"),
+        ("hf://a/b\n", "control character"),
+        ("s3://", "write s3://BUCKET/PREFIX"),
+        ("r2://bucket/x", "write r2://ACCOUNT_ID.BUCKET"),
+        ("azure://account", "write azure://ACCOUNT/CONTAINER"),
+        ("https://host/", "write https://HOST/PATH"),
+        ("https://host/x#y", "without #y"),
+        ("file:weights", "write file:./weights"),
+        ("file://weights/x", "write file:./weights/x"),
+        ("file:", "write file:./PATH"),
+    ],
+)
+def test_what_is_no_source_says_what_to_write(text: str, write: str) -> None:
+    """Each mistake is answered with what to write instead."""
+    with pytest.raises(ValueError, match=".") as caught:
+        parse_source(text)
+    assert write in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hf://user:s3cr3tvalue@a/b",
+        "hf://s3cr3tvalue@a/b",
+        "https://s3cr3tvalue@host/x",
+        "https://user:s3cr3tvalue@host/x",
+        "s3://AKIA:s3cr3tvalue@bucket/x",
+        "https://host/x?X-Amz-Signature=s3cr3tvalue",
+        "https://host/x?sig=s3cr3tvalue",
+        "https://host/x?access_token=s3cr3tvalue",
+    ],
+)
+def test_a_secret_in_a_source_is_refused_and_not_repeated(text: str) -> None:
+    """A user, password or signature is pointed to auth, and its value is not in the error."""
+    with pytest.raises(ValueError, match="auth") as caught:
+        parse_source(text)
+    assert "s3cr3tvalue" not in str(caught.value)
+
+
+def test_a_relative_path_belongs_to_its_directory(tmp_path: Path) -> None:
+    """``within`` makes a relative file source absolute, once, and touches no other."""
+    inside = parse_source("file:./a/../b").within(tmp_path)
+    assert inside.text == f"file://{tmp_path}/b"
+    assert inside.within(Path("/elsewhere")) == inside
+    assert parse_source("hf://a/b").within(tmp_path) == SourceUri("hf://a/b", "hf", "a/b")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("hf://a/b@main", "b"), ("s3://xyz/y/z/", "z"), ("file:///m/n", "n"), ("s3://bucket", "bucket")],
+)
+def test_the_name_is_the_last_word(text: str, name: str) -> None:
+    """What a directory for the source is called."""
+    assert parse_source(text).name == name
