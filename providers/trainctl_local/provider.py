@@ -98,6 +98,7 @@ class LocalProvider:
     def delete(self, node: Node) -> None:
         """See Provider. The directory goes with the last key, and only if nothing of another lineage is in it."""
         root = Path(node.root)
+        _finish_removals(root)
         with contextlib.suppress(FileNotFoundError):
             _marker(root, node.key).unlink()
         if not root.exists() or _in_use(root):
@@ -162,10 +163,19 @@ def _in_use(root: Path) -> bool:
     return any(entry for place in places if place.is_dir() for entry in place.glob("[!.]*"))
 
 
+def _finish_removals(root: Path) -> None:
+    """Remove what a process that died while it removed this node left of it."""
+    for doomed in root.parent.glob(f".{root.name}.*.*"):
+        pid = doomed.name.removeprefix(f".{root.name}.").partition(".")[0]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            _remove(doomed)
+
+
 def _remove(root: Path) -> None:
     for directory, _, _ in os.walk(root):
         Path(directory).chmod(0o700)
-    shutil.rmtree(root)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(root)
 
 
 _: type[Provider] = LocalProvider

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import json
 import os
 import re
@@ -44,34 +45,11 @@ def serve(path: str) -> None:
 
 def minimal(url: str, target: Path) -> None:
     """Receive, write, hash whole and by chunk in threads, sync: nothing else."""
-    where = urlsplit(url)
-    connection = socket.create_connection((where.hostname, where.port))
-    path = "/bench/model/resolve/main/model.safetensors"
-    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
-    stream = connection.makefile("rb")
-    left = 0
-    while (line := stream.readline()) not in (b"\r\n", b""):
-        if line.lower().startswith(b"content-length:"):
-            left = int(line.split(b":")[1])
-    whole, digests = hashlib.sha256(), []
-
-    def by_chunk(queue: Queue[bytes | None]) -> None:
-        chunk, room = hashlib.sha256(), CHUNK
-        while (piece := queue.get()) is not None:
-            chunk.update(piece)
-            room -= len(piece)
-            if room <= 0:
-                digests.append(chunk.hexdigest())
-                chunk, room = hashlib.sha256(), CHUNK
-
-    def all_of_it(queue: Queue[bytes | None]) -> None:
-        while (piece := queue.get()) is not None:
-            whole.update(piece)
-
+    stream, left = _ask(url)
     queues: list[Queue[bytes | None]] = [Queue(8), Queue(8)]
     threads = [
         threading.Thread(target=work, args=(queue,))
-        for work, queue in zip((all_of_it, by_chunk), queues, strict=True)
+        for work, queue in zip((_whole, _by_chunk), queues, strict=True)
     ]
     for thread in threads:
         thread.start()
@@ -87,7 +65,36 @@ def minimal(url: str, target: Path) -> None:
         for thread in threads:
             thread.join()
         os.fsync(out.fileno())
-    assert len(whole.hexdigest()) == 64
+
+
+def _ask(url: str) -> tuple[io.BufferedReader, int]:
+    where = urlsplit(url)
+    connection = socket.create_connection((where.hostname, where.port))
+    path = "/bench/model/resolve/main/model.safetensors"
+    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    stream = connection.makefile("rb")
+    length = 0
+    while (line := stream.readline()) not in (b"\r\n", b""):
+        if line.lower().startswith(b"content-length:"):
+            length = int(line.split(b":")[1])
+    return stream, length
+
+
+def _whole(queue: Queue[bytes | None]) -> None:
+    digest = hashlib.sha256()
+    while (piece := queue.get()) is not None:
+        digest.update(piece)
+    digest.hexdigest()
+
+
+def _by_chunk(queue: Queue[bytes | None]) -> None:
+    digest, room = hashlib.sha256(), CHUNK
+    while (piece := queue.get()) is not None:
+        digest.update(piece)
+        room -= len(piece)
+        if room <= 0:
+            digest.hexdigest()
+            digest, room = hashlib.sha256(), CHUNK
 
 
 def product(url: str, target: Path) -> None:
@@ -118,7 +125,9 @@ def _child(*arguments: str) -> list[str]:
 def _run(name: str, url: str, directory: Path) -> dict[str, float]:
     target = directory / name
     os.sync()
-    done = subprocess.run(_child("--side", name, url, str(target)), stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(
+        _child("--side", name, url, str(target)), stdout=subprocess.PIPE, check=True
+    )
     result: dict[str, float] = json.loads(done.stdout)
     shutil.rmtree(target) if target.is_dir() else target.unlink()
     return result

@@ -39,9 +39,13 @@ def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
     ledger = ledger_on(open_directory((small_disk / "state").as_uri()))
     intent = begin(ledger)
     ballast.write_bytes(b"x" * 60_000)
-    with pytest.raises(StateError, match="full") as caught:
+
+    def fill() -> None:
         for number in range(1000):
             ledger.note("x" * 3000 + str(number))
+
+    with pytest.raises(StateError, match="full") as caught:
+        fill()
     assert "Free some space" in caught.value.detail
     assert str(small_disk) in caught.value.detail
     assert list((small_disk / "state" / ".tmp").iterdir()) == []

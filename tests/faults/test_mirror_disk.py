@@ -32,9 +32,10 @@ def hub() -> Iterator[Hub]:
 def in_namespace(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a shell script where it may mount; the test is skipped where the kernel forbids that."""
     alone = ["unshare", "--user", "--map-root-user", "--mount"]
-    if shutil.which("unshare") is None or subprocess.run(
-        [*alone, "true"], capture_output=True, check=False
-    ).returncode:
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*alone, "true"], capture_output=True, check=False).returncode
+    ):
         pytest.skip("no private mount namespace here")
     return subprocess.run(
         [*alone, "sh", "-ec", script, "sh", *arguments],

@@ -108,7 +108,9 @@ def _effects(hub: Hub, root: Path) -> int:
 
 def _traced(hub: Hub, root: Path, step: int) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", TRACED, str(step), str(root), hub.url, str(CHUNK)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
 
 
 def test_twice_at_once_the_work_is_done_once(hub: Hub, tmp_path: Path) -> None:

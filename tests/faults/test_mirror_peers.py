@@ -116,9 +116,7 @@ def test_too_many_requests_waits_as_long_as_asked(hub: Hub, tmp_path: Path, afte
     asked = http_date(7) if after == "date" else after
     hub.faults = [Fault("status", "main", 2, status=429, headers={"Retry-After": asked})]
     source = HubSource(hub.url)
-    resolve(
-        Wanted("hf://acme/model", tmp_path), retry=retry, open_source=lambda scheme: source
-    )
+    resolve(Wanted("hf://acme/model", tmp_path), retry=retry, open_source=lambda scheme: source)
     assert len(waited) == 2
     assert all(5 <= seconds < 9 for seconds in waited)
 
@@ -223,9 +221,7 @@ def test_the_token_does_not_follow_a_page_on_another_host(hub: Hub) -> None:
     ["../evil", "/etc/cron.d/evil", "a//b", "a/../../b", "new\nline", "esc\x1b[2J", "nul\x00", "a\\b",
      "x" * 256, ".", "a/./b"],
 )  # fmt: skip
-def test_a_hostile_name_takes_nothing_of_the_source(
-    hub: Hub, tmp_path: Path, name: str
-) -> None:
+def test_a_hostile_name_takes_nothing_of_the_source(hub: Hub, tmp_path: Path, name: str) -> None:
     """A name that could leave its place or a line is refused while planning, shown escaped; ignoring it helps."""
     hub.add("acme/evil", {"config.json": b"{}", name: b"x"})
     with pytest.raises(SourceError, match="hf://acme/evil") as caught:

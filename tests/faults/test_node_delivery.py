@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import random
 import shutil
@@ -27,7 +28,7 @@ def node(tmp_path: Path) -> TestNode:
     node = TestNode(tmp_path)
     numbers = random.Random(SEED)
     node.mirror.add("large.bin", numbers.randbytes(3 * CHUNK_BYTES + 7))
-    for number in range(200):
+    for number in range(40):
         node.mirror.add(f"small/{number:03}.bin", numbers.randbytes(2000))
     return node
 
@@ -44,9 +45,9 @@ def _check_finals(node: TestNode) -> None:
 
 
 def test_a_delivery_killed_at_random_moments_continues(node: TestNode) -> None:
-    """After each of a dozen kills nothing half-done has a final name, and the last delivery makes the tree whole."""
+    """After each kill nothing half-done has a final name, and the last delivery makes the tree whole."""
     moments = random.Random(SEED)
-    for _ in range(12):
+    for _ in range(8):
         process = node.popen("deliver", node.delivery())
         time.sleep(moments.uniform(0.05, 0.6))
         with contextlib.suppress(ProcessLookupError):
@@ -79,8 +80,6 @@ def test_a_killed_delivery_keeps_its_good_chunks(node: TestNode) -> None:
 
 def test_two_deliveries_at_once_copy_once(node: TestNode) -> None:
     """Of several deliveries of one listing one takes the bytes, the others wait and take none."""
-    import json
-
     processes = [node.popen("deliver", node.delivery(lease=f"run-{n}")) for n in range(4)]
     results = []
     for process in processes:
@@ -94,8 +93,6 @@ def test_two_deliveries_at_once_copy_once(node: TestNode) -> None:
 
 def test_two_listings_that_share_a_large_file_copy_it_once(node: TestNode) -> None:
     """The large file is fetched by one of two deliveries of different listings."""
-    import json
-
     first = node.delivery(lease="run-1")
     node.mirror.add("another.txt", b"another")
     second = node.delivery(lease="run-2")

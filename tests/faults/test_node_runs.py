@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -17,8 +18,6 @@ SEED = 20261120
 def _kill_supervisors(node: TestNode) -> None:
     for claim in node.directory().glob("claim.*"):
         with contextlib.suppress(ProcessLookupError, ValueError, KeyError):
-            import json
-
             os.kill(json.loads(claim.read_text())["pid"], signal.SIGKILL)
 
 
@@ -26,8 +25,9 @@ def test_kills_between_claim_and_end_never_run_the_command_twice(tmp_path: Path)
     """Callers and supervisors are killed at random moments while others start the same run: one line, or LOST."""
     moments = random.Random(SEED)
     for attempt in range(6):
-        node = TestNode(tmp_path / str(attempt))
-        node.base.mkdir(exist_ok=True)
+        base = tmp_path / str(attempt)
+        base.mkdir()
+        node = TestNode(base)
         node.put_code({"x": ""})
         spec = node.spec("echo ran; sleep 0.2")
         for _ in range(4):

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from huggingface_hub.utils import filter_repo_objects
+from huggingface_hub.utils._paths import filter_repo_objects
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,7 +8,9 @@ from trainctl.model.files import SourceFile
 from trainctl.weights.patterns import matcher, select
 
 NAME = st.text(alphabet="ab.-[]!*?\\/é\n", min_size=1, max_size=8)
-PATH = st.lists(st.text(alphabet="ab.é-", min_size=1, max_size=3), min_size=1, max_size=4).map("/".join)
+PATH = st.lists(st.text(alphabet="ab.é-", min_size=1, max_size=3), min_size=1, max_size=4).map(
+    "/".join
+)
 PATTERN = NAME.filter(lambda text: not text.startswith(("/", "\\")))
 
 

@@ -24,7 +24,9 @@ PIECES = len(DATA) // 7 + 1
 
 
 @pytest.mark.parametrize("pieces", range(PIECES))
-def test_a_transfer_cut_anywhere_resumes_at_its_last_good_chunk(pieces: int, tmp_path: Path) -> None:
+def test_a_transfer_cut_anywhere_resumes_at_its_last_good_chunk(
+    pieces: int, tmp_path: Path
+) -> None:
     """Whatever had arrived, the next attempt asks for no chunk again that was complete, and ends with the same content."""
     source = MemorySource({"w": DATA}, cut_after=pieces, error=SourceBusy("busy"))
     resolved = source.resolve("file:///x", None, None)

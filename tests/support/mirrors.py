@@ -42,7 +42,9 @@ class MemorySource:
     def resolve(
         self, uri: str, revision: str | None, credential: Credential | None
     ) -> ResolvedSource:
-        made = [SourceFile(path, len(data), self._validator(data)) for path, data in self.files.items()]
+        made = [
+            SourceFile(path, len(data), self._validator(data)) for path, data in self.files.items()
+        ]
         return ResolvedSource(uri, revision or "1", tuple(sorted(made)))
 
     @contextmanager
@@ -54,7 +56,9 @@ class MemorySource:
         yield self._pieces(self.files[file.path], offset)
 
     def _validator(self, data: bytes) -> str:
-        return f"sha256:{hashlib.sha256(data).hexdigest()}" if self.announce else f"etag:{len(data)}"
+        return (
+            f"sha256:{hashlib.sha256(data).hexdigest()}" if self.announce else f"etag:{len(data)}"
+        )
 
     def _pieces(self, data: bytes, offset: int) -> Iterator[bytes]:
         while offset < len(data):

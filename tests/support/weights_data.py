@@ -35,7 +35,10 @@ def small_model(seed: int = 0, weights: int = 4096) -> dict[str, bytes]:
     values = random.Random(seed)
     return {
         "model.safetensors": safetensors(
-            {"embed.weight": [values.uniform(-1, 1) for _ in range(weights)], "head.bias": [0.0] * 8}
+            {
+                "embed.weight": [values.uniform(-1, 1) for _ in range(weights)],
+                "head.bias": [0.0] * 8,
+            }
         ),
         "config.json": json.dumps({"hidden_size": 8, "seed": seed}).encode(),
         "tokenizer/vocab.txt": b"hello\nworld\n",

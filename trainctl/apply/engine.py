@@ -61,10 +61,10 @@ class Engine:
         """Make the plan so as far as it goes. Failures are in the result; only a broken state raises."""
         changes = effective(plan.changes)
         result = Result()
-        for change in [change for change in changes.values() if not permit.allows(change)]:
-            result.left_alone.append(change)
-            del changes[change.address]
         walk = Walk(changes, waits_for(changes, self._ledger.state()), result)
+        for change in changes.values():
+            if not permit.allows(change):
+                walk.leave_alone(change)
         finished: queue.SimpleQueue[tuple[Change, TrainctlError | None]] = queue.SimpleQueue()
         with (
             LeaseKeeper(self._ledger, self._interrupt.cancelled.set) as keeper,
@@ -93,7 +93,8 @@ class Engine:
                 future.result()  # a fault of ours is raised here, not swallowed by the pool
         walk.close()
         for address, cause in result.skipped.items():
-            self._emit(Event(EventType.STEP_SKIPPED, f"skipped, as {cause} failed", address))
+            how = "failed" if cause in result.failed else "was left alone"
+            self._emit(Event(EventType.STEP_SKIPPED, f"skipped, as {cause} {how}", address))
         return result
 
     def _step(

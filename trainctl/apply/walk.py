@@ -35,9 +35,17 @@ class Walk:
         taken = []
         while self._ready and len(self.running) < most:
             address = self._ready.popleft()
+            if address not in self._waiting:
+                continue
             self.running.add(address)
             taken.append(self._waiting.pop(address))
         return taken
+
+    def leave_alone(self, change: Change) -> None:
+        """Don't make a change; what stands on things as they are now, or needs what they would become, is skipped."""
+        if self._waiting.pop(change.address, None) is not None:
+            self._result.left_alone.append(change)
+            self._skip_dependants(change.address, change.address)
 
     def settle(self, change: Change, error: TrainctlError | None) -> None:
         """Note how a change ended; what waited only for it may run, what needed it and can't have it is skipped."""

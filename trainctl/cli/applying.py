@@ -15,7 +15,7 @@ from trainctl.model.events import Emit
 from trainctl.operations.applying import ApplyOptions, apply, exit_code, follow, unfinished
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import Plan
-from trainctl.views.apply_result import result_lines, summary_event
+from trainctl.views.apply_result import failure_lines, result_lines, summary_event
 from trainctl.views.events_json import EventsJson
 from trainctl.views.events_text import EventsText
 from trainctl.views.progress import Progress
@@ -67,6 +67,8 @@ def carry_out(
             result, code = _walk(
                 workspace, plan, options, consent, EventsText(session.output, progress), interrupt
             )
+    for line in failure_lines(result, session.output):
+        session.output.note(line)
     for line in result_lines(result, session.output, destroy=plan.options.destroy):
         session.output.print(line)
     return code

@@ -100,16 +100,37 @@ def environment(
         "BT_SCRATCH_DIR": where.scratch,
         "BT_LOAD_CHECKPOINT_DIR": where.loaded,
     }
-    if (runtime.get("checkpointing_config") or {}).get("enabled"):
-        own["BT_CHECKPOINT_DIR"] = where.checkpoints
-    if (runtime.get("cache_config") or {}).get("enabled"):
-        own["BT_PROJECT_CACHE_DIR"] = own["BT_RW_CACHE_DIR"] = where.project_cache
-        own["BT_TEAM_CACHE_DIR"] = where.team_cache
+    for variable, (path, _) in kept_directories(attributes, where).items():
+        own[variable] = str(PurePosixPath(where.work) / path)
+    if "BT_PROJECT_CACHE_DIR" in own:
+        own["BT_RW_CACHE_DIR"] = own["BT_PROJECT_CACHE_DIR"]
     for weights in attributes["weights"]:
         own[weights_variable(weights["address"])] = str(
             PurePosixPath(where.work) / weights["mount_location"]
         )
     return {**plain, **own}
+
+
+def kept_directories(attributes: Mapping[str, Any], where: RunPlaces) -> dict[str, tuple[str, str]]:
+    """Directories that outlive the run, by variable: where the job finds each, and where it really lies."""
+    runtime = attributes["runtime"]
+    checkpointing, cache = runtime["checkpointing_config"], runtime["cache_config"]
+    found: dict[str, tuple[str, str]] = {}
+    if checkpointing.get("enabled"):
+        shown = checkpointing.get("checkpoint_path") or where.checkpoints
+        found["BT_CHECKPOINT_DIR"] = (shown, where.checkpoints)
+    if cache.get("enabled"):
+        base = cache.get("mount_base_path")
+        project, team = where.project_cache, where.team_cache
+        found["BT_PROJECT_CACHE_DIR"] = (f"{base}/user_artifacts" if base else project, project)
+        found["BT_TEAM_CACHE_DIR"] = (f"{base}/team_artifacts" if base else team, team)
+    return found
+
+
+def links(attributes: Mapping[str, Any], where: RunPlaces) -> list[dict[str, str]]:
+    """Directories that the job is to find elsewhere than where they lie."""
+    places = kept_directories(attributes, where).values()
+    return [{"path": shown, "target": real} for shown, real in places if shown != real]
 
 
 def weights_variable(address: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -120,7 +121,8 @@ class Committer:
             self._append(batch)
         except (StateError, Busy) as error:
             for request in (each for each in batch if not each.done):
-                request.error, request.done = error, True
+                # One each: whoever gets it may say on it which address it was for.
+                request.error, request.done = copy.copy(error), True
         finally:
             # Only where this thread is interrupted: the others go on without it.
             with self._turn:

@@ -85,6 +85,8 @@ class Fold:
         return True
 
     def _intent(self, entry: Intent) -> bool:
+        if entry.id in self._by_id:
+            return False
         before = self._close(entry.address)
         if before is not None:
             self._leave_unfinished(before)

@@ -182,16 +182,16 @@ def repeated(key: str, first: Position, second: Position) -> Diagnostic:
 
 
 def _syntax(problem: yaml.YAMLError, text: str, file: str) -> Diagnostic:
-    mark = getattr(problem, "problem_mark", None) or getattr(problem, "context_mark", None)
+    context = getattr(problem, "context_mark", None)
+    mark = getattr(problem, "problem_mark", None) or context
     if mark is None:
         return error(f"not YAML: {str(problem).splitlines()[0]}", where=Position(file, 1, 1))
     where = Position(file, mark.line + 1, mark.column + 1)
-    line = (text.splitlines() or [""])[min(mark.line, text.count("\n"))] if text else ""
+    line = next(iter(text.split("\n")[mark.line : mark.line + 1]), "")
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return error("a tab indents this line", "YAML wants spaces.", where=where)
-    told = ", ".join(
-        part
-        for part in (getattr(problem, "context", None), getattr(problem, "problem", None))
-        if part
+    parts = (getattr(problem, "context", None), getattr(problem, "problem", None))
+    began = (
+        f"That began at line {context.line + 1}." if context and context.line != mark.line else ""
     )
-    return error(f"not YAML: {told}", "", where=where)
+    return error(f"not YAML: {', '.join(part for part in parts if part)}", began, where=where)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Callable, Deque, Iterable, List, Optional, Tuple
 
 from trainctl.node.failure import Failure
-from trainctl.node.files import make_directory, sync_directory, sync_file_system
+from trainctl.node.files import make_directory, make_durable, sync_directory
 from trainctl.node.layout import Layout
 from trainctl.node.listing import File, Piece
 from trainctl.node.lock import Lock
@@ -78,11 +78,10 @@ class Blobs:
             return True
 
     def commit(self, files: Iterable[File]) -> None:
-        """Give fetched small blobs their final names, after one sync for all of them."""
+        """Give fetched small blobs their final names, once all of them are durable."""
         pending = list(files)
-        if not pending:
-            return
-        sync_file_system(self._layout.partial)
+        parts = [self._layout.part(file.sha256) for file in pending]
+        make_durable((part for part in parts if part.exists()), self._layout.partial)
         for file in pending:
             self._rename(file)
 
@@ -109,11 +108,7 @@ class Blobs:
             os.close(descriptor)
 
     def _finish(self, file: File) -> None:
-        descriptor = os.open(self._layout.part(file.sha256), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        make_durable([self._layout.part(file.sha256)], self._layout.partial)
         self._rename(file)
         sync_directory(self._layout.blob(file.sha256).parent)
 

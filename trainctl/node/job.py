@@ -91,6 +91,10 @@ def _make_directories(run: Run, spec: Mapping[str, Any], data: Path) -> None:
             path = layout.absolute(value, name)
             if inside(path, run.layout.root) or inside(path, data):
                 make_directory(path)
+    for link in spec.get("links", []):
+        target = layout.absolute(link["target"], "link")
+        if inside(target, run.layout.root) or inside(target, data):
+            make_directory(target)
 
 
 def _place(run: Run, spec: Mapping[str, Any], private: bool) -> _Places:

@@ -12,9 +12,9 @@ from typing import Any, Dict, List, Optional, Set
 from trainctl.node.blobs import is_stamped, stamp
 from trainctl.node.files import (
     make_directory,
+    make_durable,
     read_json,
     remove_tree,
-    sync_file_system,
     unique,
     write_json,
 )
@@ -57,7 +57,8 @@ class Trees:
             self._fill(stage, listing)
             stage.replace(tree)
             tree.chmod(_READ_ONLY)
-        sync_file_system(tree)
+        inner = [tree / relative for relative in _directories(listing)]
+        make_durable([tree, tree.parent, *inner], tree)
         write_json(
             self._layout.seal(listing.id),
             {

@@ -60,9 +60,12 @@ def follow(
 ) -> list[Run]:
     """Watch the newest runs of these jobs until each has ended or the user has had enough; holds nothing meanwhile."""
     runs = {address: find_run(workspace.ledger.state(), address) for address in addresses}
-    while any(run.record.status.live for run in runs.values()) and not interrupt.stopping.wait(
-        POLL_SECONDS
-    ):
+    for run in runs.values():
+        if not run.record.status.live:
+            emit(run_event(run))
+    while any(run.record.status.live for run in runs.values()):
+        if interrupt.stopping.wait(POLL_SECONDS):
+            break
         for address, run in runs.items():
             runs[address] = refresh(workspace, run)
             if runs[address].record.status is not run.record.status:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from trainctl.errors import NodeError, StalePlan, TrainctlError
 from trainctl.jobs.code import scan
 from trainctl.ledger.state import Recorded, State
+from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error
 from trainctl.operations.look_nodes import look_at_nodes
@@ -55,10 +57,24 @@ def plan_of(workspace: Workspace, options: Options, look: LookOptions) -> Plan:
 def refuse_stale(workspace: Workspace, plan: Plan) -> Plan:
     """What of a saved plan is still to be done; StalePlan says what moved since it was made."""
     state = workspace.ledger.state()
-    moved = staleness(plan, state)
+    left = replace(plan, changes=remaining(plan, state))
+    moved = [*map(str, staleness(plan, state)), *_changed_code(workspace, left)]
     if moved:
-        raise StalePlan("the saved plan is stale", "\n".join([*map(str, moved), "Plan again."]))
-    return replace(plan, changes=remaining(plan, state))
+        raise StalePlan("the saved plan is stale", "\n".join([*moved, "Plan again."]))
+    return left
+
+
+def _changed_code(workspace: Workspace, plan: Plan) -> Iterator[str]:
+    """Jobs whose code is not the one that was reviewed."""
+    secret_files = workspace.secrets.files()
+    for change in plan.changes:
+        if change.address not in plan.code or change.action is Action.NOOP:
+            continue
+        tree = _scan(workspace, str((change.after or {})["code"]["path"]), secret_files)
+        if isinstance(tree, TrainctlError):
+            yield f"{change.address}: {tree.summary}"
+        elif tree.digest != plan.code[change.address].digest:
+            yield f"{change.address}: its code changed since the plan was made"
 
 
 def _observe(workspace: Workspace, state: State, parallelism: int) -> dict[Address, Observation]:

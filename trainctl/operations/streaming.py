@@ -8,32 +8,21 @@ from queue import Queue
 
 _PIECES = 16
 
+Produce = Callable[[Callable[[bytes], None]], None]
+"""Work that hands over bytes piece by piece."""
+
 
 class _Abandoned(Exception):
     """The reader has left; nothing more is wanted."""
 
 
-def pieces(produce: Callable[[Callable[[bytes], None]], None]) -> Iterator[bytes]:
+def pieces(produce: Produce) -> Iterator[bytes]:
     """What ``produce`` hands over, as it comes. An error in it is raised here; leaving early ends it."""
     waiting: Queue[bytes | BaseException | None] = Queue(_PIECES)
     left = threading.Event()
-
-    def take(piece: bytes) -> None:
-        if left.is_set():
-            raise _Abandoned
-        waiting.put(piece)
-
-    def work() -> None:
-        end: BaseException | None = None
-        try:
-            produce(take)
-        except _Abandoned:
-            return
-        except BaseException as error:  # noqa: BLE001 (handed to the reader, who raises it)
-            end = error
-        waiting.put(end)
-
-    thread = threading.Thread(target=work, name="pieces", daemon=True)
+    thread = threading.Thread(
+        target=_work, args=(produce, waiting, left), name="pieces", daemon=True
+    )
     thread.start()
     try:
         while isinstance(piece := waiting.get(), bytes):
@@ -45,6 +34,24 @@ def pieces(produce: Callable[[Callable[[bytes], None]], None]) -> Iterator[bytes
         while thread.is_alive():
             _drain(waiting)
             thread.join(0.05)
+
+
+def _work(
+    produce: Produce, waiting: Queue[bytes | BaseException | None], left: threading.Event
+) -> None:
+    def take(piece: bytes) -> None:
+        if left.is_set():
+            raise _Abandoned
+        waiting.put(piece)
+
+    end: BaseException | None = None
+    try:
+        produce(take)
+    except _Abandoned:
+        return
+    except BaseException as error:  # noqa: BLE001 (handed to the reader, who raises it)
+        end = error
+    waiting.put(end)
 
 
 def _drain(waiting: Queue[bytes | BaseException | None]) -> None:

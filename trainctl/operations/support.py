@@ -14,43 +14,42 @@ from trainctl.spi import discovery
 def unsupported(desired: Desired) -> list[Diagnostic]:
     """An error for each thing that can't be done, at the resource that asks for it."""
     providers = frozenset(discovery.names(discovery.PROVIDERS))
-    found = [_on_desired(desired)]
+    found = list(_of_the_whole(desired))
     for resource in desired.resources.values():
-        if resource.address.kind is Kind.CLUSTER and resource.provider not in providers:
-            detail = f"Installed: {', '.join(sorted(providers))}."
-            found.append(
-                [_at(resource, f"no provider plugin is called {resource.provider!r}", detail)]
-            )
+        if resource.address.kind is Kind.CLUSTER:
+            found += _of_cluster(resource, providers)
         elif resource.address.kind is Kind.JOB:
-            found.append(list(_of_job(resource)))
-    return [one for some in found for one in some]
+            found += _of_job(resource)
+    return found
 
 
-def _on_desired(desired: Desired) -> list[Diagnostic]:
-    if desired.checkpoints_url and not desired.checkpoints_url.startswith("file:///"):
-        return [
-            error(
-                "checkpoints are kept on this machine only",
-                "Leave `checkpoints` out, or name file:///….",
-            )
-        ]
-    return []
+def _of_the_whole(desired: Desired) -> Iterator[Diagnostic]:
+    if desired.checkpoints_url:
+        yield error(
+            "`checkpoints` is not supported by this version",
+            "Leave it out: checkpoints are then kept in the data directory of the job's node.",
+        )
+
+
+def _of_cluster(cluster: Resource, providers: frozenset[str]) -> Iterator[Diagnostic]:
+    if cluster.provider not in providers:
+        detail = f"Installed: {', '.join(sorted(providers))}."
+        yield _at(cluster, f"no provider plugin is called {cluster.provider!r}", detail)
+    if cluster.attributes.get("cache"):
+        yield _at(cluster, "`cache` of a cluster is not supported by this version", "Leave it out.")
 
 
 def _of_job(job: Resource) -> Iterator[Diagnostic]:
-    image, compute = job.attributes.get("image"), job.attributes["compute"]
-    if image:
-        yield _at(
-            job,
-            "images are not supported by this version",
-            "Leave `image` out: the job then runs on the host.",
-        )
+    runtime, compute = job.attributes["runtime"], job.attributes["compute"]
+    if job.attributes.get("image") and runtime.get("engine") != "host":
+        detail = "Leave `image` out, or set runtime.engine: host: the job then runs on the host."
+        yield _at(job, "images are not supported by this version", detail)
     if compute["node_count"] > 1:
-        yield _at(
-            job,
-            "jobs on more than one node are not supported by this version",
-            "Set compute.node_count: 1.",
-        )
+        detail = "Set compute.node_count: 1."
+        yield _at(job, "jobs on more than one node are not supported by this version", detail)
+    if runtime["cache_config"].get("enable_legacy_hf_mount"):
+        detail = "Leave it out and set HF_HOME=$BT_PROJECT_CACHE_DIR/huggingface in the first start command."
+        yield _at(job, "enable_legacy_hf_mount is not supported by this version", detail)
 
 
 def _at(resource: Resource, summary: str, detail: str) -> Diagnostic:

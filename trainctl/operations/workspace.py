@@ -18,9 +18,9 @@ from trainctl.errors import ManifestError, TrainctlError
 from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.ledger import Ledger
 from trainctl.manifest.read import read
+from trainctl.model.address import Kind
 from trainctl.model.json import JsonObject
 from trainctl.model.redaction import Redactor
-from trainctl.model.address import Kind
 from trainctl.operations.places import data_home, default_state, directory_of
 from trainctl.resources.agents import Agents
 from trainctl.resources.home import Home

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Position, error, warning
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.plan.graph import REMOVES
-from trainctl.plan.subject import Subject
+from trainctl.plan.subject import Subject, outputs_seen
 from trainctl.plan.values import Change, Inputs
 from trainctl.spi.provider import Presence
 
@@ -153,11 +152,7 @@ def _unknown(address: Address, what: str, known: Iterable[Address]) -> Diagnosti
 
 def _live(inputs: Inputs, address: Address) -> RunRecord | None:
     observed = inputs.observed.get(address)
-    outputs: dict[str, Any] = {
-        **inputs.state.resources[address].outputs,
-        **(observed.outputs if observed else {}),
-    }
-    runs = outputs.get("runs")
+    runs = outputs_seen(inputs.state.resources[address], observed).get("runs")
     run = RunRecord.from_json(runs[-1]) if runs else None
     return run if run is not None and run.status.live else None
 

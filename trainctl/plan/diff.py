@@ -12,7 +12,8 @@ _ATOMS = frozenset({str, int, float, bool, type(None)})
 
 def plain(value: Any) -> Any:
     """The value with every mapping as a dict and every sequence as a list, as it comes back from JSON."""
-    if type(value) in _ATOMS:  # asking for the exact type first keeps planning fast where much is unchanged
+    # Most values are atoms: asking for their exact type first keeps planning fast where much is unchanged.
+    if type(value) in _ATOMS:
         return value
     if isinstance(value, Mapping):
         return {key: plain(one) for key, one in value.items()}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from trainctl.ledger.runs import merge_outputs
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action, Reason
 from trainctl.model.address import Address, Kind
@@ -43,9 +44,7 @@ class Subject:
     @cached_property
     def outputs(self) -> dict[str, Any]:
         """The recorded outputs, as observed where something was."""
-        recorded = self.recorded.outputs if self.recorded else {}
-        observed = self.observed.outputs if self.observed else {}
-        return dict(plain({**recorded, **observed}))
+        return outputs_seen(self.recorded, self.observed)
 
     @cached_property
     def newest_run(self) -> RunRecord | None:
@@ -98,6 +97,12 @@ class Subject:
             outputs=self.outputs,
             **more,
         )
+
+
+def outputs_seen(recorded: Recorded | None, observed: Observation | None) -> dict[str, Any]:
+    """Recorded outputs with what a look found; a run's record takes the place of its older one."""
+    known = recorded.outputs if recorded else {}
+    return dict(plain(merge_outputs(known, observed.outputs) if observed else known))
 
 
 def subject(inputs: Inputs, address: Address) -> Subject:

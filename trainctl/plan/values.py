@@ -20,7 +20,7 @@ from trainctl.spi.provider import Presence
 class Observation:
     """What a look at a recorded resource found. ``outputs`` are those outputs that can change by themselves.
 
-    Of a job: ``runs``, its run records with the newest as the node tells it.
+    Of a job: ``run``, its newest run's record as the node tells it, or ``runs``, several of them.
     """
 
     presence: Presence

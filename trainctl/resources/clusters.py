@@ -7,8 +7,8 @@ from typing import Any
 
 from trainctl.apply.step import Lookup, Step
 from trainctl.errors import NodeError
-from trainctl.ledger.state import Intent, Recorded
 from trainctl.jobs.environment import team_cache
+from trainctl.ledger.state import Intent, Recorded
 from trainctl.plan.values import Observation
 from trainctl.resources.agents import Agents, Providers, nodes_of
 from trainctl.spi.provider import Cluster, Node, Presence
@@ -50,7 +50,18 @@ class ClusterHandler:
                 self._remove(step.recorded.provider, node)
 
     def abandon(self, intent: Intent, lookup: Lookup) -> None:
-        """Nodes that an interrupted creation made are found again under the same names."""
+        """Remove the nodes that an interrupted attempt made and nobody recorded."""
+        attributes = intent.inputs.get("attributes")
+        if not attributes:
+            return
+        provider = self._providers(intent.provider)
+        cluster = section(intent.address.name, attributes)
+        recorded = lookup(intent.address)
+        kept = {node.key for node in nodes_of(recorded)} if recorded else set()
+        for planned in provider.plan(cluster):
+            node = provider.find(cluster, f"{intent.key}/{planned.name}")
+            if node is not None and node.key not in kept:
+                self._remove(intent.provider, node)
 
     def read(self, recorded: Recorded, lookup: Lookup) -> Observation:
         """The worst of what its nodes say."""
@@ -68,6 +79,7 @@ class ClusterHandler:
         provider = self._providers(provider_name)
         presence = provider.read(node)
         if presence is Presence.GONE:
+            provider.delete(node)  # an earlier attempt may have died before it was done
             return
         if presence is not Presence.PRESENT:
             raise NodeError(

@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainctl.apply.step import Lookup, Step, StepFailed
-from trainctl.errors import Interrupted, NodeUnreachable, StalePlan, StorageError, TrainctlError
+from trainctl.errors import (
+    Interrupted,
+    NodeError,
+    NodeUnreachable,
+    StalePlan,
+    StorageError,
+    TrainctlError,
+)
 from trainctl.jobs.code import archive, scan
 from trainctl.jobs.environment import RunPlaces, places, secret_environment
 from trainctl.jobs.secrets import Secrets
@@ -63,7 +70,7 @@ class JobHandler:
             earlier = (*earlier[:-1], RunControl(self._agents, step.lookup).stop(earlier[-1]))
         run = RunRecord(run_id(step.key), len(earlier) + 1, step.key, created_at=time.time())
         try:
-            return _outputs(*earlier, self._deploy(step, run))
+            run = self._deploy(step, run)
         except (NodeUnreachable, Interrupted):
             raise  # nobody knows whether it was started: the intent stays open, and the next apply finds out
         except TrainctlError as error:
@@ -71,6 +78,11 @@ class JobHandler:
                 run, status=RunStatus.DEPLOY_FAILED, error=error.summary, ended_at=time.time()
             )
             raise StepFailed(error, _outputs(*earlier, failed)) from error
+        if run.status is RunStatus.DEPLOY_FAILED:
+            raise StepFailed(
+                NodeError(run.error or "the run could not be started"), _outputs(*earlier, run)
+            )
+        return _outputs(*earlier, run)
 
     def delete(self, step: Step) -> None:
         """Stop what runs and remove every run's directory. Checkpoints stay, unless the user said otherwise."""

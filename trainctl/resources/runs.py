@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from trainctl.jobs.environment import RunPlaces, environment, secret_environment
+from trainctl.jobs.environment import RunPlaces, environment, links, secret_environment
 from trainctl.model.address import Address
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 
@@ -54,7 +54,7 @@ def specification(
             }
             for weights in attributes["weights"]
         ],
-        "links": [],
+        "links": links(attributes, where),
         "grace_seconds": 30,
     }
 

@@ -46,7 +46,10 @@ class StateLogConformance(ABC):
     def test_what_one_appends_the_other_reads(self, logs: Logs) -> None:
         """Entries come back as they were, in order, to everyone."""
         one, other = logs
-        batch: list[JsonObject] = [entry("a"), {**entry("ü\udcff\n"), "deep": {"x": [1, 2.5, None, True]}}]
+        batch: list[JsonObject] = [
+            entry("a"),
+            {**entry("ü\udcff\n"), "deep": {"x": [1, 2.5, None, True]}},
+        ]
         one.append(0, batch)
         other.append(1, [entry("c")])
         found = one.read()

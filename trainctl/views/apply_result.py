@@ -20,16 +20,23 @@ def counts(result: Result) -> dict[str, int]:
     }
 
 
+def failure_lines(result: Result, output: Output) -> list[str]:
+    """What failed and what to do about it: for standard error."""
+    lines = []
+    for address, error in result.failed.items():
+        label = output.style("error:", "red", error=True)
+        lines += ["", f"{label} {address}: {error.summary}"]
+        lines += [f"  {line}" for line in error.detail.splitlines()]
+    return lines
+
+
 def result_lines(result: Result, output: Output, *, destroy: bool = False) -> list[str]:
-    """What was left alone and why, what failed and what to do, then the counts."""
+    """What was left alone and why, what was not begun, then the counts: for standard output."""
     lines = []
     for change in result.left_alone:
         run = change.stops
         what = f"run {run.number} ({run.id}) is live" if run else "it is live"
         lines.append(f"{change.address}: left as it is, as {what}. Pass --stop-running to stop it.")
-    for address, error in result.failed.items():
-        lines += ["", f"{output.style('error:', 'red')} {address}: {error.summary}"]
-        lines += [f"  {line}" for line in error.detail.splitlines()]
     if result.not_started:
         lines.append(
             f"Not started: {', '.join(map(str, result.not_started))}. Apply again to go on."

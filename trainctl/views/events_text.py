@@ -9,12 +9,13 @@ from trainctl.model.units import format_duration
 from trainctl.views.output import Output
 from trainctl.views.progress import Progress
 
-_WORK = frozenset({EventType.STEP_STARTED, EventType.DIAGNOSTIC, EventType.LOG})
+_WORK = frozenset(
+    {EventType.STEP_STARTED, EventType.STEP_FAILED, EventType.DIAGNOSTIC, EventType.LOG}
+)
 """Told on standard error; what came of it goes to standard output."""
 
 _COLORS = {
     EventType.STEP_DONE: "green",
-    EventType.STEP_FAILED: "red",
     EventType.STEP_SKIPPED: "yellow",
 }
 
@@ -60,6 +61,8 @@ class EventsText:
 def _words(event: Event) -> str:
     text = f"{event.address}: {event.message}" if event.address else event.message
     data = event.data
+    if event.type is EventType.STEP_FAILED:
+        return f"{event.address}: failed: {event.message}"  # what to do comes at the end, with the error itself
     if event.type is EventType.STEP_STARTED:
         text += "…"
     if data.get("seconds") is not None:

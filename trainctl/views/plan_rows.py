@@ -60,10 +60,11 @@ def changed(before: Any, after: Any, path: Path = ()) -> Iterator[Row]:
     if isinstance(before, Mapping) and isinstance(after, Mapping) and not is_code(before):
         for key in dict.fromkeys([*before, *after]):
             yield from changed(before.get(key), after.get(key), (*path, str(key)))
-    elif isinstance(before, list) and isinstance(after, list) and before and after:
-        yield from _lists(before, after, path)
-    else:
-        yield from _ends(before, after, path)
+        return
+    lists = isinstance(before, list) and isinstance(after, list) and before and after
+    rows = list(_lists(before, after, path) if lists else _ends(before, after, path))
+    # What differs and says nothing on either side, or only in how often, is shown whole: nothing forces a change unseen.
+    yield from rows or [Row("~", path, before, after)]
 
 
 def empty(value: Any) -> bool:
@@ -98,8 +99,6 @@ def _lists(before: list[Any], after: list[Any], path: Path) -> Iterator[Row]:
         return
     gone = [(index, one) for index, one in enumerate(before) if one not in after]
     new = [(index, one) for index, one in enumerate(after) if one not in before]
-    if not gone and not new:  # the same values, another number of times
-        yield Row("~", path, before, after)
     for index, one in gone:
         yield from removed(one, (*path, index))
     for index, one in new:

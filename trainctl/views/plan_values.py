@@ -16,7 +16,7 @@ from trainctl.views.text import Style, columns, counted, pad
 UNKNOWN = "(known after apply)"
 _SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_LONGEST_NAME = 40
+_LONGEST_NAME = 44
 _COLOURS = {"+": "green", "-": "red", "~": "yellow"}
 _INDENT = "      "
 

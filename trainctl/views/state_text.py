@@ -12,6 +12,7 @@ from trainctl.model.run import RunRecord
 from trainctl.model.units import format_bytes
 from trainctl.views.escape import escape, literal
 from trainctl.views.plan_rows import added
+from trainctl.views.plan_tables import short_revision
 from trainctl.views.plan_values import brief
 from trainctl.views.statuses import moment, run_words
 from trainctl.views.text import Style, columns, counted, pad, plain, table
@@ -61,7 +62,7 @@ def history_lines(rows: Sequence[Row]) -> list[str]:
             escape(row.who),
             row.address or "",
             escape(row.action),
-            " ".join(part for part in (escape(row.status), row.run) if part),
+            " ".join(part for part in (_status(row.status), row.run) if part),
             escape((row.reason or "").replace("_", " ")),
         ]
         for row in rows
@@ -85,8 +86,13 @@ def summary(recorded: Recorded) -> str:
     return escape(str(values.get("directory") or ""))
 
 
+def _status(status: str) -> str:
+    """``TRAINING_JOB_DEPLOY_FAILED`` as people say it; other words as they are."""
+    return escape(status.removeprefix("TRAINING_JOB_").replace("_", " ").lower())
+
+
 def _weights(values: Mapping[str, Any]) -> str:
-    revision = escape(str(values.get("revision") or "?"))[:12]
+    revision = short_revision(values.get("revision"))
     size = values.get("bytes")
     files = values.get("files")
     if size is None or files is None:

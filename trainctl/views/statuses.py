@@ -93,7 +93,9 @@ def status_lines(status: JobStatus) -> list[str]:
     ]
     for one in status.checkpoints:
         state = "" if one.complete else ", not complete"
-        lines.append(f"  {'checkpoint':<13} {one.name}, rank {one.rank}, {format_bytes(one.bytes)}{state}")
+        lines.append(
+            f"  {'checkpoint':<13} {one.name}, rank {one.rank}, {format_bytes(one.bytes)}{state}"
+        )
     return lines
 
 

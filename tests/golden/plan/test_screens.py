@@ -163,7 +163,7 @@ def drift() -> Plan:
     observed = {
         at("weights.qwen3"): Observation(Presence.GONE, detail="the mirror has no such listing"),
         at("cluster.lab"): Observation(Presence.UNREACHABLE, detail="lab/lab-0 did not answer"),
-        at("job.sft"): Observation(Presence.PRESENT, {"runs": [ended]}),
+        at("job.sft"): Observation(Presence.PRESENT, {"run": ended}),
     }
     return make_plan(world.inputs(state, observed=observed))
 

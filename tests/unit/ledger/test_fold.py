@@ -81,6 +81,12 @@ def test_an_intent_closes_only_its_own_address() -> None:
     assert fold(state, [stray]) == state
 
 
+def test_an_intent_that_is_open_is_not_opened_again() -> None:
+    """The same id a second time, on whatever address, changes nothing."""
+    state = after(intent())
+    assert fold(state, [intent(), replace(intent(), address=PREP)]) == state
+
+
 def test_a_change_by_hand_needs_no_intent() -> None:
     """An outcome with an empty intent records, counts, and leaves an open lease alone."""
     state = after(intent(), outcome("", plan=""))

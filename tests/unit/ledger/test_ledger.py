@@ -26,6 +26,7 @@ from trainctl.ledger.holder import this_process
 from trainctl.ledger.ledger import Start
 from trainctl.model.address import Address
 from trainctl.model.redaction import MASK, Redactor
+from trainctl.spi.state import LogSlice
 from trainctl.testing.faults import Fault, Faults, FaultyLog
 from trainctl.testing.memory import MemoryLog
 
@@ -147,6 +148,25 @@ def test_a_renewal_starts_the_silence_anew() -> None:
     assert holder.held() == ()
 
 
+def test_a_slow_read_is_no_silence() -> None:
+    """What a read shows is as old as its beginning: a log that takes longer than a lease to answer proves nothing."""
+    clock = FakeClock()
+
+    class Slow(FaultyLog):
+        def read(self, position: int = 0) -> LogSlice:
+            found = super().read(position)
+            clock.at += 40
+            return found
+
+    log = MemoryLog()
+    begin(ledger_on(log, holder=elsewhere()))
+    watcher = ledger_on(Slow(log, Faults()), clock)
+    for _ in range(2):
+        with pytest.raises(Busy):
+            begin(watcher)
+    begin(watcher)
+
+
 def test_waiting_for_a_lease() -> None:
     """With a lease timeout longer than the lease a silent holder is waited out; with a shorter one it is refused."""
     log, clock = MemoryLog(), FakeClock()
@@ -182,7 +202,7 @@ def test_an_address_that_moved_is_stale() -> None:
     ledger = ledger_on(log)
     ledger.state()
     other.finish(begin(other, plan="p", seen=0), record())
-    with pytest.raises(StalePlan, match="job.sft"):
+    with pytest.raises(StalePlan, match=r"job\.sft"):
         begin(ledger, plan="q", seen=0)
     assert ledger.held() == ()
     begin(ledger, plan="p", seen=0)
@@ -376,6 +396,41 @@ def test_threads_on_one_address_get_it_in_turn() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(work, range(8))).count(True) == 1
+
+
+def test_requests_for_one_address_never_share_an_append() -> None:
+    """Several threads wait for one address while an append hangs: what comes next is still decided one after the other."""
+    faults = Faults({1: Fault.STALL})
+    ledger = ledger_on(FaultyLog(MemoryLog(), faults))
+    with ThreadPoolExecutor(6) as pool:
+        first = pool.submit(begin, ledger, PREP)
+        assert faults.stalled.wait(10)
+        others = [pool.submit(begin, ledger) for _ in range(5)]
+        while len(ledger._committer._waiting) < 5:
+            threading.Event().wait(0.01)
+        faults.release()
+        first.result()
+        errors = [other.exception() for other in others]
+    assert [isinstance(error, Busy) for error in errors].count(True) == 4
+    assert errors.count(None) == 1
+
+
+def test_an_append_that_fails_is_an_error_to_each() -> None:
+    """Threads that shared an append get an error of their own each, with what to do."""
+    faults = Faults({1: Fault.STALL}, always=Fault.FAIL)
+    ledger = ledger_on(FaultyLog(MemoryLog(), faults))
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(begin, ledger)
+        assert faults.stalled.wait(10)
+        others = [pool.submit(begin, ledger, Address.parse(f"job.j{n}")) for n in range(2)]
+        while len(ledger._committer._waiting) < 2:
+            threading.Event().wait(0.01)
+        faults.release()
+        first.result()
+        errors = [other.exception() for other in others]
+    assert all(isinstance(error, StateError) and "planted" in str(error) for error in errors)
+    assert errors[0] is not errors[1]
+    assert [one.intent.address for one in ledger.held()] == [SFT]
 
 
 def test_snapshots_are_taken_now_and_then() -> None:

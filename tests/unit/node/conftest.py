@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,21 +22,14 @@ def node(tmp_path: Path) -> Iterator[TestNode]:
 
 
 @pytest.fixture(params=["self", "nobody"])
-def any_node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TestNode]:
-    """A node run by this user, and one run by a user without privileges."""
-    if request.param == "nobody" and not as_nobody():
-        pytest.skip("needs root and setpriv to become user nobody")
-    if request.param == "nobody":
-        for path in (tmp_path, *list(tmp_path.parents)[:2]):
-            path.chmod(0o755)
-        tmp_path.chmod(0o777)
+def any_node(request: pytest.FixtureRequest) -> Iterator[TestNode]:
+    """A node run by this user, and one run by a user without privileges, who can't enter pytest's directories."""
     prefix = as_nobody() if request.param == "nobody" else []
-    node = TestNode(tmp_path, python="/usr/bin/python3" if prefix else _python(), prefix=prefix)
+    if request.param == "nobody" and not prefix:
+        pytest.skip("needs root and setpriv to become user nobody")
+    base = Path(tempfile.mkdtemp(prefix="trainctl-test-node-"))
+    base.chmod(0o777)
+    node = TestNode(base, python="/usr/bin/python3" if prefix else sys.executable, prefix=prefix)
     yield node
     node.close()
-
-
-def _python() -> str:
-    import sys
-
-    return sys.executable
+    shutil.rmtree(base, ignore_errors=True)

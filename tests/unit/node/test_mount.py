@@ -63,16 +63,18 @@ def test_mounted_weights_cant_be_written(private: TestNode) -> None:
         "    try: f(*a)\n"
         "    except OSError as e: print(errno.errorcode[e.errno])\n"
         "    else: print('done')\n"
-        "attempt(open, '/app/models/x/config.json', 'r+')\n"
         "attempt(os.unlink, '/app/models/x/config.json')\n"
         "attempt(os.mkdir, '/app/models/x/new')\n"
         "attempt(os.chmod, '/app/models/x/config.json', 0o777)\n"
+        "attempt(open, '/app/models/x/config.json', 'r+')\n"
     )
     private.put_code({"attempt.py": script})
 
     private.run("python3 attempt.py", weights=_mounted(private, "/app/models/x"))
 
-    assert private.log().split() == ["EROFS"] * 4
+    *found, opening = private.log().split()
+    assert found == ["EROFS"] * 3
+    assert opening in ("EROFS", "EACCES")  # the mode is looked at first, which holds nobody but root back
     assert (private.tree / "config.json").read_bytes() == b"{}"
 
 

@@ -226,7 +226,7 @@ def test_an_ending_that_nobody_recorded_is_shown_and_no_drift() -> None:
     """A run that ended by itself is in the note, in the outputs and not in the drift."""
     world = World()
     state = ran(world, RunStatus.RUNNING)
-    ended = Observation(Presence.PRESENT, {"runs": [a_run(1, RunStatus.COMPLETED).to_json()]})
+    ended = Observation(Presence.PRESENT, {"run": a_run(1, RunStatus.COMPLETED).to_json()})
 
     plan = make_plan(world.inputs(state, observed={at("job.sft"): ended}))
     change = change_of(plan, "job.sft")

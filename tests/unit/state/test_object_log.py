@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def test_names_and_forms() -> None:
     """Twelve digits, a version in every object, and nothing but the three kinds of objects."""
     store = MemoryStore()
     filled(store, 6, every=2)
-    assert list(store.list(""))[0] == "history/000000000000.json"
+    assert next(iter(store.list(""))) == "history/000000000000.json"
     assert json.loads(store.get("log/000000000005.json") or b"")["version"] == 1
     assert json.loads(store.get("snapshots/000000000006.json") or b"") == {
         "version": 1,
@@ -256,3 +257,20 @@ def test_what_is_not_json_is_refused() -> None:
         with pytest.raises(StateError, match="can't be written"):
             log.append(1, [{**entry(), "value": value}])  # type: ignore[dict-item]
     assert log.read().next == 1
+
+
+@pytest.mark.parametrize("killed_after", range(12))
+def test_emptying_that_was_interrupted_is_finished_later(killed_after: int) -> None:
+    """Wherever pruning stopped, after the next one everything below the older snapshot is empty, and nothing is lost."""
+    store = MemoryStore()
+    filled(store, 9)
+    ObjectLog(store, "x").snapshot(4, {"at": 4})
+    faults = Faults({killed_after + 1: Fault.FAIL})
+    with suppress(StateError):
+        ObjectLog(FaultyStore(store, faults), "x").snapshot(8, {"at": 8})
+    log = ObjectLog(store, "x")
+    log.snapshot(8, {"at": 8})
+    log.snapshot(9, {"at": 9})
+    emptied = [store.get(f"log/{n:012d}.json") == b"" for n in range(9)]
+    assert emptied == [True] * 8 + [False]
+    assert read_all(log) == [str(number) for number in range(9)]

@@ -175,7 +175,7 @@ def test_more_steps_than_lines_are_counted(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_lines_for_people() -> None:
-    """Each step is told when it begins, on standard error, and when it ends, on standard output."""
+    """What begins and what fails is told on standard error, what was done on standard output."""
     out, err = io.StringIO(), io.StringIO()
     output = Output(out, err, Redactor(), {})
     with Progress(output, Clock(), None) as progress:
@@ -186,12 +186,8 @@ def test_lines_for_people() -> None:
             Event(EventType.STEP_FAILED, "no such branch", WEIGHTS, {"detail": "Write a branch."})
         )
         listen(Event(EventType.SUMMARY, "1 created, 1 failed"))
-    assert err.getvalue() == "job.sft: creating…\n"
-    assert out.getvalue() == (
-        "job.sft: created (3.2 s), run abc1234\n"
-        "weights.qwen3: no such branch\n  Write a branch.\n"
-        "1 created, 1 failed\n"
-    )
+    assert err.getvalue() == "job.sft: creating…\nweights.qwen3: failed: no such branch\n"
+    assert out.getvalue() == "job.sft: created (3.2 s), run abc1234\n1 created, 1 failed\n"
 
 
 def test_lines_for_programs() -> None:

@@ -74,7 +74,7 @@ def test_members_of_others_are_kept(tmp_path: Path) -> None:
         ('{"version": 1}', "sources"),
         ("[]", "version"),
         ('{"version": 2, "sources": []}', "newer trainctl"),
-        ('{\n<<<<<<< HEAD\n', ":2: "),
+        ("{\n<<<<<<< HEAD\n", ":2: "),
         ('{"version": 1, "sources": [{"source": "x"}]}', "entry 1"),
         ('{"version": 1, "sources": [3]}', "entry 1"),
     ],
@@ -84,7 +84,7 @@ def test_a_broken_file_is_an_error_with_its_line(tmp_path: Path, text: str, says
     lock = LockFile(tmp_path)
     lock.path.write_text(text)
     for act in (lock.entries, lambda: lock.put([ENTRY])):
-        with pytest.raises(TrainctlError, match="trainctl.lock") as caught:
+        with pytest.raises(TrainctlError, match=r"trainctl\.lock") as caught:
             act()
         assert says in str(caught.value)
     assert lock.path.read_text() == text

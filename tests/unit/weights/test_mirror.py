@@ -25,7 +25,11 @@ URI = "hf://acme/model"
 
 def test_a_source_is_mirrored_with_every_file(tmp_path: Path) -> None:
     """The listing names every path with its content; empty files and equal files among them."""
-    files = {**small_model(), "empty": b"", "copy/model.safetensors": small_model()["model.safetensors"]}
+    files = {
+        **small_model(),
+        "empty": b"",
+        "copy/model.safetensors": small_model()["model.safetensors"],
+    }
     source = MemorySource(files, piece=1000)
     resolved = source.resolve(URI, None, None)
     mirror = mirror_at(tmp_path, 4096)
@@ -45,7 +49,6 @@ def test_planning_writes_nothing(tmp_path: Path) -> None:
     mirror.mirrored_bytes(resolved)
     assert mirror.sources() == []
     assert mirror.load_listing("0" * 64) is None
-    assert mirror.size() == 0
     assert not (tmp_path / "m").exists()
 
 
@@ -115,7 +118,10 @@ def test_the_reference_comes_first_and_names_the_listing_last(tmp_path: Path) ->
     first = mirror.mirror(source.resolve(URI, "1", None), source, REFERENCE)
     source.files["a"] = b"2"
     second = mirror.mirror(source.resolve(URI, "2", None), source, REFERENCE)
-    assert [(one["listing"], one["previous"]) for one in records] == [(None, None), (None, first.id)]
+    assert [(one["listing"], one["previous"]) for one in records] == [
+        (None, None),
+        (None, first.id),
+    ]
     (path,) = tmp_path.glob("references/*/*.json")
     last = json.loads(path.read_text())
     assert (last["listing"], last["previous"]) == (second.id, None)
@@ -126,15 +132,14 @@ def test_a_failure_leaves_no_listing_and_keeps_whole_files(tmp_path: Path) -> No
     """When one file can't be had, the error is raised, nothing is listed, and what came whole is not fetched again."""
     source = MemorySource({"a": noise(500), "z": b"x"})
     resolved = source.resolve(URI, None, None)
-    gone = replace(resolved, files=(*resolved.files, replace(resolved.files[1], path="zz", size=2)))
-    source.error, source.cut_after = SourceGone("hf://acme/model: zz is gone"), 75
+    source.error, source.cut_after = SourceGone("hf://acme/model: z is gone"), 72
     with pytest.raises(SourceGone):
-        mirror_at(tmp_path, 64).mirror(gone, source, REFERENCE, parallelism=1)
+        mirror_at(tmp_path, 64).mirror(resolved, source, REFERENCE, parallelism=1)
     assert not list(tmp_path.glob("listings/*"))
     source.cut_after = None
     source.asked.clear()
     mirror_at(tmp_path, 64).mirror(resolved, source, REFERENCE)
-    assert ("a", 0) not in source.asked
+    assert source.asked == [("z", 0)]
     assert_sound(tmp_path)
 
 
@@ -168,8 +173,10 @@ def test_rows_say_who_uses_what_and_what_is_shared(tmp_path: Path) -> None:
         ("hf://acme/a", 2, 104, 100),
         ("hf://acme/b", 2, 102, 100),
     ]
-    assert [(row.projects, row.last_used) for row in rows] == [(("one", "two"), 6.0), (("one",), 4.0)]
-    assert mirror.size() == 106
+    assert [(row.projects, row.last_used) for row in rows] == [
+        (("one", "two"), 6.0),
+        (("one",), 4.0),
+    ]
 
 
 def test_a_dropped_reference_is_gone_and_content_stays(tmp_path: Path) -> None:
@@ -206,8 +213,6 @@ def test_a_damaged_listing_is_an_error_that_names_it(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'"size":1', b'"size":2'))
     with pytest.raises(StorageError, match=listing.id):
         mirror.load_listing(listing.id)
-    with pytest.raises(StorageError, match="does not hold"):
-        mirror.listing_document("0" * 64)
 
 
 def test_files_are_private(tmp_path: Path) -> None:
@@ -218,4 +223,9 @@ def test_files_are_private(tmp_path: Path) -> None:
         (path.is_dir(), "blobs" in path.parts): path.stat().st_mode & 0o777
         for path in (tmp_path / "deep").rglob("*")
     }
-    assert modes == {(True, True): 0o700, (True, False): 0o700, (False, True): 0o444, (False, False): 0o600}
+    assert modes == {
+        (True, True): 0o700,
+        (True, False): 0o700,
+        (False, True): 0o444,
+        (False, False): 0o600,
+    }

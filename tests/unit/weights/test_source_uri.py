@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -59,9 +60,8 @@ def test_every_scheme_is_read(text: str, expected: tuple[object, ...]) -> None:
 )
 def test_what_is_no_source_says_what_to_write(text: str, write: str) -> None:
     """Each mistake is answered with what to write instead."""
-    with pytest.raises(ValueError, match=".") as caught:
+    with pytest.raises(ValueError, match=re.escape(write)):
         parse_source(text)
-    assert write in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,12 @@ def test_a_relative_path_belongs_to_its_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "name"),
-    [("hf://a/b@main", "b"), ("s3://xyz/y/z/", "z"), ("file:///m/n", "n"), ("s3://bucket", "bucket")],
+    [
+        ("hf://a/b@main", "b"),
+        ("s3://xyz/y/z/", "z"),
+        ("file:///m/n", "n"),
+        ("s3://bucket", "bucket"),
+    ],
 )
 def test_the_name_is_the_last_word(text: str, name: str) -> None:
     """What a directory for the source is called."""

@@ -20,7 +20,7 @@ from trainctl.errors import UsageError
 from trainctl.operations.planning import refuse_stale
 
 
-def command(  # noqa: PLR0913 (each is a flag)
+def command(
     ctx: typer.Context,
     planfile: Annotated[
         Path | None, typer.Argument(metavar="[PLANFILE]", help="A plan that `plan --out` saved.")

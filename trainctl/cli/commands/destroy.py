@@ -19,7 +19,7 @@ from trainctl.views.remains import remains_lines
 QUESTION = "Do you really want to destroy everything listed above?"
 
 
-def command(  # noqa: PLR0913 (each is a flag)
+def command(
     ctx: typer.Context,
     auto_approve: planning.AutoApprove = False,
     stop_running: planning.StopRunning = False,

@@ -18,7 +18,7 @@ CHANGES = 2
 """The exit code of ``--detailed-exitcode`` when there is something to do."""
 
 
-def command(  # noqa: PLR0913 (each is a flag)
+def command(
     ctx: typer.Context,
     out: Annotated[
         Path | None,

@@ -18,7 +18,7 @@ from trainctl.operations.runs import find_run, job_address
 from trainctl.views.statuses import ended_code
 
 
-def command(  # noqa: PLR0913 (each is a flag)
+def command(
     ctx: typer.Context,
     address: Annotated[list[str], typer.Argument(metavar="ADDRESS…", help="The jobs to run.")],
     follow: Annotated[

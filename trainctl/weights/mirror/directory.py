@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainctl.errors import StorageError
-from trainctl.model.files import CHUNK_BYTES, Listing, ResolvedSource
+from trainctl.model.files import CHUNK_BYTES, Listing, ResolvedSource, SourceFile
 from trainctl.model.json import canonical
 from trainctl.spi.sources import Credential, WeightSource
-from trainctl.weights.mirror.disk import explained, require_space, write_record
+from trainctl.weights.mirror.disk import explained, require_space, sync_directory, write_record
 from trainctl.weights.mirror.fetch import Crowd, Progress, Tally, by_fingerprint, present
 from trainctl.weights.mirror.layout import Content, Layout, Reference
 from trainctl.weights.mirror.partial import bytes_kept, sweep
@@ -52,29 +50,23 @@ class DirectoryMirror:
         What is here already is not fetched again. SourceError's kinds name the file; Interrupted when cancelled.
         """
         layout = self._layout
+        groups = by_fingerprint(resolved)
         tally = Tally(resolved.size, progress)
         with explained(self.root):
             layout.prepare()
             sweep(layout.partial)
             self._refer(resolved, reference, None)
-            contents = self._have(resolved)
-            groups = by_fingerprint(resolved)
+            contents = self._have(groups)
             for key in contents:
                 tally.add(sum(file.size for file in groups[key]), len(groups[key]))
             missing = {key: files for key, files in groups.items() if key not in contents}
-            kept = (min(bytes_kept(layout.partial, key), missing[key][0].size) for key in missing)
-            wanted = sum(files[0].size for files in missing.values())
-            require_space(self.root, wanted - sum(max(0, size) for size in kept))
+            require_space(self.root, _still_to_come(layout, missing))
         upstream = Upstream(source, resolved, credential, self.retry)
         transfer = Transfer(layout, upstream, threading.Event(), tally.add)
-        stop = cancelled or threading.Event()
-        contents |= Crowd(transfer, tally, missing).run(parallelism, stop) if missing else {}
-        listing = _listing(resolved, contents)
-        with explained(self.root):
-            if not self.has_listing(listing.id):
-                write_record(layout.listing(listing.id), listing.to_bytes(), layout.partial)
-            self._refer(resolved, reference, listing.id)
-        return listing
+        if missing:
+            crowd = Crowd(transfer, tally, missing)
+            contents |= crowd.run(parallelism, cancelled or threading.Event())
+        return self._list(resolved, reference, contents)
 
     def mirrored_bytes(self, resolved: ResolvedSource) -> tuple[int, str | None]:
         """How many of the source's bytes are here, and its listing's id if all are. Writes nothing."""
@@ -96,22 +88,6 @@ class DirectoryMirror:
         """The listing, or None if it is not here."""
         with explained(self.root):
             return self._layout.load_listing(listing_id)
-
-    def listing_document(self, listing_id: str) -> dict[str, Any]:
-        """The listing as the JSON object that nodes are given. StorageError if it is not here."""
-        listing = self.load_listing(listing_id)
-        if listing is None:
-            raise StorageError(
-                f"the mirror {self.root} does not hold listing {listing_id}",
-                "Apply its weights again; what is missing is mirrored anew.",
-            )
-        document: dict[str, Any] = json.loads(listing.to_bytes())
-        return document
-
-    def size(self) -> int:
-        """How many bytes of content are here, whoever wants them."""
-        with explained(self.root):
-            return sum(path.stat().st_size for path in self.root.glob("blobs/sha256/*/*"))
 
     def blob_path(self, sha256: str) -> Path:
         """Where the content with this sha256 is, for those that read it on this machine."""
@@ -136,14 +112,26 @@ class DirectoryMirror:
     def _layout(self) -> Layout:
         return Layout(self.root, self.chunk_bytes)
 
-    def _have(self, resolved: ResolvedSource) -> dict[str, Content]:
-        groups = by_fingerprint(resolved)
+    def _have(self, groups: Mapping[str, list[SourceFile]]) -> dict[str, Content]:
         contents = present(self._layout, list(groups))
         for key, files in groups.items():
             if key not in contents and files[0].sha256 is not None:
                 content = relearn(self._layout, files[0].sha256, files[0].size)
                 contents |= {key: content} if content else {}
         return contents
+
+    def _list(
+        self, resolved: ResolvedSource, reference: Reference, contents: Mapping[str, Content]
+    ) -> Listing:
+        listing = _listing(resolved, contents)
+        layout = self._layout
+        with explained(self.root):
+            if not self.has_listing(listing.id):
+                for directory in {layout.blob(file.sha256).parent for file in listing.files}:
+                    sync_directory(directory)
+                write_record(layout.listing(listing.id), listing.to_bytes(), layout.partial)
+            self._refer(resolved, reference, listing.id)
+        return listing
 
     def _refer(self, resolved: ResolvedSource, reference: Reference, listing: str | None) -> None:
         path = self._layout.reference(reference.lineage, reference.address)
@@ -164,7 +152,12 @@ class DirectoryMirror:
         write_record(path, canonical(record), self._layout.partial)
 
 
-def _listing(resolved: ResolvedSource, contents: dict[str, Content]) -> Listing:
+def _listing(resolved: ResolvedSource, contents: Mapping[str, Content]) -> Listing:
     groups = by_fingerprint(resolved)
     files = [contents[key].listed(file.path) for key, same in groups.items() for file in same]
     return Listing(tuple(sorted(files)))
+
+
+def _still_to_come(layout: Layout, missing: Mapping[str, list[SourceFile]]) -> int:
+    sizes = {key: files[0].size for key, files in missing.items()}
+    return sum(size - min(size, bytes_kept(layout.partial, key)) for key, size in sizes.items())

@@ -81,20 +81,25 @@ def scratch_name() -> str:
     return f"tmp.{holder_name()}.{secrets.token_hex(8)}"
 
 
-def write_record(path: Path, data: bytes, scratch: Path) -> None:
-    """Create or replace a small file, durably and at once. ``scratch`` is a directory of the same disk."""
+def write_record(path: Path, data: bytes, scratch: Path, *, durable: bool = True) -> None:
+    """Create or replace a small file at once. ``scratch`` is a directory of the same disk.
+
+    One that is not ``durable`` may be lost, or empty, after a power cut.
+    """
     make_directory(path.parent)
     temporary = scratch / scratch_name()
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:  # noqa: PTH123
             stream.write(data)
             stream.flush()
-            os.fsync(stream.fileno())
+            if durable:
+                os.fsync(stream.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync_directory(path.parent)
+    if durable:
+        sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

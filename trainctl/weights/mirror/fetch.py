@@ -68,6 +68,8 @@ class Crowd:
 
     def run(self, parallelism: int, cancelled: threading.Event) -> dict[str, Content]:
         """Fetch everything; the largest first, so that no large one is left for the end."""
+        if cancelled.is_set():
+            raise stopped()
         count = min(max(1, parallelism), len(self._todo))
         threads = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
         for thread in threads:
@@ -78,11 +80,11 @@ class Crowd:
             self._halt(threads)
         if self._error is not None:
             raise self._error
+        if len(self._done) == self._wanted:
+            return self._done
         if cancelled.is_set():
             raise stopped()
-        if len(self._done) != self._wanted:
-            raise RuntimeError("a transfer ended without a result")
-        return self._done
+        raise RuntimeError("a transfer ended without a result")
 
     def _attend(self, threads: Sequence[threading.Thread], cancelled: threading.Event) -> None:
         halt = self._transfer.halt

@@ -37,7 +37,10 @@ def known(mirror: DirectoryMirror, resolved: ResolvedSource) -> Known:
     rows = []
     for key, files in groups.items():
         content = contents.get(key)
-        rows += [(content.sha256 if content else file.sha256, file.size, content is not None) for file in files]
+        rows += [
+            (content.sha256 if content else file.sha256, file.size, content is not None)
+            for file in files
+        ]
     _, listing = mirror.mirrored_bytes(resolved)
     return Known(tuple(rows), listing)
 

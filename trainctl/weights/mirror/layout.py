@@ -101,7 +101,7 @@ class Layout:
         data = canonical({"version": 1, **asdict(content)})
         for each in {key, content_fingerprint(content.sha256, content.size)}:
             if self.known(each) != content:
-                write_record(self._fingerprint(each), data, self.partial)
+                write_record(self._fingerprint(each), data, self.partial, durable=False)
 
     def chunk_count(self, size: int) -> int:
         """How many chunk digests a file of this size has: none where one chunk is all."""

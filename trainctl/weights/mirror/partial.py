@@ -163,7 +163,7 @@ def _progress(directory: Path) -> int:
     try:
         return (directory / "data").stat().st_size
     except OSError:
-        return -1
+        return 0
 
 
 def _write(descriptor: int, offset: int, piece: bytes) -> None:

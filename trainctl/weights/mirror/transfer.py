@@ -11,7 +11,7 @@ from trainctl.errors import Interrupted, SourceCut, SourceWrong, TrainctlError
 from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.exclusive import lease
-from trainctl.weights.mirror.disk import make_directory, sync_directory
+from trainctl.weights.mirror.disk import make_directory
 from trainctl.weights.mirror.hashing import ContentHash, Digests
 from trainctl.weights.mirror.layout import Content, Layout, fingerprint
 from trainctl.weights.mirror.partial import Partial, Small
@@ -71,7 +71,6 @@ class Transfer:
             reception.close()
             scratch.release()
             raise
-        sync_directory(blob.parent)
         content = Content(digests.sha256, file.size, digests.chunks)
         self.layout.learn(key, content)
         return content

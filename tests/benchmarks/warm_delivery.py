@@ -1,0 +1,95 @@
+"""How long a warm delivery takes: a sealed tree is asked for again, and mounted for a job. Limit: 50 ms, whatever its size.
+
+Run: ``python tests/benchmarks/warm_delivery.py``; exits 1 if the limit is not kept. Needs a kernel that allows private mounts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from trainctl.model.files import ListedFile, Listing
+from trainctl.node.deliver import deliver
+from trainctl.node.files import make_directory, remove_tree
+from trainctl.node.mount import Mount, enter
+
+LIMIT_SECONDS = 0.050
+REPEATS = 7
+
+
+def main() -> int:
+    """Measure a small and a large tree."""
+    kept = True
+    for count in (10, 10_000):
+        with tempfile.TemporaryDirectory() as folder:
+            base = Path(folder)
+            request = _request(base, count)
+            tree = deliver(request, _ignore)["tree"]
+            asked = [_seconds(lambda request=request: deliver(request, _ignore)) for _ in range(REPEATS)]
+            mounted = [_mount_seconds(base / f"view-{n}", tree) for n in range(REPEATS)]
+            remove_tree(base / "node")
+        median = statistics.median(mounted)
+        kept = kept and median < LIMIT_SECONDS
+        print(
+            f"{count:6} files: tree to mount {median * 1000:6.1f} ms (limit {LIMIT_SECONDS * 1000:.0f} ms); "
+            f"asking for the delivery again {statistics.median(asked) * 1000:6.1f} ms"
+        )
+    return 0 if kept else 1
+
+
+def _request(base: Path, count: int) -> dict[str, Any]:
+    files = []
+    for number in range(count):
+        data = str(number).encode()
+        digest = hashlib.sha256(data).hexdigest()
+        blob = base / "mirror" / "blobs" / "sha256" / digest[:2] / digest
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        blob.write_bytes(data)
+        files.append(ListedFile(f"{number % 100}/{number}", len(data), digest))
+    return {
+        "root": str(base / "node"),
+        "lineage": "benchmark",
+        "lease": "run",
+        "listing": json.loads(Listing(tuple(files)).to_bytes()),
+        "origin": {"type": "directory", "path": str(base / "mirror")},
+    }
+
+
+def _mount_seconds(view: Path, tree: str) -> float:
+    """From a process that has nothing to one that reads the tree at its mount, by the process's own clock."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            begun = time.monotonic()
+            enter([Mount("/app/models/benchmark", tree)], make_directory(view), None)
+            os.listdir("/app/models/benchmark")
+            os.write(writer, repr(time.monotonic() - begun).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        text = stream.read()
+    os.waitpid(child, 0)
+    return float(text)
+
+
+def _seconds(work: Any) -> float:
+    begun = time.monotonic()
+    work()
+    return time.monotonic() - begun
+
+
+def _ignore(event: dict[str, Any]) -> None:
+    """Nobody listens."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""The local provider and its transport against the suites, and what is theirs alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.nodes import is_alive, wait_for
+from trainctl.errors import NodeError
+from trainctl.spi.provider import Cluster, Presence
+from trainctl.testing.provider import ProviderConformance
+from trainctl.testing.transport import LocalPython, TransportConformance
+from trainctl_local import LocalProvider, LocalTransport
+
+TWO = Cluster("lab", {"nodes": 2, "gpus": 0})
+
+
+@pytest.fixture(autouse=True)
+def _homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+class TestLocalProvider(ProviderConformance):
+    """The suite for providers."""
+
+    @pytest.fixture
+    def provider(self) -> LocalProvider:
+        """A local provider."""
+        return LocalProvider()
+
+    @pytest.fixture
+    def cluster(self) -> Cluster:
+        """Two directories."""
+        return TWO
+
+
+class TestLocalTransport(LocalPython, TransportConformance):
+    """The suite for transports."""
+
+    @pytest.fixture
+    def transport(self) -> Iterator[LocalTransport]:
+        """A local transport."""
+        transport = LocalTransport()
+        yield transport
+        transport.close()
+
+
+def test_two_states_share_a_directory_and_the_last_removes_it(tmp_path: Path) -> None:
+    """A second key gets the same directory; it goes with the last key that is deleted."""
+    provider = LocalProvider()
+    first = provider.create(TWO, "lab-0", "one")
+    second = provider.create(TWO, "lab-0", "two")
+    assert second.root == first.root == str(tmp_path / "cache" / "trainctl" / "nodes" / "lab-0")
+
+    provider.delete(first)
+    between = provider.read(second)
+    provider.delete(second)
+
+    assert (between, provider.read(second)) == (Presence.PRESENT, Presence.GONE)
+
+
+@pytest.mark.parametrize("place", ["runs/run-1", "cache/references/other-lineage"])
+def test_a_directory_with_anothers_things_is_left(place: str) -> None:
+    """Runs and references of a lineage keep the directory, whatever the markers say."""
+    provider = LocalProvider()
+    node = provider.create(TWO, "lab-0", "one")
+    (Path(node.root) / place).mkdir(parents=True)
+
+    provider.delete(node)
+
+    assert provider.read(node) is Presence.PRESENT
+
+
+def test_a_directory_that_cant_be_made_is_an_error(tmp_path: Path) -> None:
+    """A file in the way is named, with what to do."""
+    (tmp_path / "cache").write_text("in the way")
+
+    with pytest.raises(NodeError, match="cache") as raised:
+        LocalProvider().create(TWO, "lab-0", "one")
+
+    assert "XDG_CACHE_HOME" in raised.value.detail
+
+
+def test_ctrl_c_ends_the_program_with_its_children(tmp_path: Path) -> None:
+    """After an interrupt in the caller nothing of the program is left."""
+    mark = tmp_path / "pid"
+    program = f"""
+        from trainctl_local import LocalTransport
+        LocalTransport().run(["sh", "-c", "sleep 60 & echo $! > {mark}; wait"])
+    """
+    caller = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)], stderr=subprocess.DEVNULL
+    )
+    pid = wait_for(lambda: int(mark.read_text() or 0) if mark.exists() else None)
+
+    caller.send_signal(signal.SIGINT)
+    caller.wait()
+
+    wait_for(lambda: not is_alive(pid))
+
+
+def test_close_ends_what_runs() -> None:
+    """A call in another thread comes back when the transport is closed."""
+    import threading
+
+    transport = LocalTransport()
+    codes: list[int] = []
+    thread = threading.Thread(
+        target=lambda: codes.append(transport.run(["sleep", "60"]).exit_code)
+    )
+    thread.start()
+    wait_for(lambda: b"sleep\x0060" in _children_arguments())
+
+    transport.close()
+    thread.join(20)
+
+    assert codes == [-signal.SIGKILL]
+
+
+def _children_arguments() -> bytes:
+    found = b""
+    for task in Path(f"/proc/{os.getpid()}/task").iterdir():
+        for pid in (task / "children").read_text().split():
+            found += Path(f"/proc/{pid}/cmdline").read_bytes()
+    return found

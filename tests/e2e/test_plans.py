@@ -1,0 +1,342 @@
+"""Saved plans, selections, drift and what a plan must never show."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.declared import WEIGHTS, declare, job
+from tests.support.project import Project
+
+APPLY = ("apply", "--auto-approve", "--wait")
+DYING = ("-m", "tests.support.dying")
+
+
+def log(made: Project, name: str) -> list[str]:
+    """What the newest run of a job printed."""
+    return made.run("logs", name).stdout.splitlines()
+
+
+def test_a_plan_file_is_applied_as_it_was_reviewed(fresh: Project) -> None:
+    """It holds its manifest: later edits don't matter; nobody is asked; only its owner can read it; it shows as it was."""
+    declare(fresh, {"a": job("echo reviewed", weights=["tiny"])}, weights=WEIGHTS)
+    planned = fresh.run("plan", "-out=p.bin")
+    reviewed = fresh.json("show", "p.bin")
+    declare(fresh, {"a": job("echo edited"), "b": job("echo more")})
+    (fresh.directory / "trainctl.toml").write_text("this is no manifest")
+    done = fresh.run("apply", "p.bin", "-wait")
+    (fresh.directory / "trainctl.toml").unlink()
+
+    assert "trainctl apply p.bin" in planned.stderr
+    assert stat.S_IMODE((fresh.directory / "p.bin").stat().st_mode) == 0o600
+    assert fresh.run("show", "p.bin").stdout == planned.stdout
+    assert "Apply complete. 4 added, 0 changed, 0 destroyed." in done.stdout
+    assert log(fresh, "a") == ["reviewed"]
+    after = fresh.json("plan")
+    assert after["manifest_digest"] != reviewed["manifest_digest"]
+    assert {one["address"] for one in after["resource_changes"] if one["change"]["actions"] == ["create"]} == {"job.b"}
+
+
+def test_a_plan_file_that_is_none_is_refused(fresh: Project) -> None:
+    """Garbage, a cut file, a changed one, a newer one and none at all: one sentence that says which, nothing is made."""
+    declare(fresh, {"a": job("true")})
+    fresh.run("plan", "--out", "p.bin")
+    text = (fresh.directory / "p.bin").read_text()
+    newer = text.replace('{"major": 1', '{"major": 2', 1)
+    fresh.write(
+        {
+            "garbage": b"\x00\xff\xfe",
+            "text": "hello",
+            "cut": text[: len(text) // 2],
+            "forged": text.replace('"true"', '"rm -r ~"'),
+            "newer": newer,
+        }
+    )
+    assert text not in (newer, (fresh.directory / "forged").read_text())
+    said = {name: fresh.run("apply", name, code=None) for name in ("garbage", "text", "cut", "forged", "newer", "none")}
+
+    assert {name: one.returncode for name, one in said.items()} == {
+        "garbage": 1, "text": 1, "cut": 1, "forged": 1, "newer": 1, "none": 64,
+    }  # fmt: skip
+    for name, words in {
+        "garbage": "is not a plan file",
+        "text": "is not a plan file",
+        "cut": "cut short",
+        "forged": "damaged",
+        "newer": "newer trainctl",
+        "none": "no plan file",
+    }.items():
+        assert words in said[name].stderr
+    assert not (fresh.directory / ".trainctl").exists()
+
+
+def test_a_plan_is_stale_when_what_it_changes_has_moved_and_only_then(fresh: Project) -> None:
+    """Another apply of the same address: exit 11 that names it, nothing done. Of another address: it still applies."""
+    jobs = {"a": job("echo 1"), "b": job("echo 1")}
+    declare(fresh, jobs)
+    fresh.run(*APPLY)
+    declare(fresh, {**jobs, "a": job("echo 2")})
+    fresh.run("plan", "--out", "a.bin")
+    declare(fresh, {"a": job("echo 3"), "b": job("echo 3")})
+    fresh.run(*APPLY, "--target", "job.b")
+    fresh.run("apply", "a.bin", "--wait")
+    assert (log(fresh, "a"), log(fresh, "b")) == (["2"], ["3"])
+
+    fresh.run("plan", "--out", "late.bin")
+    fresh.run(*APPLY)
+    refused = fresh.run("apply", "late.bin", code=11)
+    again = fresh.run("apply", "a.bin", code=11)
+    assert "job.a: changed once since the plan was made" in refused.stderr
+    assert "job.b" not in refused.stderr
+    assert "job.a" in again.stderr
+    assert fresh.json("status", "a")["number"] == 3
+
+
+def test_an_interrupted_apply_of_a_plan_file_resumes_with_it(fresh: Project) -> None:
+    """Killed half-way, the same command ends it; a third time there is nothing left to apply: exit 11."""
+    fresh.variables["PYTHONPATH"] = str(Path(__file__).parents[2])
+    ledger = fresh.directory.parent / "ledger"
+    declare(fresh, {"a": job(f"echo $BT_TRAINING_JOB_ID >> {ledger}", weights=["tiny"])}, weights=WEIGHTS)
+    fresh.run("plan", "--out", "p.bin")
+    fresh.run("0", str(fresh.directory / "count"), "plan", program=DYING)
+    started = fresh.start("40", "-", "apply", "p.bin", "--wait", program=DYING)
+    started.communicate()
+    assert started.returncode == -9
+    begun = fresh.json("state", "list")["addresses"]
+    fresh.run("apply", "p.bin", "--wait")
+    over = fresh.run("apply", "p.bin", code=11)
+
+    assert begun
+    assert "job.a" not in begun
+    assert "applied already" in over.stderr
+    assert ledger.read_text().split() == [fresh.json("status", "a")["run"]]
+    fresh.run("plan", "--detailed-exitcode", code=0)
+
+
+def test_code_that_changed_since_the_plan_is_refused(fresh: Project) -> None:
+    """What was reviewed is what runs, or nothing: exit 11 before anything is done."""
+    declare(fresh, {"a": job("cat notes.txt")})
+    fresh.run("plan", "--out", "p.bin")
+    fresh.write({"src/notes.txt": "second"})
+    refused = fresh.run("apply", "p.bin", code=11)
+
+    assert "job.a: its code changed since the plan was made" in refused.stderr
+    assert fresh.run("state", "list").stdout == ""
+    fresh.write({"src/notes.txt": "first"})
+    fresh.run("apply", "p.bin", "--wait")
+    assert log(fresh, "a") == ["first"]
+
+
+def test_weights_that_moved_since_the_plan_are_refused(fresh: Project) -> None:
+    """The reviewed bytes are mirrored, or none; what doesn't need them goes on."""
+    declare(fresh, {"a": job("true", weights=["tiny"]), "b": job("true")}, weights=WEIGHTS)
+    fresh.run("plan", "--out", "p.bin")
+    fresh.write({"weights/model.bin": "other"})
+    done = fresh.run("apply", "p.bin", "--wait", code=12)
+
+    assert "weights.tiny: the source moved after it was planned" in done.stdout + done.stderr
+    assert {"weights.tiny", "job.a"}.isdisjoint(fresh.json("state", "list")["addresses"])
+    assert fresh.json("status", "b")["status"] == "TRAINING_JOB_COMPLETED"
+
+
+def test_expect_applies_only_the_reviewed_plan(fresh: Project) -> None:
+    """--expect with the digest of another plan: exit 11, nothing done; with the right one: done."""
+    declare(fresh, {"a": job("echo 1")})
+    digest = fresh.json("plan")["plan_digest"]
+    declare(fresh, {"a": job("echo 2")})
+    other = fresh.json("plan")["plan_digest"]
+    refused = fresh.run(*APPLY, "--expect", digest, code=11)
+    nothing = fresh.run("state", "list").stdout
+    fresh.run(*APPLY, "-expect", other)
+
+    assert digest in refused.stderr
+    assert other in refused.stderr
+    assert nothing == ""
+    assert log(fresh, "a") == ["2"]
+
+
+def test_targets_exclusions_and_replacements(fresh: Project) -> None:
+    """--target takes what it needs, --exclude what needs it; --replace makes anew; a wrong address says the near one."""
+    declare(
+        fresh,
+        {"a": job("true", weights=["tiny"]), "b": job("true", depends_on=["job.a"]), "c": job("true")},
+        weights=WEIGHTS,
+    )
+    everything = set(fresh.actions())
+    targeted = set(fresh.actions("-target=job.a"))
+    excluded = set(fresh.actions("--exclude", "weights.tiny"))
+    assert everything - targeted == {"job.b", "job.c"}
+    assert everything - excluded == {"weights.tiny", "job.a", "job.b"}
+
+    fresh.run("apply", "-auto-approve", "-wait", "-target=job.a", "-target=job.c")
+    assert fresh.actions() == {"job.b": ["create"]}
+    assert fresh.actions("--replace", "job.c", "--exclude=job.b") == {"job.c": ["delete", "create"]}
+    wrong = fresh.run("plan", "--target", "job.aa", code=1)
+    assert "Did you mean job.a?" in wrong.stderr
+    assert fresh.json("plan", "--target", "job.a")["complete"] is False
+
+    destroyed = fresh.actions("-destroy", "-target=weights.tiny")
+    assert destroyed == {"job.a": ["delete"], "weights.tiny": ["delete"]}
+    fresh.run("destroy", "--auto-approve", "--target", "job.c")
+    assert "job.c" not in fresh.json("state", "list")["addresses"]
+
+
+def test_detailed_exit_codes_and_the_ways_to_look_less(fresh: Project) -> None:
+    """0 nothing, 2 changes, 1 errors; --refresh=false doesn't look, --refresh-only shows drift alone, --offline stays here."""
+    declare(fresh, {"a": job("true", weights=["tiny"])}, weights=WEIGHTS)
+    fresh.run("plan", "-detailed-exitcode", code=2)
+    fresh.run(*APPLY)
+    fresh.run("plan", "-detailed-exitcode", "--offline", code=0)
+    shutil.rmtree(fresh.mirror / "listings")
+
+    fresh.run("plan", "-detailed-exitcode", "-refresh=false", code=0)
+    fresh.run("plan", "-detailed-exitcode", code=2)
+    only = fresh.json("plan", "--refresh-only")
+    assert [one["address"] for one in only["resource_drift"]] == ["weights.tiny"]
+    assert {one["change"]["actions"][0] for one in only["resource_changes"]} == {"no-op"}
+    assert "weights.tiny is gone" in fresh.run("plan", "-refresh-only").stdout
+
+    fresh.write({"trainctl.yaml": "jobs: {a: {}}"})
+    fresh.run("plan", "-detailed-exitcode", code=1)
+
+
+@pytest.mark.parametrize("lost", ["listing", "node", "cache", "training cache"])
+def test_what_was_deleted_by_hand_is_planned_and_repaired(fresh: Project, lost: str) -> None:
+    """A listing of the mirror, a node's directory, its caches: the plan says so, one apply mends it, and a run works."""
+    caching = {"cache_config": {"enabled": True}}
+    declare(
+        fresh, {"a": job("ls models/tiny", "ls -d $BT_RW_CACHE_DIR", weights=["tiny"], runtime=caching)}, weights=WEIGHTS
+    )
+    fresh.run(*APPLY)
+    place = {
+        "listing": fresh.mirror / "listings",
+        "node": fresh.nodes / "local-0",
+        "cache": fresh.nodes / "local-0" / "cache",
+        "training cache": fresh.nodes / "local-0" / "caches" / "demo",
+    }[lost]
+    assert place.is_dir()
+    remove(place)
+    planned = fresh.json("plan")
+    fresh.run(*APPLY)
+    fresh.run("plan", "--detailed-exitcode", code=0)
+    fresh.run("run", "a", "--auto-approve", "--follow")
+
+    drift = {one["address"] for one in planned["resource_drift"]}
+    assert drift == {
+        "listing": {"weights.tiny"},
+        "node": {"cluster.local", "cache.demo-local"},
+        "cache": set(),  # caches may go at any moment: nothing has drifted, and delivery fills them again
+        "training cache": {"cache.demo-local"},
+    }[lost]
+    assert log(fresh, "a")[:2] == ["config.json", "model.bin"]
+
+
+def remove(place: Path) -> None:
+    """Remove a tree, read-only directories in it too."""
+    for directory in [place, *(path for path in place.rglob("*") if path.is_dir() and not path.is_symlink())]:
+        directory.chmod(0o700)
+    shutil.rmtree(place)
+
+
+def test_what_is_protected_is_not_destroyed(fresh: Project) -> None:
+    """prevent_destroy holds against destroy and against removing the block: exit 1, and everything is as it was."""
+    protected = {"tiny": {**WEIGHTS["tiny"], "lifecycle": {"prevent_destroy": True}}}
+    declare(fresh, {"a": job("true", weights=["tiny"])}, weights=protected)
+    fresh.run(*APPLY)
+    refused = fresh.run("destroy", "--auto-approve", code=1)
+    declare(fresh, {"a": job("true")})
+    gone = fresh.run("plan", code=1)
+
+    assert "weights.tiny is protected and would be destroyed" in refused.stderr
+    assert "prevent_destroy" in gone.stderr
+    assert len(fresh.json("state", "list")["addresses"]) == 4
+    assert fresh.json("state", "show", "weights.tiny")["lifecycle"]["prevent_destroy"] is True
+
+
+def test_a_failure_stops_only_what_depends_on_it(fresh: Project) -> None:
+    """One source can't be read: what needs it is skipped, the rest is done; exit 12, and the report names each."""
+    declare(
+        fresh,
+        {
+            "bad": job("true", weights=["broken"]),
+            "after": job("true", depends_on=["job.bad"]),
+            "good": job("true", weights=["tiny"]),
+        },
+        weights={**WEIGHTS, "broken": {"source": "file:./broken"}},
+    )
+    fresh.write({"broken/model.bin": "x"})
+    fresh.run("plan", "--out", "p.bin")
+    fresh.run("plan", "--out", "q.bin")
+    (fresh.directory / "broken" / "model.bin").write_text("y")
+    *events, summary = fresh.events("apply", "p.bin", "--wait", code=12)
+    text = fresh.run("apply", "q.bin", "--wait", code=None)
+
+    data = summary["data"]
+    assert [one["address"] for one in data["failed"]] == ["weights.broken"]
+    assert sorted(data["skipped"]) == ["job.after", "job.bad"]
+    assert (data["exit_code"], data["left_alone"]) == (12, [])
+    assert fresh.json("status", "good")["status"] == "TRAINING_JOB_COMPLETED"
+    assert text.returncode in (11, 12)
+
+    assert all({"type", "time", "address", "message"} <= event.keys() for event in [*events, summary])
+    assert (summary["type"], [one for one in events if one["type"] == "summary"]) == ("summary", [])
+    assert {"step_failed", "step_done", "step_started", "step_skipped"} <= {one["type"] for one in events}
+
+
+def test_one_at_a_time(fresh: Project) -> None:
+    """--parallelism 1: no step begins before the one before it has ended."""
+    declare(fresh, {name: job("true") for name in ("a", "b", "c")})
+    events = fresh.events(*APPLY, "--parallelism", "1")
+    steps = [(one["type"], one["address"]) for one in events if one["type"] in ("step_started", "step_done")]
+
+    starts, ends = steps[::2], steps[1::2]
+    assert {kind for kind, _ in starts} == {"step_started"}
+    assert [address for _, address in starts] == [address for _, address in ends]
+    assert len(starts) == 5
+    assert "at least 1" in fresh.run("apply", "--parallelism", "0", "--auto-approve", code=64).stderr
+
+
+def test_no_form_of_a_plan_holds_a_secret(fresh: Project) -> None:
+    """Text, JSON, plan file, lock, state: each names the secret, none has its value, not even when a job prints it."""
+    value = "hunter2-very-secret-value"
+    fresh.variables["WANDB_KEY"] = value
+    declare(
+        fresh,
+        {
+            "a": job(
+                "test ${#WANDB} = 25",
+                runtime={"environment_variables": {"WANDB": {"secret": "wandb"}}},
+            )
+        },
+        secrets={"wandb": {"from": "env", "name": "WANDB_KEY"}},
+    )
+    plan = fresh.run("plan", "--format", "json", "--out", "p.bin")
+    applied = fresh.run("apply", "p.bin", "--wait", "--format", "json")
+    text = fresh.run("plan", "--replace", "job.a", "--log-level", "debug")
+    pulled = fresh.run("state", "pull")
+
+    shown = [one for done in (plan, applied, text, pulled) for one in (done.stdout, done.stderr)]
+    files = [path for path in fresh.directory.parent.rglob("*") if path.is_file()]
+    assert len(value) == 25
+    assert "wandb" in plan.stdout
+    assert not any(value in one for one in shown)
+    assert [path for path in files if value.encode() in path.read_bytes()] == []
+    assert fresh.json("status", "a")["status"] == "TRAINING_JOB_COMPLETED"
+
+
+def test_a_missing_secret_is_told_before_anything_is_done(fresh: Project) -> None:
+    """The error names the job's secret and where it was looked for."""
+    declare(
+        fresh,
+        {"a": job("true", runtime={"environment_variables": {"WANDB": {"secret": "wandb"}}})},
+        secrets={"wandb": {"from": "env", "name": "WANDB_KEY"}},
+    )
+    refused = fresh.run(*APPLY, code=1)
+
+    assert "WANDB_KEY" in refused.stderr
+    assert fresh.run("state", "list").stdout == ""

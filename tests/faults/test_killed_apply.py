@@ -1,0 +1,137 @@
+"""Killed at any point, trainctl carries on: SIGKILL before each effect in turn, then the same command once more.
+
+The short form takes points spread evenly over each command; TRAINCTL_LONG=1 takes every one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.project import Project, processes, project
+
+POINTS = 12
+MANIFEST = """\
+project: {name: demo}
+vars: {lr: "0.1", ledger: LEDGER}
+weights:
+  tiny: {source: "file:./weights", mount_location: models/tiny}
+jobs:
+  sft:
+    code: ./src
+    weights: [tiny]
+    runtime:
+      start_commands: ["cat models/tiny/* > $BT_CHECKPOINT_DIR/copy", "echo $BT_TRAINING_JOB_ID ${{ var.lr }} >> ${{ var.ledger }}"]
+      checkpointing_config: {enabled: true}
+      cache_config: {enabled: true}
+"""
+APPLY = ("apply", "--auto-approve", "--wait")
+CHANGED = (*APPLY, "--var", "lr=0.2")
+DESTROY = ("destroy", "--auto-approve")
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Project]:
+    """A project with one job that writes a line to ``ledger`` each time it runs."""
+    with project(tmp_path) as one:
+        one.variables["PYTHONPATH"] = str(Path(__file__).parents[2])
+        one.write(
+            {
+                "trainctl.yaml": MANIFEST.replace("LEDGER", str(tmp_path / "ledger")),
+                "src/notes.txt": "code",
+                "weights/a.bin": b"a" * 70_000,
+                "weights/b.bin": b"b" * 70_000,
+            }
+        )
+        yield one
+
+
+def test_killed_first_apply(made: Project) -> None:
+    """Wherever the first apply dies, the next one ends with one run that ran once, and nothing beside it."""
+    for point in _points(made, APPLY, prepare=()):
+        _die(made, point, APPLY)
+        made.run(*APPLY)
+
+        _check_sound(made, runs=1, point=point)
+        _clear(made)
+
+
+def test_killed_replacement(made: Project) -> None:
+    """Wherever the apply of a changed job dies, the next one ends with one new run; the old one is not touched."""
+    for point in _points(made, CHANGED, prepare=APPLY):
+        made.run(*APPLY)
+        _die(made, point, CHANGED)
+        made.run(*CHANGED)
+
+        _check_sound(made, runs=2, point=point, variables=("--var", "lr=0.2"))
+        _clear(made)
+
+
+def test_killed_destroy(made: Project) -> None:
+    """Wherever destroy dies, the next one leaves nothing: no record, no node, no process, no reference."""
+    for point in _points(made, DESTROY, prepare=APPLY):
+        made.run(*APPLY)
+        _die(made, point, DESTROY)
+        made.run(*DESTROY)
+
+        assert made.run("state", "list").stdout == "", point
+        assert list(made.nodes.iterdir()) == [], point
+        assert processes(str(made.nodes)) == [], point
+        assert list((made.mirror / "references").rglob("*.json")) == [], point
+        _clear(made)
+
+
+def _points(made: Project, command: tuple[str, ...], prepare: tuple[str, ...]) -> list[int]:
+    """The effects before which to die. How many there are is counted in a run that lives."""
+    if prepare:
+        made.run(*prepare)
+    count = made.directory.parent / "count"
+    made.run("0", str(count), *command, program=("-m", "tests.support.dying"))
+    total = int(count.read_text())
+    _clear(made)
+    assert total > POINTS
+    if os.environ.get("TRAINCTL_LONG"):
+        return list(range(1, total + 1))
+    return [1 + round((total - 1) * index / (POINTS - 1)) for index in range(POINTS)]
+
+
+def _die(made: Project, point: int, command: tuple[str, ...]) -> None:
+    done = made.run(str(point), "-", *command, program=("-m", "tests.support.dying"), code=None)
+    # The number of effects wobbles a little with timing: past the last one the command simply ends.
+    assert done.returncode in (-9, 0), (point, done.stdout, done.stderr)
+
+
+def _check_sound(made: Project, *, runs: int, point: int, variables: tuple[str, ...] = ()) -> None:
+    state = made.json("show")
+    job = next(one for one in state["resources"] if one["address"] == "job.sft")
+    recorded = [(run["id"], run["status"]) for run in job["outputs"]["runs"]]
+    ran = [line.split()[0] for line in (made.directory.parent / "ledger").read_text().splitlines()]
+
+    assert [status for _, status in recorded] == ["TRAINING_JOB_COMPLETED"] * runs, point
+    assert [run for run, _ in recorded] == ran, point
+    assert (state.get("open_intents"), state.get("unfinished")) == ([], []), point
+    made.run("plan", "--detailed-exitcode", *variables, code=0)
+    assert len(list(made.nodes.glob("*/runs/*"))) == runs, point
+    assert _unfinished_files(made) == [], point
+    assert processes(str(made.nodes)) == [], point
+
+
+def _unfinished_files(made: Project) -> list[str]:
+    """Half-made files that a sweep should have taken: partial transfers, temporary names."""
+    places = [made.mirror / "partial", *made.nodes.glob("*/cache/partial")]
+    left = [str(path) for place in places if place.is_dir() for path in place.iterdir()]
+    return [path for path in left if not path.endswith(".lease")]
+
+
+def _clear(made: Project) -> None:
+    top = made.directory.parent
+    for place in (top / "data", top / "cache", made.directory / ".trainctl"):
+        if place.exists():
+            os.system(f"chmod -R u+w {place}")
+            shutil.rmtree(place)
+    (top / "ledger").unlink(missing_ok=True)
+    (made.directory / "trainctl.lock").unlink(missing_ok=True)

@@ -1,0 +1,156 @@
+"""Two ledgers on one log, with crashes, lost answers and time: whatever they do, one address has one holder and nothing is lost."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from tests.support.ledgers import FakeClock, elsewhere
+from trainctl.errors import Busy, StateError
+from trainctl.ledger.ledger import Ledger
+from trainctl.ledger.state import Intent, Recorded
+from trainctl.model.address import Address
+from trainctl.testing.faults import Fault, Faults, FaultyLog
+from trainctl.testing.memory import MemoryLog
+from trainctl_state.log import ObjectLog
+from trainctl_state.memory import MemoryStore
+
+ADDRESSES = [Address.parse(text) for text in ("job.a", "job.b", "weights.w")]
+who = st.sampled_from([0, 1])
+what = st.sampled_from(ADDRESSES)
+how = st.sampled_from([None, None, None, Fault.FAIL, Fault.LOSE])
+
+
+class TwoLedgers(RuleBasedStateMachine):
+    """Each ledger is a process on a machine of its own; a crash replaces it by a new one."""
+
+    @initialize(reference=st.booleans())
+    def start(self, reference: bool) -> None:
+        self.log = MemoryLog() if reference else ObjectLog(MemoryStore(), "memory:machine")
+        self.clock = FakeClock()
+        self.names = itertools.count()
+        self.faults: list[Faults] = [Faults(), Faults()]
+        self.ledgers: list[Ledger] = [self.new(0), self.new(1)]
+        self.held: list[dict[Address, Intent]] = [{}, {}]
+        self.outcomes: dict[Address, int] = {}
+        self.effects: dict[Address, object] = {}
+
+    def new(self, index: int) -> Ledger:
+        self.faults[index] = Faults()
+        log = FaultyLog(self.log, self.faults[index])
+        return Ledger(log, str, self.clock, holder=elsewhere(f"p{next(self.names)}"))
+
+    @rule(index=who, address=what, fault=how)
+    def begin(self, index: int, address: Address, fault: Fault | None) -> None:
+        """A lease is given only where nobody else has one that may still be alive."""
+        self.faults[index].always = fault
+        ledger = self.ledgers[index]
+        try:
+            intent = ledger.begin(address, "create", "local", f"k{next(self.names)}", {})
+        except (Busy, StateError):
+            assert fault is Fault.FAIL or address in ledger.state().open_intents
+            return
+        finally:
+            self.faults[index].always = None
+        other = self.held[1 - index].get(address)
+        if other is not None:
+            since = {one.intent.id: one.since for one in self.ledgers[1 - index].held()}
+            assert self.clock.at - since[other.id] >= other.lease_seconds
+        assert address not in self.held[index]
+        self.held[index][address] = intent
+
+    @rule(
+        index=who,
+        address=what,
+        fault=how,
+        end=st.sampled_from(["finish", "remove", "fail", "leave"]),
+    )
+    def end(self, index: int, address: Address, fault: Fault | None, end: str) -> None:
+        """An end counts exactly when it is reported to count."""
+        intent = self.held[index].get(address)
+        if intent is None:
+            return
+        ledger, value = self.ledgers[index], next(self.names)
+        recorded = Recorded(address, "local", {}, {"n": value})
+        mine = ledger.state().open_intents.get(address)
+        self.faults[index].always = fault
+        try:
+            if end == "finish":
+                ledger.finish(intent, recorded)
+            elif end == "remove":
+                ledger.finish(intent, None)
+            elif end == "fail":
+                ledger.fail(intent, "no")
+            else:
+                ledger.leave(intent)
+        except Busy:
+            assert mine is None or mine.id != intent.id
+            del self.held[index][address]
+            ledger.leave(intent)
+            return
+        except StateError:
+            assert fault is Fault.FAIL
+            return
+        finally:
+            self.faults[index].always = None
+        del self.held[index][address]
+        if end in ("finish", "remove"):
+            assert mine is not None
+            assert mine.id == intent.id
+            self.outcomes[address] = self.outcomes.get(address, 0) + 1
+            self.effects[address] = value if end == "finish" else None
+
+    @rule(index=who)
+    def crash(self, index: int) -> None:
+        """The process is gone, and what it held stays open."""
+        self.ledgers[index], self.held[index] = self.new(index), {}
+
+    @rule(index=who, fault=how)
+    def renew(self, index: int, fault: Fault | None) -> None:
+        """What was taken over is reported."""
+        self.faults[index].always = fault
+        try:
+            lost = self.ledgers[index].renew()
+        except StateError:
+            return
+        finally:
+            self.faults[index].always = None
+        for intent in lost:
+            assert self.held[index].pop(intent.address).id == intent.id
+
+    @rule(seconds=st.sampled_from([1.0, 10.0, 31.0]))
+    def wait(self, seconds: float) -> None:
+        """Time passes for everybody."""
+        self.clock.at += seconds
+
+    @rule(index=who)
+    def snapshot(self, index: int) -> None:
+        """Somebody takes a snapshot, and prunes."""
+        from trainctl.ledger.codec import state_to_json
+
+        state = self.ledgers[index].state()
+        self.log.snapshot(state.position, state_to_json(state))
+
+    @invariant()
+    def all_see_the_same(self) -> None:
+        """Both ledgers, a new one, and a replay agree; what was reported done is what is recorded."""
+        if not hasattr(self, "log"):
+            return
+        states = [ledger.state() for ledger in (*self.ledgers, self.new_reader())]
+        assert states[0] == states[1] == states[2]
+        state = states[0]
+        assert self.new_reader().state_at(state.serial).resources == state.resources
+        assert {a: n for a, n in state.versions.items() if n} == self.outcomes
+        for address, value in self.effects.items():
+            recorded = state.resources.get(address)
+            assert (None if recorded is None else recorded.outputs["n"]) == value
+
+    def new_reader(self) -> Ledger:
+        return Ledger(self.log, str, self.clock, holder=elsewhere("reader"))
+
+
+TestTwoLedgers = TwoLedgers.TestCase
+TestTwoLedgers.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

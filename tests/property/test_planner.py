@@ -1,0 +1,201 @@
+"""What holds for every plan: fixed point, order, determinism, digest, files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.plans import CODE, applied, at, desired, resource, source_of
+from trainctl.ledger.state import State
+from trainctl.model.action import Action
+from trainctl.model.address import Address, Kind
+from trainctl.model.resource import Lifecycle, Resource
+from trainctl.model.run import RunStatus
+from trainctl.plan.planfile import read_plan, write_plan
+from trainctl.plan.planner import make_plan
+from trainctl.plan.values import CodeTree, Inputs, NodeFacts, Options, Plan, TierFacts, WeightsFacts
+
+ENDED = st.sampled_from([RunStatus.COMPLETED, RunStatus.STOPPED])
+REMOVES = (Action.DELETE, Action.FORGET)
+
+
+@st.composite
+def manifests(draw: st.DrawFn) -> Inputs:
+    """A manifest of random clusters, weights and jobs, with what resolving and scanning found."""
+    clusters = [f"c{n}" for n in range(draw(st.integers(1, 2)))]
+    sources = [f"w{n}" for n in range(draw(st.integers(0, 3)))]
+    resources = [resource("project.p", {"name": "p", "labels": draw(labels())})]
+    resources += [resource(f"cluster.{c}", _cluster(draw), provider="local") for c in clusters]
+    facts = {}
+    for name in sources:
+        resources.append(resource(f"weights.{name}", {"source": f"hf://a/{name}"}))
+        found = source_of(f"hf://a/{name}", *draw(st.lists(st.integers(0, 99), max_size=3)))
+        facts[at(f"weights.{name}")] = WeightsFacts(
+            found, draw(st.integers(0, found.size)), locked=True
+        )
+    for number in range(draw(st.integers(0, 3))):
+        resources.append(_job(draw, number, clusters, sources))
+    code = {one.address: _code(draw) for one in resources if one.address.kind is Kind.JOB}
+    names = {at(f"cluster.{c}"): (f"{c}-0",) for c in clusters}
+    return Inputs(desired(*resources), State(), code=code, weights=facts, node_names=names)
+
+
+def labels() -> st.SearchStrategy[dict[str, str]]:
+    """Labels, possibly none."""
+    return st.dictionaries(st.sampled_from("ab"), st.text(max_size=3), max_size=2)
+
+
+def _cluster(draw: st.DrawFn) -> dict[str, Any]:
+    return {"provider": "local", "nodes": 1, "gpus": draw(st.integers(0, 8))}
+
+
+def _code(draw: st.DrawFn) -> CodeTree:
+    return replace(CODE, digest="sha256:" + draw(st.sampled_from("abc")) * 64)
+
+
+def _job(draw: st.DrawFn, number: int, clusters: list[str], sources: list[str]) -> Resource:
+    cluster = draw(st.sampled_from(clusters))
+    chosen = draw(st.lists(st.sampled_from(sources), unique=True)) if sources else []
+    earlier = [f"job.j{n}" for n in range(number) if draw(st.booleans())]
+    attributes = {
+        "project": "p",
+        "cluster": cluster,
+        "compute": {"node_count": 1},
+        "runtime": {"start_commands": (draw(st.text(max_size=8)),)},
+        "weights": [{"address": f"weights.{one}", "mount_location": None} for one in chosen],
+        "labels": draw(labels()),
+        "priority": draw(st.integers(0, 2)),
+        "code": ".",
+    }
+    needs = ["project.p", f"cluster.{cluster}", *(f"weights.{one}" for one in chosen), *earlier]
+    causes = draw(st.sets(st.sampled_from(["config", "code", "weights"])))
+    lifecycle = Lifecycle(rerun_on=tuple(sorted(causes)))
+    return resource(f"job.j{number}", attributes, *needs, lifecycle=lifecycle)
+
+
+def over(inputs: Inputs, state: State, **more: Any) -> Inputs:
+    """The same wish over a state."""
+    return replace(inputs, state=state, **more)
+
+
+@given(manifests(), ENDED)
+def test_a_plan_after_its_apply_is_all_no_op(inputs: Inputs, status: RunStatus) -> None:
+    """Once a plan was applied in full nothing is left to do."""
+    state = applied(make_plan(inputs), status=status)
+
+    again = make_plan(over(inputs, state))
+
+    assert {change.action for change in again.changes} <= {Action.NOOP}
+    assert not any(change.reason for change in again.changes)
+
+
+@given(manifests(), manifests(), ENDED)
+@settings(max_examples=60)
+def test_any_change_settles(first: Inputs, second: Inputs, status: RunStatus) -> None:
+    """From any manifest to any other and a second plan changes nothing any more."""
+    state = applied(make_plan(first), status=status)
+    state = applied(make_plan(over(second, state)), state, status)
+
+    again = make_plan(over(second, state))
+
+    assert not again.has_changes
+
+
+@given(manifests(), manifests())
+@settings(max_examples=60)
+def test_order_respects_the_graph(first: Inputs, second: Inputs) -> None:
+    """What is needed comes before what needs it; what goes, after everything that was recorded as needing it."""
+    state = applied(make_plan(first))
+    for options in (Options(), Options(destroy=True)):
+        plan = make_plan(over(second, state, options=options))
+        place = {change.address: index for index, change in enumerate(plan.changes)}
+        for change in plan.changes:
+            for needed in _needed(change.address, plan, state):
+                assert place[needed] < place[change.address]
+
+
+def _needed(address: Address, plan: Plan, state: State) -> set[Address]:
+    """The addresses that must come before this one."""
+    changes = {change.address: change for change in plan.changes}
+    change = changes[address]
+    if change.action not in REMOVES:
+        return {
+            one
+            for one in change.depends_on
+            if one in changes and changes[one].action not in REMOVES
+        }
+    return {
+        other
+        for other, record in state.resources.items()
+        if address in record.depends_on and other in changes
+    }
+
+
+@given(manifests(), st.integers(0, 10**6), st.floats(1, 1e9))
+def test_the_digest_ignores_what_moves_by_itself(inputs: Inputs, free: int, rate: float) -> None:
+    """Tiers, rates, free space, node names, serial, versions and the mirror's fill don't touch the digest."""
+    clusters = [one for one in inputs.desired.resources if one.kind is Kind.CLUSTER]
+    tiers = {one: TierFacts(node=1) for one in inputs.weights}
+    node = NodeFacts("elsewhere/n", "namespace", free, tiers, {"mirror": rate})
+    weights = {one: replace(facts, mirrored=0) for one, facts in inputs.weights.items()}
+    moved = replace(
+        inputs,
+        state=State("lineage", 41, 7, versions={at("project.p"): 3}),
+        nodes=dict.fromkeys(clusters, (node,)),
+        node_names=dict.fromkeys(clusters, ("n1", "n2")),
+        weights=weights,
+    )
+
+    assert make_plan(moved).digest == make_plan(inputs).digest
+
+
+@given(manifests())
+def test_the_digest_covers_what_would_be_done(inputs: Inputs) -> None:
+    """Another pin or other code under a new run is another digest."""
+    digest = make_plan(inputs).digest
+    other = {
+        one: replace(facts, resolved=source_of("hf://a/other", 12345))
+        for one, facts in inputs.weights.items()
+    }
+    code = dict.fromkeys(inputs.code, replace(CODE, digest="sha256:" + "d" * 64))
+
+    if other:
+        assert make_plan(replace(inputs, weights=other)).digest != digest
+    if code:
+        assert make_plan(replace(inputs, code=code)).digest != digest
+
+
+@given(manifests(), st.randoms())
+def test_plans_do_not_depend_on_the_order_of_the_inputs(inputs: Inputs, random: Any) -> None:
+    """The same values in another order give the same plan."""
+    resources = list(inputs.desired.resources.items())
+    random.shuffle(resources)
+    shuffled = replace(inputs, desired=replace(inputs.desired, resources=dict(resources)))
+
+    assert make_plan(shuffled) == make_plan(inputs)
+
+
+@given(manifests(), manifests())
+@settings(max_examples=60)
+def test_plan_files_give_back_what_they_got(first: Inputs, second: Inputs) -> None:
+    """Any plan survives being written and read."""
+    inputs = over(second, applied(make_plan(first), status=RunStatus.RUNNING))
+    plan = make_plan(inputs)
+
+    assert read_plan(write_plan(plan, inputs.desired, "1"), "p").plan == plan
+
+
+@given(manifests(), st.data())
+def test_targets_are_closed(inputs: Inputs, data: st.DataObject) -> None:
+    """A targeted plan holds the target and everything it needs, so that it can be applied alone."""
+    target = data.draw(st.sampled_from(sorted(inputs.desired.resources)))
+
+    plan = make_plan(replace(inputs, options=Options(targets=(target,))))
+
+    held = {change.address for change in plan.changes}
+    assert target in held
+    for change in plan.changes:
+        assert set(change.depends_on) <= held

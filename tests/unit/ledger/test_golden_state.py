@@ -1,0 +1,106 @@
+"""What was written once is read for ever: entries, states and a whole directory of format version 1."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainctl.errors import StateError
+from trainctl.ledger.codec import state_from_json, state_to_json
+from trainctl.ledger.entries import from_json, to_json
+from trainctl.ledger.fold import Fold
+from trainctl.ledger.ledger import Ledger
+from trainctl_state import open_directory
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "state"
+
+
+def load(name: str) -> Any:
+    return json.loads((GOLDEN / name).read_text())
+
+
+def test_entries_are_read_and_written_alike() -> None:
+    """Every type of entry of version 1: read, and written again as it was."""
+    entries = load("entries.v1.json")
+    assert {raw["type"] for raw in entries} == {
+        "born", "intent", "renewed", "outcome", "failed", "released", "observed", "note",
+    }  # fmt: skip
+    assert [to_json(from_json(raw)) for raw in entries] == entries
+
+
+def test_the_fold_of_the_entries() -> None:
+    """The golden entries fold to the golden state, and that is read and written alike."""
+    fold = Fold()
+    for raw in load("entries.v1.json"):
+        fold.apply(from_json(raw))
+    fold.move_to(7)
+    state = load("state.v1.json")
+    assert state_to_json(fold.state()) == state
+    assert state_from_json(state) == fold.state()
+    assert state_to_json(state_from_json(state)) == state
+
+
+def test_a_directory_of_version_1(tmp_path: Path) -> None:
+    """Log, snapshots and history as they lie on a disk: the state, the history and every serial."""
+    shutil.copytree(GOLDEN / "directory.v1", tmp_path / "state")
+    ledger = Ledger(open_directory((tmp_path / "state").as_uri()), str)
+    assert ledger.state() == state_from_json(load("state.v1.json"))
+    assert [row.status for row in ledger.history()] == [
+        "done", "TRAINING_JOB_RUNNING", "TRAINING_JOB_COMPLETED", "noted", "failed", "released",
+    ]  # fmt: skip
+    assert len(ledger.state_at(1).resources) == 1
+    shutil.rmtree(tmp_path / "state" / "snapshots")
+    replayed = Ledger(open_directory((tmp_path / "state").as_uri()), str)
+    assert replayed.state() == ledger.state()
+
+
+def test_fields_added_later_are_passed_over() -> None:
+    """A newer minor version may say more: what is unknown is ignored, in entries and states."""
+    for raw in load("entries.v1.json"):
+        assert from_json({**raw, "added": [1]}) == from_json(raw)
+    state = load("state.v1.json")
+    assert state_from_json({**state, "added": 1}) == state_from_json(state)
+
+
+def test_a_future_state_is_refused() -> None:
+    """A higher version says to upgrade, and isn't guessed at."""
+    with pytest.raises(StateError, match="newer trainctl") as caught:
+        state_from_json(load("state.v2.json"))
+    assert "Install" in caught.value.detail
+
+
+def test_a_future_entry_is_refused() -> None:
+    """An unknown type may mean anything."""
+    with pytest.raises(StateError, match="'promise'"):
+        from_json(load("entries.v2.json")[0])
+
+
+@pytest.mark.parametrize("field", ["intent", "address", "recorded", "time"])
+def test_a_damaged_entry_is_named(field: str) -> None:
+    """Without a field it needs, or with one of another type, an entry is an error that names it."""
+    raw = next(one for one in load("entries.v1.json") if one["type"] == "outcome")
+    without = {name: value for name, value in raw.items() if name != field}
+    with pytest.raises(StateError, match=raw["id"]):
+        from_json(without)
+    with pytest.raises(StateError, match=raw["id"]):
+        from_json({**raw, "address": "nonsense", "recorded": 3})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"version": 0},
+        {"version": "1"},
+        {"version": 1},
+        {"version": 1, "lineage": "x", "serial": 1, "resources": [3]},
+    ],
+)
+def test_what_is_not_a_state_is_refused(body: dict[str, Any]) -> None:
+    """No version, or not what a state has: an error and not an empty state."""
+    with pytest.raises(StateError):
+        state_from_json(body)

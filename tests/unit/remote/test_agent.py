@@ -1,0 +1,215 @@
+"""Calling the node program."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from trainctl.errors import Busy, NodeError, SourceWrong, StorageError
+from trainctl.remote.agent import NodeAgent
+from trainctl.remote.answers import error_from, readable
+from trainctl.remote.archive import node_archive
+from trainctl.spi.provider import Node
+from trainctl.spi.transport import Output
+from trainctl_local import LocalTransport
+
+Reply = Callable[[Sequence[str], bytes], Output]
+
+
+class Scripted:
+    """A transport whose far side is a function."""
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+        self.calls: list[Sequence[str]] = []
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: Iterable[bytes] = (),
+        on_stdout: Callable[[bytes], None] | None = None,
+        timeout: float | None = None,
+    ) -> Output:
+        """Answer, in pieces of seven bytes where pieces are asked for."""
+        self.calls.append(argv)
+        output = self._reply(argv, b"".join(stdin))
+        if on_stdout is None:
+            return output
+        for start in range(0, len(output.stdout), 7):
+            on_stdout(output.stdout[start : start + 7])
+        return Output(output.exit_code, b"", output.stderr)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A node of this machine."""
+    root, data = str(tmp_path / "node"), str(tmp_path / "data")
+    return Node("lab", "lab-0", "local", root, data, sys.executable)
+
+
+@pytest.fixture
+def agent(node: Node) -> Iterator[NodeAgent]:
+    """An agent over the local transport."""
+    transport = LocalTransport()
+    yield NodeAgent(node, transport)
+    transport.close()
+
+
+def _installed(node: Node) -> Path:
+    return Path(node.root) / "agent" / f"{node_archive().sha256}.pyz"
+
+
+def test_the_archive_is_the_same_in_every_process() -> None:
+    """Its digest depends on the source alone, not on when and where it is packed."""
+    program = "from trainctl.remote.archive import node_archive as a; print(a().sha256)"
+    environment = {"PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo", "SOURCE_DATE_EPOCH": "1"}
+
+    other = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True
+    )
+
+    assert other.stdout.strip() == node_archive().sha256
+    assert hashlib.sha256(node_archive().data).hexdigest() == node_archive().sha256
+
+
+def test_the_archive_holds_the_node_program_and_nothing_else_of_ours() -> None:
+    """An empty package above it, so that names are the same in the archive and here."""
+    with zipfile.ZipFile(io.BytesIO(node_archive().data)) as archive:
+        names = archive.namelist()
+
+        assert archive.read("trainctl/__init__.py") == b""
+    assert all(n in ("__main__.py", "trainctl/__init__.py") or n.startswith("trainctl/node/") for n in names)
+
+
+def test_a_missing_program_is_installed(agent: NodeAgent, node: Node) -> None:
+    """The first call installs it under its digest, readable by its owner only."""
+    agent.call("cache_query", {"root": node.root})
+
+    assert hashlib.sha256(_installed(node).read_bytes()).hexdigest() == node_archive().sha256
+    assert _installed(node).stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in _installed(node).parent.iterdir()] == [_installed(node).name]
+
+
+def test_a_changed_program_is_never_run(agent: NodeAgent, node: Node) -> None:
+    """One byte more or less on the node, and it is installed anew before anything else."""
+    agent.call("cache_query", {"root": node.root})
+    _installed(node).write_bytes(node_archive().data + b"\n")
+
+    agent.call("cache_query", {"root": node.root})
+
+    assert _installed(node).read_bytes() == node_archive().data
+
+
+def test_a_one_time_payload_arrives_whole_on_a_fresh_node(agent: NodeAgent, node: Node) -> None:
+    """Installing the program does not use the payload up."""
+    import tarfile
+
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("x"))
+    data = stream.getvalue()
+    request = {"root": node.root, "digest": "sha256:x"}
+
+    agent.call("put_code", request, payload=(data[at : at + 100] for at in range(0, len(data), 100)))
+
+    back = bytearray()
+    agent.read("read_code", request, back.extend)
+    assert bytes(back) == data
+
+
+def test_errors_of_a_read_verb_are_raised(agent: NodeAgent, node: Node) -> None:
+    """They come on the other stream, and never as bytes."""
+    taken = bytearray()
+
+    with pytest.raises(NodeError, match="sha256:none"):
+        agent.read("read_code", {"root": node.root, "digest": "sha256:none"}, taken.extend)
+
+    assert taken == b""
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("storage", StorageError),
+        ("busy", Busy),
+        ("fenced", Busy),
+        ("wrong", SourceWrong),
+        ("missing", NodeError),
+        ("from the future", NodeError),
+    ],
+)
+def test_kinds_of_errors_become_ours(kind: str, error: type[Exception]) -> None:
+    """Each kind has its class, and an unknown one is a node's error."""
+    assert type(error_from("lab/lab-0", {"kind": kind, "summary": "s"})) is error
+
+
+def test_events_come_before_the_result_whatever_the_pieces(node: Node) -> None:
+    """Lines are put together from pieces; events are handed over in order."""
+    lines = b'{"event": {"done": 1}}\n{"event": {"done": 2}}\n{"result": {"tree": "\xc3\xa4"}}\n'
+    events: list[object] = []
+
+    result = NodeAgent(node, Scripted(lambda argv, stdin: Output(0, lines, b""))).call(
+        "deliver", {}, on_event=events.append
+    )
+
+    assert (events, result) == ([{"done": 1}, {"done": 2}], {"tree": "ä"})
+
+
+def test_a_crash_shows_its_last_lines_escaped(node: Node) -> None:
+    """Standard error of a program that died is the detail, without what could drive a terminal."""
+    noise = b"line\n" * 100 + b"\x1b[31mValueError: \xe2\x80\xae bad\x07\n"
+
+    with pytest.raises(NodeError) as raised:
+        NodeAgent(node, Scripted(lambda argv, stdin: Output(1, b"", noise))).call("facts", {})
+
+    assert raised.value.detail.splitlines()[-1] == r"\x1b[31mValueError: \u202e bad\x07"
+    assert len(raised.value.detail.splitlines()) == 12
+
+
+@pytest.mark.parametrize("answer", [b"", b"Welcome to gpu-01!\n", b'{"event": {}}\n'])
+def test_no_result_is_an_error(node: Node, answer: bytes) -> None:
+    """Success without a result, and chatter, are not taken for one."""
+    with pytest.raises(NodeError):
+        NodeAgent(node, Scripted(lambda argv, stdin: Output(0, answer, b""))).call("facts", {})
+
+
+def test_a_program_that_never_gets_right_is_given_up(node: Node) -> None:
+    """One installation and one more attempt, then an error that names the file."""
+    transport = Scripted(lambda argv, stdin: Output(97 if argv[-1] == "facts" else 0, b"", b""))
+
+    with pytest.raises(NodeError, match="facts|node program") as raised:
+        NodeAgent(node, transport).call("facts", {})
+
+    assert len(transport.calls) == 3
+    assert node.root in raised.value.detail
+
+
+def test_a_secret_is_in_no_argument(node: Node) -> None:
+    """Requests travel on standard input."""
+    seen: list[bytes] = []
+
+    def reply(argv: Sequence[str], stdin: bytes) -> Output:
+        seen.append(stdin)
+        return Output(0, b'{"result": {}}\n', b"")
+
+    transport = Scripted(reply)
+    NodeAgent(node, transport).call("start", {"secrets": {"a": "s3cr3t-value"}})
+
+    assert b"s3cr3t-value" in seen[0]
+    assert all("s3cr3t-value" not in word for call in transport.calls for word in call)
+
+
+def test_readable_keeps_plain_text() -> None:
+    """Ordinary lines of any script pass; control characters don't."""
+    assert readable("größe 三\n\ttab".encode()) == "größe 三\n\\ttab"

@@ -1,0 +1,179 @@
+"""Machine-readable forms: real output against the published schemas, and what the plan's form promises."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.support.plans import HOLDER, World, a_run, applied, at, change_of, intent_of
+from trainctl.ledger.history import Row
+from trainctl.model.action import Reason
+from trainctl.model.diagnostics import Position, error
+from trainctl.model.run import RunStatus
+from trainctl.model.status import Checkpoint, JobStatus
+from trainctl.plan.planner import make_plan
+from trainctl.plan.values import Observation, Options, Plan, WeightsFacts
+from trainctl.spi.provider import Presence
+from trainctl.views.mirror import mirror_json
+from trainctl.views.plan_json import plan_json
+from trainctl.views.state_json import history_json, resource_json, state_json
+from trainctl.views.statuses import checkpoint_json, status_json
+from trainctl.weights.mirror.report import MirroredSource
+from trainctl_schemas import schema
+
+
+def closed(value: Any) -> Any:
+    """A schema that refuses what it doesn't name: what we print must be published, readers may be lenient."""
+    if isinstance(value, dict):
+        found = {key: closed(one) for key, one in value.items()}
+        if value.get("properties"):
+            found["additionalProperties"] = False
+        return found
+    return [closed(one) for one in value] if isinstance(value, list) else value
+
+
+def problems(name: str, value: Any) -> list[str]:
+    """What a real form has against its schema, after a round trip through text."""
+    document = json.loads(json.dumps(value))
+    found = Draft202012Validator(closed(schema(name))).iter_errors(document)
+    return [f"{one.json_path}: {one.message}" for one in found]
+
+
+def plans() -> Iterator[Plan]:
+    """Plans that between them fill every field of the form, with every kind of change."""
+    world = World()
+    first = make_plan(world.inputs())
+    yield first
+    yield make_plan(world.inputs(weights={at("weights.qwen3"): WeightsFacts(None)}, nodes={}))
+    live = applied(first, status=RunStatus.RUNNING, started_at=1.5)
+    yield make_plan(world.inputs(live, Options(destroy=True)))
+    gone = {at("weights.qwen3"): Observation(Presence.GONE, detail="no listing")}
+    yield make_plan(world.inputs(live, observed=gone))
+    changed = copy.deepcopy(world)
+    changed.job["runtime"]["start_commands"] = ["python other.py"]
+    changed.mount = "link"
+    yield make_plan(changed.inputs(live))
+    rest = changed.inputs(applied(first)).desired
+    less = replace(rest, resources={at("project.demo"): rest.resources[at("project.demo")]})
+    yield make_plan(changed.inputs(applied(first), desired=less))
+
+
+@pytest.mark.parametrize("index", range(6))
+def test_plans_hold_against_their_schema(index: int) -> None:
+    """Every plan that we print is what the schema says, and nothing besides."""
+    assert problems("plan", plan_json(list(plans())[index])) == []
+
+
+def test_a_replacement_counts_twice() -> None:
+    """A replacement is in add, in destroy and in replace."""
+    world = World()
+    state = applied(make_plan(world.inputs()))
+
+    summary = plan_json(make_plan(world.inputs(state, Options(run=(at("job.sft"),)))))["summary"]
+
+    assert summary == {"add": 1, "change": 0, "destroy": 1, "replace": 1, "forget": 0}
+
+
+def test_no_ops_are_listed_with_their_outputs() -> None:
+    """A plan without changes lists every resource, with outputs on both sides."""
+    world = World()
+    form = plan_json(make_plan(world.inputs(applied(make_plan(world.inputs())))))
+
+    assert len(form["resource_changes"]) == 4
+    for item in form["resource_changes"]:
+        assert item["change"]["actions"] == ["no-op"]
+        assert item["change"]["before"] == item["change"]["after"]
+    assert form["resource_changes"][3]["change"]["before"]["runs"][0]["number"] == 1
+    assert (form["applyable"], form["complete"], form["errored"]) == (False, True, False)
+
+
+def test_what_is_unknown_is_not_in_after() -> None:
+    """Unknown values are left out of after and are true in after_unknown."""
+    facts = {at("weights.qwen3"): WeightsFacts(None)}
+    form = plan_json(make_plan(World().inputs(weights=facts)))
+
+    change = form["resource_changes"][2]["change"]
+
+    assert change["after_unknown"]["pin"] is True
+    assert "pin" not in change["after"]
+    assert form["resource_changes"][3]["change"]["after_unknown"]["runs"] is True
+
+
+def test_bytes_by_tier_sum_to_the_size() -> None:
+    """The tiers of a delivery add up to the size of its weights."""
+    form = plan_json(make_plan(World(mirrored=5).inputs()))
+
+    assert sum(form["deliveries"][0]["bytes_by_tier"].values()) == form["weights"][0]["bytes"]
+
+
+def test_a_matrix_job_has_its_index() -> None:
+    """The key of one of many is in index, its address quoted."""
+    from tests.support.plans import desired, resource
+
+    world = World()
+    job = resource('job.sweep["lr=1e-5"]', world.job, "cluster.lab")
+    form = plan_json(make_plan(world.inputs(desired=desired(*world.resources(), job))))
+
+    item = next(one for one in form["resource_changes"] if one["index"])
+
+    assert (item["name"], item["index"]) == ("sweep", "lr=1e-5")
+    assert problems("plan", form) == []
+
+
+def test_validate_holds_against_its_schema() -> None:
+    """Diagnostics with and without a place are what the schema says."""
+    found = [
+        error("wrong", "Write it right.", address="job.sft", where=Position("a.yaml", 3, 4)),
+        error("wrong"),
+    ]
+
+    form = {"valid": False, "diagnostics": [one.to_json() for one in found]}
+
+    assert problems("validate", form) == []
+
+
+def test_states_hold_against_their_schema() -> None:
+    """A state with records, an open intent and a failed attempt is what the schema says."""
+    first = make_plan(World().inputs())
+    intent = intent_of(change_of(first, "job.sft"))
+    state = replace(
+        applied(first),
+        open_intents={intent.address: intent},
+        unfinished={intent.address: (intent,)},
+        plans={intent.address: (first.digest, 0)},
+    )
+
+    assert problems("state", state_json(state)) == []
+    assert resource_json(state.resources[at("job.sft")]) in state_json(state)["resources"]
+
+
+def test_history_holds_against_its_schema() -> None:
+    """Rows with and without an address are what the schema says; times are RFC 3339."""
+    rows = [
+        Row(1, 0.0, HOLDER.who, "job.sft", "create", None, "abcdefg", "completed"),
+        Row(1, 5.5, HOLDER.who, None, "note", Reason.GONE.value, None, "noted"),
+    ]
+
+    form = history_json(rows)
+
+    assert problems("history", form) == []
+    assert form["entries"][1]["time"] == "1970-01-01T00:00:05.500Z"
+
+
+def test_the_other_listings_hold_against_their_schemas() -> None:
+    """status, checkpoints and mirror list are what their schemas say."""
+    checkpoint = Checkpoint("checkpoint-5", "abcdefg", 0, 5, 12, 1, True, 6.0, "file:///c")
+    run = replace(a_run(1, RunStatus.RUNNING, started_at=2.0), phases={"delivering": 0.5})
+    status = JobStatus(at("job.sft"), run, (checkpoint,))
+    source = MirroredSource("file:./w", "mtime", None, 1, 2, 0, 3.0, ("demo",))
+
+    assert problems("status", status_json(status)) == []
+    assert problems("status", {"jobs": [status_json(status)]}) == []
+    assert problems("checkpoints", {"checkpoints": [checkpoint_json(checkpoint)]}) == []
+    assert problems("mirror", mirror_json([source])) == []

@@ -1,0 +1,70 @@
+"""The state and its history as text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.support.plans import World, applied, at, change_of, intent_of
+from trainctl.ledger.history import Row
+from trainctl.ledger.state import State
+from trainctl.plan.planner import make_plan
+from trainctl.views.state_text import history_lines, resource_lines, state_lines
+
+
+def test_a_state_is_a_line_for_each_resource() -> None:
+    """Each resource says how it stands; what is being changed stands below."""
+    plan = make_plan(World().inputs())
+    intent = intent_of(change_of(plan, "job.sft"))
+    state = replace(applied(plan), open_intents={intent.address: intent})
+
+    assert state_lines(state) == [
+        "RESOURCE       PROVIDER  STATE",
+        "project.demo   trainctl",
+        "cluster.lab    local     1 node",
+        "weights.qwen3  trainctl  c1899de289a0, 4 files, 1.5 GB",
+        "job.sft        trainctl  run 1 completed",
+        "",
+        "Begun and not finished:",
+        '  create job.sft by "ana@laptop" since 1970-01-01 00:00:00 UTC',
+        "",
+        f"Serial 1, lineage {state.lineage}",
+    ]
+
+
+def test_an_empty_state_says_so() -> None:
+    """Nothing is never shown as nothing."""
+    assert state_lines(State()) == ["The state is empty."]
+    assert history_lines([]) == ["Nothing has happened yet."]
+
+
+def test_one_resource_shows_its_values_and_runs() -> None:
+    """A job shows what it was made with, its runs and what it depends on."""
+    state = applied(make_plan(World().inputs()), created_at=0.0)
+
+    lines = resource_lines(state.resources[at("job.sft")])
+
+    assert lines[0] == "job.sft (trainctl)"
+    assert '  cluster                      = "lab"' in lines
+    assert "  run 1 (run0001)  completed  lab/lab-0  1970-01-01 00:00:00" in lines
+    assert lines[-1] == "  depends on project.demo, cluster.lab, weights.qwen3"
+
+
+def test_history_is_a_table_of_escaped_rows() -> None:
+    """Who and what come from logs that others wrote, and can't paint."""
+    rows = [
+        Row(
+            3,
+            0.0,
+            "eve\x1b[2J@host",
+            "job.sft",
+            "create",
+            None,
+            "abcdefg",
+            "TRAINING_JOB_COMPLETED",
+        )
+    ]
+
+    assert history_lines(rows) == [
+        "SERIAL  TIME (UTC)           WHO                ADDRESS  ACTION  STATUS             REASON",
+        "     3  1970-01-01 00:00:00  eve\\u001b[2J@host  job.sft  create  completed abcdefg",
+    ]

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import shutil
+import socket
+import socketserver
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from email.message import Message
+from pathlib import Path
+
+import pytest
+
+from tests.support.hub import http_date, serve
+from trainctl.errors import SourceCut, SourceError
+from trainctl.weights.sources.hf import HubSource
+from trainctl.weights.sources.http import HttpClient
+from trainctl.weights.sources.statuses import retry_after
+
+
+@pytest.fixture(autouse=True)
+def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+class _Relay(socketserver.StreamRequestHandler):
+    """A proxy: CONNECT makes a tunnel, anything else is answered with what was asked."""
+
+    def handle(self) -> None:
+        first = self.rfile.readline().decode()
+        headers = {}
+        while (line := self.rfile.readline().strip()) != b"":
+            name, _, value = line.decode().partition(":")
+            headers[name.lower()] = value.strip()
+        self.server.seen.append((first.strip(), headers))  # type: ignore[attr-defined]
+        if not first.startswith("CONNECT"):
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+            return
+        host, _, port = first.split()[1].partition(":")
+        with socket.create_connection((host, int(port))) as beyond:
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            back = threading.Thread(target=_pump, args=(beyond, self.connection), daemon=True)
+            back.start()
+            _pump(self.connection, beyond)
+            back.join(5)
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    try:
+        while data := source.recv(65536):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:
+        return
+
+
+@pytest.fixture
+def proxy() -> Iterator[socketserver.ThreadingTCPServer]:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Relay) as server:
+        server.daemon_threads = True
+        server.seen = []  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl program to make a certificate with")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    command += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command += ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    return certificate, key
+
+
+def test_tls_trusts_what_ssl_cert_file_names(
+    certificate: tuple[Path, Path],
+    proxy: socketserver.ThreadingTCPServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An unknown certificate is refused with advice; named in SSL_CERT_FILE it is trusted, also through a proxy's tunnel."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*map(str, certificate))
+    with serve(tls=context) as hub:
+        hub.add("acme/model", {"config.json": b"{}"})
+        with pytest.raises(SourceError, match="not trusted") as caught:
+            HubSource(hub.url).resolve("hf://acme/model", None, None)
+        assert "SSL_CERT_FILE" in caught.value.detail
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+        assert len(HubSource(hub.url).resolve("hf://acme/model", None, None).files) == 1
+        monkeypatch.setenv(
+            "HTTPS_PROXY", f"http://user:pass%21@127.0.0.1:{proxy.server_address[1]}"
+        )
+        assert len(HubSource(hub.url).resolve("hf://acme/model", None, None).files) == 1
+    ((first, headers),) = proxy.seen  # type: ignore[attr-defined]
+    assert first.startswith("CONNECT 127.0.0.1:")
+    assert headers["proxy-authorization"] == "Basic dXNlcjpwYXNzIQ=="
+
+
+def test_plain_http_goes_through_its_proxy(
+    proxy: socketserver.ThreadingTCPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HTTP_PROXY is asked for the whole URL, unless NO_PROXY names the host."""
+    monkeypatch.setenv("http_proxy", f"127.0.0.1:{proxy.server_address[1]}")
+    with HttpClient().get("http://hub.example/x?y=1", "it", {}) as response:
+        assert response.read(10) == b"{}"
+    assert proxy.seen[0][0] == "GET http://hub.example/x?y=1 HTTP/1.1"  # type: ignore[attr-defined]
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with serve() as hub:
+        hub.add("acme/model", {"config.json": b"{}"})
+        assert HubSource(hub.url).resolve("hf://acme/model", None, None).files
+    assert len(proxy.seen) == 1  # type: ignore[attr-defined]
+
+
+def test_nobody_there_is_an_error_without_the_url() -> None:
+    """A refused connection names the host and the thing, and never a query that might be a signature."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}/x?X-Amz-Signature=s3cr3t"
+        with pytest.raises(SourceCut, match="hf://a/b: can't reach") as caught:
+            HttpClient().get(url, "hf://a/b", {}).__enter__()
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_connections_are_used_again() -> None:
+    """Requests one after another share a connection; a server that closed it meanwhile is no error."""
+    with serve() as hub:
+        hub.add("acme/model", {"config.json": b"{}"})
+        source = HubSource(hub.url)
+        for _ in range(3):
+            source.resolve("hf://acme/model", None, None)
+        assert hub.connections == 1
+        hub.keep_alive = False
+        for _ in range(3):
+            source.resolve("hf://acme/model", None, None)
+
+
+def test_retry_after_is_held_against_the_servers_clock() -> None:
+    """Seconds are seconds; a date counts from the server's own Date; nonsense and the past are no wait."""
+
+    def headers(**values: str) -> Message:
+        message = Message()
+        for name, value in values.items():
+            message[name.replace("_", "-")] = value
+        return message
+
+    assert retry_after(headers(Retry_After="12")) == 12
+    far = headers(Retry_After=http_date(100_060), Date=http_date(100_000))
+    assert retry_after(far) == pytest.approx(60, abs=1)
+    assert retry_after(headers(Retry_After=http_date(-60))) == 0
+    assert retry_after(headers(Retry_After="soon")) is None
+    assert retry_after(headers()) is None

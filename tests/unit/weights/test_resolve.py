@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.hub import serve
+from tests.support.mirrors import MemorySource, impatient
+from trainctl.errors import SourceBusy, SourceError, SourceWrong
+from trainctl.weights.resolve import Resolution, Wanted, resolve
+from trainctl.weights.sources import source_for
+from trainctl.weights.sources.hf import HubSource
+
+FILES = {"a.json": b"{}", "w.bin": b"0123"}
+
+
+def test_a_locked_commit_is_what_is_resolved(tmp_path: Path) -> None:
+    """With a lock entry the branch may move: the old commit comes, until ``upgrade``."""
+    with serve() as hub:
+        first = hub.add("acme/model", FILES)
+        wanted = Wanted("hf://acme/model@main", tmp_path)
+
+        def again(**options: object) -> Resolution:
+            return resolve(wanted, open_source=lambda scheme: HubSource(hub.url), **options)  # type: ignore[arg-type]
+
+        entry = again().entry
+        assert (entry.source, entry.revision, entry.files, entry.bytes) == (
+            wanted.source,
+            first,
+            2,
+            6,
+        )
+        second = hub.add("acme/model", {**FILES, "a.json": b"[]"})
+        locked, moved = again(locked=entry), again(locked=entry, upgrade=True)
+    assert (locked.resolved.revision, locked.locked, locked.resolved.pin) == (
+        first,
+        True,
+        entry.pin,
+    )
+    assert (moved.resolved.revision, moved.locked) == (second, False)
+    assert moved.entry.pin != entry.pin
+
+
+def test_other_files_at_a_locked_commit_are_refused(tmp_path: Path) -> None:
+    """A commit that shows other files than were pinned is SourceWrong that says how to accept it."""
+    source = MemorySource(FILES)
+    wanted = Wanted("hf://acme/model", tmp_path)
+    entry = resolve(wanted, open_source=lambda scheme: source).entry
+    source.files = {**FILES, "w.bin": b"4567"}
+    with pytest.raises(SourceWrong, match="--upgrade"):
+        resolve(wanted, locked=entry, open_source=lambda scheme: source)
+    assert not resolve(wanted, locked=entry, upgrade=True, open_source=lambda scheme: source).locked
+
+
+def test_a_directory_that_changed_is_a_warning(tmp_path: Path) -> None:
+    """A ``file:`` source has no older version: other sizes than locked warn, other times do not."""
+    (tmp_path / "w").write_bytes(b"1234")
+    wanted = Wanted("file:.", tmp_path)
+    found = resolve(wanted)
+    assert found.entry.revision == found.resolved.files[0].validator
+    touched = replace(found.entry, pin="sha256:of another machine")
+    assert resolve(wanted, locked=touched).warnings == ()
+    (tmp_path / "w").write_bytes(b"12345")
+    (warning,) = resolve(wanted, locked=found.entry).warnings
+    assert "trainctl.lock" in warning.summary
+    assert resolve(wanted, locked=found.entry, upgrade=True).warnings == ()
+
+
+def test_unmatched_patterns_are_handed_back(tmp_path: Path) -> None:
+    """A pattern without a file is no error as long as files are left."""
+    found = resolve(
+        Wanted("hf://a/b", tmp_path, ("*.json", "*.gguf"), ("*.md",)),
+        open_source=lambda scheme: MemorySource(FILES),
+    )
+    assert found.unmatched == ("*.gguf", "*.md")
+    assert [file.path for file in found.resolved.files] == ["a.json"]
+
+
+def test_the_pin_is_over_the_chosen_files(tmp_path: Path) -> None:
+    """A file that no pattern wants moves neither pin nor revision of a source without revisions."""
+    (tmp_path / "w").write_bytes(b"1")
+    (tmp_path / "v").write_bytes(b"1")
+    wanted = Wanted("file:.", tmp_path, allow=("w", "v"))
+    before = resolve(wanted).resolved
+    (tmp_path / "notes.txt").write_text("x")
+    after = resolve(wanted).resolved
+    assert (after.pin, after.revision) == (before.pin, before.revision)
+
+
+def test_a_busy_upstream_is_asked_again(tmp_path: Path) -> None:
+    """Retryable errors are tried again as often as patience says, others not."""
+
+    class Busy(MemorySource):
+        left = 2
+
+        def resolve(self, uri, revision, credential):  # type: ignore[no-untyped-def]
+            self.left -= 1
+            if self.left >= 0:
+                raise SourceBusy("busy")
+            return super().resolve(uri, revision, credential)
+
+    wanted = Wanted("hf://a/b", tmp_path)
+    assert resolve(
+        wanted, retry=impatient(3), open_source=lambda scheme: Busy(FILES)
+    ).resolved.files
+    with pytest.raises(SourceBusy):
+        resolve(wanted, retry=impatient(2), open_source=lambda scheme: Busy(FILES))
+
+
+@pytest.mark.parametrize("text", ["nonsense", "s3://bucket/x"])
+def test_what_can_not_be_mirrored_is_a_source_error(tmp_path: Path, text: str) -> None:
+    """A text that is no source, and a scheme nobody implements yet, are errors with advice."""
+    with pytest.raises(SourceError):
+        resolve(Wanted(text, tmp_path))
+    with pytest.raises(SourceError, match="can't be mirrored"):
+        source_for("s3")

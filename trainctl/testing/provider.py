@@ -1,0 +1,117 @@
+"""What every provider must do. Inherit, and say with fixtures how to make one and a cluster of at least two nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import jsonschema
+import pytest
+
+from trainctl.remote.agent import NodeAgent
+from trainctl.spi.provider import Cluster, Node, Presence, Provider
+
+KEY = "lineage/cluster.lab/1"
+
+
+class ProviderConformance:
+    """Fixtures to override: ``provider`` and ``cluster``, whose nodes may be made and removed freely."""
+
+    @pytest.fixture
+    def provider(self) -> Provider:
+        """The provider."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def cluster(self) -> Cluster:
+        """A cluster of two nodes or more, of which none exists."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def node(self, provider: Provider, cluster: Cluster) -> Iterator[Node]:
+        """One node of it."""
+        node = provider.create(cluster, provider.plan(cluster)[0], KEY)
+        yield node
+        provider.delete(node)
+
+    def test_the_schema_is_one_and_allows_the_settings(
+        self, provider: Provider, cluster: Cluster
+    ) -> None:
+        """It is valid JSON Schema, closed against unknown settings, and accepts what the suite uses."""
+        schema = provider.schema()
+        jsonschema.Draft202012Validator.check_schema(schema)
+
+        jsonschema.validate(dict(cluster.settings), schema)
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**cluster.settings, "no_such_setting": 1}, schema)
+
+    def test_planning_names_each_node_once_and_always_the_same(
+        self, provider: Provider, cluster: Cluster
+    ) -> None:
+        """Names are distinct, stable, and need no node."""
+        names = provider.plan(cluster)
+
+        assert len(set(names)) == len(names) >= 2
+        assert list(provider.plan(cluster)) == list(names)
+
+    def test_what_was_never_made_is_not_found(self, provider: Provider, cluster: Cluster) -> None:
+        """Neither by key nor in the list."""
+        assert provider.find(cluster, KEY) is None
+        assert list(provider.list(cluster)) == []
+
+    def test_create_twice_with_one_key_gives_one_node(
+        self, provider: Provider, cluster: Cluster, node: Node
+    ) -> None:
+        """The second call hands back the first one's node."""
+        again = provider.create(cluster, node.name, KEY)
+
+        assert again == node
+        assert [one.name for one in provider.list(cluster)] == [node.name]
+
+    def test_a_node_is_found_by_its_key(
+        self, provider: Provider, cluster: Cluster, node: Node
+    ) -> None:
+        """After a crash between making and recording, the key finds it; another key does not."""
+        assert provider.find(cluster, KEY) == node
+        assert provider.find(cluster, KEY + "0") is None
+
+    def test_a_node_survives_being_recorded(self, node: Node) -> None:
+        """The form kept in the state gives the same node, with absolute paths in it."""
+        assert Node.from_json(node.to_json()) == node
+        assert node.root.startswith("/")
+        assert node.data.startswith("/")
+
+    def test_a_made_node_is_present_and_a_deleted_one_gone(
+        self, provider: Provider, cluster: Cluster, node: Node
+    ) -> None:
+        """Deleting is final, and safe to repeat."""
+        before = provider.read(node)
+
+        provider.delete(node)
+        provider.delete(node)
+
+        assert (before, provider.read(node)) == (Presence.PRESENT, Presence.GONE)
+        assert provider.find(cluster, KEY) is None
+
+    def test_deleting_one_leaves_the_others(
+        self, provider: Provider, cluster: Cluster, node: Node
+    ) -> None:
+        """The second node is untouched by the first one's end."""
+        other = provider.create(cluster, provider.plan(cluster)[1], KEY + "/other")
+
+        provider.delete(node)
+
+        assert provider.read(other) is Presence.PRESENT
+        assert [one.name for one in provider.list(cluster)] == [other.name]
+        provider.delete(other)
+
+    def test_the_node_program_runs_there(self, provider: Provider, node: Node) -> None:
+        """The transport and the node's own Python carry the node program, which may write its root."""
+        transport = provider.transport(node)
+        try:
+            agent = NodeAgent(node, transport)
+            facts = agent.call("facts", {"root": node.root, "data": node.data, "mounts": []})
+        finally:
+            transport.close()
+
+        assert tuple(map(int, facts["python"].split(".")[:2])) >= (3, 8)
+        assert facts["disk_free"] > 0

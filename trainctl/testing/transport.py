@@ -1,0 +1,167 @@
+"""What every transport must do. Inherit, and say with a fixture how to make one to a node that has ``sh`` and ``python3``."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from trainctl.errors import NodeUnreachable
+from trainctl.spi.transport import Transport
+
+_PIECE = 2**16
+
+
+class TransportConformance:
+    """Fixtures to override: ``transport``; ``python`` where ``python3`` is not the name of one there."""
+
+    @pytest.fixture
+    def transport(self) -> Iterator[Transport]:
+        """An open transport."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def python(self) -> str:
+        """A Python there."""
+        return "python3"
+
+    def test_output_error_and_exit_code_come_back(self, transport: Transport) -> None:
+        """Both streams are kept apart, and the exit code is the program's."""
+        output = transport.run(["sh", "-c", "printf out; printf err >&2; exit 3"])
+
+        assert (output.stdout, output.stderr, output.exit_code) == (b"out", b"err", 3)
+
+    @pytest.mark.parametrize(
+        "argument",
+        ["", " ", "a b", "$HOME", "`id`", "'", '"', "\\", ";exit 9", "*", "-x", "é\u202e", "a\nb"],
+    )
+    def test_arguments_arrive_as_they_are(self, transport: Transport, argument: str) -> None:
+        """No shell reads them on the way."""
+        output = transport.run(["printf", "%s", argument])
+
+        assert output.stdout == argument.encode()
+
+    def test_input_of_any_bytes_arrives_and_ends(self, transport: Transport, python: str) -> None:
+        """All pieces come in order, byte for byte, followed by the end."""
+        pieces = [bytes([number % 256]) * _PIECE for number in range(64)]
+        program = "import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())"
+
+        output = transport.run([python, "-c", program], stdin=iter(pieces))
+
+        assert output.stdout.decode().strip() == hashlib.sha256(b"".join(pieces)).hexdigest()
+
+    def test_much_input_and_output_at_once(self, transport: Transport) -> None:
+        """A program that answers while it is still being told does not wait for ever."""
+        pieces = (os.urandom(_PIECE) for _ in range(128))
+
+        output = transport.run(["cat"], stdin=pieces, timeout=60)
+
+        assert len(output.stdout) == 128 * _PIECE
+
+    def test_much_output_on_both_streams(self, transport: Transport, python: str) -> None:
+        """Neither stream waits for the other."""
+        program = (
+            "import sys\nfor _ in range(200):\n"
+            " sys.stderr.write('e' * 9999)\n sys.stdout.write('o' * 9999)"
+        )
+
+        output = transport.run([python, "-c", program], timeout=60)
+
+        assert (len(output.stdout), len(output.stderr)) == (200 * 9999, 200 * 9999)
+
+    def test_a_program_that_ignores_its_input_is_not_waited_for(self, transport: Transport) -> None:
+        """It ends when it ends, and what it said counts."""
+        pieces = (bytes(_PIECE) for _ in range(256))
+
+        output = transport.run(["sh", "-c", "echo done"], stdin=pieces, timeout=60)
+
+        assert (output.stdout, output.exit_code) == (b"done\n", 0)
+
+    def test_output_is_handed_over_as_it_arrives(self, transport: Transport) -> None:
+        """The first piece is there long before the program ends, and the output then holds none."""
+        seen: list[tuple[float, bytes]] = []
+        script = "echo first; sleep 1; echo second"
+
+        output = transport.run(
+            ["sh", "-c", script], on_stdout=lambda data: seen.append((time.monotonic(), data))
+        )
+
+        assert b"".join(data for _, data in seen) == b"first\nsecond\n"
+        assert seen[-1][0] - seen[0][0] > 0.5
+        assert output.stdout == b""
+
+    def test_silence_is_unreachable(self, transport: Transport) -> None:
+        """A program that says nothing for the time-out is given up."""
+        with pytest.raises(NodeUnreachable):
+            transport.run(["sleep", "60"], timeout=0.5)
+
+    def test_a_slow_program_that_speaks_is_not_given_up(self, transport: Transport) -> None:
+        """The time-out counts silence, not time."""
+        script = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.4; done"
+
+        assert transport.run(["sh", "-c", script], timeout=2).exit_code == 0
+
+    def test_what_a_program_leaves_behind_is_not_waited_for(self, transport: Transport) -> None:
+        """A detached process that holds the streams does not keep the call from returning."""
+        began = time.monotonic()
+
+        output = transport.run(["sh", "-c", "setsid sleep 5 & echo done"], timeout=60)
+
+        assert output.stdout == b"done\n"
+        assert time.monotonic() - began < 4
+
+    def test_a_program_that_is_not_there(self, transport: Transport) -> None:
+        """Either the transport can't start it, or the far side says so with 126 or 127."""
+        try:
+            output = transport.run(["/no/such/program"])
+        except NodeUnreachable as error:
+            assert "/no/such/program" in error.summary
+        else:
+            assert output.exit_code in (126, 127)
+
+    def test_many_threads_share_a_transport(self, transport: Transport) -> None:
+        """Each call gets its own answer."""
+        answers: dict[int, bytes] = {}
+
+        def ask(number: int) -> None:
+            answers[number] = transport.run(["printf", "%s", str(number)]).stdout
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert answers == {number: str(number).encode() for number in range(4)}
+
+    def test_an_error_in_the_listener_ends_the_program(self, transport: Transport) -> None:
+        """What the caller raises comes out of the call, which does not wait for the program."""
+
+        def stop(data: bytes) -> None:
+            raise InterruptedError(data)
+
+        began = time.monotonic()
+        with pytest.raises(InterruptedError):
+            transport.run(["sh", "-c", "echo x; sleep 30"], on_stdout=stop)
+
+        assert time.monotonic() - began < 20
+
+    def test_close_twice(self, transport: Transport) -> None:
+        """Closing is safe to repeat."""
+        transport.run(["true"])
+        transport.close()
+        transport.close()
+
+
+class LocalPython:
+    """A mix-in for transports to this very machine."""
+
+    @pytest.fixture
+    def python(self) -> str:
+        """The Python that runs the tests."""
+        return sys.executable
