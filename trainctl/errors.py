@@ -18,6 +18,7 @@ TrainctlError                  1    failed
 │   └── SourceWrong            1    the bytes are not what upstream said they are
 ├── StorageError               1    this machine's or a node's disk is full, read-only or damaged
 └── NodeError                  1    a node did not do what it was asked
+    ├── NodeForgot             1    it knows nothing of what it was asked about
     └── NodeUnreachable        1    it could not even be asked; may be tried again
 
 An error says where, what is wrong and what to do instead. It never holds a secret.
@@ -146,6 +147,10 @@ class StorageError(TrainctlError):
 
 class NodeError(TrainctlError):
     """A node did not do what it was asked; the detail holds what it said."""
+
+
+class NodeForgot(NodeError):
+    """A node knows nothing, or nothing any more, of what it was asked about."""
 
 
 class NodeUnreachable(NodeError):

@@ -49,13 +49,18 @@ class LocalTransport:
             self._running.add(process)
         try:
             with process:
-                return _Conversation(process, stdin, on_stdout, timeout).hold()
-        except BaseException:
-            _kill(process)
-            raise
+                return self._hold(process, _Conversation(process, stdin, on_stdout, timeout))
         finally:
             with self._lock:
                 self._running.discard(process)
+
+    def _hold(self, process: subprocess.Popen[bytes], conversation: _Conversation) -> Output:
+        """Whatever goes wrong, Ctrl-C included, nothing of the program is left running."""
+        try:
+            return conversation.hold()
+        except BaseException:
+            _kill(process)
+            raise
 
     def close(self) -> None:
         """End what is still running."""

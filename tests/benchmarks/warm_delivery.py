@@ -32,7 +32,9 @@ def main() -> int:
             base = Path(folder)
             request = _request(base, count)
             tree = deliver(request, _ignore)["tree"]
-            asked = [_seconds(lambda request=request: deliver(request, _ignore)) for _ in range(REPEATS)]
+            asked = [
+                _seconds(lambda request=request: deliver(request, _ignore)) for _ in range(REPEATS)
+            ]
             mounted = [_mount_seconds(base / f"view-{n}", tree) for n in range(REPEATS)]
             remove_tree(base / "node")
         median = statistics.median(mounted)

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trainctl.model.files import CHUNK_BYTES, ListedFile, Listing
-from trainctl.remote.bootstrap import RUN
 from trainctl.remote.archive import node_archive
+from trainctl.remote.bootstrap import RUN
 
 T = TypeVar("T")
 LIVE = {"TRAINING_JOB_CREATED", "TRAINING_JOB_DEPLOYING", "TRAINING_JOB_RUNNING"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -65,37 +65,40 @@ class Engine:
         for change in changes.values():
             if not permit.allows(change):
                 walk.leave_alone(change)
-        finished: queue.SimpleQueue[tuple[Change, TrainctlError | None]] = queue.SimpleQueue()
         with (
             LeaseKeeper(self._ledger, self._interrupt.cancelled.set) as keeper,
             ThreadPoolExecutor(self._parallelism, thread_name_prefix="step") as pool,
         ):
-
-            def work(change: Change) -> None:
-                error: TrainctlError | None = TrainctlError(
-                    "the step ended without a result", address=str(change.address)
-                )
-                try:
-                    error = self._step(change, plan, permit, keeper)
-                finally:
-                    finished.put((change, error))
-
-            futures = []
-            while True:
-                if not self._interrupt.stopping.is_set():
-                    futures += [
-                        pool.submit(work, change) for change in walk.take_ready(self._parallelism)
-                    ]
-                if not walk.running:
-                    break
-                walk.settle(*finished.get())
-            for future in futures:
-                future.result()  # a fault of ours is raised here, not swallowed by the pool
+            self._walk(walk, pool, lambda change: self._step(change, plan, permit, keeper))
         walk.close()
         for address, cause in result.skipped.items():
             how = "failed" if cause in result.failed else "was left alone"
             self._emit(Event(EventType.STEP_SKIPPED, f"skipped, as {cause} {how}", address))
         return result
+
+    def _walk(
+        self, walk: Walk, pool: ThreadPoolExecutor, step: Callable[[Change], TrainctlError | None]
+    ) -> None:
+        finished: queue.SimpleQueue[tuple[Change, TrainctlError | None]] = queue.SimpleQueue()
+
+        def work(change: Change) -> None:
+            error: TrainctlError | None = TrainctlError("the step ended without a result")
+            try:
+                error = step(change)
+            finally:
+                finished.put((change, error))
+
+        futures = []
+        while True:
+            if not self._interrupt.stopping.is_set():
+                futures += [
+                    pool.submit(work, change) for change in walk.take_ready(self._parallelism)
+                ]
+            if not walk.running:
+                break
+            walk.settle(*finished.get())
+        for future in futures:
+            future.result()  # a fault of ours is raised here, not swallowed by the pool
 
     def _step(
         self, change: Change, plan: Plan, permit: Permit, keeper: LeaseKeeper

@@ -40,6 +40,9 @@ def print_logs(
             )
             session.output.flush()
     run = refresh(workspace, run)
+    if not run.record.ranks and format_ is Format.TEXT:
+        why = f": {run.record.error}" if run.record.error else "."
+        session.output.note(f"Run {run.record.number} ({run.record.id}) never started{why}")
     if format_ is Format.JSON:
         emit.close("end of log", {"run": run.record.id, "status": run.record.status.value})
     return run

@@ -14,8 +14,6 @@ from trainctl.spi.sources import Credential
 SHORTEST = 8
 """Characters below which a value can't be masked without masking ordinary words."""
 
-_HUB_TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-
 
 class Secrets:
     """Hands out the values that a manifest's ``secrets`` refer to."""
@@ -62,29 +60,19 @@ class Secrets:
             except TrainctlError:
                 continue  # reported where the value is used
 
-    def credential(self, attributes: Mapping[str, Any]) -> Credential | None:
-        """What opens a weights source: its declared auth, else the platform's usual place, else nothing."""
+    def declared_credential(self, attributes: Mapping[str, Any]) -> Credential | None:
+        """What opens a weights source by its own ``auth``; None where it declares none."""
         auth = attributes.get("auth")
-        if auth:
-            name = auth["auth_secret_name"]
-            return Credential(self.value(name).strip(), f"secret {name}")
-        if str(attributes["source"]).startswith("hf://"):
-            return self._hub_token()
-        return None
-
-    def _hub_token(self) -> Credential | None:
-        for variable in _HUB_TOKEN_VARIABLES:
-            if token := self._environ.get(variable, "").strip():
-                return Credential(self._redactor.register(token), variable)
-        home = self._environ.get("HF_HOME") or str(
-            Path(self._environ.get("HOME", "~")) / ".cache" / "huggingface"
-        )
-        path = Path(self._environ.get("HF_TOKEN_PATH") or Path(home).expanduser() / "token")
-        try:
-            token = path.read_text(encoding="utf-8").strip()
-        except OSError:
+        if not auth:
             return None
-        return Credential(self._redactor.register(token), str(path)) if token else None
+        name = auth["auth_secret_name"]
+        return Credential(self.value(name).strip(), f"secret {name}")
+
+    def registered(self, credential: Credential | None) -> Credential | None:
+        """A credential that was found elsewhere, masked from now on."""
+        if credential is not None:
+            self._redactor.register(credential.value)
+        return credential
 
     def _from_env(self, spec: SecretSpec) -> str:
         value = self._environ.get(spec.source)

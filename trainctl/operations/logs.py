@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from trainctl.errors import NodeForgot, UsageError
 from trainctl.operations.runs import Run, control, refresh
 from trainctl.operations.streaming import pieces
 from trainctl.operations.workspace import Workspace
@@ -46,7 +47,11 @@ def lines(
     workspace: Workspace, run: Run, *, rank: int | None = None, follow: bool = False
 ) -> Iterator[LogLine]:
     """The lines of a run's log; with ``follow`` those to come, too, until the run has ended."""
-    readers = [_Reader(one.rank) for one in run.record.ranks if rank is None or one.rank == rank]
+    ranks = [one.rank for one in run.record.ranks]
+    if rank is not None and ranks and rank not in ranks:
+        counted = f"It has {len(ranks)}, counted from 0."
+        raise UsageError(f"run {run.record.id} has no rank {rank}", counted)
+    readers = [_Reader(one) for one in ranks if rank in (None, one)]
     while True:
         live = run.record.status.live
         if follow and live:
@@ -63,5 +68,13 @@ def lines(
 
 def _news(workspace: Workspace, run: Run, reader: _Reader) -> Iterator[LogLine]:
     offset, runs = reader.offset, control(workspace)
-    for piece in pieces(lambda take: runs.read_log(run.record, reader.rank, offset, take)):
-        yield from reader.take(piece)
+    try:
+        for piece in pieces(lambda take: runs.read_log(run.record, reader.rank, offset, take)):
+            yield from reader.take(piece)
+    except NodeForgot as error:
+        node = next(one.node for one in run.record.ranks if one.rank == reader.rank)
+        raise NodeForgot(
+            f"{node} knows nothing of run {run.record.number} ({run.record.id}) any more",
+            "Its log went with what was deleted there.",
+            address=str(run.job.address),
+        ) from error

@@ -13,7 +13,7 @@ from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.resource import Resource
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import WeightsFacts
-from trainctl.resources.weights import wanted_of
+from trainctl.resources.weights import credential_of, wanted_of
 from trainctl.weights.lock import Key, LockEntry, LockFile
 from trainctl.weights.resolve import Resolution, Wanted, resolve
 
@@ -94,7 +94,7 @@ def _resolve(
     workspace: Workspace, question: _Question, *, upgrade: bool
 ) -> Resolution | TrainctlError:
     try:
-        credential = workspace.secrets.credential(question.resource.attributes)
+        credential = credential_of(question.resource.attributes, workspace.secrets)
         return resolve(question.wanted, credential, locked=question.locked, upgrade=upgrade)
     except TrainctlError as failure:
         return failure

@@ -24,8 +24,8 @@ class NodeAgent:
 
     Errors are those the program reports (StorageError, Busy, SourceWrong, NodeError), NodeError for one that
     crashed, and NodeUnreachable from the transport. ``timeout`` is in seconds of silence.
-    A ``visiting`` agent installs nothing: the program travels with each call, so that a node can be looked at
-    before it is anybody's.
+    A ``visiting`` agent installs nothing: where the program isn't installed it travels with each call, so that a
+    node can be looked at before it is anybody's, and one that is gone stays gone.
     """
 
     def __init__(self, node: Node, transport: Transport, *, visiting: bool = False) -> None:
@@ -35,6 +35,9 @@ class NodeAgent:
         self._path = str(PurePosixPath(node.root) / "agent" / f"{self._archive.sha256}.pyz")
         self._seen = False
         self._visiting = visiting
+        self._absent = (
+            visiting and not node.key
+        )  # nobody has installed anything on what nobody made
 
     def call(
         self,
@@ -73,7 +76,7 @@ class NodeAgent:
         timeout: float | None,
     ) -> Output:
         """Run the verb, after installing the program if it is missing there."""
-        if self._visiting:
+        if self._absent:
             return self._visit(verb, request, on_stdout, timeout)
         argv = (*self._python(bootstrap.RUN), verb)
         for attempt in range(2):
@@ -86,6 +89,9 @@ class NodeAgent:
             if output.exit_code != bootstrap.MISSING:
                 self._seen = True
                 return output
+            if self._visiting:
+                self._absent = True
+                return self._visit(verb, request, on_stdout, timeout)
             if attempt == 0:
                 self._install()
         raise NodeError(

@@ -9,6 +9,7 @@ from typing import Any
 from trainctl.errors import (
     Busy,
     NodeError,
+    NodeForgot,
     SourceWrong,
     StorageError,
     TrainctlError,
@@ -20,6 +21,7 @@ _KINDS: Mapping[str, type[TrainctlError]] = {
     "busy": Busy,
     "fenced": Busy,
     "wrong": SourceWrong,
+    "missing": NodeForgot,
 }
 _LONGEST_LINE = 64 * 2**20
 _LAST_LINES = 12

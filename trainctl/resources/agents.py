@@ -22,6 +22,7 @@ class Agents:
         self._providers = providers
         self._lock = threading.RLock()
         self._agents: dict[str, NodeAgent] = {}
+        self._visitors: dict[tuple[str, str], NodeAgent] = {}
         self._transports: dict[str, Transport] = {}
 
     def __enter__(self) -> Agents:
@@ -38,6 +39,7 @@ class Agents:
                 transport.close()
             self._transports.clear()
             self._agents.clear()
+            self._visitors.clear()
 
     def of(self, provider: str, node: Node) -> NodeAgent:
         """The agent of a node."""
@@ -47,10 +49,13 @@ class Agents:
             return self._agents[node.id]
 
     def to_look(self, provider: str, node: Node) -> NodeAgent:
-        """An agent for looking: of a node that nobody has made yet one that leaves nothing behind."""
-        if node.key:
-            return self.of(provider, node)
-        return NodeAgent(node, self._transport(provider, node), visiting=True)
+        """An agent that leaves nothing behind: for nodes that nobody has made yet, and those that may be gone."""
+        with self._lock:
+            known = (node.id, node.key)
+            if known not in self._visitors:
+                transport = self._transport(provider, node)
+                self._visitors[known] = NodeAgent(node, transport, visiting=True)
+            return self._visitors[known]
 
     def _transport(self, provider: str, node: Node) -> Transport:
         with self._lock:

@@ -119,4 +119,4 @@ class RunControl:
         node = node_named(cluster, node_id) if cluster else None
         if cluster is None or node is None:
             raise NodeError(f"node {node_id} of run {run.id} is not in the state any more")
-        return self._agents.of(cluster.provider, node), node
+        return self._agents.to_look(cluster.provider, node), node

@@ -14,6 +14,7 @@ from trainctl.model.source_uri import parse_source
 from trainctl.plan.values import Observation
 from trainctl.resources.home import Home
 from trainctl.spi.provider import Presence
+from trainctl.spi.sources import Credential
 from trainctl.weights.lock import LockEntry
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.layout import Reference
@@ -31,7 +32,7 @@ class WeightsHandler:
 
     def carry_out(self, step: Step) -> Mapping[str, Any]:
         """Mirror what is missing; verified, or an error that names the file."""
-        credential = self._secrets.credential(step.attributes)
+        credential = credential_of(step.attributes, self._secrets)
         resolved = step.resolved
         if resolved is None:
             resolved = resolve(
@@ -87,6 +88,18 @@ def wanted_of(attributes: Mapping[str, Any], directory: Path) -> Wanted:
         allow=tuple(allow) if allow else None,
         ignore=tuple(ignore) if ignore else None,
     )
+
+
+def credential_of(attributes: Mapping[str, Any], secrets: Secrets) -> Credential | None:
+    """What opens the source: its declared auth, else what its platform usually finds, else nothing."""
+    declared = secrets.declared_credential(attributes)
+    if declared is not None or parse_source(str(attributes["source"])).scheme != "hf":
+        return declared
+    from trainctl.weights.sources.hf import (
+        usual_credential,
+    )  # heavy: only who has such a source pays for it
+
+    return secrets.registered(usual_credential())
 
 
 def lock_entry(attributes: Mapping[str, Any], directory: Path) -> LockEntry:

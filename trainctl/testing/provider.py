@@ -29,7 +29,7 @@ class ProviderConformance:
     @pytest.fixture
     def node(self, provider: Provider, cluster: Cluster) -> Iterator[Node]:
         """One node of it."""
-        node = provider.create(cluster, provider.plan(cluster)[0], KEY)
+        node = provider.create(cluster, provider.plan(cluster)[0].name, KEY)
         yield node
         provider.delete(node)
 
@@ -47,11 +47,14 @@ class ProviderConformance:
     def test_planning_names_each_node_once_and_always_the_same(
         self, provider: Provider, cluster: Cluster
     ) -> None:
-        """Names are distinct, stable, and need no node."""
-        names = provider.plan(cluster)
+        """Names are distinct, stable, and need no node; planned nodes have no key yet."""
+        planned = provider.plan(cluster)
+        names = [node.name for node in planned]
 
         assert len(set(names)) == len(names) >= 2
-        assert list(provider.plan(cluster)) == list(names)
+        assert list(provider.plan(cluster)) == list(planned)
+        assert {node.key for node in planned} == {""}
+        assert list(provider.list(cluster)) == []
 
     def test_what_was_never_made_is_not_found(self, provider: Provider, cluster: Cluster) -> None:
         """Neither by key nor in the list."""
@@ -96,7 +99,7 @@ class ProviderConformance:
         self, provider: Provider, cluster: Cluster, node: Node
     ) -> None:
         """The second node is untouched by the first one's end."""
-        other = provider.create(cluster, provider.plan(cluster)[1], KEY + "/other")
+        other = provider.create(cluster, provider.plan(cluster)[1].name, KEY + "/other")
 
         provider.delete(node)
 

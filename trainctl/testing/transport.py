@@ -6,7 +6,6 @@ import hashlib
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -83,16 +82,14 @@ class TransportConformance:
         assert (output.stdout, output.exit_code) == (b"done\n", 0)
 
     def test_output_is_handed_over_as_it_arrives(self, transport: Transport) -> None:
-        """The first piece is there long before the program ends, and the output then holds none."""
-        seen: list[tuple[float, bytes]] = []
-        script = "echo first; sleep 1; echo second"
+        """What is said before a pause is a piece of its own, and the output then holds none."""
+        seen: list[bytes] = []
 
         output = transport.run(
-            ["sh", "-c", script], on_stdout=lambda data: seen.append((time.monotonic(), data))
+            ["sh", "-c", "echo first; sleep 1; echo second"], on_stdout=seen.append
         )
 
-        assert b"".join(data for _, data in seen) == b"first\nsecond\n"
-        assert seen[-1][0] - seen[0][0] > 0.5
+        assert seen == [b"first\n", b"second\n"]
         assert output.stdout == b""
 
     def test_silence_is_unreachable(self, transport: Transport) -> None:
@@ -107,22 +104,19 @@ class TransportConformance:
         assert transport.run(["sh", "-c", script], timeout=2).exit_code == 0
 
     def test_what_a_program_leaves_behind_is_not_waited_for(self, transport: Transport) -> None:
-        """A detached process that holds the streams does not keep the call from returning."""
-        began = time.monotonic()
+        """A detached process that holds the streams keeps the call neither from returning nor from being right."""
+        output = transport.run(["sh", "-c", "setsid sleep 60 & echo done"], timeout=20)
 
-        output = transport.run(["sh", "-c", "setsid sleep 5 & echo done"], timeout=60)
-
-        assert output.stdout == b"done\n"
-        assert time.monotonic() - began < 4
+        assert (output.stdout, output.exit_code) == (b"done\n", 0)
 
     def test_a_program_that_is_not_there(self, transport: Transport) -> None:
         """Either the transport can't start it, or the far side says so with 126 or 127."""
         try:
             output = transport.run(["/no/such/program"])
+            code, said = output.exit_code, ""
         except NodeUnreachable as error:
-            assert "/no/such/program" in error.summary
-        else:
-            assert output.exit_code in (126, 127)
+            code, said = None, error.summary
+        assert code in (126, 127) or "/no/such/program" in said
 
     def test_many_threads_share_a_transport(self, transport: Transport) -> None:
         """Each call gets its own answer."""
@@ -145,11 +139,8 @@ class TransportConformance:
         def stop(data: bytes) -> None:
             raise InterruptedError(data)
 
-        began = time.monotonic()
         with pytest.raises(InterruptedError):
-            transport.run(["sh", "-c", "echo x; sleep 30"], on_stdout=stop)
-
-        assert time.monotonic() - began < 20
+            transport.run(["sh", "-c", "echo x; sleep 300"], on_stdout=stop)
 
     def test_close_twice(self, transport: Transport) -> None:
         """Closing is safe to repeat."""

@@ -14,6 +14,10 @@ from trainctl.model.units import format_duration
 T = TypeVar("T")
 
 
+def _given_up(tries: int) -> str:
+    return f"Gave up after {tries} tries. Run the same command again later: it carries on from what it has."
+
+
 def _wait(cancelled: threading.Event, seconds: float) -> None:
     cancelled.wait(seconds)
 
@@ -57,7 +61,10 @@ class Attempts:
     def failed(self, error: TrainctlError) -> None:
         """Wait before the next try, or raise the error if there is to be none."""
         self._failures += 1
-        if not error.retryable or self._failures >= self._retry.attempts:
+        if not error.retryable:
+            raise error
+        if self._failures >= self._retry.attempts:
+            error.detail = f"{error.detail} {_given_up(self._failures)}".strip()
             raise error
         self._retry.wait(self._cancelled, self._seconds(error))
         if self._cancelled.is_set():

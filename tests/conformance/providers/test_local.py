@@ -113,9 +113,7 @@ def test_close_ends_what_runs() -> None:
 
     transport = LocalTransport()
     codes: list[int] = []
-    thread = threading.Thread(
-        target=lambda: codes.append(transport.run(["sleep", "60"]).exit_code)
-    )
+    thread = threading.Thread(target=lambda: codes.append(transport.run(["sleep", "60"]).exit_code))
     thread.start()
     wait_for(lambda: b"sleep\x0060" in _children_arguments())
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.nodes import NodeError, TestNode
 from trainctl.node.codes import unpack
 from trainctl.node.failure import Failure
-from tests.support.nodes import NodeError, TestNode
 
 
 def _tar(*members: tuple[tarfile.TarInfo, bytes]) -> io.BytesIO:
@@ -24,7 +24,9 @@ def _tar(*members: tuple[tarfile.TarInfo, bytes]) -> io.BytesIO:
     return stream
 
 
-def _member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", mode: int = 0o644) -> tarfile.TarInfo:
+def _member(
+    name: str, kind: bytes = tarfile.REGTYPE, link: str = "", mode: int = 0o644
+) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.type, info.linkname, info.mode = kind, link, mode
     return info

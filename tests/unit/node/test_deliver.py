@@ -228,6 +228,8 @@ def test_the_node_computes_the_listings_id_itself(node: TestNode) -> None:
     """The id is the digest of the document that came, so a document can't pass for another."""
     node.mirror.add("ünïcode/ä.txt", "ä".encode())
     node.deliver()
-    seal = json.loads((node.root / "cache" / "seals" / f"{node.mirror.listing.id}.json").read_text())
+    seal = json.loads(
+        (node.root / "cache" / "seals" / f"{node.mirror.listing.id}.json").read_text()
+    )
 
     assert seal["listing"] == node.mirror.listing.id

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.nodes import TestNode
 from trainctl.node import job, mount
 from trainctl.node.deliver import deliver
 from trainctl.node.failure import Failure
 from trainctl.node.layout import Layout
 from trainctl.node.runs import Run
-from tests.support.nodes import TestNode
 
 
 @pytest.fixture

@@ -13,7 +13,9 @@ TARGETS = ["/app/models/x", "/opt/trainctl-test/x", "/tmp/trainctl-test/x", "/us
 
 
 def _host() -> tuple[list[str], str]:
-    entries = sorted(str(path) for top in ("/", "/opt", "/usr/share") for path in Path(top).iterdir())
+    entries = sorted(
+        str(path) for top in ("/", "/opt", "/usr/share") for path in Path(top).iterdir()
+    )
     return entries, Path("/proc/self/mountinfo").read_text()
 
 
@@ -74,7 +76,10 @@ def test_mounted_weights_cant_be_written(private: TestNode) -> None:
 
     *found, opening = private.log().split()
     assert found == ["EROFS"] * 3
-    assert opening in ("EROFS", "EACCES")  # the mode is looked at first, which holds nobody but root back
+    assert opening in (
+        "EROFS",
+        "EACCES",
+    )  # the mode is looked at first, which holds nobody but root back
     assert (private.tree / "config.json").read_bytes() == b"{}"
 
 
@@ -114,7 +119,8 @@ def test_existing_entries_stay_visible_and_usable(private: TestNode) -> None:
             "test $(wc -l < listed) -gt 1",
             "echo x > /dev/null; test -e /proc/$$/stat; test -d /sys",
             "touch /tmp/made-by-the-job && test -e /tmp/made-by-the-job",
-            "test $(readlink /bin || echo none) = " + (os.readlink("/bin") if Path("/bin").is_symlink() else "none"),
+            "test $(readlink /bin || echo none) = "
+            + (os.readlink("/bin") if Path("/bin").is_symlink() else "none"),
             weights=_mounted(private, *TARGETS),
         )
     finally:
@@ -139,7 +145,10 @@ def test_absolute_links_are_bound_and_writable(private: TestNode) -> None:
     target.mkdir()
     target.chmod(0o777)
 
-    private.run("echo x > /mnt/trainctl-ckpts/file", links=[{"path": "/mnt/trainctl-ckpts", "target": str(target)}])
+    private.run(
+        "echo x > /mnt/trainctl-ckpts/file",
+        links=[{"path": "/mnt/trainctl-ckpts", "target": str(target)}],
+    )
 
     assert (target / "file").read_text() == "x\n"
     assert not Path("/mnt/trainctl-ckpts").exists()
@@ -165,7 +174,9 @@ def test_undelivered_weights_fail_the_deployment(private: TestNode) -> None:
     assert "weights.other" in status["error"]
 
 
-@pytest.mark.parametrize("path", ["/", "/proc/x", "/sys/x", "/dev/x", "/etc/passwd", "/etc/passwd/x"])
+@pytest.mark.parametrize(
+    "path", ["/", "/proc/x", "/sys/x", "/dev/x", "/etc/passwd", "/etc/passwd/x"]
+)
 def test_impossible_mounts_are_blocked_beforehand(node: TestNode, path: str) -> None:
     """Facts names each mount that can't be, with a reason, and lets the others pass."""
     facts = node.call("facts", {"data": str(node.data), "mounts": ["/app/fine", path]})

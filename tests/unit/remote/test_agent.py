@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from trainctl.errors import Busy, NodeError, SourceWrong, StorageError
+from trainctl.errors import Busy, NodeError, NodeForgot, SourceWrong, StorageError
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.answers import error_from, readable
 from trainctl.remote.archive import node_archive
@@ -89,7 +89,10 @@ def test_the_archive_holds_the_node_program_and_nothing_else_of_ours() -> None:
         names = archive.namelist()
 
         assert archive.read("trainctl/__init__.py") == b""
-    assert all(n in ("__main__.py", "trainctl/__init__.py") or n.startswith("trainctl/node/") for n in names)
+    assert all(
+        n in ("__main__.py", "trainctl/__init__.py") or n.startswith("trainctl/node/")
+        for n in names
+    )
 
 
 def test_a_missing_program_is_installed(agent: NodeAgent, node: Node) -> None:
@@ -121,7 +124,9 @@ def test_a_one_time_payload_arrives_whole_on_a_fresh_node(agent: NodeAgent, node
     data = stream.getvalue()
     request = {"root": node.root, "digest": "sha256:x"}
 
-    agent.call("put_code", request, payload=(data[at : at + 100] for at in range(0, len(data), 100)))
+    agent.call(
+        "put_code", request, payload=(data[at : at + 100] for at in range(0, len(data), 100))
+    )
 
     back = bytearray()
     agent.read("read_code", request, back.extend)
@@ -145,7 +150,7 @@ def test_errors_of_a_read_verb_are_raised(agent: NodeAgent, node: Node) -> None:
         ("busy", Busy),
         ("fenced", Busy),
         ("wrong", SourceWrong),
-        ("missing", NodeError),
+        ("missing", NodeForgot),
         ("from the future", NodeError),
     ],
 )

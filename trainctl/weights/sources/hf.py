@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
-from trainctl.errors import SourceCut, SourceError, SourceWrong
+from trainctl.errors import SourceCut, SourceDenied, SourceError, SourceWrong
 from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.model.source_uri import SourceUri, parse_source
 from trainctl.spi.sources import Credential
 from trainctl.weights.safe_path import shown
-from trainctl.weights.sources.http import HttpClient, Response
+from trainctl.weights.sources.http import HttpClient, Response, host_of
 
 _LARGEST_ANSWER = 64 * 2**20
 _MOST_PAGES = 10_000
@@ -116,12 +116,19 @@ class HubSource:
     ) -> Iterator[Response]:
         ours = urlsplit(url)[:2] == urlsplit(self._endpoint)[:2]
         token = credential.value if credential and ours else None
-        with self._http.get(url, what, {"User-Agent": "trainctl", **headers}, token) as response:
-            yield response
+        try:
+            with self._http.get(
+                url, what, {"User-Agent": "trainctl", **headers}, token
+            ) as response:
+                yield response
+        except SourceDenied as error:
+            if token and credential:
+                error.detail = f"The token came from {credential.origin}. {error.detail}"
+            raise
 
     @property
     def _host(self) -> str:
-        return urlsplit(self._endpoint).netloc
+        return host_of(urlsplit(self._endpoint))
 
 
 _NOT_A_HUB = "HF_ENDPOINT must name a Hugging Face Hub, or something that speaks like one."

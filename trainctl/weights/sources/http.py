@@ -42,7 +42,7 @@ class Response:
             try:
                 piece = self._raw.read(PIECE_BYTES)
             except TimeoutError:
-                raise SourceCut(f"{self._what}: the server fell silent") from None
+                raise SourceCut(f"{self._what}: the server fell silent amid the body") from None
             except _BROKEN as error:
                 raise SourceCut(f"{self._what}: the connection broke ({_said(error)})") from None
             if not piece:
@@ -93,7 +93,7 @@ class HttpClient:
                     url = _next(url, raw, what)
                     continue
                 if raw.status >= 300:
-                    raise error_for(raw.status, raw.headers, what, parts.hostname or "", token)
+                    raise error_for(raw.status, raw.headers, what, host_of(parts), token)
                 yield Response(raw, what, url)
                 return
             finally:
@@ -119,7 +119,7 @@ class HttpClient:
             except TimeoutError:
                 connection.close()
                 raise SourceCut(
-                    f"{what}: {parts.hostname} did not answer within {self._silence:.0f} s"
+                    f"{what}: {host_of(parts)} did not answer within {self._silence:.0f} s"
                 ) from None
             except ssl.SSLCertVerificationError as error:
                 connection.close()
@@ -131,7 +131,7 @@ class HttpClient:
                 connection.close()
                 if fresh:
                     raise SourceCut(
-                        f"{what}: can't reach {parts.netloc} ({_said(error)})",
+                        f"{what}: can't reach {host_of(parts)} ({_said(error)})",
                         "Check the network and, behind a proxy, HTTPS_PROXY.",
                     ) from None
 
@@ -176,6 +176,11 @@ class HttpClient:
         else:
             raw.close()
             connection.close()
+
+
+def host_of(parts: SplitResult) -> str:
+    """Host and port as people write them, without the user and password that a URL may hold."""
+    return parts.netloc.rpartition("@")[2]
 
 
 def _close(idle: _Idle) -> None:

@@ -15,19 +15,27 @@ def error_for(
     status: int, headers: Message, what: str, host: str, token: str | None
 ) -> SourceError:
     """The error that a status means. ``token`` only decides what to advise and is never shown."""
+    if status == 429:
+        return SourceBusy(
+            f"{what}: {host} asks for fewer requests (429)",
+            "" if token else "It may allow more to those who send a token.",
+            retry_after=retry_after(headers),
+        )
     if status in _PASSING:
-        asked = retry_after(headers)
-        advice = "Too many requests from this address." if status == 429 else ""
-        return SourceBusy(f"{what}: {host} is busy ({status})", advice, retry_after=asked)
+        return SourceBusy(
+            f"{what}: {host} can't answer now ({status})", retry_after=retry_after(headers)
+        )
     if headers.get("X-Error-Code") == "GatedRepo":
         return _gated(what, token)
     if status in (401, 403):
         return _denied(what, host, status, token)
     if status == 404:
-        return _gone(what, headers.get("X-Error-Code"), token)
+        return _gone(what, host, headers.get("X-Error-Code"), token)
     if status == 412:
         return SourceError(f"{what}: it has changed since it was resolved", "Plan again.")
-    return SourceError(f"{what}: {host} answered {status}")
+    return SourceError(
+        f"{what}: {host} answered {status}", "It may not be the server that this source is on."
+    )
 
 
 def retry_after(headers: Message) -> float | None:
@@ -80,10 +88,16 @@ def _denied(what: str, host: str, status: int, token: str | None) -> SourceError
     )
 
 
-def _gone(what: str, code: str | None, token: str | None) -> SourceError:
-    found = {
-        "RevisionNotFound": "there is no such revision; write an existing branch, tag or commit after @",
-        "EntryNotFound": "the file is not there at this revision",
-    }.get(code or "", "it does not exist")
-    private = " A private repository looks the same without a token." if token is None else ""
-    return SourceGone(f"{what}: not found (404)", f"{found[0].upper()}{found[1:]}.{private}")
+def _gone(what: str, host: str, code: str | None, token: str | None) -> SourceError:
+    if code == "RevisionNotFound":
+        return SourceGone(
+            f"{what}: {host} has no such revision (404)",
+            "Write an existing branch, tag or commit after @.",
+        )
+    if code == "EntryNotFound":
+        return SourceGone(
+            f"{what}: {host} lists the file and does not have it at this revision (404)",
+            "Leave it out with ignore_patterns, or have it put back upstream.",
+        )
+    private = f" If it is private: {_USE_AUTH[0].lower()}{_USE_AUTH[1:]}" if token is None else ""
+    return SourceGone(f"{what}: {host} does not have it (404)", f"Check its name.{private}")

@@ -1,0 +1,38 @@
+"""Runs trainctl as it is, but for its patience: silence ends after half a second, and what it would wait is written down.
+
+    python -m tests.support.hasty plan
+
+Each wait before another try becomes a line, in seconds, of the file that ``WAITS`` names.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+from trainctl.weights.retry import Retry
+from trainctl.weights.sources.hf import HubSource
+
+_SILENCE_SECONDS = 0.5
+
+
+def _note(cancelled: threading.Event, seconds: float) -> None:
+    if "WAITS" in os.environ:
+        with Path(os.environ["WAITS"]).open("a") as waits:
+            waits.write(f"{seconds}\n")
+
+
+def _hurry() -> None:
+    """Other defaults for the two values that decide how long trainctl waits, and for how."""
+    attempts, base, longest, patience, _, jitter = Retry.__init__.__defaults__ or ()
+    Retry.__init__.__defaults__ = (attempts, base, longest, patience, _note, jitter)
+    HubSource.__init__.__defaults__ = (None, _SILENCE_SECONDS)
+
+
+if __name__ == "__main__":
+    from trainctl.cli.main import main
+
+    _hurry()
+    sys.exit(main(sys.argv[1:]))
