@@ -23,6 +23,8 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.plan.values import Change, Plan
 
+_Ended = tuple[Change, TrainctlError | None]
+_LOOK_SECONDS = 0.2
 _REMOVES = frozenset({Action.DELETE, Action.FORGET})
 
 
@@ -48,12 +50,15 @@ class Engine:
         handlers: Mapping[Kind, Handler],
         emit: Emit,
         interrupt: Interrupt,
+        give_up: Callable[[], None],
         parallelism: int = 10,
     ) -> None:
+        """``give_up`` ends what steps wait for, when the user will not wait any longer."""
         self._ledger = ledger
         self._handlers = handlers
         self._emit = emit
         self._interrupt = interrupt
+        self._give_up = give_up
         self._parallelism = parallelism
         self._seconds: dict[Address, float] = {}
 
@@ -79,7 +84,7 @@ class Engine:
     def _walk(
         self, walk: Walk, pool: ThreadPoolExecutor, step: Callable[[Change], TrainctlError | None]
     ) -> None:
-        finished: queue.SimpleQueue[tuple[Change, TrainctlError | None]] = queue.SimpleQueue()
+        finished: queue.SimpleQueue[_Ended] = queue.SimpleQueue()
 
         def work(change: Change) -> None:
             error: TrainctlError | None = TrainctlError("the step ended without a result")
@@ -96,9 +101,18 @@ class Engine:
                 ]
             if not walk.running:
                 break
-            walk.settle(*finished.get())
+            walk.settle(*self._next(finished))
         for future in futures:
             future.result()  # a fault of ours is raised here, not swallowed by the pool
+
+    def _next(self, finished: queue.SimpleQueue[_Ended]) -> _Ended:
+        """The next step that has ended; after the second Ctrl-C what it waits for is ended, too."""
+        while True:
+            try:
+                return finished.get(timeout=_LOOK_SECONDS)
+            except queue.Empty:
+                if self._interrupt.cancelled.is_set():
+                    self._give_up()
 
     def _step(
         self, change: Change, plan: Plan, permit: Permit, keeper: LeaseKeeper
@@ -156,16 +170,20 @@ class Engine:
                     if attempt.key != key:
                         handler.abandon(attempt, step.lookup)
                 return self._effect(handler, step, change, intent)
-            except StepFailed as error:
-                self._ledger.finish(
-                    intent, _record(change, key, error.outputs), error=error.summary
-                )
-                raise
-            except (NodeUnreachable, Interrupted):
-                raise  # how it ended is not known: the intent stays open for the next apply
             except TrainctlError as error:
-                self._ledger.fail(intent, error.summary)
+                self._end_badly(intent, change, error)
                 raise
+
+    def _end_badly(self, intent: Intent, change: Change, error: TrainctlError) -> None:
+        """Record a failure; an attempt of which nobody knows how it ended stays open for the next apply."""
+        if self._interrupt.cancelled.is_set():
+            raise Interrupted("interrupted", address=str(change.address)) from error
+        if isinstance(error, StepFailed):
+            self._ledger.finish(
+                intent, _record(change, intent.key, error.outputs), error=error.summary
+            )
+        elif not isinstance(error, NodeUnreachable | Interrupted):
+            self._ledger.fail(intent, error.summary)
 
     def _effect(
         self, handler: Handler, step: Step, change: Change, intent: Intent

@@ -76,11 +76,11 @@ def save_plan(path: Path, plan: Plan, desired: Desired) -> None:
 def load_plan(path: Path) -> planfile.SavedPlan:
     """Read a plan file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         raise UsageError(
             f"there is no plan file {path}", "Make one: trainctl plan --out FILE."
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} can't be read: {error}") from None
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror}") from None
     return planfile.read_plan(text, str(path))

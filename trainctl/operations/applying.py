@@ -51,7 +51,13 @@ def apply(
             "a new state"
         )  # whatever is made from here on is named by the lineage this gives it
     made = handlers(workspace.ports(delete_checkpoints=options.delete_checkpoints))
-    engine = Engine(workspace.ledger, made, emit, interrupt, options.parallelism)
+    engine = Engine(
+        workspace.ledger, made, emit, interrupt, workspace.agents.close, options.parallelism
+    )
+    if plan.options.refresh_only:
+        workspace.ledger.observe_many(
+            {one.address: one.after for one in plan.drift if one.after is not None}
+        )
     return engine.run(plan, options.permit)
 
 

@@ -117,11 +117,20 @@ def _needed(
 
 
 def _rates(state: State, cluster: Address) -> dict[str, float]:
-    """Bytes a second onto the cluster's nodes, as its newest delivery that moved any showed."""
-    runs = [run for job in _recorded_jobs(state, cluster) for run in runs_of(job) if run.delivered]
-    newest = max(runs, key=lambda run: run.created_at or 0.0, default=None)
-    seconds = newest.phases.get("delivering") if newest else None
-    return {"mirror": newest.delivered / seconds} if newest and seconds else {}
+    """Bytes a second into the mirror and onto the cluster's nodes, as the largest transfers on record showed."""
+    fetched = [
+        one.outputs["fetched"] for one in state.resources.values() if "fetched" in one.outputs
+    ]
+    into_mirror = [(one["bytes"], one["seconds"]) for one in fetched]
+    runs = [run for job in _recorded_jobs(state, cluster) for run in runs_of(job)]
+    onto_nodes = [(run.delivered, run.phases.get("delivering", 0.0)) for run in runs]
+    rates = {"upstream": _rate(into_mirror), "mirror": _rate(onto_nodes)}
+    return {hop: rate for hop, rate in rates.items() if rate}
+
+
+def _rate(transfers: Iterable[tuple[int, float]]) -> float | None:
+    size, seconds = max(transfers, default=(0, 0.0))
+    return size / seconds if size and seconds else None
 
 
 def _recorded_jobs(state: State, cluster: Address) -> list[Recorded]:

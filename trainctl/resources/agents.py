@@ -34,6 +34,10 @@ class Agents:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End what is under way on every node, and give the transports back."""
         with self._lock:
             for transport in self._transports.values():
                 transport.close()

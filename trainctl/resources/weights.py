@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ class WeightsHandler:
             owner=self._home.owner,
             project=self._home.project,
         )
+        before, _ = self._mirror.mirrored_bytes(resolved)
+        began = time.monotonic()
         listing = self._mirror.mirror(
             resolved,
             source_for(parse_source(resolved.source).scheme),
@@ -63,6 +66,10 @@ class WeightsHandler:
             "bytes": resolved.size,
             "listing": listing.id,
             "mirror": self._mirror.root.as_uri(),
+            "fetched": {
+                "bytes": resolved.size - before,
+                "seconds": round(time.monotonic() - began, 3),
+            },
         }
 
     def delete(self, step: Step) -> None:

@@ -51,7 +51,7 @@ def _problem(path: str) -> str | None:
 
 def _refused(source: str, path: str, problem: str) -> SourceError:
     return SourceError(
-        f"{source}: the file name {shown(path)!r} {problem}",
+        f"{source}: the file name '{shown(path)}' {problem}",
         "It could be written outside its place or over another file, so nothing of the source is taken. "
         "Leave the file out with ignore_patterns, or have it renamed upstream.",
     )

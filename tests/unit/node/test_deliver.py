@@ -60,7 +60,7 @@ def test_a_mirror_without_a_hard_link_to_the_cache(node: TestNode) -> None:
 
     blob = node.mirror.blob(hashlib.sha256(b"content").hexdigest())
 
-    assert not os.path.samefile(blob, node.tree / "model.bin")
+    assert not blob.samefile(node.tree / "model.bin")
 
 
 def test_wrong_bytes_in_the_mirror_are_refused(node: TestNode) -> None:

@@ -21,6 +21,13 @@ from tests.support.nodes import (
 )
 
 SECRET = "s3cr3t-value-of-a-test"
+CALLER = """\
+import json, subprocess, sys, time
+argv, request = json.load(sys.stdin)
+subprocess.run(argv, input=request.encode())
+print("started", flush=True)
+time.sleep(60)
+"""
 
 
 def _pid(path: Path) -> int:
@@ -45,6 +52,7 @@ def test_a_run_completes_with_its_output_in_the_log(node: TestNode) -> None:
         (["true", "false && true", "echo never"], 1, 2),
         (["false || true", "true && false"], 1, 2),
         (["true", "false | true\nfalse\ntrue"], 1, 2),
+        (["set +e", "false", "echo never"], 1, 2),
         (["kill -9 $$"], -9, 1),
     ],
 )
@@ -77,9 +85,7 @@ def test_a_run_outlives_its_caller(node: TestNode) -> None:
         [
             sys.executable,
             "-c",
-            "import json, subprocess, sys, time\n"
-            "argv, request = json.load(sys.stdin)\n"
-            "subprocess.run(argv, input=request.encode())\nprint('started', flush=True)\ntime.sleep(60)",
+            CALLER,
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -106,7 +112,7 @@ def test_the_supervisor_has_no_terminal_and_none_of_the_callers_files(node: Test
     node.start(node.spec("sleep 60"))
     pid = node.status()["pid"]
 
-    files = {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    files = {str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()}
 
     assert os.getsid(pid) != os.getsid(0)
     assert {name for name in files if not name.startswith(("/dev/null", "pipe:"))} == {

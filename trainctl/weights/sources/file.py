@@ -63,7 +63,7 @@ def _unchanged(source: str, file: SourceFile, status: os.stat_result) -> None:
         what = was if file.size != status.st_size else "same size, other time or inode"
         raise SourceWrong(
             f"{source}: {shown(file.path)} has changed since it was resolved ({what})",
-            "Run the same command again; let nothing write to the directory meanwhile.",
+            "Plan and apply again; let nothing write to the directory meanwhile.",
         )
 
 
