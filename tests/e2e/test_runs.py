@@ -245,7 +245,7 @@ def test_stop(fresh: Project) -> None:
 
 def test_logs_can_be_followed_and_chosen(fresh: Project) -> None:
     """--follow ends with the run; --rank, --run by number and id choose; a wrong one is told; JSON lines end with a summary."""
-    declare(fresh, {"sft": job("echo one", "sleep 1", "printf 'two\\r\\n\\033[31mred\\033[0m'")})
+    declare(fresh, {"sft": job("echo one", "sleep 1", "printf 'two\\r\n\\033[31mred\\033[0m'")})
     fresh.run(*APPLY)
     followed = fresh.run("logs", "sft", "-f").stdout.splitlines()
     run = fresh.json("status", "sft")["run"]

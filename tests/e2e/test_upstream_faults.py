@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.hub import Fault, Hub, http_date, serve
 from tests.support.mirrors import assert_sound
-from tests.support.project import Project
+from tests.support.project import Project, project
 from tests.support.weights_data import noise
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,13 +54,14 @@ def hub() -> Iterator[Hub]:
 @pytest.fixture
 def work(fresh: Project, hub: Hub) -> Project:
     """A project that wants the repository's weights, and no job yet."""
-    fresh.variables |= {
-        "HF_ENDPOINT": hub.url,
-        "PYTHONPATH": str(ROOT),
-        "WAITS": str(waits_of(fresh)),
-    }
+    connect(fresh, hub)
     wants(fresh, "hf://acme/model")
     return fresh
+
+
+def connect(work: Project, hub: Hub) -> None:
+    waits = str(waits_of(work))
+    work.variables |= {"HF_ENDPOINT": hub.url, "PYTHONPATH": str(ROOT), "WAITS": waits}
 
 
 def wants(work: Project, source: str, rest: str = "") -> None:
@@ -77,15 +78,6 @@ def waited(work: Project) -> list[float]:
 
 def apply(work: Project, code: int, *more: str) -> CompletedProcess[str]:
     return work.run("apply", "--auto-approve", *more, code=code, program=HASTY)
-
-
-def failures(done: CompletedProcess[str]) -> list[dict[str, Any]]:
-    """What the summary of ``apply --format json`` says has failed."""
-    last = json.loads(done.stdout.splitlines()[-1])
-    assert last["type"] == "summary"
-    assert last["data"]["exit_code"] == done.returncode
-    found: list[dict[str, Any]] = last["data"]["failed"]
-    return found
 
 
 def assert_nothing_half_done(work: Project) -> None:
@@ -109,114 +101,193 @@ def assert_recovers(work: Project, files: dict[str, bytes] = SMALL) -> None:
 
 @dataclass(frozen=True)
 class Broken:
-    """A fault while bytes are fetched: what the error must say beyond the source and the file, and what to do."""
+    """One repository with a fault: what its error must say, and what it must advise."""
 
     name: str
-    fault: Fault
+    kind: str
     says: str
     advises: str
+    status: int = 500
+    headers: dict[str, str] = field(default_factory=dict)
+    file: str = "model.safetensors"
+
+    @property
+    def path(self) -> str:
+        """The file that the fault is about; no other repository has one of this name."""
+        return f"{self.name}-{self.file}"
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        seed = sum(self.name.encode())
+        return {f"{self.name}-{name}": noise(len(data), seed) for name, data in SMALL.items()}
+
+    @property
+    def fault(self) -> Fault:
+        return Fault(self.kind, self.path, ALWAYS, 10, self.status, self.headers)
 
 
-def at(
-    kind: str,
-    status: int = 500,
-    headers: dict[str, str] | None = None,
-    file: str = "model.safetensors",
-) -> Fault:
-    return Fault(kind, f"/{file}", times=ALWAYS, at=1000, status=status, headers=headers or {})
-
-
+GIVEN_UP = "Gave up after 6 tries. Run the same command again later"
+NO_TOKEN = "auth: {auth_method: CUSTOM_SECRET, auth_secret_name: NAME}"
 TRANSFERS = [
-    Broken("cut", at("cut"), "ended 299000 bytes early", "Gave up after 6 tries. Run the same command again"),
-    Broken("silent", at("silent"), "the server fell silent", "Gave up after 6 tries. Run the same command again"),
-    Broken("corrupted", at("flip"), "other content than upstream announced", "Nothing of it was kept"),
-    Broken("corrupted git file", Fault("flip", "/config.json", ALWAYS, 3), "other content", "git blob id should be"),
-    Broken("longer", at("longer"), "300001 bytes where 300000 were announced", "Plan again"),
-    Broken("404", at("status", 404, {"X-Error-Code": "EntryNotFound"}), "does not have it", "ignore_patterns"),
-    Broken("401", at("status", 401), "wants a credential (401)", "auth: {auth_method: CUSTOM_SECRET"),
-    Broken("403", at("status", 403), "wants a credential (403)", "auth: {auth_method: CUSTOM_SECRET"),
-    Broken("429 forever", at("status", 429), "asks for fewer requests (429)", "Gave up after 6 tries"),
-    Broken("429 for an hour", at("status", 429, {"Retry-After": "3600"}), "(429)", "It asks to wait 1h"),
-    Broken("500", at("status", 500), "can't answer now (500)", "Gave up after 6 tries"),
-    Broken("503", at("status", 503), "can't answer now (503)", "Gave up after 6 tries"),
-    Broken("418", at("status", 418), "answered 418", "may not be the server"),
+    Broken("cut", "cut", "ended 299990 bytes early", GIVEN_UP),
+    Broken("silent", "silent", "the server fell silent", GIVEN_UP),
+    Broken("damaged", "flip", "other content than upstream announced", "Nothing of it was kept"),
+    Broken("damaged-git", "flip", "other content than", "git blob id should be", file="config.json"),
+    Broken("longer", "longer", "300001 bytes where 300000 were announced", "Plan again"),
+    Broken("e404", "status", "does not have it at", "ignore_patterns", 404, {"X-Error-Code": "EntryNotFound"}),
+    Broken("e401", "status", "wants a credential (401)", NO_TOKEN, 401),
+    Broken("e403", "status", "wants a credential (403)", NO_TOKEN, 403),
+    Broken("e429", "status", "asks for fewer requests (429)", GIVEN_UP, 429),
+    Broken("hour", "status", "(429)", "It asks to wait 1h 0m. Run the same", 429, {"Retry-After": "3600"}),
+    Broken("e500", "status", "can't answer now (500)", GIVEN_UP, 500),
+    Broken("e503", "status", "can't answer now (503)", GIVEN_UP, 503),
+    Broken("e418", "status", "answered 418", "may not be the server", 418),
 ]  # fmt: skip
+
+
+@dataclass
+class Tried:
+    """One apply of many broken repositories, as text and then as JSON, and one with the faults gone."""
+
+    text: CompletedProcess[str]
+    json: CompletedProcess[str]
+    recovered: CompletedProcess[str]
+    listings: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tried]:
+    """Every broken repository at once: each fails by itself and stops no other."""
+    with serve() as hub, project(tmp_path_factory.mktemp("tried")) as work:
+        connect(work, hub)
+        for broken in TRANSFERS:
+            hub.add(f"acme/{broken.name}", broken.files)
+            hub.faults.append(broken.fault)
+        sources = {broken.name: f"hf://acme/{broken.name}" for broken in TRANSFERS}
+        work.write({"trainctl.yaml": many(sources)})
+        text = apply(work, 12)
+        assert_nothing_half_done(work)
+        again = apply(work, 1, "--format", "json")
+        assert_nothing_half_done(work)
+        hub.faults.clear()
+        recovered = apply(work, 0)
+        assert_sound(work.mirror)
+        listings = {
+            row["source"]: json.loads(
+                (work.mirror / "listings" / f"{row['listing']}.json").read_bytes()
+            )
+            for row in work.json("mirror", "list")["sources"]
+        }
+        yield Tried(text, again, recovered, listings)
+
+
+def many(sources: dict[str, str]) -> str:
+    """A manifest with these sources, one a line from line 3 on."""
+    rows = [f"  {name}: {{source: {json.dumps(source)}}}" for name, source in sources.items()]
+    return "\n".join(["project: {name: demo}", "weights:", *rows, ""])
+
+
+def error_of(done: CompletedProcess[str], name: str) -> str:
+    """What the last words on standard error say about one of the weights."""
+    *_, last = done.stderr.partition(f"error: weights.{name}: ")
+    summary, *detail = last.split("\n")
+    return "\n".join([summary, *(line for line in detail[:1] if line.startswith("  "))])
 
 
 @pytest.mark.parametrize("broken", TRANSFERS, ids=lambda one: one.name)
-def test_a_body_that_can_not_be_had(work: Project, hub: Hub, broken: Broken) -> None:
-    """The step fails with the address, the file and what to do; nothing half-done stays; then it recovers."""
-    hub.faults = [broken.fault]
-    text = apply(work, 12)
+def test_a_body_that_can_not_be_had_is_explained(tried: Tried, broken: Broken) -> None:
+    """Standard error names the address, the source, the file, what happened and what to do."""
+    said = error_of(tried.text, broken.name)
 
-    file = broken.fault.path.removeprefix("/")
-    assert f"error: weights.model: hf://acme/model: {file}" in text.stderr
-    assert broken.says in text.stderr
-    assert broken.advises in text.stderr
-    assert "Traceback" not in text.stderr
-    assert text.stdout.endswith("Apply incomplete. 2 added, 0 changed, 0 destroyed, 1 failed.\n")
-    assert_nothing_half_done(work)
-    hub.faults.clear()
-    assert_recovers(work)
+    assert said.startswith(f"hf://acme/{broken.name}: {broken.path}")
+    assert broken.says in said.splitlines()[0]
+    assert broken.advises in said.splitlines()[1]
 
 
-def test_programs_get_the_same_failure(work: Project, hub: Hub) -> None:
-    """Of apply --format json, the event and the summary have the address, the file and what to do; 12, then 1 as nothing is left to do."""
-    hub.faults = [at("flip")]
-    (first,) = failures(apply(work, 12, "--format", "json"))
-    again = apply(work, 1, "--format", "json")
-    events = [json.loads(line) for line in again.stdout.splitlines()]
-    (event,) = [one for one in events if one["type"] == "step_failed"]
+@pytest.mark.parametrize("broken", TRANSFERS, ids=lambda one: one.name)
+def test_programs_get_the_same_failure(tried: Tried, broken: Broken) -> None:
+    """The JSON event and the summary say what standard error says to people."""
+    events = [json.loads(line) for line in tried.json.stdout.splitlines()]
+    address = f"weights.{broken.name}"
+    (event,) = [one for one in events if one["type"] == "step_failed" and one["address"] == address]
+    (failed,) = [one for one in events[-1]["data"]["failed"] if one["address"] == address]
 
-    assert [first] == failures(again)
-    assert first["address"] == event["address"] == "weights.model"
-    assert first["summary"] == event["message"]
-    assert first["summary"].startswith(
-        "hf://acme/model: model.safetensors arrived with other content"
+    assert failed["summary"] == event["message"]
+    assert broken.says in failed["summary"]
+    assert broken.advises in failed["detail"]
+
+
+@pytest.mark.parametrize("broken", TRANSFERS, ids=lambda one: one.name)
+def test_with_the_fault_gone_the_mirror_is_whole(tried: Tried, broken: Broken) -> None:
+    """The next apply brings exactly the files that upstream has."""
+    found = {
+        one["path"]: one["sha256"] for one in tried.listings[f"hf://acme/{broken.name}"]["files"]
+    }
+
+    assert found == {name: hashlib.sha256(data).hexdigest() for name, data in broken.files.items()}
+
+
+def test_what_failed_is_counted(tried: Tried) -> None:
+    """12 where the rest was done, 1 where nothing else was left to do, 0 at last; the counts say it."""
+    last = json.loads(tried.json.stdout.splitlines()[-1])
+
+    assert tried.text.stdout.endswith(
+        "Apply incomplete. 2 added, 0 changed, 0 destroyed, 13 failed.\n"
     )
-    assert "Nothing of it was kept" in first["detail"]
-
-
-def status_of(path: str, status: int, code: str = "") -> Fault:
-    return Fault(
-        "status", path, ALWAYS, status=status, headers={"X-Error-Code": code} if code else {}
+    assert (last["type"], last["data"]["exit_code"], len(last["data"]["failed"])) == (
+        "summary",
+        1,
+        13,
     )
+    assert tried.recovered.stdout.endswith("Apply complete. 13 added, 0 changed, 0 destroyed.\n")
+    assert "Traceback" not in tried.text.stderr + tried.json.stderr
 
 
-REVISION = "/revision/main"
 RESOLVING = [
-    ("hf://acme/absent", None, "hf://acme/absent: HOST does not have it (404)", "Check its name. If it is private: declare"),
-    ("hf://acme/model@v9", None, "HOST has no such revision (404)", "Write an existing branch, tag or commit after @."),
-    ("hf://acme/model", status_of(REVISION, 401), "HOST wants a credential (401)", "Check its name. Declare a secret"),
-    ("hf://acme/model", status_of(REVISION, 403), "HOST wants a credential (403)", "Check its name. Declare a secret"),
-    ("hf://acme/model", status_of(REVISION, 500), "HOST can't answer now (500)", "Gave up after 6 tries."),
-    ("hf://acme/model", status_of(REVISION, 429), "HOST asks for fewer requests (429)", "Gave up after 6 tries."),
-    ("hf://acme/model", Fault("wait", REVISION, ALWAYS, 20), "HOST did not answer within", "Gave up after 6 tries."),
+    Broken("absent", "absent", "HOST does not have it (404)", "Check its name. If it is private: declare a secret"),
+    Broken("tag", "@v9", "HOST has no such revision (404)", "Write an existing branch, tag or commit after @."),
+    Broken("e401", "status", "HOST wants a credential (401)", "Check its name. Declare a secret", 401),
+    Broken("e403", "status", "HOST wants a credential (403)", "Check its name. Declare a secret", 403),
+    Broken("e429", "status", "HOST asks for fewer requests (429)", GIVEN_UP, 429),
+    Broken("e500", "status", "HOST can't answer now (500)", GIVEN_UP, 500),
+    Broken("silent", "wait", "HOST did not answer within", GIVEN_UP),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("source", "fault", "says", "advises"), RESOLVING)
-def test_a_source_that_can_not_be_resolved(
-    work: Project, hub: Hub, source: str, fault: Fault | None, says: str, advises: str
-) -> None:
-    """The plan fails with place, address, source and advice; apply begins nothing; without the fault it plans."""
-    wants(work, source)
-    hub.faults = [fault] if fault else []
-    planned = work.run("plan", "--format", "json", code=1, program=HASTY)
+def test_sources_that_can_not_be_resolved(work: Project, hub: Hub) -> None:
+    """Each is an error with its place, address, source and advice, all in one plan; apply begins nothing; then it plans."""
+    sources = {}
+    for broken in RESOLVING:
+        revision = broken.kind if broken.kind.startswith("@") else ""
+        sources[broken.name] = f"hf://acme/{broken.name}{revision}"
+        if broken.kind != "absent":
+            hub.add(f"acme/{broken.name}", broken.files)
+        hub.faults.append(
+            Fault(broken.kind, f"/acme/{broken.name}/revision/main", ALWAYS, 20, broken.status)
+        )
+    work.write({"trainctl.yaml": many(sources)})
+    planned = json.loads(work.run("plan", "--format", "json", code=1, program=HASTY).stdout)
+    hub.closing.set()
     applied = apply(work, 1)
-    (problem,) = json.loads(planned.stdout)["diagnostics"]
-    host = hub.url.partition("//")[2]
 
-    assert problem["severity"] == "error"
-    assert (problem["address"], problem["file"], problem["line"]) == (
-        "weights.model",
-        "trainctl.yaml",
-        3,
+    host = hub.url.partition("//")[2]
+    found = {one["address"]: one for one in planned["diagnostics"]}
+    assert (planned["errored"], planned["applyable"], len(found)) == (True, False, len(RESOLVING))
+    for line, broken in enumerate(RESOLVING, 3):
+        problem = found[f"weights.{broken.name}"]
+        assert (problem["severity"], problem["file"], problem["line"]) == (
+            "error",
+            "trainctl.yaml",
+            line,
+        )
+        assert problem["summary"].startswith(
+            f"{sources[broken.name]}: {broken.says.replace('HOST', host)}"
+        )
+        assert broken.advises in problem["detail"]
+    assert (
+        f"trainctl.yaml:3:{found['weights.absent']['column']}: error: weights.absent: hf://acme/absent: "
+        in applied.stderr
     )
-    assert problem["summary"].startswith(source)
-    assert says.replace("HOST", host) in problem["summary"]
-    assert advises in problem["detail"]
-    assert f"error: weights.model: {problem['summary']}" in applied.stderr
     assert not (work.directory / ".trainctl").exists()
     assert not (work.directory / "trainctl.lock").exists()
     assert not work.mirror.exists()
@@ -241,7 +312,7 @@ def test_a_gated_repository_asks_for_the_licence_and_a_token(work: Project, hub:
     assert_recovers(work)
 
 
-@pytest.mark.parametrize("path", [REVISION, "/model.safetensors"])
+@pytest.mark.parametrize("path", ["/revision/main", "/model.safetensors"])
 @pytest.mark.parametrize("after", ["7", http_date(7)])
 def test_retry_after_is_honoured(work: Project, hub: Hub, path: str, after: str) -> None:
     """A 429 that says how long to wait is waited out, about that long, and then the apply succeeds by itself."""
@@ -272,7 +343,7 @@ def test_a_transfer_goes_on_from_the_last_good_chunk(work: Project, hub: Hub) ->
 def test_a_job_is_not_begun_when_its_weights_fail(work: Project, hub: Hub) -> None:
     """What depends on the failure is skipped and named; what does not is done; the next apply does the rest."""
     wants(work, "hf://acme/model", JOB)
-    hub.faults = [at("flip")]
+    hub.faults = [Fault("flip", "/model.safetensors", ALWAYS, 3)]
     done = apply(work, 12)
 
     assert "job.sft: skipped, as weights.model failed" in done.stdout
@@ -294,15 +365,17 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize(("name", "says"), HOSTILE)
-def test_a_hostile_file_name_is_refused(work: Project, hub: Hub, name: str, says: str) -> None:
-    """The name is shown escaped, with why and what to do, and apply begins nothing."""
-    hub.add("acme/model", {**SMALL, name: b"evil"})
+def test_hostile_file_names_are_refused(work: Project, hub: Hub) -> None:
+    """Each is shown escaped, with why and what to do, and apply begins nothing."""
+    for number, (name, _) in enumerate(HOSTILE):
+        hub.add(f"acme/r{number}", {**SMALL, name: b"evil"})
+    work.write({"trainctl.yaml": many({f"w{n}": f"hf://acme/r{n}" for n in range(len(HOSTILE))})})
     done = apply(work, 1)
-    (problem,) = [line for line in done.stderr.splitlines() if "error:" in line]
 
-    assert f"error: weights.model: hf://acme/model: the file name {says}" in problem
-    assert "Leave the file out with ignore_patterns, or have it renamed upstream." in done.stderr
+    for number, (_, says) in enumerate(HOSTILE):
+        assert f"error: weights.w{number}: hf://acme/r{number}: the file name {says}" in done.stderr
+    advice = "Leave the file out with ignore_patterns, or have it renamed upstream."
+    assert done.stderr.count(advice) == len(HOSTILE)
     assert "\x1b" not in done.stderr
     assert not work.mirror.exists()
     assert not (work.directory.parent / "evil").exists()
@@ -317,36 +390,34 @@ def test_a_hostile_file_name_can_be_left_out(work: Project, hub: Hub) -> None:
     assert not (work.directory.parent / "evil").exists()
 
 
-@pytest.mark.parametrize(
-    ("location", "says"),
-    [
-        ("/", "this is no place for a mount"),
-        ("/proc/x", "would hide what the system needs"),
-        ("/etc", "would hide what the system needs"),
-        ("/app/../etc", "'.' and '..' have no place in a mount location"),
-        ("../up", "'.' and '..' have no place in a mount location"),
-        ("~/models", "'~' is not expanded here"),
-        ("/app/\\u0007", "control characters have no place"),
-    ],
-)
-def test_a_mount_outside_reason_is_refused(
-    work: Project, hub: Hub, location: str, says: str
-) -> None:
-    """validate and apply refuse it with its line and an example of what to write, before upstream is asked anything."""
-    text = (
-        WEIGHTS.replace("SOURCE", "hf://acme/model").replace("/app/models/tiny", f'"{location}"')
-        + JOB
-    )
-    work.write({"trainctl.yaml": text})
-    found = json.loads(work.run("validate", "--format", "json", code=1).stdout)
+MOUNTS = [
+    ("/", "this is no place for a mount"),
+    ("/proc/x", "a mount on /proc/x would hide what the system needs"),
+    ("/etc", "a mount on /etc would hide what the system needs"),
+    ("/app/../etc", "'.' and '..' have no place in a mount location"),
+    ("../up", "'.' and '..' have no place in a mount location"),
+    ("~/models", "'~' is not expanded here"),
+    ("/app/\x07", "control characters have no place in a mount location"),
+]
+
+
+def test_mounts_outside_reason_are_refused(work: Project, hub: Hub) -> None:
+    """validate and apply name each with its line and an example of what to write, before upstream is asked anything."""
+    rows = [
+        f'  w{n}: {{source: "hf://acme/model", mount_location: {json.dumps(location)}}}'
+        for n, (location, _) in enumerate(MOUNTS)
+    ]
+    work.write({"trainctl.yaml": "\n".join(["weights:", *rows, ""])})
+    found = json.loads(work.run("validate", "--format", "json", code=1).stdout)["diagnostics"]
     done = apply(work, 1)
 
-    (problem,) = found["diagnostics"]
-    assert says in problem["summary"]
-    assert (problem["line"], problem["address"]) == (3, "weights.model")
-    assert "Write for example /app/models/NAME" in problem["detail"]
-    assert f"trainctl.yaml:3:{problem['column']}: error:" in done.stderr
-    assert says in done.stderr
+    assert len(found) == len(MOUNTS)
+    for number, ((_, says), problem) in enumerate(zip(MOUNTS, found, strict=True)):
+        assert says in problem["summary"]
+        assert (problem["line"], problem["address"]) == (number + 2, f"weights.w{number}")
+        assert "Write for example /app/models/NAME" in problem["detail"]
+        assert f"trainctl.yaml:{number + 2}:{problem['column']}: error:" in done.stderr
+        assert says in done.stderr
     assert hub.seen == []
 
 
@@ -423,7 +494,8 @@ def test_a_node_whose_disk_fills_up_meanwhile(work: Project, hub: Hub) -> None:
         status = work.json("status", "job.sft")
         assert "error: job.sft: " in done.stderr
         assert str(place) in done.stderr
-        assert "ree some space" in done.stderr
+        assert "bytes are needed there and" in done.stderr
+        assert "Free some, then try again." in done.stderr
         assert status["status"] == "TRAINING_JOB_DEPLOY_FAILED"
         assert list(work.nodes.glob("*/cache/trees/*")) == []
         assert list(work.nodes.glob("*/runs/*/started")) == []

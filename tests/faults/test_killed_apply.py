@@ -1,11 +1,10 @@
 """Killed at any point, trainctl carries on: SIGKILL before each effect in turn, then the same command once more.
 
-The short form takes points spread evenly over each command; TRAINCTL_LONG=1 takes every one.
+The short form takes points spread evenly over each command; the long form takes every one.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,10 @@ import pytest
 
 from tests.support.project import Project, processes, project
 
-POINTS = 12
+EVERY = 0
+HOW_MANY = pytest.mark.parametrize(
+    "points", [pytest.param(8, id="short"), pytest.param(EVERY, id="long", marks=pytest.mark.long)]
+)
 MANIFEST = """\
 project: {name: demo}
 vars: {lr: "0.1", ledger: LEDGER}
@@ -50,9 +52,10 @@ def made(tmp_path: Path) -> Iterator[Project]:
         yield one
 
 
-def test_killed_first_apply(made: Project) -> None:
+@HOW_MANY
+def test_killed_first_apply(made: Project, points: int) -> None:
     """Wherever the first apply dies, the next one ends with one run that ran once, and nothing beside it."""
-    for point in _points(made, APPLY, prepare=()):
+    for point in _points(made, points, APPLY, prepare=()):
         _die(made, point, APPLY)
         made.run(*APPLY)
 
@@ -60,9 +63,10 @@ def test_killed_first_apply(made: Project) -> None:
         _clear(made)
 
 
-def test_killed_replacement(made: Project) -> None:
+@HOW_MANY
+def test_killed_replacement(made: Project, points: int) -> None:
     """Wherever the apply of a changed job dies, the next one ends with one new run; the old one is not touched."""
-    for point in _points(made, CHANGED, prepare=APPLY):
+    for point in _points(made, points, CHANGED, prepare=APPLY):
         made.run(*APPLY)
         _die(made, point, CHANGED)
         made.run(*CHANGED)
@@ -71,9 +75,10 @@ def test_killed_replacement(made: Project) -> None:
         _clear(made)
 
 
-def test_killed_destroy(made: Project) -> None:
+@HOW_MANY
+def test_killed_destroy(made: Project, points: int) -> None:
     """Wherever destroy dies, the next one leaves nothing: no record, no node, no process, no reference."""
-    for point in _points(made, DESTROY, prepare=APPLY):
+    for point in _points(made, points, DESTROY, prepare=APPLY):
         made.run(*APPLY)
         _die(made, point, DESTROY)
         made.run(*DESTROY)
@@ -85,7 +90,9 @@ def test_killed_destroy(made: Project) -> None:
         _clear(made)
 
 
-def _points(made: Project, command: tuple[str, ...], prepare: tuple[str, ...]) -> list[int]:
+def _points(
+    made: Project, points: int, command: tuple[str, ...], prepare: tuple[str, ...]
+) -> list[int]:
     """The effects before which to die. How many there are is counted in a run that lives."""
     if prepare:
         made.run(*prepare)
@@ -93,10 +100,10 @@ def _points(made: Project, command: tuple[str, ...], prepare: tuple[str, ...]) -
     made.run("0", str(count), *command, program=("-m", "tests.support.dying"))
     total = int(count.read_text())
     _clear(made)
-    assert total > POINTS
-    if os.environ.get("TRAINCTL_LONG"):
+    assert total > 30
+    if points == EVERY:
         return list(range(1, total + 1))
-    return [1 + round((total - 1) * index / (POINTS - 1)) for index in range(POINTS)]
+    return [1 + round((total - 1) * index / (points - 1)) for index in range(points)]
 
 
 def _die(made: Project, point: int, command: tuple[str, ...]) -> None:
@@ -131,7 +138,8 @@ def _clear(made: Project) -> None:
     top = made.directory.parent
     for place in (top / "data", top / "cache", made.directory / ".trainctl"):
         if place.exists():
-            os.system(f"chmod -R u+w {place}")
+            for folder in [place, *place.rglob("*/")]:
+                folder.chmod(0o700)
             shutil.rmtree(place)
     (top / "ledger").unlink(missing_ok=True)
     (made.directory / "trainctl.lock").unlink(missing_ok=True)

@@ -11,13 +11,14 @@ from types import FrameType, TracebackType
 class Interrupt:
     """Two flags. As a context manager it listens to SIGINT and SIGTERM; only the main thread may enter it.
 
-    ``stopping``: start nothing more. ``cancelled``: give up now.
+    ``stopping``: start nothing more. ``cancelled``: give up now. Once ``only_watching``, there is nothing to finish.
     """
 
     def __init__(self, notify: Callable[[str], None] = lambda _: None) -> None:
         self.stopping = threading.Event()
         self.cancelled = threading.Event()
         self._notify = notify
+        self._watching = False
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Interrupt:
@@ -34,8 +35,14 @@ class Interrupt:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal itself handed out
 
+    def only_watching(self) -> None:
+        """From now on nothing is done any more that an interrupt would have to finish."""
+        self._watching = True
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if not self.stopping.is_set():
+        if self._watching:
+            self.stopping.set()
+        elif not self.stopping.is_set():
             self.stopping.set()
             self._notify(
                 "Finishing what is in flight. Press Ctrl-C again to stop at once; nothing is lost either way."

@@ -49,7 +49,9 @@ def _deliver(layout: Layout, listing: Listing, request: Mapping[str, Any], emit:
     """Bytes that had to come from the origin."""
     trees = Trees(layout)
     large = len(listing.files) > FEW
-    thoroughly = bool(request.get("verify")) or (large and not private_mounts().possible)
+    thoroughly = bool(request.get("verify")) or (
+        large and not private_mounts(layout.partial).possible
+    )
     if trees.sound(listing, thoroughly=thoroughly):
         return 0
     with Lock(layout.locks, f"listing-{listing.id}"):

@@ -52,7 +52,7 @@ def prepare(run: Run, spec: Mapping[str, Any], data: Path) -> Prepared:
     with codes.open_archive(run.layout, spec["code"]) as stream:
         codes.unpack(stream, run.work)
     _make_directories(run, spec, data)
-    private = private_mounts()
+    private = private_mounts(run.directory)
     places = _place(run, spec, private.possible)
     if not private.possible and places.mounts:
         raise Failure(

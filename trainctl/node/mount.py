@@ -93,14 +93,17 @@ def enter(mounts: Sequence[Mount], view: Path, hidden: Optional[Path]) -> None:
 
 
 @functools.lru_cache(maxsize=None)
-def private_mounts() -> Possible:
+def private_mounts(within: Optional[Path] = None) -> Possible:
     """Try, in a short-lived child, whether a mount below a new directory of ``/`` can be made here."""
-    return try_mounts(["/.trainctl-probe/mount"])
+    return try_mounts(["/.trainctl-probe/mount"], within)
 
 
-def try_mounts(targets: Sequence[str]) -> Possible:
-    """Really make read-only mounts at the targets, in a short-lived child, and look at them from within."""
-    scratch = Path(tempfile.mkdtemp(prefix="trainctl-probe-"))
+def try_mounts(targets: Sequence[str], within: Optional[Path] = None) -> Possible:
+    """Really make read-only mounts at the targets, in a short-lived child, and look at them from within.
+
+    ``within`` is a directory for what the attempt needs on disk; it is removed, but for a kill just then.
+    """
+    scratch = Path(tempfile.mkdtemp(prefix="trainctl-probe-", dir=within and str(within)))
     try:
         source = make_directory(scratch / "source")
         (source / "seen").touch()

@@ -74,8 +74,11 @@ def follow(
             break
         for address, run in runs.items():
             runs[address] = refresh(workspace, run)
+            said = run_event(runs[address])
             if runs[address].record.status is not run.record.status:
-                emit(run_event(runs[address]))
+                emit(said)
+            elif run.record.status.live:
+                emit(Event(EventType.STEP_PROGRESS, said.message, address, {"phase": said.message}))
     return list(runs.values())
 
 

@@ -19,7 +19,9 @@ _PLAIN = 10.0
 _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 _CLEAR = "\r\x1b[J"
 
-_ENDS = frozenset({EventType.STEP_DONE, EventType.STEP_FAILED, EventType.STEP_SKIPPED})
+_ENDS = frozenset(
+    {EventType.STEP_DONE, EventType.STEP_FAILED, EventType.STEP_SKIPPED, EventType.RUN_STATUS}
+)
 
 
 class _Step:

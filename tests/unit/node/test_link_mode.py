@@ -18,7 +18,7 @@ from trainctl.node.runs import Run
 def run(node: TestNode, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run on a node whose kernel allows nothing."""
     refused = mount.Possible(False, "Operation not permitted (unshare)")
-    monkeypatch.setattr(job, "private_mounts", lambda: refused)
+    monkeypatch.setattr(job, "private_mounts", lambda within: refused)
     node.mirror.add("config.json", b"{}")
     node.put_code({"train.py": ""})
     deliver({"root": str(node.root), **node.delivery()}, lambda event: None)
