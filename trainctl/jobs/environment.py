@@ -78,20 +78,23 @@ def environment(
     *,
     gpus: int,
 ) -> dict[str, str]:
-    """Every variable of one rank but the secrets' values; what the user declares comes last and can't hide ours."""
+    """Every variable of one rank but the secrets' values; what the user declares can't hide ours.
+
+    ``gpus`` are those of the node, which a job that asks for none by number has all of.
+    """
     runtime = attributes["runtime"]
     plain = {
         name: value
         for name, value in runtime["environment_variables"].items()
         if isinstance(value, str)
     }
-    project = attributes["project"]
+    project, wanted = attributes["project"], gpus_wanted(attributes)
     own = {
         "BT_TRAINING_JOB_ID": run.id,
         "BT_TRAINING_JOB_NAME": str(address).removeprefix("job."),
         "BT_TRAINING_PROJECT_ID": digest([lineage, project])[7 : 7 + _SHORT],
         "BT_TRAINING_PROJECT_NAME": project,
-        "BT_NUM_GPUS": str(gpus),
+        "BT_NUM_GPUS": str(gpus if wanted is None else wanted),
         "BT_GROUP_SIZE": "1",
         "BT_NODE_RANK": "0",
         "BT_LEADER_ADDR": "127.0.0.1",
@@ -137,6 +140,12 @@ def weights_variable(address: str) -> str:
     """``TRAINCTL_WEIGHTS_<NAME>`` of a weights address."""
     name = address.partition(".")[2]
     return "TRAINCTL_WEIGHTS_" + re.sub(r"[^A-Z0-9]", "_", name.upper())
+
+
+def gpus_wanted(attributes: Mapping[str, Any]) -> int | None:
+    """How many GPUs a node the job asks for; None where it takes all that there are."""
+    accelerator = attributes["compute"].get("accelerator")
+    return None if not accelerator else int(accelerator.partition(":")[2] or 1)
 
 
 def secret_environment(attributes: Mapping[str, Any]) -> dict[str, str]:

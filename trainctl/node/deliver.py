@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, Mapping
 
 from trainctl.node import layout as names
 from trainctl.node.blobs import Blobs
-from trainctl.node.failure import Failure, free_space
+from trainctl.node.failure import Failure, weights_room
 from trainctl.node.files import make_directory
 from trainctl.node.layout import Layout
 from trainctl.node.listing import File, Listing, parse
@@ -20,7 +20,6 @@ from trainctl.node.trees import FEW, Trees
 Emit = Callable[[Dict[str, Any]], None]
 _ATTEMPTS = 3
 _EVENT_SECONDS = 0.2
-_RESERVE_BYTES = 16 * 2**20
 
 
 def deliver(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
@@ -111,12 +110,12 @@ class _Filling:
         for file in missing:
             part = self._layout.part(file.sha256)
             needed -= part.stat().st_blocks * 512 if part.exists() else 0
-        free = free_space(str(self._layout.cache))
-        if needed > 0 and free is not None and needed + _RESERVE_BYTES > free:
+        room = weights_room(str(self._layout.cache))
+        if needed > 0 and room is not None and needed > room:
             raise Failure(
                 "storage",
                 f"no space left for the weights on the node's disk: {self._layout.cache}",
-                f"{needed} bytes are needed there and {free} are free. Free some, then try again.",
+                f"Weights need {needed / 1e6:.1f} MB there and may take {room / 1e6:.1f} MB. Free some space, then apply again.",
             )
 
     def _progress(self, total: int, count: int) -> Callable[[int], None]:

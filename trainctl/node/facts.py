@@ -7,7 +7,7 @@ import socket
 from typing import Any, Callable, Dict, List, Mapping
 
 from trainctl.node import layout
-from trainctl.node.failure import free_space
+from trainctl.node.failure import weights_room
 from trainctl.node.mount import Possible, blocked, private_mounts, try_mounts
 from trainctl.node.processes import boot_id
 
@@ -25,7 +25,7 @@ def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "boot": boot_id(),
-        "disk_free": free_space(str(root)),
+        "disk_free": weights_room(str(root)),
         "mount": "namespace" if private.possible else "link",
         "mount_detail": private.detail,
         "blocked": _blocked([str(one) for one in request.get("mounts", [])], private, root, data),

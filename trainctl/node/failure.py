@@ -8,6 +8,8 @@ from typing import Dict, Optional
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM)
+_RESERVE_BYTES = 16 * 2**20
+"""Left free for what isn't weights: this program, code, records."""
 
 
 class Failure(Exception):
@@ -51,3 +53,9 @@ def free_space(path: str) -> Optional[int]:
     except OSError:
         return None
     return found.f_bavail * found.f_frsize
+
+
+def weights_room(path: str) -> Optional[int]:
+    """Bytes that weights may still take below the path; what plans count with and deliveries insist on."""
+    free = free_space(path)
+    return None if free is None else max(0, free - _RESERVE_BYTES)

@@ -9,7 +9,7 @@ from trainctl.apply.engine import Engine, Permit
 from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.order import effective
 from trainctl.apply.result import Result
-from trainctl.errors import Forbidden, PartlyDone
+from trainctl.errors import Forbidden, Interrupted, PartlyDone
 from trainctl.jobs.environment import secret_environment
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
@@ -79,6 +79,15 @@ def follow(
                 emit(said)
             elif run.record.status.live:
                 emit(Event(EventType.STEP_PROGRESS, said.message, address, {"phase": said.message}))
+    for address, run in runs.items():
+        if run.record.status.live:
+            emit(
+                Event(
+                    EventType.DIAGNOSTIC,
+                    f"run {run.record.number} goes on without being followed",
+                    address,
+                )
+            )
     return list(runs.values())
 
 
@@ -117,10 +126,11 @@ def run_event(run: Run) -> Event:
 
 
 def exit_code(result: Result, followed: Iterable[Run]) -> int:
-    """Of an apply that followed its runs: 12 as well if one of them did not complete."""
-    if result.exit_code == 0 and any(
-        run.record.status is not RunStatus.COMPLETED for run in followed
-    ):
+    """Of an apply that followed its runs: 12 as well if one did not complete, 130 if it was not followed to its end."""
+    statuses = {run.record.status for run in followed}
+    if result.exit_code == 0 and any(status.live for status in statuses):
+        return Interrupted.exit_code
+    if result.exit_code == 0 and statuses - {RunStatus.COMPLETED}:
         return PartlyDone.exit_code
     return result.exit_code
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from trainctl.errors import NodeError, TrainctlError
+from trainctl.jobs.environment import gpus_wanted
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address, Kind
-from trainctl.model.diagnostics import Diagnostic, warning
+from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.resource import Resource
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import NodeFacts, TierFacts, WeightsFacts
@@ -63,6 +64,7 @@ def look_at_nodes(
             nodes = _nodes(workspace, state, resource)
             seen.names[address] = tuple(node.name for node in nodes)
             jobs = _jobs_on(workspace, address)
+            seen.diagnostics += _too_few_gpus(workspace, address, nodes)
             rates = _rates(state, address)
             questions += [
                 (
@@ -102,6 +104,23 @@ def _jobs_on(workspace: Workspace, cluster: Address) -> list[Mapping[str, Any]]:
         for address, resource in workspace.desired.resources.items()
         if address.kind is Kind.JOB and resource.attributes["cluster"] == cluster.name
     ]
+
+
+def _too_few_gpus(
+    workspace: Workspace, cluster: Address, nodes: tuple[Node, ...]
+) -> Iterator[Diagnostic]:
+    most = max((node.gpus for node in nodes), default=0)
+    for address, resource in workspace.desired.resources.items():
+        if address.kind is not Kind.JOB or resource.attributes["cluster"] != cluster.name:
+            continue
+        wanted = gpus_wanted(resource.attributes)
+        if wanted is not None and wanted > most:
+            yield error(
+                f"{wanted} GPU{'s' if wanted > 1 else ''} a node are wanted, and {cluster} has {most}",
+                f"Set `gpus` of {cluster} to what its nodes have, or change compute.accelerator.",
+                address=str(address),
+                where=resource.where,
+            )
 
 
 def _mounts(jobs: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
