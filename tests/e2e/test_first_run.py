@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from tests.support.project import Project, processes
@@ -135,4 +134,4 @@ def test_apply_without_a_terminal_refuses_before_any_work(demo: Project) -> None
 
     assert "--auto-approve" in done.stderr
     assert not (demo.directory / ".trainctl").exists()
-    assert os.listdir(demo.directory.parent / "home") == []
+    assert list((demo.directory.parent / "home").iterdir()) == []

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import stat
-import time
 from pathlib import Path
 
 import pytest

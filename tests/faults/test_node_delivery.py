@@ -146,7 +146,7 @@ def test_a_disk_that_is_too_small_is_told_before_anything_moves(
         node.deliver()
 
     assert raised.value.kind == "storage"
-    assert str(node.mirror.listing.size) in str(raised.value)
+    assert f"{node.mirror.listing.size / 1e6:.1f} MB" in str(raised.value)
     assert list((node.root / "cache" / "partial").iterdir()) == []
 
 

@@ -20,11 +20,8 @@ def job(*commands: str, runtime: Mapping[str, Any] | None = None, **more: Any) -
 def declare(made: Project, jobs: Mapping[str, Mapping[str, Any]], **sections: Any) -> None:
     """Write the manifest of a project called demo, with a file of code and two of weights beside it."""
     document = {"project": {"name": "demo"}, **sections, "jobs": dict(jobs)}
-    files: dict[str, str | bytes] = {"trainctl.yaml": json.dumps(document)}
-    for name, content in _FILES.items():
-        if not (made.directory / name).exists():
-            files[name] = content
-    made.write(files)
+    missing = {name: content for name, content in _FILES.items() if not (made.directory / name).exists()}
+    made.write({"trainctl.yaml": json.dumps(document), **missing})
 
 
 def lasting(seconds: int) -> str:

@@ -75,7 +75,10 @@ class NodeError(Exception):
 
 
 class TestNode:
-    """One node under a directory; ``prefix`` goes before the interpreter, to run as somebody else."""
+    """One node under a directory; ``prefix`` goes before the interpreter, to run as somebody else.
+
+    Its home is an empty directory: login shells must not run what this machine's user has in their profile.
+    """
 
     __test__ = False
 
@@ -86,6 +89,8 @@ class TestNode:
         self.root = base / "node"
         self.data = base / "data"
         self.python = python
+        self.home = base / "home"
+        self.home.mkdir()
         self.prefix = list(prefix)
         self.mirror = Mirror(base / "mirror")
         self.events: list[dict[str, Any]] = []
@@ -94,6 +99,11 @@ class TestNode:
         self._program.write_bytes(archive.data)
         self._program.chmod(0o644)
         self._argv = [self.python, "-I", "-c", RUN, str(self._program), archive.sha256]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which the program is called."""
+        return {**os.environ, "HOME": str(self.home)}
 
     def argv(self, verb: str) -> list[str]:
         """How the verb is called."""
@@ -107,6 +117,7 @@ class TestNode:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            env=self.environment,
         )
         assert process.stdin is not None
         process.stdin.write(json.dumps({"root": str(self.root), **request}).encode() + b"\n")
@@ -117,7 +128,9 @@ class TestNode:
     def raw(self, verb: str, request: Mapping[str, Any] = {}, payload: bytes = b"") -> bytes:
         """Call a verb; everything it printed."""
         line = json.dumps({"root": str(self.root), **request}).encode() + b"\n"
-        done = subprocess.run(self.argv(verb), input=line + payload, capture_output=True)
+        done = subprocess.run(
+            self.argv(verb), input=line + payload, capture_output=True, env=self.environment
+        )
         last = (done.stderr if verb.startswith("read_") else done.stdout).splitlines()[-1:]
         if done.returncode == 1 and last and b'"error"' in last[0]:
             raise NodeError(json.loads(last[0])["error"])
@@ -266,5 +279,4 @@ def as_nobody() -> list[str]:
     """The words that run a program as user nobody; empty if this process is not root."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         return []
-    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-    return [*user, "env", "HOME=/nonexistent"]
+    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]

@@ -41,7 +41,7 @@ class Interrupt:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._watching:
-            self.stopping.set()
+            self.stopping.set()  # what is watched goes on by itself
         elif not self.stopping.is_set():
             self.stopping.set()
             self._notify(

@@ -12,10 +12,11 @@ from trainctl.cli.options import Format
 from trainctl.cli.session import Session
 from trainctl.errors import TrainctlError
 from trainctl.model.events import Emit
-from trainctl.operations.applying import ApplyOptions, apply, exit_code, follow, unfinished
+from trainctl.operations.applying import ApplyOptions, apply
+from trainctl.operations.following import exit_code, follow, unfinished
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import Plan
-from trainctl.views.apply_result import failure_lines, result_lines, summary_event
+from trainctl.views.apply_result import Followed, failure_lines, result_lines, summary_event
 from trainctl.views.events_json import EventsJson
 from trainctl.views.events_text import EventsText
 from trainctl.views.progress import Progress
@@ -57,19 +58,19 @@ def carry_out(
         if consent.format is Format.JSON:
             emit = EventsJson(session.output)
             try:
-                result, code = _walk(workspace, plan, options, consent, emit, interrupt)
+                result, followed, code = _walk(workspace, plan, options, consent, emit, interrupt)
             except TrainctlError as error:
                 emit.fail(error)
                 return error.exit_code
-            emit(summary_event(result, code))
+            emit(summary_event(result, code, followed))
             return code
         with Progress(session.output) as progress:
-            result, code = _walk(
+            result, followed, code = _walk(
                 workspace, plan, options, consent, EventsText(session.output, progress), interrupt
             )
     for line in failure_lines(result, session.output):
         session.output.note(line)
-    for line in result_lines(result, session.output, destroy=plan.options.destroy):
+    for line in result_lines(result, session.output, followed, destroy=plan.options.destroy):
         session.output.print(line)
     return code
 
@@ -81,11 +82,10 @@ def _walk(
     consent: Consent,
     emit: Emit,
     interrupt: Interrupt,
-) -> tuple[Result, int]:
+) -> tuple[Result, Followed, int]:
     result = apply(workspace, plan, options, emit, interrupt)
-    followed = (
-        follow(workspace, unfinished(workspace, plan, result), emit, interrupt)
-        if consent.wait
-        else []
-    )
-    return result, exit_code(result, followed)
+    if not consent.wait:
+        return result, {}, exit_code(result, ())
+    runs = follow(workspace, unfinished(workspace, plan, result), emit, interrupt)
+    followed = {run.job.address: run.record for run in runs}
+    return result, followed, exit_code(result, runs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 MASK = "(redacted)"
 
@@ -28,10 +28,7 @@ class Redactor:
             *(line for line in value.splitlines() if len(line.strip()) >= 8),
         }
         for one in tuple(spellings):
-            spellings.add(json.dumps(one)[1:-1])
-            spellings.add(json.dumps(one, ensure_ascii=False)[1:-1])
-            spellings.add(quote(one, safe=""))
-            spellings.add(base64.b64encode(one.encode()).decode())
+            spellings |= _spellings(one)
         with self._lock:
             known = {*self._values, *(one for one in spellings if one)}
             self._values = tuple(sorted(known, key=lambda one: (-len(one), one)))
@@ -43,3 +40,17 @@ class Redactor:
             if value in text:
                 text = text.replace(value, MASK)
         return text
+
+
+def _spellings(value: str) -> set[str]:
+    """The value as JSON, Python, URLs and basic authentication write it."""
+    return {
+        json.dumps(value)[1:-1],
+        json.dumps(value, ensure_ascii=False)[1:-1],
+        repr(value)[1:-1],
+        ascii(value)[1:-1],
+        quote(value, safe=""),
+        quote(value),
+        quote_plus(value),
+        base64.b64encode(value.encode()).decode(),
+    }

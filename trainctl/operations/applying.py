@@ -1,30 +1,23 @@
-"""Making a plan so: what is checked first, the walk, and following the runs it started."""
+"""Making a plan so: what is checked and written first, then the walk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainctl.apply.engine import Engine, Permit
 from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.order import effective
 from trainctl.apply.result import Result
-from trainctl.errors import Forbidden, Interrupted, PartlyDone
+from trainctl.errors import Forbidden
 from trainctl.jobs.environment import secret_environment
 from trainctl.model.action import Action
-from trainctl.model.address import Address, Kind
-from trainctl.model.events import Emit, Event, EventType
-from trainctl.model.run import RunStatus
-from trainctl.operations.runs import Run, find_run, refresh
+from trainctl.model.address import Kind
+from trainctl.model.events import Emit
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import Plan
-from trainctl.resources.jobs import runs_of
 from trainctl.resources.registry import handlers
 from trainctl.resources.weights import lock_entry
 from trainctl.weights.lock import LockEntry, LockFile
-
-POLL_SECONDS = 0.5
-"""How often a followed run is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +40,8 @@ def apply(
     if not options.lockfile_readonly:
         _lock(workspace, plan, upgrade=options.upgrade)
     if not workspace.ledger.state().lineage:
-        workspace.ledger.note(
-            "a new state"
-        )  # whatever is made from here on is named by the lineage this gives it
+        # It gives the state its lineage, by which whatever is made from here on is named.
+        workspace.ledger.note("a new state")
     made = handlers(workspace.ports(delete_checkpoints=options.delete_checkpoints))
     engine = Engine(
         workspace.ledger, made, emit, interrupt, workspace.agents.close, options.parallelism
@@ -59,80 +51,6 @@ def apply(
             {one.address: one.after for one in plan.drift if one.after is not None}
         )
     return engine.run(plan, options.permit)
-
-
-def follow(
-    workspace: Workspace, addresses: Iterable[Address], emit: Emit, interrupt: Interrupt
-) -> list[Run]:
-    """Watch the newest runs of these jobs until each has ended or the user has had enough; holds nothing meanwhile."""
-    runs = {address: find_run(workspace.ledger.state(), address) for address in addresses}
-    for run in runs.values():
-        if not run.record.status.live:
-            emit(run_event(run))
-    while any(run.record.status.live for run in runs.values()):
-        if interrupt.stopping.wait(POLL_SECONDS):
-            break
-        for address, run in runs.items():
-            runs[address] = refresh(workspace, run)
-            said = run_event(runs[address])
-            if runs[address].record.status is not run.record.status:
-                emit(said)
-            elif run.record.status.live:
-                emit(Event(EventType.STEP_PROGRESS, said.message, address, {"phase": said.message}))
-    for address, run in runs.items():
-        if run.record.status.live:
-            emit(
-                Event(
-                    EventType.DIAGNOSTIC,
-                    f"run {run.record.number} goes on without being followed",
-                    address,
-                )
-            )
-    return list(runs.values())
-
-
-def unfinished(workspace: Workspace, plan: Plan, result: Result) -> list[Address]:
-    """The jobs of a plan to wait for: those that got a new run, and those whose run was live already."""
-    state = workspace.ledger.state()
-    new = {
-        change.address for change in result.done if change.action in (Action.CREATE, Action.REPLACE)
-    }
-    found = []
-    for change in plan.changes:
-        runs = (
-            runs_of(state.resources.get(change.address)) if change.address.kind is Kind.JOB else ()
-        )
-        if runs and (change.address in new or runs[-1].status.live):
-            found.append(change.address)
-    return found
-
-
-def run_event(run: Run) -> Event:
-    """What there is to say of a run."""
-    record = run.record
-    words = record.status.value.removeprefix("TRAINING_JOB_").lower().replace("_", " ")
-    detail = f": {record.error}" if record.error else ""
-    data = {
-        "run": record.id,
-        "status": record.status.value,
-        "exit_code": next((r.exit_code for r in record.ranks), None),
-    }
-    return Event(
-        EventType.RUN_STATUS,
-        f"run {record.number} ({record.id}) {words}{detail}",
-        run.job.address,
-        data,
-    )
-
-
-def exit_code(result: Result, followed: Iterable[Run]) -> int:
-    """Of an apply that followed its runs: 12 as well if one did not complete, 130 if it was not followed to its end."""
-    statuses = {run.record.status for run in followed}
-    if result.exit_code == 0 and any(status.live for status in statuses):
-        return Interrupted.exit_code
-    if result.exit_code == 0 and statuses - {RunStatus.COMPLETED}:
-        return PartlyDone.exit_code
-    return result.exit_code
 
 
 def _need_secrets(workspace: Workspace, plan: Plan) -> None:

@@ -18,6 +18,7 @@ from trainctl.plan.values import NodeFacts, TierFacts, WeightsFacts
 from trainctl.resources.agents import nodes_of
 from trainctl.resources.clusters import section
 from trainctl.resources.jobs import runs_of
+from trainctl.spi import discovery
 from trainctl.spi.provider import Node
 from trainctl.weights.mirror.known import Known
 from trainctl.weights.mirror.known import known as known_of
@@ -59,8 +60,9 @@ def look_at_nodes(
         if facts.resolved
     }
     questions: list[tuple[Address, _Question]] = []
+    installed = frozenset(discovery.names(discovery.PROVIDERS))
     for address, resource in workspace.desired.resources.items():
-        if address.kind is Kind.CLUSTER:
+        if address.kind is Kind.CLUSTER and resource.provider in installed:
             nodes = _nodes(workspace, state, resource)
             seen.names[address] = tuple(node.name for node in nodes)
             jobs = _jobs_on(workspace, address)

@@ -13,6 +13,7 @@ from trainctl.ledger.state import Recorded, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error
+from trainctl.operations.leaks import leaks
 from trainctl.operations.look_nodes import look_at_nodes
 from trainctl.operations.look_weights import LookOptions, WeightsSeen, look_at_weights
 from trainctl.operations.support import unsupported
@@ -29,9 +30,10 @@ def plan_of(workspace: Workspace, options: Options, look: LookOptions) -> Plan:
     state = workspace.ledger.state()
     desired = workspace.desired
     diagnostics = list(desired.warnings)
+    weights = WeightsSeen() if options.destroy else look_at_weights(workspace, state, look)
     if not options.destroy:
         diagnostics += unsupported(desired)
-    weights = WeightsSeen() if options.destroy else look_at_weights(workspace, state, look)
+        diagnostics += leaks(workspace, weights.facts)
     code, code_problems = ({}, []) if options.destroy else _scan_code(workspace)
     nodes = look_at_nodes(
         workspace,

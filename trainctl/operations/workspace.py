@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import socket
 import threading
@@ -78,7 +79,12 @@ class Workspace:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The state: where the command line says, else where the manifest says, else beside the manifest."""
+        """The state: where the command line says, else where the manifest says, else beside the manifest.
+
+        Every secret that can be read is known before anything can be appended or shown.
+        """
+        with contextlib.suppress(TrainctlError):  # a manifest that is wrong or absent names none
+            self.secrets.register_known()
         url = self._state_url or default_state(self.setting.directory)
         return Ledger(discovery.open_state(url), self.setting.redactor.redact)
 

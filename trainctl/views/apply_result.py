@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from trainctl.apply.result import Result
 from trainctl.model.action import Action
+from trainctl.model.address import Address
 from trainctl.model.events import Event, EventType
+from trainctl.model.run import RunRecord, RunStatus
 from trainctl.views.output import Output
+
+Followed = Mapping[Address, RunRecord]
+"""Runs that apply waited for, as they were when it stopped waiting."""
+
+_NONE: Followed = {}
 
 
 def counts(result: Result) -> dict[str, int]:
@@ -30,9 +39,12 @@ def failure_lines(result: Result, output: Output) -> list[str]:
     return lines
 
 
-def result_lines(result: Result, output: Output, *, destroy: bool = False) -> list[str]:
-    """What was left alone and why, what was not begun, then the counts: for standard output."""
-    lines = []
+def result_lines(
+    result: Result, output: Output, followed: Followed = _NONE, *, destroy: bool = False
+) -> list[str]:
+    """What was left alone and why, what was not begun, how runs ended, then the counts: for standard output."""
+    fell = {address: run for address, run in followed.items() if _fell_short(run)}
+    lines = [_run_line(address, run) for address, run in fell.items()]
     for change in result.left_alone:
         run = change.stops
         what = f"run {run.number} ({run.id}) is live" if run else "it is live"
@@ -48,18 +60,20 @@ def result_lines(result: Result, output: Output, *, destroy: bool = False) -> li
         (len(result.failed), "failed"),
         (len(result.skipped), "skipped"),
         (len(result.left_alone), "left alone"),
+        (len(fell), "not completed"),
     ]
     said += "".join(f", {count} {word}" for count, word in problems if count)
     what = "Destroy" if destroy else "Apply"
-    headline = f"{what} {'complete' if result.complete else 'incomplete'}."
+    whole = result.complete and not fell
+    headline = f"{what} {'complete' if whole else 'incomplete'}."
     return [
         *lines,
         "",
-        output.style(f"{headline} {said}.", "green" if result.complete else "yellow"),
+        output.style(f"{headline} {said}.", "green" if whole else "yellow"),
     ]
 
 
-def summary_event(result: Result, exit_code: int) -> Event:
+def summary_event(result: Result, exit_code: int, followed: Followed = _NONE) -> Event:
     """The last line of ``apply --format json``."""
     data = {
         **counts(result),
@@ -72,6 +86,20 @@ def summary_event(result: Result, exit_code: int) -> Event:
             {"address": str(c.address), "reason": "live_run"} for c in result.left_alone
         ],
         "not_started": [str(address) for address in result.not_started],
+        "runs": [
+            {"address": str(address), "run": run.id, "status": run.status.value, "error": run.error}
+            for address, run in followed.items()
+        ],
         "exit_code": exit_code,
     }
-    return Event(EventType.SUMMARY, "complete" if result.complete else "incomplete", None, data)
+    whole = result.complete and not any(_fell_short(run) for run in followed.values())
+    return Event(EventType.SUMMARY, "complete" if whole else "incomplete", None, data)
+
+
+def _fell_short(run: RunRecord) -> bool:
+    return not run.status.live and run.status is not RunStatus.COMPLETED
+
+
+def _run_line(address: Address, run: RunRecord) -> str:
+    shown = f"'{address}'" if address.key is not None else str(address)
+    return f"{address}: run {run.number} ({run.id}) did not complete. What it said: trainctl logs {shown}"

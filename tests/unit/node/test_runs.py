@@ -90,6 +90,7 @@ def test_a_run_outlives_its_caller(node: TestNode) -> None:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
+        env=node.environment,
     )
     assert caller.stdin is not None
     assert caller.stdout is not None
