@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import posixpath
 import stat
 import subprocess
 import tarfile
@@ -45,6 +46,8 @@ _NEVER = GitIgnoreSpec.from_lines(
 )
 _IGNORE_FILES = (".trainctlignore", ".truss_ignore")
 _PLAN_MARK = b'"trainctl_plan"'
+_OF_A_HOOK = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"})
+"""What git tells its hooks: of a repository that need not be the one of the code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class Code:
     @property
     def tree(self) -> CodeTree:
         """What the plan says of it."""
-        entries = sorted([unicodedata.normalize("NFC", f.path), f.kind, f.blob] for f in self.files)
+        entries = sorted([_nfc(f.path), f.kind, f.blob] for f in self.files)
         return CodeTree(
             digest(entries), len(self.files), sum(f.size for f in self.files), self.left_out
         )
@@ -76,6 +79,17 @@ class Code:
 
 def scan(directory: Path, code: str, secret_files: Sequence[Path] = ()) -> Code:
     """The code of a job whose manifest lies in ``directory``. TrainctlError names the file that can't be code."""
+    try:
+        return _scan(directory, code, secret_files)
+    except OSError as error:
+        what = f"{error.filename} in the code" if error.filename else "the code"
+        raise TrainctlError(
+            f"{what} can't be read: {error.strerror}",
+            "Make it readable, or leave it out through .trainctlignore.",
+        ) from error
+
+
+def _scan(directory: Path, code: str, secret_files: Sequence[Path]) -> Code:
     root = (directory / code).resolve()
     if not root.is_dir():
         raise TrainctlError(
@@ -83,26 +97,26 @@ def scan(directory: Path, code: str, secret_files: Sequence[Path] = ()) -> Code:
         )
     _stay_inside(root, directory.resolve(), code)
     listed = _git_files(root)
-    paths, left_out = (listed, set[str]()) if listed is not None else _walk(root)
+    paths, left_out = _walk(root) if listed is None else listed
     ignored, asked = _ignore_rules(root)
     kept = []
     for path in paths:
         if (
             _NEVER.match_file(path)
             or ignored.match_file(path)
-            or (root / path).resolve() in secret_files
+            or Path(os.path.realpath(root / path)) in secret_files
         ):
             continue
         if _ASK_BY_NAME.match_file(path) and not asked.match_file(path):
             left_out.add(path)
         elif not _is_saved_plan(root / path):
             kept.append(path)
-    files = _describe(root, sorted(kept), use_git=listed is not None)
+    files = _describe(root, sorted(kept, key=_nfc), use_git=listed is not None)
     return Code(root, tuple(files), tuple(sorted(left_out)))
 
 
 def archive(code: Code) -> Iterator[bytes]:
-    """The code as a tar, the same bytes for the same digest on every machine, in pieces of 1 MiB."""
+    """The code as a tar in pieces of 1 MiB: the same bytes for the same files, whoever packs them, where and when."""
     with tempfile.TemporaryFile() as spool:
         with tarfile.open(fileobj=spool, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for file in code.files:
@@ -113,7 +127,7 @@ def archive(code: Code) -> Iterator[bytes]:
 
 
 def _add(tar: tarfile.TarFile, root: Path, file: CodeFile) -> None:
-    info = tarfile.TarInfo(unicodedata.normalize("NFC", file.path))
+    info = tarfile.TarInfo(_nfc(file.path))
     info.mode = 0o755 if file.kind == "x" else 0o644
     if file.kind == "l":
         info.type = tarfile.SYMTYPE
@@ -137,21 +151,35 @@ def _stay_inside(root: Path, directory: Path, code: str) -> None:
 
 
 def _git(directory: Path, *args: str, stdin: bytes = b"") -> bytes | None:
+    """What git says; None without git or outside a work tree. TrainctlError where git refuses to tell."""
+    environ = {name: value for name, value in os.environ.items() if name not in _OF_A_HOOK}
     try:
         done = subprocess.run(
-            ["git", "-C", str(directory), *args], input=stdin, capture_output=True, check=False
+            ["git", "-C", str(directory), *args],
+            input=stdin,
+            capture_output=True,
+            check=False,
+            env={**environ, "LC_ALL": "C"},
         )
     except FileNotFoundError:
         return None
-    return done.stdout if done.returncode == 0 else None
+    if done.returncode == 0:
+        return done.stdout
+    said = done.stderr.decode(errors="replace").strip()
+    if "not a git repository" in said or "must be run in a work tree" in said:
+        return None
+    raise TrainctlError(f"git can't say what the code in {directory} is", said)
 
 
-def _git_files(root: Path) -> list[str] | None:
+def _git_files(root: Path) -> tuple[list[str], set[str]] | None:
+    """What git lists, less what was deleted; and the directories that it names without looking inside: submodules."""
     out = _git(root, "ls-files", "-co", "--exclude-standard", "-z")
     if out is None:
         return None
     names = {os.fsdecode(name) for name in out.split(b"\0") if name}
-    return [name for name in names if (root / name).is_symlink() or (root / name).is_file()]
+    paths = [name for name in names if (root / name).is_symlink() or (root / name).is_file()]
+    inner = {f"{name.rstrip('/')}/" for name in names.difference(paths) if (root / name).is_dir()}
+    return paths, inner
 
 
 def _walk(root: Path) -> tuple[list[str], set[str]]:
@@ -169,7 +197,8 @@ def _walk(root: Path) -> tuple[list[str], set[str]]:
                 names.append(name)
         for name in names:
             path = str(base / name)
-            (left_out.add if skip.match_file(path) else paths.append)(path)
+            plain = (root / path).is_symlink() or (root / path).is_file()
+            (paths.append if plain and not skip.match_file(path) else left_out.add)(path)
     return paths, left_out
 
 
@@ -177,9 +206,15 @@ def _ignore_rules(root: Path) -> tuple[GitIgnoreSpec, GitIgnoreSpec]:
     """What the ignore file leaves out, and what it asks for by a negated pattern."""
     for name in _IGNORE_FILES:
         if (root / name).is_file():
-            lines = (root / name).read_text(encoding="utf-8").splitlines()
-            asked = [line[1:] for line in lines if line.startswith("!")]
-            return GitIgnoreSpec.from_lines([*lines, name]), GitIgnoreSpec.from_lines(asked)
+            try:
+                lines = (root / name).read_text(encoding="utf-8").splitlines()
+                asked = [line[1:] for line in lines if line.startswith("!")]
+                return GitIgnoreSpec.from_lines([*lines, name]), GitIgnoreSpec.from_lines(asked)
+            except ValueError as error:  # no UTF-8, or no pattern
+                raise TrainctlError(
+                    f"{name} in the code can't be understood: {error}",
+                    "It has the syntax of .gitignore.",
+                ) from None
     return GitIgnoreSpec.from_lines([]), GitIgnoreSpec.from_lines([])
 
 
@@ -205,28 +240,43 @@ def _describe(root: Path, paths: list[str], *, use_git: bool) -> Iterator[CodeFi
                 path, "x" if status.st_mode & stat.S_IXUSR else "-", status.st_size, blobs[path]
             )
         else:
-            target = (root / path).resolve()
-            if not target.is_relative_to(root):
+            target = os.readlink(root / path)  # noqa: PTH115 (the text, not a path of ours)
+            if _leaves(root, path, target):
                 raise TrainctlError(
                     f"{path} in the code is a link that leaves it",
                     "Replace it by the file, or leave it out through .trainctlignore.",
                 )
-            text = os.fsencode(os.readlink(root / path))  # noqa: PTH115 (the text, not a path of ours)
+            text = os.fsencode(target)
             yield CodeFile(path, "l", len(text), _blob(text))
 
 
+def _leaves(root: Path, path: str, target: str) -> bool:
+    """Whether a link would lead out of the tree: here, or on a node, where the tree lies elsewhere."""
+    lexical = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+    outside = lexical == ".." or lexical.startswith(("../", "/"))
+    return outside or not Path(os.path.realpath(root / path)).is_relative_to(root)
+
+
 def _blob_ids(root: Path, paths: list[str], *, use_git: bool) -> list[str]:
-    if use_git and paths:
-        out = _git(
-            root,
-            "hash-object",
-            "--stdin-paths",
-            stdin=b"".join(os.fsencode(p) + b"\n" for p in paths),
-        )
-        ids = (out or b"").decode("ascii").split()
-        if len(ids) == len(paths):
-            return ids
-    return [_blob((root / path).read_bytes()) for path in paths]
+    places = _git(root, "rev-parse", "--show-toplevel", "--show-prefix") if use_git else None
+    if places is None or not paths or any("\n" in path for path in paths):
+        return [_blob((root / path).read_bytes()) for path in paths]
+    # hash-object takes the paths it reads as relative to the top of the work tree, wherever it is called.
+    top, prefix = places.split(b"\n")[:2]
+    names = b"".join(_quoted(prefix + os.fsencode(path)) + b"\n" for path in paths)
+    out = _git(Path(os.fsdecode(top)), "hash-object", "--stdin-paths", stdin=names)
+    return (out or b"").decode("ascii").split()
+
+
+def _quoted(path: bytes) -> bytes:
+    """A path as git reads it from a list: what begins with a quote must be quoted."""
+    if not path.startswith(b'"'):
+        return path
+    return b'"' + path.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
+
+
+def _nfc(path: str) -> str:
+    return unicodedata.normalize("NFC", path)
 
 
 def _blob(data: bytes) -> str:

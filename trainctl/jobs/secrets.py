@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import Forbidden, TrainctlError
+from trainctl.manifest.tokens import sounds_secret
 from trainctl.model.redaction import Redactor
 from trainctl.spi.sources import Credential
 
@@ -39,6 +41,11 @@ class Secrets:
                 f"Add it under `secrets:`, as `{name}: {{from: env}}`.",
             )
         value = self._from_env(spec) if spec.origin == "env" else self._from_file(spec)
+        if "\0" in value:
+            raise TrainctlError(
+                f"secret {name!r} holds a NUL character",
+                "No variable can hold it; keep such a value in base64.",
+            )
         if not spec.redact:
             return value
         if len(value) < SHORTEST:
@@ -46,6 +53,8 @@ class Secrets:
                 f"secret {name!r} has fewer than {SHORTEST} characters",
                 "It could not be masked in output. Use a longer value, or declare `redact: false`.",
             )
+        for part in _members(value):
+            self._redactor.register(part)
         return self._redactor.register(value)
 
     def files(self) -> tuple[Path, ...]:
@@ -66,13 +75,14 @@ class Secrets:
         if not auth:
             return None
         name = auth["auth_secret_name"]
-        return Credential(self.value(name).strip(), f"secret {name}")
+        return _checked(Credential(self.value(name).strip(), f"secret {name}"))
 
     def registered(self, credential: Credential | None) -> Credential | None:
         """A credential that was found elsewhere, masked from now on."""
-        if credential is not None:
-            self._redactor.register(credential.value)
-        return credential
+        if credential is None:
+            return None
+        self._redactor.register(credential.value)
+        return _checked(credential)
 
     def _from_env(self, spec: SecretSpec) -> str:
         value = self._environ.get(spec.source)
@@ -94,10 +104,37 @@ class Secrets:
             return path.read_text(encoding="utf-8").rstrip("\r\n")
         except OSError as error:
             raise TrainctlError(
-                f"secret {spec.name!r}: {spec.source} can't be read: {error.strerror}"
+                f"secret {spec.name!r}: {spec.source} can't be read: {error.strerror}",
+                "Write the value there, or take it from elsewhere.",
             ) from None
         except UnicodeDecodeError:
             raise TrainctlError(f"secret {spec.name!r}: {spec.source} is not UTF-8 text") from None
 
     def _path(self, spec: SecretSpec) -> Path:
         return (self._directory / spec.source).resolve()
+
+
+def _checked(credential: Credential) -> Credential:
+    """TrainctlError for what no header can hold: the library that would refuse it repeats it in its message."""
+    value = credential.value
+    if not (value.isascii() and value.isprintable()) or " " in value:
+        raise TrainctlError(
+            f"{credential.origin} is no token: it holds a space, a line break or a character outside ASCII",
+            "It must hold the token and nothing else.",
+        )
+    return credential
+
+
+def _members(value: str) -> Iterator[str]:
+    """Of a secret that is a JSON object, what lies under names such as ``secret_access_key``: it may leak by itself."""
+    try:
+        document = json.loads(value) if value.lstrip().startswith("{") else {}
+    except ValueError:
+        return
+    pending = [document]
+    while pending:
+        for name, member in pending.pop().items():
+            if isinstance(member, dict):
+                pending.append(member)
+            elif isinstance(member, str) and len(member) >= SHORTEST and sounds_secret(name):
+                yield member

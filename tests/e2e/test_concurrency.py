@@ -1,0 +1,207 @@
+"""Several commands at the same time, and commands that are interrupted."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.declared import WEIGHTS, declare, job
+from tests.support.hub import Fault, Hub, serve
+from tests.support.project import Project, processes
+
+APPLY = ("apply", "--auto-approve")
+WAIT = (*APPLY, "--wait")
+CONTENT = {"model.safetensors": bytes(range(256)) * 40, "config.json": b"{}"}
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    """A hub with one small repository; ``closing.set()`` lets go of what it holds back."""
+    with serve() as running:
+        running.add("acme/model", CONTENT)
+        yield running
+
+
+@pytest.fixture
+def slow(fresh: Project, hub: Hub) -> Project:
+    """A project with one job on weights whose first download hangs until the hub lets go, and one without weights."""
+    fresh.variables["HF_ENDPOINT"] = hub.url
+    hub.faults.append(Fault("wait", "model.safetensors", at=60))
+    declare(
+        fresh,
+        {"a": job("cat models/m/config.json", weights=["m"]), "b": job("true")},
+        weights={"m": {"source": "hf://acme/model", "mount_location": "models/m"}},
+    )
+    return fresh
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """Wait for something that happens by itself, a minute at most."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.02)
+
+
+def hanging(made: Project, hub: Hub, *arguments: str) -> subprocess.Popen[str]:
+    """An apply that has begun to mirror the weights and can't go on; everything else that it does is done."""
+    process = made.start(*arguments)
+    until(lambda: hub.asked("model.safetensors") or process.poll() is not None)
+    assert process.poll() is None, process.communicate()
+    return process
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of a process that ends by itself."""
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def settled(made: Project) -> None:
+    """One apply later everything is as declared, each job has one run that completed, and nothing is left open."""
+    made.run(*WAIT)
+    state = made.json("show")
+    runs = {one["address"]: one["outputs"]["runs"] for one in state["resources"] if one["address"].startswith("job.")}
+
+    assert {name: [run["status"] for run in found] for name, found in runs.items()} == {
+        "job.a": ["TRAINING_JOB_COMPLETED"],
+        "job.b": ["TRAINING_JOB_COMPLETED"],
+    }
+    assert (state["open_intents"], state["unfinished"]) == ([], [])
+    assert list((made.mirror / "partial").iterdir()) == []
+    made.run("plan", "--detailed-exitcode")
+
+
+def test_the_same_address_is_one_commands_at_a_time(slow: Project, hub: Hub) -> None:
+    """The other is refused, exit 10, with who, since when and until when; or waits with --lease-timeout; plans never fail."""
+    first = hanging(slow, hub, *APPLY)
+    refused = slow.run(*APPLY, "--target", "weights.m", code=10)
+    plans = [slow.start("plan", "--format", "json") for _ in range(8)]
+    codes = [end(plan)[0] for plan in plans]
+    waiting = slow.start(*WAIT, "--lease-timeout", "1m")
+    hub.closing.set()
+    done, waited = end(first), end(waiting)
+
+    assert re.search(
+        r"weights\.m is being changed \(create\) by \S+@\S+ since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, until \d{4}-", refused.stderr
+    )
+    assert "--lease-timeout" in refused.stderr
+    assert codes == [0] * 8
+    assert done[0] == 0
+    assert waited[0] == 0, waited
+    settled(slow)
+
+
+def test_different_addresses_are_changed_at_the_same_time(slow: Project, hub: Hub) -> None:
+    """What doesn't touch the busy address goes through meanwhile."""
+    first = hanging(slow, hub, *APPLY, "--target", "weights.m")
+    slow.run(*WAIT, "--target", "job.b")
+    status = slow.json("status", "b")["status"]
+    hub.closing.set()
+
+    assert status == "TRAINING_JOB_COMPLETED"
+    assert end(first)[0] == 0
+    settled(slow)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_interrupt_finishes_what_is_in_flight(slow: Project, hub: Hub, number: int) -> None:
+    """The step under way is finished and recorded, nothing more is begun, exit 130; the next apply does the rest."""
+    process = hanging(slow, hub, *APPLY, "--parallelism", "1")
+    process.send_signal(number)
+    assert process.stderr is not None
+    told = next(line for line in process.stderr if "Finishing" in line)
+    hub.closing.set()
+    code, out, _ = end(process)
+    addresses = slow.json("state", "list")["addresses"]
+
+    assert "Ctrl-C" in told
+    assert code == 130
+    assert "weights.m" in addresses
+    assert "job.a" not in addresses
+    assert "Not started: " in out
+    assert "Apply incomplete." in out
+    settled(slow)
+
+
+def test_the_second_interrupt_stops_at_once(slow: Project, hub: Hub) -> None:
+    """Though the download hangs for ever; nothing is lost: the next apply carries on."""
+    process = hanging(slow, hub, *APPLY)
+    for word in ("Finishing", "Stopping"):
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        assert any(word in line for line in process.stderr)
+    code, _, _ = end(process)
+
+    assert code == 130
+    assert "weights.m" not in slow.json("state", "list")["addresses"]
+    hub.closing.set()
+    settled(slow)
+
+
+def test_leaving_a_run_that_was_waited_for(fresh: Project) -> None:
+    """Ctrl-C in apply --wait only detaches: exit 130, the run goes on and the command says how to follow it."""
+    declare(fresh, {"a": job("echo begun; sleep 2; echo done")})
+    process = fresh.start(*WAIT)
+    assert process.stdout is not None
+    assert any(line.startswith("job.a: created") for line in process.stdout)
+    process.send_signal(signal.SIGINT)
+    code, out, _ = end(process)
+
+    assert code == 130
+    assert "trainctl logs job.a --follow" in out
+    assert fresh.run("logs", "a", "--follow").stdout == "begun\ndone\n"
+    assert fresh.json("status", "a")["status"] == "TRAINING_JOB_COMPLETED"
+
+
+def test_a_lease_can_be_ended_by_hand(slow: Project, hub: Hub) -> None:
+    """force-unlock with the id from the refusal; then others may change it, and the old holder changes nothing any more."""
+    first = hanging(slow, hub, *APPLY)
+    refused = slow.run(*APPLY, "--target", "weights.m", code=10)
+    found = re.search(r"force-unlock (\S+)", refused.stderr)
+    assert found is not None
+    said = slow.run("force-unlock", found[1]).stdout
+    slow.run("force-unlock", found[1], code=64)
+    slow.run(*APPLY, "--target", "weights.m")
+    serial = slow.json("show")["serial"]
+    hub.closing.set()
+    code, _, err = end(first)
+
+    assert "weights.m: released; " in said
+    assert code == 12
+    assert "weights.m" in err
+    assert slow.json("show")["serial"] == serial
+    settled(slow)
+
+
+def test_two_projects_share_mirror_and_node(fresh: Project) -> None:
+    """Applied at once, each content is kept once; destroying one takes nothing from the other; both leave nothing."""
+    other = Project(fresh.directory.parent / "other", fresh.variables)
+    other.directory.mkdir()
+    caching = {"cache_config": {"enabled": True}}
+    for made in (fresh, other):
+        declare(made, {"a": job("ls models/tiny", weights=["tiny"], runtime=caching)}, weights=WEIGHTS)
+    text = (other.directory / "trainctl.yaml").read_text()
+    other.write({"trainctl.yaml": text.replace('"demo"', '"second"')})
+    ends = [end(process) for process in [made.start(*WAIT) for made in (fresh, other)]]
+
+    assert [code for code, _, _ in ends] == [0, 0], ends
+    blobs = [path for path in fresh.mirror.rglob("*") if path.is_file() and path.stat().st_size == 25_600]
+    assert len({path.stat().st_ino for path in blobs}) == 1
+    assert fresh.nodes == other.nodes
+    assert len(list(fresh.nodes.glob("*/cache/trees/*"))) == 1
+
+    fresh.run("destroy", "--auto-approve")
+    other.run("plan", "--detailed-exitcode")
+    other.run("run", "a", "--auto-approve", "--follow")
+    assert other.json("plan", "--replace", "job.a")["deliveries"][0]["bytes_by_tier"]["node"] == 25_602
+    other.run("destroy", "--auto-approve")
+    assert list(fresh.nodes.iterdir()) == []
+    assert list((fresh.mirror / "references").rglob("*.json")) == []
+    assert processes(str(fresh.directory.parent)) == []
