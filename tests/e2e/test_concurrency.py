@@ -152,10 +152,10 @@ def test_leaving_a_run_that_was_waited_for(fresh: Project) -> None:
     assert process.stdout is not None
     assert any(line.startswith("job.a: created") for line in process.stdout)
     process.send_signal(signal.SIGINT)
-    code, out, _ = end(process)
+    code, _, err = end(process)
 
     assert code == 130
-    assert "trainctl logs job.a --follow" in out
+    assert "job.a: run 1 goes on" in err
     assert fresh.run("logs", "a", "--follow").stdout == "begun\ndone\n"
     assert fresh.json("status", "a")["status"] == "TRAINING_JOB_COMPLETED"
 

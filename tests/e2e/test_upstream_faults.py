@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
@@ -19,28 +14,22 @@ import pytest
 from tests.support.hub import Fault, Hub, http_date, serve
 from tests.support.mirrors import assert_sound
 from tests.support.project import Project, project
+from tests.support.wanting import (
+    HASTY,
+    JOB,
+    SMALL,
+    apply,
+    assert_nothing_half_done,
+    assert_recovers,
+    connect,
+    waited,
+    wants,
+)
 from tests.support.weights_data import noise
 
-ROOT = Path(__file__).resolve().parents[2]
-HASTY = ("-m", "tests.support.hasty")
 CHUNK = 16 * 2**20
 BIG = noise(2 * CHUNK + 54321)
-SMALL = {"model.safetensors": noise(300_000), "config.json": b'{"hidden_size": 8}'}
 ALWAYS = 999
-
-WEIGHTS = """\
-project: {name: demo}
-weights:
-  model:
-    source: "SOURCE"
-    mount_location: /app/models/tiny
-"""
-JOB = """\
-jobs:
-  sft:
-    weights: [model]
-    runtime: {start_commands: ["cat /app/models/tiny/config.json"]}
-"""
 
 
 @pytest.fixture
@@ -57,46 +46,6 @@ def work(fresh: Project, hub: Hub) -> Project:
     connect(fresh, hub)
     wants(fresh, "hf://acme/model")
     return fresh
-
-
-def connect(work: Project, hub: Hub) -> None:
-    waits = str(waits_of(work))
-    work.variables |= {"HF_ENDPOINT": hub.url, "PYTHONPATH": str(ROOT), "WAITS": waits}
-
-
-def wants(work: Project, source: str, rest: str = "") -> None:
-    work.write({"trainctl.yaml": WEIGHTS.replace("SOURCE", source) + rest})
-
-
-def waits_of(work: Project) -> Path:
-    return work.directory.parent / "waits"
-
-
-def waited(work: Project) -> list[float]:
-    return [float(line) for line in waits_of(work).read_text().split()]
-
-
-def apply(work: Project, code: int, *more: str) -> CompletedProcess[str]:
-    return work.run("apply", "--auto-approve", *more, code=code, program=HASTY)
-
-
-def assert_nothing_half_done(work: Project) -> None:
-    """Every blob is what its name says, no listing names the source, no node has a tree or a run of it."""
-    if work.mirror.exists():
-        assert_sound(work.mirror)
-    assert list(work.mirror.glob("listings/*")) == []
-    assert list(work.nodes.glob("*/cache/trees/*")) == []
-    assert list(work.nodes.glob("*/cache/seals/*")) == []
-    assert list(work.nodes.glob("*/runs/*/started")) == []
-
-
-def assert_recovers(work: Project, files: dict[str, bytes] = SMALL) -> None:
-    """With the fault gone one apply does the rest, and the mirror holds exactly the files."""
-    apply(work, 0)
-    (listing,) = work.mirror.glob("listings/*.json")
-    found = {one["path"]: one["sha256"] for one in json.loads(listing.read_bytes())["files"]}
-    assert found == {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    assert_sound(work.mirror)
 
 
 @dataclass(frozen=True)
@@ -419,87 +368,3 @@ def test_mounts_outside_reason_are_refused(work: Project, hub: Hub) -> None:
         assert f"trainctl.yaml:{number + 2}:{problem['column']}: error:" in done.stderr
         assert says in done.stderr
     assert hub.seen == []
-
-
-@contextmanager
-def small_disk(place: Path, size: str, *options: str) -> Iterator[Path]:
-    """A file system of its own at the place; the test is skipped where this user may not mount one."""
-    place.mkdir(parents=True, exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", ",".join([f"size={size}", *options]), "none", str(place)]
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("only root can mount a small disk")
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no small disk can be mounted here: {done.stderr.strip()}")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-def remount(place: Path, *options: str) -> None:
-    subprocess.run(["mount", "-o", ",".join(["remount", *options]), str(place)], check=True)
-
-
-def test_a_mirror_without_room_says_so_before_anything_moves(work: Project, hub: Hub) -> None:
-    """The error has the place, what is needed and what is free; no body was asked for; with room it goes on."""
-    with small_disk(work.mirror, "20m") as place:
-        done = apply(work, 12)
-        assert (
-            f"error: weights.model: the mirror {place} needs 67.4 MB and its disk has"
-            in done.stderr
-        )
-        assert "Free some space, or name another place in mirror: {url: …}." in done.stderr
-        assert not hub.asked("/model.safetensors")
-        assert_nothing_half_done(work)
-        remount(place, "size=200m")
-        assert_recovers(work)
-
-
-def test_a_read_only_mirror_is_named(work: Project) -> None:
-    """A file system that can't be written is named with what to do; writable again, it is used."""
-    with small_disk(work.mirror, "200m", "ro") as place:
-        done = apply(work, 12)
-        assert (
-            f"error: weights.model: the mirror {place} lies on a read-only file system"
-            in done.stderr
-        )
-        assert "Mount it writable, or name another place in mirror: {url: …}." in done.stderr
-        remount(place, "rw")
-        assert_recovers(work)
-
-
-def test_a_node_without_room_is_found_while_planning(work: Project, hub: Hub) -> None:
-    """The plan says how much is free on which node and how much is needed, and can't be applied."""
-    hub.add("acme/model", {**SMALL, "model.safetensors": noise(6_000_000)})
-    wants(work, "hf://acme/model", JOB)
-    with small_disk(work.nodes, "20m"):
-        done = apply(work, 1)
-
-    assert (
-        "error: job.sft: local/local-0 has 4.2 MB free and needs 6.0 MB of weights" in done.stderr
-    )
-    assert "Free space there, put the node cache on a larger disk" in done.stderr
-    assert not work.mirror.exists()
-
-
-def test_a_node_whose_disk_fills_up_meanwhile(work: Project, hub: Hub) -> None:
-    """Delivery fails with the node, its directory and what to do; no tree is left; with room the same plan goes on."""
-    hub.add("acme/model", {**SMALL, "model.safetensors": noise(6_000_000)})
-    wants(work, "hf://acme/model", JOB)
-    with small_disk(work.nodes, "28m") as place:
-        work.run("plan", "--out", "plan.bin")
-        (place / "filler").write_bytes(bytes(8_000_000))
-        done = work.run("apply", "plan.bin", code=12)
-        status = work.json("status", "job.sft")
-        assert "error: job.sft: " in done.stderr
-        assert str(place) in done.stderr
-        assert "Weights need 6.0 MB there and may take" in done.stderr
-        assert "Free some space, then apply again." in done.stderr
-        assert status["status"] == "TRAINING_JOB_DEPLOY_FAILED"
-        assert list(work.nodes.glob("*/cache/trees/*")) == []
-        assert list(work.nodes.glob("*/runs/*/started")) == []
-        (place / "filler").unlink()
-        work.run("apply", "--auto-approve", "--wait")
-        assert work.run("logs", "sft").stdout == '{"hidden_size": 8}\n'
-        assert work.actions() == {}

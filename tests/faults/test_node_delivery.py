@@ -84,7 +84,7 @@ def test_two_deliveries_at_once_copy_once(node: TestNode) -> None:
     results = []
     for process in processes:
         out, err = process.communicate()
-        assert process.returncode == 0, err
+        assert process.returncode == 0, (out, err)
         results.append(json.loads(out.splitlines()[-1])["result"])
 
     total = node.mirror.listing.size
@@ -102,7 +102,7 @@ def test_two_listings_that_share_a_large_file_copy_it_once(node: TestNode) -> No
     results = []
     for process in processes:
         out, err = process.communicate()
-        assert process.returncode == 0, err
+        assert process.returncode == 0, (out, err)
         results.append(json.loads(out.splitlines()[-1])["result"])
 
     assert sum(result["bytes_origin"] >= large for result in results) == 1

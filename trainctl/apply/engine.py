@@ -13,19 +13,20 @@ from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.order import effective, waits_for
 from trainctl.apply.result import Result
 from trainctl.apply.step import Handler, Step, StepFailed
+from trainctl.apply.turn import done_by_twin, is_so, wait_for_turn
 from trainctl.apply.walk import Walk
-from trainctl.errors import Interrupted, NodeUnreachable, TrainctlError
+from trainctl.errors import Interrupted, NodeUnreachable, StalePlan, StorageError, TrainctlError
 from trainctl.ledger.leases import LeaseKeeper
 from trainctl.ledger.ledger import Ledger
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.events import Emit, Event, EventType
+from trainctl.plan.graph import REMOVES
 from trainctl.plan.values import Change, Plan
 
 _Ended = tuple[Change, TrainctlError | None]
 _LOOK_SECONDS = 0.2
-_REMOVES = frozenset({Action.DELETE, Action.FORGET})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Engine:
             if not permit.allows(change):
                 walk.leave_alone(change)
         with (
-            LeaseKeeper(self._ledger, self._interrupt.cancelled.set) as keeper,
+            LeaseKeeper(self._ledger, self._lost) as keeper,
             ThreadPoolExecutor(self._parallelism, thread_name_prefix="step") as pool,
         ):
             self._walk(walk, pool, lambda change: self._step(change, plan, permit, keeper))
@@ -80,6 +81,10 @@ class Engine:
             how = "failed" if cause in result.failed else "was left alone"
             self._emit(Event(EventType.STEP_SKIPPED, f"skipped, as {cause} {how}", address))
         return result
+
+    def _lost(self) -> None:
+        """Someone else may act on what this process was changing: it stops its own work, as by the second Ctrl-C."""
+        self._interrupt.cancel("the lease was lost")
 
     def _walk(
         self, walk: Walk, pool: ThreadPoolExecutor, step: Callable[[Change], TrainctlError | None]
@@ -145,14 +150,40 @@ class Engine:
         self, change: Change, plan: Plan, permit: Permit, keeper: LeaseKeeper
     ) -> Recorded | None:
         handler = self._handlers[change.address.kind]
-        state = self._ledger.state()
-        left = [
-            *state.unfinished.get(change.address, ()),
-            *filter(None, [state.open_intents.get(change.address)]),
-        ]
-        recorded = state.resources.get(change.address)
         key = change.resumes or str(uuid.uuid4())
-        intent = self._ledger.begin(
+        try:
+            intent = wait_for_turn(
+                lambda: self._begin(change, key, plan), permit.lease_timeout, self._interrupt
+            )
+        except StalePlan:
+            recorded = self._ledger.state().resources.get(change.address)
+            if is_so(change, recorded):
+                return recorded
+            raise
+        with keeper.holding(intent):
+            # Looked up under the lease: whoever held it before may have left something until the last moment.
+            state = self._ledger.state()
+            recorded = state.resources.get(change.address)
+            step = self._make_step(change, plan, intent, recorded)
+            try:
+                if done_by_twin(change, plan.digest, state):
+                    self._ledger.finish(intent, recorded)
+                    return recorded
+                for attempt in state.unfinished.get(change.address, ()):
+                    if attempt.key != key:
+                        handler.abandon(attempt, step.lookup)
+                return self._effect(handler, step, change, intent)
+            except OSError as error:
+                where = f"{error.filename}: " if error.filename else ""
+                failure = StorageError(f"{where}{error.strerror or error}")
+                self._end_badly(intent, change, failure)
+                raise failure from error
+            except TrainctlError as error:
+                self._end_badly(intent, change, error)
+                raise
+
+    def _begin(self, change: Change, key: str, plan: Plan) -> Intent:
+        return self._ledger.begin(
             change.address,
             change.action.name.lower(),
             change.provider,
@@ -161,23 +192,14 @@ class Engine:
             plan.digest,
             reason=change.reason or "",
             seen=change.seen,
-            lease_timeout=permit.lease_timeout,
         )
-        with keeper.holding(intent):
-            step = self._make_step(change, plan, intent, recorded)
-            try:
-                for attempt in left:
-                    if attempt.key != key:
-                        handler.abandon(attempt, step.lookup)
-                return self._effect(handler, step, change, intent)
-            except TrainctlError as error:
-                self._end_badly(intent, change, error)
-                raise
 
     def _end_badly(self, intent: Intent, change: Change, error: TrainctlError) -> None:
         """Record a failure; an attempt of which nobody knows how it ended stays open for the next apply."""
         if self._interrupt.cancelled.is_set():
-            raise Interrupted("interrupted", address=str(change.address)) from error
+            raise Interrupted(
+                self._interrupt.cause, "Apply again to go on.", address=str(change.address)
+            ) from error
         if isinstance(error, StepFailed):
             self._ledger.finish(
                 intent, _record(change, intent.key, error.outputs), error=error.summary
@@ -188,7 +210,7 @@ class Engine:
     def _effect(
         self, handler: Handler, step: Step, change: Change, intent: Intent
     ) -> Recorded | None:
-        if change.action in _REMOVES:
+        if change.action in REMOVES:
             if change.action is Action.DELETE:
                 handler.delete(step)
             self._ledger.finish(intent, None)

@@ -11,7 +11,7 @@ from types import FrameType, TracebackType
 class Interrupt:
     """Two flags. As a context manager it listens to SIGINT and SIGTERM; only the main thread may enter it.
 
-    ``stopping``: start nothing more. ``cancelled``: give up now. Once ``only_watching``, there is nothing to finish.
+    ``stopping``: start nothing more. ``cancelled``: give up now, for ``cause``. Once ``only_watching``, there is nothing to finish.
     """
 
     def __init__(self, notify: Callable[[str], None] = lambda _: None) -> None:
@@ -19,6 +19,7 @@ class Interrupt:
         self.cancelled = threading.Event()
         self._notify = notify
         self._watching = False
+        self.cause = "interrupted"
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Interrupt:
@@ -34,6 +35,14 @@ class Interrupt:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal itself handed out
+
+    def cancel(self, cause: str) -> None:
+        """Give up now for another reason than a signal."""
+        if not self.cancelled.is_set():
+            self.cause = cause
+            self._notify(f"Stopping: {cause}.")
+        self.stopping.set()
+        self.cancelled.set()
 
     def only_watching(self) -> None:
         """From now on nothing is done any more that an interrupt would have to finish."""

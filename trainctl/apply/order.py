@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from trainctl.ledger.state import State
 from trainctl.model.action import Action
 from trainctl.model.address import Address
+from trainctl.plan import graph
 from trainctl.plan.values import Change
 
-_REMOVES = frozenset({Action.DELETE, Action.FORGET})
 _NOTHING = frozenset({Action.NOOP, Action.READ})
 
 
@@ -19,17 +19,13 @@ def effective(changes: Iterable[Change]) -> dict[Address, Change]:
 
 
 def waits_for(changes: Mapping[Address, Change], state: State) -> dict[Address, set[Address]]:
-    """For each change, the changes that come first: what it needs is made before it, what needed it goes before it."""
-    waits: dict[Address, set[Address]] = {address: set() for address in changes}
-    for address, change in changes.items():
-        recorded = state.resources.get(address)
-        if change.action not in _REMOVES:
-            waits[address] |= {
-                needed
-                for needed in change.depends_on
-                if needed in changes and changes[needed].action not in _REMOVES
-            }
-        for needed in recorded.depends_on if recorded else ():
-            if needed in changes and changes[needed].action in _REMOVES:
-                waits[needed].add(address)
-    return waits
+    """For each change, the changes before it in the plan that come first.
+
+    Only those before it: where records point in a circle, the plan has broken it, and a walk must not wait in it for ever.
+    """
+    waits = graph.waits_for(changes, state.resources)
+    place = {address: index for index, address in enumerate(changes)}
+    return {
+        address: {one for one in needed if place[one] < place[address]}
+        for address, needed in waits.items()
+    }

@@ -13,10 +13,16 @@ from trainctl.cli.session import Session
 from trainctl.errors import TrainctlError
 from trainctl.model.events import Emit
 from trainctl.operations.applying import ApplyOptions, apply
-from trainctl.operations.following import exit_code, follow, unfinished
+from trainctl.operations.following import exit_code, follow, started, unfinished
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import Plan
-from trainctl.views.apply_result import Followed, failure_lines, result_lines, summary_event
+from trainctl.views.apply_result import (
+    Followed,
+    failure_lines,
+    follow_lines,
+    result_lines,
+    summary_event,
+)
 from trainctl.views.events_json import EventsJson
 from trainctl.views.events_text import EventsText
 from trainctl.views.progress import Progress
@@ -34,6 +40,7 @@ class Consent:
     lease_timeout: float = 0.0
     delete_checkpoints: bool = False
     upgrade: bool = False
+    follows: bool = False
     named_runs: frozenset[str] = frozenset()
 
     def require_someone(self, session: Session) -> None:
@@ -52,7 +59,7 @@ def carry_out(
     """Apply a plan that was agreed to and say how it ended; the exit code."""
     permit = Permit(consent.stop_running, consent.named_runs, consent.lease_timeout)
     options = ApplyOptions(
-        permit, parallelism, consent.lockfile_readonly, consent.delete_checkpoints
+        permit, parallelism, consent.lockfile_readonly, consent.delete_checkpoints, consent.upgrade
     )
     with Interrupt(session.output.note) as interrupt:
         if consent.format is Format.JSON:
@@ -72,6 +79,9 @@ def carry_out(
         session.output.note(line)
     for line in result_lines(result, session.output, followed, destroy=plan.options.destroy):
         session.output.print(line)
+    if not (consent.wait or consent.follows):
+        for line in follow_lines(started(workspace, result)):
+            session.output.note(line)
     return code
 
 

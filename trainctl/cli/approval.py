@@ -19,6 +19,7 @@ def approve(session: Session, question: str) -> bool:
     """Ask; anything but ``yes`` is a no, and so is the end of input."""
     require_terminal(session)
     output = session.output
+    output.note("")
     output.note(output.style(question, "bold", error=True))
     output.note("  Only 'yes' will be accepted.")
     output.ask("  Enter a value: ")

@@ -10,6 +10,7 @@ from trainctl.cli.session import Session
 from trainctl.errors import StalePlan
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import Plan
+from trainctl.views.events_json import EventsJson
 
 QUESTION = "Do you want to perform these actions?"
 
@@ -25,8 +26,10 @@ def plan_and_apply(
     """The exit code of the whole way. With JSON events the plan is not shown: standard output is theirs."""
     plan = make_plan(workspace, flags, writes_lock=not consent.lockfile_readonly)
     require_digest(plan, expect)
-    if consent.format is Format.TEXT or not plan.usable:
+    if consent.format is Format.TEXT:
         show_plan(session, plan, consent.format)
+    elif not plan.usable:
+        EventsJson(session.output).refuse(plan.diagnostics)
     if not plan.usable:
         return 1
     if plan.has_changes and not consent.given(session, question):

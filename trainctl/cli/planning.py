@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from trainctl.errors import UsageError
+from trainctl.model.units import parse_duration
 
 Refresh = Annotated[
     bool, typer.Option("--refresh/--no-refresh", help="Look at machines and at what is recorded.")
@@ -78,6 +79,14 @@ class PlanningFlags:
 def words(values: list[str] | None) -> tuple[str, ...]:
     """A repeated flag's values."""
     return tuple(values or ())
+
+
+def duration(flag: str, text: str) -> float:
+    """Seconds of ``1m`` or a plain number; UsageError names the flag."""
+    try:
+        return float(text) if text.replace(".", "", 1).isdigit() else parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}") from None
 
 
 def assignments(values: tuple[str, ...]) -> dict[str, str]:

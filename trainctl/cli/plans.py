@@ -56,20 +56,24 @@ def show_plan(
         output.print(line)
     for line in diagnostic_lines(plan.diagnostics, output):
         output.note(line)
-    if saved is not None and plan.usable:
+    if saved is not None:
         output.note(f"Saved to {saved}. To do exactly this: trainctl apply {saved}")
 
 
 def save_plan(path: Path, plan: Plan, desired: Desired) -> None:
     """Write a plan file, readable by its owner only, whole or not at all."""
     text = planfile.write_plan(plan, desired, __version__)
+    unfinished: Path | None = None
     try:
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", dir=path.parent, prefix=".plan-", delete=False
         ) as stream:
+            unfinished = Path(stream.name)
             stream.write(text)
-        Path(stream.name).replace(path)
+        unfinished.replace(path)
     except OSError as error:
+        if unfinished is not None:
+            unfinished.unlink(missing_ok=True)
         raise StorageError(f"{path} can't be written: {error.strerror}") from error
 
 

@@ -112,7 +112,8 @@ def _scan(directory: Path, code: str, secret_files: Sequence[Path]) -> Code:
         elif not _is_saved_plan(root / path):
             kept.append(path)
     files = _describe(root, sorted(kept, key=_nfc), use_git=listed is not None)
-    return Code(root, tuple(files), tuple(sorted(left_out)))
+    told = sorted(path for path in left_out if not ignored.match_file(path))
+    return Code(root, tuple(files), tuple(told))
 
 
 def archive(code: Code) -> Iterator[bytes]:

@@ -48,7 +48,7 @@ class Secrets:
             )
         if not spec.redact:
             return value
-        if len(value) < SHORTEST:
+        if len(value.strip()) < SHORTEST:
             raise TrainctlError(
                 f"secret {name!r} has fewer than {SHORTEST} characters",
                 "It could not be masked in output. Use a longer value, or declare `redact: false`.",

@@ -28,6 +28,11 @@ class RunStatus(StrEnum):
         """Whether the run may still do something by itself."""
         return self in _LIVE
 
+    @property
+    def words(self) -> str:
+        """For people: ``completed``, ``deploy failed``."""
+        return self.value.removeprefix("TRAINING_JOB_").lower().replace("_", " ")
+
 
 _LIVE = frozenset({RunStatus.PENDING, RunStatus.CREATED, RunStatus.DEPLOYING, RunStatus.RUNNING})
 

@@ -12,8 +12,7 @@ from trainctl.model.run import RunRecord
 class Checkpoint:
     """One checkpoint of one rank.
 
-    ``run`` is the run's id, ``node`` and ``directory`` where it lies; ``step`` where its name ends in one;
-    ``created_at`` in Unix seconds.
+    ``run`` is the run's id, ``url`` says where it lies; ``step`` where its name ends in one; ``created_at`` in Unix seconds.
     """
 
     name: str

@@ -81,7 +81,7 @@ class Blobs:
         """Give fetched small blobs their final names, once all of them are durable."""
         pending = list(files)
         parts = [self._layout.part(file.sha256) for file in pending]
-        make_durable((part for part in parts if part.exists()), self._layout.partial)
+        make_durable(parts, self._layout.partial)
         for file in pending:
             self._rename(file)
 

@@ -86,14 +86,18 @@ def sync_directory(path: Path) -> None:
 def make_durable(paths: Iterable[Path], within: Path) -> None:
     """Make files and directories durable: a few one by one, many by one sync of the file system they are in.
 
-    The latter costs less per file, and waits for what everybody else has written there.
+    The latter costs less per file, and waits for what everybody else has written there. A file that is gone was
+    given its final name by another process, which made it durable first.
     """
     pending = list(paths)
     if len(pending) > _FEW:
         _sync_file_system(within)
         return
     for path in pending:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
         try:
             os.fsync(descriptor)
         finally:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from trainctl.apply.engine import Engine, Permit
 from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.order import effective
 from trainctl.apply.result import Result
-from trainctl.errors import Forbidden
+from trainctl.errors import Forbidden, TrainctlError
 from trainctl.jobs.environment import secret_environment
 from trainctl.model.action import Action
 from trainctl.model.address import Kind
 from trainctl.model.events import Emit
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.values import Plan
+from trainctl.plan.values import Change, Plan
 from trainctl.resources.registry import handlers
 from trainctl.resources.weights import lock_entry
 from trainctl.weights.lock import LockEntry, LockFile
@@ -54,15 +56,22 @@ def apply(
 
 
 def _need_secrets(workspace: Workspace, plan: Plan) -> None:
-    """Read every secret that the jobs to be run refer to, so that a missing one is told before anything is begun."""
+    """Read every secret that the plan will use, so that a missing one is told before anything is begun."""
     for change in effective(plan.changes).values():
-        if (
-            change.address.kind is Kind.JOB
-            and change.after
-            and change.action in (Action.CREATE, Action.REPLACE)
-        ):
-            for name in sorted(set(secret_environment(change.after).values())):
-                workspace.secrets.value(name)
+        try:
+            if change.after and change.action in (Action.CREATE, Action.UPDATE, Action.REPLACE):
+                _read_secrets(workspace, change, change.after)
+        except TrainctlError as error:
+            error.address = error.address or str(change.address)
+            raise
+
+
+def _read_secrets(workspace: Workspace, change: Change, after: Mapping[str, Any]) -> None:
+    if change.address.kind is Kind.WEIGHTS:
+        workspace.secrets.declared_credential(after)
+    elif change.address.kind is Kind.JOB and change.action is not Action.UPDATE:
+        for name in sorted(set(secret_environment(after).values())):
+            workspace.secrets.value(name)
 
 
 def _lock(workspace: Workspace, plan: Plan, *, upgrade: bool) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trainctl.errors import StorageError, UsageError
+from trainctl.errors import NodeError, StorageError, UsageError
 from trainctl.model.status import Checkpoint
 from trainctl.operations.runs import Run, control
 from trainctl.operations.streaming import pieces
@@ -51,7 +51,7 @@ def download(
             place
         )
     except (OSError, tarfile.TarError) as error:
-        raise StorageError(f"{chosen.name} could not be written to {target}: {error}") from error
+        raise StorageError(f"{chosen.name} could not be copied to {target}: {error}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return place
@@ -72,6 +72,9 @@ def _choose(found: list[Checkpoint], run: Run, name: str | None, rank: int) -> C
 
 
 def _checkpoint(row: dict[str, Any], run: Run) -> Checkpoint:
+    name = str(row["name"])
+    if name in ("", "..") or "/" in name:  # it becomes a directory here
+        raise NodeError(f"node {row['node']} names a checkpoint {name!a}", "That is no file name.")
     url = f"node://{row['node']}{row['directory']}"
     known = {
         name: row[name]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.result import Result
-from trainctl.errors import Interrupted, PartlyDone
+from trainctl.errors import Interrupted, NodeUnreachable, PartlyDone
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.events import Emit, Event, EventType
@@ -42,7 +42,14 @@ def follow(
 
 
 def _look_again(workspace: Workspace, run: Run, emit: Emit) -> Run:
-    now = refresh(workspace, run)
+    try:
+        now = refresh(workspace, run)
+    except (
+        NodeUnreachable
+    ) as error:  # the run goes on meanwhile, and may be seen again the next time
+        data = {"phase": error.summary}
+        emit(Event(EventType.STEP_PROGRESS, error.summary, run.job.address, data))
+        return run
     said = run_event(now)
     if now.record.status is not run.record.status:
         emit(said)
@@ -68,10 +75,17 @@ def unfinished(workspace: Workspace, plan: Plan, result: Result) -> list[Address
     return found
 
 
+def started(workspace: Workspace, result: Result) -> list[Address]:
+    """The jobs that an apply gave a run which goes on after it."""
+    state = workspace.ledger.state()
+    jobs = [one.address for one in result.done if one.action in (Action.CREATE, Action.REPLACE)]
+    runs = {address: runs_of(state.resources.get(address)) for address in jobs}
+    return [address for address, found in runs.items() if found and found[-1].status.live]
+
+
 def run_event(run: Run) -> Event:
     """What there is to say of a run."""
     record = run.record
-    words = record.status.value.removeprefix("TRAINING_JOB_").lower().replace("_", " ")
     detail = f": {record.error}" if record.error else ""
     data = {
         "run": record.id,
@@ -80,7 +94,7 @@ def run_event(run: Run) -> Event:
     }
     return Event(
         EventType.RUN_STATUS,
-        f"run {record.number} ({record.id}) {words}{detail}",
+        f"run {record.number} ({record.id}) {record.status.words}{detail}",
         run.job.address,
         data,
     )

@@ -35,12 +35,15 @@ class _Reader:
         self.offset += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
-            yield LogLine(self.rank, line.decode("utf-8", "replace").removesuffix("\r"))
+            yield self._line(line)
 
     def end(self) -> Iterator[LogLine]:
         if self._rest:
-            yield LogLine(self.rank, self._rest.decode("utf-8", "replace"))
+            yield self._line(self._rest)
             self._rest = b""
+
+    def _line(self, line: bytes) -> LogLine:
+        return LogLine(self.rank, line.decode("utf-8", "replace").removesuffix("\r"))
 
 
 def lines(

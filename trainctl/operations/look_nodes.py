@@ -18,6 +18,7 @@ from trainctl.plan.values import NodeFacts, TierFacts, WeightsFacts
 from trainctl.resources.agents import nodes_of
 from trainctl.resources.clusters import section
 from trainctl.resources.jobs import runs_of
+from trainctl.resources.run_control import LOOK_SECONDS
 from trainctl.spi import discovery
 from trainctl.spi.provider import Node
 from trainctl.weights.mirror.known import Known
@@ -169,10 +170,14 @@ def _ask(workspace: Workspace, question: _Question) -> NodeFacts | TrainctlError
     listings = [known.listing for known in question.weights.values() if known.listing]
     try:
         facts = agent.call(
-            "facts", {"root": node.root, "data": node.data, "mounts": list(question.mounts)}
+            "facts",
+            {"root": node.root, "data": node.data, "mounts": list(question.mounts)},
+            timeout=LOOK_SECONDS,
         )
         cached = agent.call(
-            "cache_query", {"root": node.root, "listings": listings, "blobs": blobs}
+            "cache_query",
+            {"root": node.root, "listings": listings, "blobs": blobs},
+            timeout=LOOK_SECONDS,
         )
     except NodeError as error:
         return error

@@ -49,9 +49,11 @@ def look_at_weights(workspace: Workspace, state: State, look: LookOptions) -> We
         for address, resource in workspace.desired.resources.items()
         if address.kind is Kind.WEIGHTS
     ]
-    asked = [one for one in questions if _is_asked(one, state, look)]
+    asked = []
     for one in questions:
-        if one not in asked and one.locked is not None:
+        if _is_asked(one, state, look):
+            asked.append(one)
+        elif one.locked is not None:
             seen.facts[one.resource.address] = WeightsFacts(
                 None, locked=True, locked_as=_locked_as(one.locked)
             )

@@ -81,7 +81,4 @@ def refresh(workspace: Workspace, run: Run) -> Run:
 
 def note(workspace: Workspace, job: Recorded, record: RunRecord) -> None:
     """Append what was seen of a run."""
-    runs = [one.to_json() for one in runs_of(job) if one.key != record.key]
-    workspace.ledger.observe(
-        job.address, {"runs": sorted([*runs, record.to_json()], key=lambda one: one["number"])}
-    )
+    workspace.ledger.observe(job.address, {"run": record.to_json()})

@@ -39,7 +39,7 @@ def reverse(edges: Edges) -> dict[Address, list[Address]]:
 def ordered(changes: Iterable[Change], recorded: Mapping[Address, Recorded]) -> tuple[Change, ...]:
     """The changes so that each comes after what it needs, and each removal after what needed it."""
     by_address = {change.address: change for change in changes}
-    waits = _waits(by_address, recorded)
+    waits = waits_for(by_address, recorded)
     followers = reverse(waits)
     counts = {address: len(needed) for address, needed in waits.items()}
     ready = [_rank(by_address[address]) for address, count in counts.items() if not count]
@@ -59,9 +59,10 @@ def ordered(changes: Iterable[Change], recorded: Mapping[Address, Recorded]) -> 
     return tuple(order.values())
 
 
-def _waits(
+def waits_for(
     changes: Mapping[Address, Change], recorded: Mapping[Address, Recorded]
 ) -> dict[Address, set[Address]]:
+    """For each change, the changes that come first: what it needs is made before it, what needed it goes before it."""
     waits: dict[Address, set[Address]] = {address: set() for address in changes}
     for address, change in changes.items():
         if change.action not in REMOVES:

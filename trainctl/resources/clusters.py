@@ -9,6 +9,7 @@ from trainctl.apply.step import Lookup, Step
 from trainctl.errors import NodeError
 from trainctl.jobs.environment import team_cache
 from trainctl.ledger.state import Intent, Recorded
+from trainctl.model.action import Action
 from trainctl.plan.values import Observation
 from trainctl.resources.agents import Agents, Providers, nodes_of
 from trainctl.spi.provider import Cluster, Node, Presence
@@ -25,12 +26,15 @@ class ClusterHandler:
         self._lineage = lineage
 
     def carry_out(self, step: Step) -> Mapping[str, Any]:
-        """Make the nodes that are missing, remove those that are not asked for any more."""
+        """Make the nodes that are missing, remove those that are not asked for any more; a replacement removes all first."""
         name = str(step.attributes["provider"])
         provider = self._providers(name)
         cluster = section(step.address.name, step.attributes)
+        if step.action is Action.REPLACE:
+            self.delete(step)
+        keys = self._keys(step, name, cluster)
         nodes = [
-            provider.create(cluster, node.name, f"{step.key}/{node.name}")
+            provider.create(cluster, node.name, keys.get(node.name, f"{step.key}/{node.name}"))
             for node in provider.plan(cluster)
         ]
         for node in nodes:
@@ -38,9 +42,10 @@ class ClusterHandler:
                 "facts", {"root": node.root, "data": node.data, "mounts": []}
             )
         wanted = {node.name for node in nodes}
-        for node in nodes_of(step.recorded) if step.recorded else ():
-            if node.name not in wanted:
-                self._remove(name, node)
+        if step.recorded is not None and step.action is not Action.REPLACE:
+            for node in nodes_of(step.recorded):
+                if node.name not in wanted:
+                    self._remove(step.recorded.provider, node)
         return {"nodes": [node.to_json() for node in nodes]}
 
     def delete(self, step: Step) -> None:
@@ -75,6 +80,14 @@ class ClusterHandler:
             ),
         )
 
+    def _keys(self, step: Step, provider_name: str, cluster: Cluster) -> dict[str, str]:
+        """Of each node that stays, the key it was made with: under another it would be made once more beside itself."""
+        recorded = step.recorded
+        if recorded is None or recorded.provider != provider_name:
+            return {}
+        find = self._providers(provider_name).find
+        return {node.name: node.key for node in nodes_of(recorded) if find(cluster, node.key)}
+
     def _remove(self, provider_name: str, node: Node) -> None:
         provider = self._providers(provider_name)
         presence = provider.read(node)
@@ -91,9 +104,8 @@ class ClusterHandler:
             "remove_cache",
             {"root": node.root, "directory": team_cache(node), "lineage": self._lineage},
         )
-        left = agent.call("forget", {"root": node.root, "lineage": self._lineage})
-        if left["empty"]:
-            provider.delete(node)
+        agent.call("forget", {"root": node.root, "lineage": self._lineage})
+        provider.delete(node)  # takes only what nobody else has a part in
 
 
 def section(name: str, attributes: Mapping[str, Any]) -> Cluster:

@@ -10,6 +10,7 @@ from typing import Any
 
 from trainctl.apply.step import Lookup, Step, StepFailed
 from trainctl.errors import (
+    Busy,
     Interrupted,
     NodeError,
     NodeUnreachable,
@@ -219,7 +220,24 @@ class JobHandler:
             "run": spec,
             "secrets": {name: self._secrets.value(name) for name in sorted(names)},
         }
-        return with_status(run, [rank.agent.call("start", request)])
+        try:
+            return with_status(run, [rank.agent.call("start", request)])
+        except (NodeUnreachable, Busy):
+            raise  # nobody can be asked; or a newer attempt has the run, and what it started is its own
+        except TrainctlError:
+            _make_sure_it_ended(rank, run)
+            raise
+
+
+def _make_sure_it_ended(rank: _Rank, run: RunRecord) -> None:
+    """Whoever reads that a run could not be deployed starts another; this one may have been started before the error."""
+    request = {"root": rank.node.root, "key": run.key, "grace_seconds": 0}
+    try:
+        rank.agent.call("stop", request)
+    except TrainctlError as error:
+        raise NodeUnreachable(
+            f"nobody can tell whether run {run.id} was started", error.summary
+        ) from error
 
 
 def runs_of(recorded: Recorded | None) -> tuple[RunRecord, ...]:

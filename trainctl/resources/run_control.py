@@ -18,6 +18,9 @@ from trainctl.spi.provider import Node
 STOP_GRACE_SECONDS = 30.0
 """How long a job may take to end by itself once it was asked to."""
 
+LOOK_SECONDS = 60.0
+"""How long a node that is only looked at may be silent."""
+
 Answer = Mapping[str, Any]
 
 
@@ -33,7 +36,7 @@ class RunControl:
 
         def ask(agent: NodeAgent, node: Node) -> Answer | None:
             runs: Mapping[str, Answer | None] = agent.call(
-                "status", {"root": node.root, "keys": [run.key]}
+                "status", {"root": node.root, "keys": [run.key]}, timeout=LOOK_SECONDS
             )["runs"]
             return runs.get(run.key)
 

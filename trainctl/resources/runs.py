@@ -12,12 +12,16 @@ from trainctl.model.run import RankRecord, RunRecord, RunStatus
 
 _FAILED_FIRST = (
     RunStatus.FAILED,
+    RunStatus.DEPLOY_FAILED,
     RunStatus.LOST,
     RunStatus.STOPPED,
     RunStatus.RUNNING,
     RunStatus.DEPLOYING,
+    RunStatus.CREATED,
+    RunStatus.PENDING,
     RunStatus.COMPLETED,
 )
+"""A run is what its worst rank is; it has completed when all of them have."""
 
 
 def specification(
@@ -31,6 +35,8 @@ def specification(
     gpus: int,
 ) -> dict[str, Any]:
     """What one node needs to know to run one rank: everything but secret values. ``listings`` by weights address."""
+    plain = environment(address, attributes, run, where, lineage, gpus=gpus)
+    secret = secret_environment(attributes)
     return {
         "key": run.key,
         "id": run.id,
@@ -44,8 +50,8 @@ def specification(
         "group_size": 1,
         "code": attributes["code"]["digest"],
         "commands": list(attributes["runtime"]["start_commands"]),
-        "environment": environment(address, attributes, run, where, lineage, gpus=gpus),
-        "secret_environment": secret_environment(attributes),
+        "environment": plain,
+        "secret_environment": {name: secret[name] for name in secret if name not in plain},
         "weights": [
             {
                 "name": weights["address"],
@@ -65,11 +71,11 @@ def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> 
     known = [answer for answer in answers if answer]
     started = [answer["started_at"] for answer in known if answer.get("started_at")]
     ended = [answer["ended_at"] for answer in known if answer.get("ended_at")]
-    status = min((rank.status for rank in ranks), key=_order, default=run.status)
+    status = min((rank.status for rank in ranks), key=_FAILED_FIRST.index, default=run.status)
     phases = dict(run.phases)
-    over = not status.live and len(ended) == len(ranks)
+    over = not status.live and bool(ended) and len(ended) == len(ranks)
     if over and started:
-        phases["running"] = round(max(ended) - min(started), 3)
+        phases["running"] = round(max(0.0, max(ended) - min(started)), 3)  # clocks may be set back
     return replace(
         run,
         ranks=ranks,
@@ -85,7 +91,3 @@ def _rank(rank: RankRecord, answer: Mapping[str, Any] | None) -> RankRecord:
     if answer is None:
         return replace(rank, status=RunStatus.LOST if rank.status.live else rank.status)
     return replace(rank, status=RunStatus(answer["status"]), exit_code=answer.get("exit_code"))
-
-
-def _order(status: RunStatus) -> int:
-    return _FAILED_FIRST.index(status) if status in _FAILED_FIRST else len(_FAILED_FIRST)

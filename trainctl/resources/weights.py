@@ -11,6 +11,7 @@ from trainctl.apply.step import Lookup, Step
 from trainctl.errors import StalePlan
 from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Intent, Recorded
+from trainctl.model.files import ResolvedSource
 from trainctl.model.source_uri import parse_source
 from trainctl.plan.values import Observation
 from trainctl.resources.home import Home
@@ -36,9 +37,7 @@ class WeightsHandler:
         credential = credential_of(step.attributes, self._secrets)
         resolved = step.resolved
         if resolved is None:
-            resolved = resolve(
-                wanted_of(step.attributes, self._home.directory), credential
-            ).resolved
+            resolved = self._resolve(step, credential)
         if step.attributes.get("pin") not in (None, resolved.pin):
             raise StalePlan(
                 "the source moved after it was planned", "Plan again.", address=str(step.address)
@@ -71,6 +70,13 @@ class WeightsHandler:
                 "seconds": round(time.monotonic() - began, 3),
             },
         }
+
+    def _resolve(self, step: Step, credential: Credential | None) -> ResolvedSource:
+        """The source as it was planned: at the planned revision, where upstream keeps revisions."""
+        directory = self._home.directory
+        planned = lock_entry(step.attributes, directory) if step.attributes.get("pin") else None
+        wanted = wanted_of(step.attributes, directory)
+        return resolve(wanted, credential, locked=planned, cancelled=step.cancelled).resolved
 
     def delete(self, step: Step) -> None:
         """Drop the reference; the content stays for whoever else refers to it, until it is collected."""

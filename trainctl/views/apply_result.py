@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from trainctl.apply.result import Result
 from trainctl.model.action import Action
@@ -71,6 +71,16 @@ def result_lines(
         "",
         output.style(f"{headline} {said}.", "green" if whole else "yellow"),
     ]
+
+
+def follow_lines(jobs: Sequence[Address]) -> list[str]:
+    """How to watch the runs that go on after the command."""
+    if not jobs:
+        return []
+    which = f"'{jobs[0]}'" if jobs[0].key is not None else str(jobs[0])
+    if len(jobs) == 1:
+        return [f"To follow it: trainctl logs {which} --follow"]
+    return [f"To see them: trainctl status. To follow one: trainctl logs {which} --follow"]
 
 
 def summary_event(result: Result, exit_code: int, followed: Followed = _NONE) -> Event:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from trainctl.errors import TrainctlError
+from trainctl.model.diagnostics import Diagnostic
 from trainctl.model.events import Event, EventType
 from trainctl.views.output import Output
 
@@ -47,6 +48,12 @@ class EventsJson:
         data = {"severity": "error", "summary": error.summary, "detail": error.detail}
         self(Event(EventType.DIAGNOSTIC, str(error), None, {"address": error.address, **data}))
         self.close("failed", {"exit_code": error.exit_code})
+
+    def refuse(self, diagnostics: Iterable[Diagnostic]) -> None:
+        """Tell why a plan can't be applied, then close."""
+        for one in diagnostics:
+            self(Event(EventType.DIAGNOSTIC, one.summary, None, one.to_json()))
+        self.close("failed", {"exit_code": TrainctlError.exit_code})
 
     def close(self, message: str, data: Mapping[str, Any]) -> None:
         """End with a summary unless there has been one."""

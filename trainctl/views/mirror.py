@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainctl.model.units import format_bytes
-from trainctl.views.statuses import moment
+from trainctl.views.plan_tables import short_revision
+from trainctl.views.statuses import minute, moment
 from trainctl.views.text import table
 from trainctl.weights.mirror.report import MirroredSource
 
@@ -30,20 +31,21 @@ def mirror_json(rows: Sequence[MirroredSource]) -> dict[str, Any]:
     }
 
 
-def mirror_lines(rows: Sequence[MirroredSource]) -> list[str]:
-    """A line for each source."""
+def mirror_lines(rows: Sequence[MirroredSource], width: int | None = None) -> list[str]:
+    """A line for each source; in so many columns if they must fit."""
     if not rows:
         return ["The mirror is empty."]
     cells = [
         [
             row.source,
-            row.revision[:12],
+            short_revision(row.revision),
             str(row.files),
             format_bytes(row.bytes),
             format_bytes(row.bytes_shared),
-            moment(row.last_used) or "",
+            minute(row.last_used),
             ", ".join(row.projects),
         ]
         for row in rows
     ]
-    return table(["SOURCE", "REVISION", "FILES", "SIZE", "SHARED", "LAST USED", "PROJECTS"], cells)
+    headers = ["SOURCE", "REVISION", "FILES", "SIZE", "SHARED", "LAST USED (UTC)", "PROJECTS"]
+    return table(headers, cells, width=width, shrinks=frozenset({"SOURCE"}))

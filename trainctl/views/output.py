@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from typing import Any, TextIO
 
@@ -73,6 +74,11 @@ class Output:
     def draws(self) -> bool:
         """Whether standard error is a terminal on which lines can be drawn again."""
         return self._stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+    @property
+    def width(self) -> int | None:
+        """Columns of the terminal that shows the result; None where nothing need fit."""
+        return shutil.get_terminal_size().columns if self._stdout.isatty() else None
 
     def style(self, text: str, name: str, *, error: bool = False) -> str:
         """The text in a style, if the stream it is for shows any (``error``: standard error)."""

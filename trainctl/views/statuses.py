@@ -9,6 +9,7 @@ from typing import Any
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.status import Checkpoint, JobStatus
 from trainctl.model.units import format_bytes, format_duration
+from trainctl.views.escape import escape
 from trainctl.views.text import table
 
 _PHASES = ("mirroring", "provisioning", "delivering", "running")
@@ -16,18 +17,23 @@ _PHASES = ("mirroring", "provisioning", "delivering", "running")
 
 def run_words(run: RunRecord) -> str:
     """A run's status in words: ``completed``, ``deploy failed``."""
-    return run.status.value.removeprefix("TRAINING_JOB_").lower().replace("_", " ")
+    return run.status.words
 
 
 def moment(seconds: float | None) -> str | None:
-    """A time as RFC 3339 in UTC."""
+    """A time as RFC 3339 in UTC; None for one that no calendar has, which a wrong clock may have given a file."""
     if seconds is None:
         return None
-    return (
-        datetime.fromtimestamp(seconds, UTC)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z")
-    )
+    try:
+        when = datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, OSError, ValueError):
+        return None
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def minute(seconds: float | None) -> str:
+    """A time in tables, in UTC: ``2026-01-31 12:00``; empty where there is none."""
+    return (moment(seconds) or "")[:16].replace("T", " ")
 
 
 def status_json(status: JobStatus) -> dict[str, Any]:
@@ -85,7 +91,11 @@ def status_lines(status: JobStatus) -> list[str]:
         code = "" if rank.exit_code is None else f", exit code {rank.exit_code}"
         lines.append(f"  {f'rank {rank.rank}':<13} {rank.node}{code}")
     times = (("created", run.created_at), ("started", run.started_at), ("ended", run.ended_at))
-    lines += [f"  {word:<13} {moment(when)}" for word, when in times if when is not None]
+    lines += [
+        f"  {word:<13} {(moment(when) or '')[:19].replace('T', ' ')} UTC"
+        for word, when in times
+        if moment(when)
+    ]
     lines += [
         f"  {name:<13} {format_duration(run.phases[name])}"
         for name in _PHASES
@@ -94,13 +104,13 @@ def status_lines(status: JobStatus) -> list[str]:
     for one in status.checkpoints:
         state = "" if one.complete else ", not complete"
         lines.append(
-            f"  {'checkpoint':<13} {one.name}, rank {one.rank}, {format_bytes(one.bytes)}{state}"
+            f"  {'checkpoint':<13} {escape(one.name)}, rank {one.rank}, {format_bytes(one.bytes)}{state}"
         )
     return lines
 
 
-def status_table(statuses: Sequence[JobStatus]) -> list[str]:
-    """All jobs, a line each."""
+def status_table(statuses: Sequence[JobStatus], width: int | None = None) -> list[str]:
+    """All jobs, a line each; in so many columns if they must fit."""
     if not statuses:
         return ["No job has run yet."]
     rows = [
@@ -109,13 +119,14 @@ def status_table(statuses: Sequence[JobStatus]) -> list[str]:
             f"{one.run.number} ({one.run.id})",
             run_words(one.run) + (" (as last seen)" if one.stale else ""),
             ", ".join(rank.node for rank in one.run.ranks),
-            moment(one.run.started_at) or "",
+            minute(one.run.started_at),
             format_duration(one.run.phases["running"]) if "running" in one.run.phases else "",
             str(len(one.checkpoints)),
         ]
         for one in statuses
     ]
-    return table(["JOB", "RUN", "STATUS", "NODE", "STARTED", "RAN", "CHECKPOINTS"], rows)
+    headers = ["JOB", "RUN", "STATUS", "NODE", "STARTED (UTC)", "RAN", "CKPTS"]
+    return table(headers, rows, width=width, shrinks=frozenset({"NODE"}))
 
 
 def ended_code(run: RunRecord) -> int:
@@ -129,14 +140,14 @@ def checkpoint_table(found: Sequence[Checkpoint]) -> list[str]:
         return ["No checkpoints."]
     rows = [
         [
-            one.name,
+            escape(one.name),
             one.run,
             str(one.rank),
             "" if one.step is None else str(one.step),
             format_bytes(one.bytes),
             "complete" if one.complete else "being written",
-            moment(one.created_at) or "",
+            minute(one.created_at),
         ]
         for one in found
     ]
-    return table(["CHECKPOINT", "RUN", "RANK", "STEP", "SIZE", "STATE", "CREATED"], rows)
+    return table(["CHECKPOINT", "RUN", "RANK", "STEP", "SIZE", "STATE", "CREATED (UTC)"], rows)

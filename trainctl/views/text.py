@@ -49,14 +49,19 @@ def table(
     *,
     right: frozenset[str] = frozenset(),
     width: int | None = None,
+    shrinks: frozenset[str] | None = None,
     style: Style = plain,
     indent: str = "",
 ) -> list[str]:
-    """Aligned columns under dim headers. ``right`` names those of numbers; cells shrink only where ``width`` says so."""
+    """Aligned columns under dim headers. ``right`` names those of numbers.
+
+    Cells shrink only where ``width`` says so, and only those of the columns ``shrinks``, if it names any.
+    """
     lines = [list(headers), *(list(row) for row in rows)]
     widths = [max(columns(line[i]) for line in lines) for i in range(len(headers))]
     if width is not None:
-        widths = _shrunk(widths, width - len(indent) - 2 * (len(headers) - 1))
+        may = [i for i, header in enumerate(headers) if shrinks is None or header in shrinks]
+        widths = _shrunk(widths, width - len(indent) - 2 * (len(headers) - 1), may)
     texts = [
         indent
         + "  ".join(
@@ -68,11 +73,14 @@ def table(
     return [style(texts[0], "dim"), *texts[1:]]
 
 
-def _shrunk(widths: list[int], available: int) -> list[int]:
-    """The widths, with the widest made narrower until all fit or none can give any more."""
+def _shrunk(widths: list[int], available: int, may: list[int]) -> list[int]:
+    """The widths, with the widest of those that may made narrower until all fit or none can give any more."""
     widths = list(widths)
-    while sum(widths) > available and max(widths) > _NARROWEST:
-        widths[widths.index(max(widths))] -= 1
+    while sum(widths) > available:
+        widest = max(may, key=widths.__getitem__)
+        if widths[widest] <= _NARROWEST:
+            break
+        widths[widest] -= 1
     return widths
 
 

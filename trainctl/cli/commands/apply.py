@@ -12,7 +12,7 @@ from trainctl.cli import planning
 from trainctl.cli.applying import Consent, carry_out
 from trainctl.cli.options import Format, FormatOption
 from trainctl.cli.planned import plan_and_apply, require_digest
-from trainctl.cli.planning import PlanningFlags, words
+from trainctl.cli.planning import PlanningFlags, duration, words
 from trainctl.cli.plans import load_plan
 from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import open_workspace
@@ -37,11 +37,11 @@ def command(
         typer.Option("--lockfile", metavar="readonly", help="Don't write trainctl.lock."),
     ] = None,
     lease_timeout: Annotated[
-        float,
+        str,
         typer.Option(
-            "--lease-timeout", metavar="SECONDS", help="How long to wait for another's change."
+            "--lease-timeout", metavar="1m", help="How long to wait for another's change."
         ),
-    ] = 0.0,
+    ] = "0",
     format_: FormatOption = Format.TEXT,
     destroy: Annotated[bool, typer.Option("--destroy", help="Remove everything.")] = False,
     refresh: planning.Refresh = True,
@@ -64,7 +64,13 @@ def command(
         words(var), tuple(var_file or ()), parallelism,
     )  # fmt: skip
     consent = Consent(
-        auto_approve, stop_running, wait, format_, lockfile is not None, lease_timeout
+        auto_approve,
+        stop_running,
+        wait,
+        format_,
+        lockfile is not None,
+        duration("--lease-timeout", lease_timeout),
+        upgrade=upgrade,
     )
     if planfile is not None:
         return _apply_saved(session, planfile, consent, expect, parallelism)

@@ -18,6 +18,6 @@ def command(ctx: typer.Context, format_: FormatOption = Format.TEXT) -> int:
     if format_ is Format.JSON:
         session.output.json(mirror_json(rows))
     else:
-        for line in mirror_lines(rows):
+        for line in mirror_lines(rows, session.output.width):
             session.output.print(line)
     return 0

@@ -60,9 +60,10 @@ def command(
     )
     with open_workspace(session, flags) as workspace:
         plan = make_plan(workspace, flags)
-        show_plan(session, plan, format_, concise=concise, saved=out)
+        saved = out if plan.usable else None
+        if saved is not None:
+            save_plan(saved, plan, workspace.desired)
+        show_plan(session, plan, format_, concise=concise, saved=saved)
         if not plan.usable:
             return 1
-        if out is not None:
-            save_plan(out, plan, workspace.desired)
     return CHANGES if detailed_exitcode and plan.has_changes else 0

@@ -41,7 +41,7 @@ def command(
         var_files=tuple(var_file or ()),
         parallelism=parallelism,
     )
-    consent = Consent(auto_approve, stop_running, format=format_)
+    consent = Consent(auto_approve, stop_running, format=format_, follows=follow)
     consent.require_someone(session)
     with open_workspace(session, flags) as workspace:
         code = plan_and_apply(session, workspace, flags, consent)

@@ -37,6 +37,6 @@ def command(
         if format_ is Format.JSON:
             session.output.json({"jobs": [status_json(one) for one in found]})
         else:
-            for line in status_table(found):
+            for line in status_table(found, session.output.width):
                 session.output.print(line)
     return 0

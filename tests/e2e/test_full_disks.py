@@ -1,0 +1,102 @@
+"""Disks without room and disks that can't be written, as the user meets them: the words, the exit code, and what comes after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.hub import Hub, serve
+from tests.support.project import Project
+from tests.support.wanting import (
+    JOB,
+    SMALL,
+    apply,
+    assert_nothing_half_done,
+    assert_recovers,
+    connect,
+    remount,
+    small_disk,
+    wants,
+)
+from tests.support.weights_data import noise
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    """A hub with one small repository."""
+    with serve() as running:
+        running.add("acme/model", SMALL)
+        yield running
+
+
+@pytest.fixture
+def work(fresh: Project, hub: Hub) -> Project:
+    """A project that wants the repository's weights, and no job yet."""
+    connect(fresh, hub)
+    wants(fresh, "hf://acme/model")
+    return fresh
+
+
+def test_a_mirror_without_room_says_so_before_anything_moves(work: Project, hub: Hub) -> None:
+    """The error has the place, what is needed and what is free; no body was asked for; with room it goes on."""
+    with small_disk(work.mirror, "20m") as place:
+        done = apply(work, 12)
+        assert (
+            f"error: weights.model: the mirror {place} needs 67.4 MB and its disk has"
+            in done.stderr
+        )
+        assert "Free some space, or name another place in mirror: {url: …}." in done.stderr
+        assert not hub.asked("/model.safetensors")
+        assert_nothing_half_done(work)
+        remount(place, "size=200m")
+        assert_recovers(work)
+
+
+def test_a_read_only_mirror_is_named(work: Project) -> None:
+    """A file system that can't be written is named with what to do; writable again, it is used."""
+    with small_disk(work.mirror, "200m", "ro") as place:
+        done = apply(work, 12)
+        assert (
+            f"error: weights.model: the mirror {place} lies on a read-only file system"
+            in done.stderr
+        )
+        assert "Mount it writable, or name another place in mirror: {url: …}." in done.stderr
+        remount(place, "rw")
+        assert_recovers(work)
+
+
+def test_a_node_without_room_is_found_while_planning(work: Project, hub: Hub) -> None:
+    """The plan says how much is free on which node and how much is needed, and can't be applied."""
+    hub.add("acme/model", {**SMALL, "model.safetensors": noise(6_000_000)})
+    wants(work, "hf://acme/model", JOB)
+    with small_disk(work.nodes, "20m"):
+        done = apply(work, 1)
+
+    assert (
+        "error: job.sft: local/local-0 has 4.2 MB free and needs 6.0 MB of weights" in done.stderr
+    )
+    assert "Free space there, put the node cache on a larger disk" in done.stderr
+    assert not work.mirror.exists()
+
+
+def test_a_node_whose_disk_fills_up_meanwhile(work: Project, hub: Hub) -> None:
+    """Delivery fails with the node, its directory and what to do; no tree is left; with room the same plan goes on."""
+    hub.add("acme/model", {**SMALL, "model.safetensors": noise(6_000_000)})
+    wants(work, "hf://acme/model", JOB)
+    with small_disk(work.nodes, "28m") as place:
+        work.run("plan", "--out", "plan.bin")
+        (place / "filler").write_bytes(bytes(8_000_000))
+        done = work.run("apply", "plan.bin", code=12)
+        status = work.json("status", "job.sft")
+        assert "error: job.sft: " in done.stderr
+        assert str(place) in done.stderr
+        assert "Weights need 6.0 MB there and may take" in done.stderr
+        assert "Free some space, then apply again." in done.stderr
+        assert status["status"] == "TRAINING_JOB_DEPLOY_FAILED"
+        assert list(work.nodes.glob("*/cache/trees/*")) == []
+        assert list(work.nodes.glob("*/runs/*/started")) == []
+        (place / "filler").unlink()
+        work.run("apply", "--auto-approve", "--wait")
+        assert work.run("logs", "sft").stdout == '{"hidden_size": 8}\n'
+        assert work.actions() == {}

@@ -1,0 +1,434 @@
+"""Walking a plan: intent, effect, outcome, and what is left when any of them does not happen."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.ledgers import dead_here, elsewhere, ledger_on
+from trainctl.apply.engine import Engine, Permit
+from trainctl.apply.interrupt import Interrupt
+from trainctl.apply.result import Result
+from trainctl.apply.step import Handler, Lookup, Step, StepFailed
+from trainctl.errors import (
+    Busy,
+    Interrupted,
+    NodeUnreachable,
+    StalePlan,
+    StorageError,
+    TrainctlError,
+)
+from trainctl.ledger.ledger import Ledger
+from trainctl.ledger.state import Holder, Intent
+from trainctl.model.action import Action, Reason
+from trainctl.model.address import Address, Kind
+from trainctl.model.events import Event, EventType
+from trainctl.plan.values import Change, LiveRun, Plan
+from trainctl.testing.memory import MemoryLog
+
+SFT, EVAL, LAB = map(Address.parse, ("job.sft", "job.eval", "cluster.lab"))
+DIGEST = "sha256:plan"
+
+
+class Fake:
+    """A handler that notes what it is asked, and does what a test says."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.steps: dict[Address, Step] = {}
+        self.does: dict[Address, Callable[[Step], Mapping[str, Any] | None]] = {}
+
+    def carry_out(self, step: Step) -> Mapping[str, Any]:
+        """Make it."""
+        self.calls.append(f"make {step.address} {step.key}")
+        return self._do(step) or {"made": step.key}
+
+    def delete(self, step: Step) -> None:
+        """Remove it."""
+        self.calls.append(f"delete {step.address}")
+        self._do(step)
+
+    def abandon(self, intent: Intent, lookup: Lookup) -> None:
+        """Undo it."""
+        self.calls.append(f"abandon {intent.address} {intent.key}")
+
+    def _do(self, step: Step) -> Mapping[str, Any] | None:
+        self.steps[step.address] = step
+        return self.does[step.address](step) if step.address in self.does else None
+
+
+_: type[Handler] = Fake
+
+
+class Desk:
+    """An engine on a state in memory, and everything it said."""
+
+    def __init__(self) -> None:
+        self.log = MemoryLog()
+        self.ledger = ledger_on(self.log)
+        self.fake = Fake()
+        self.interrupt = Interrupt()
+        self.events: list[Event] = []
+        self.given_up = threading.Event()
+
+    def run(self, *changes: Change, permit: Permit = Permit(), parallelism: int = 4) -> Result:
+        """Apply these changes."""
+        kinds = dict.fromkeys(Kind, self.fake)
+        engine = Engine(
+            self.ledger, kinds, self.events.append, self.interrupt, self.given_up.set, parallelism
+        )
+        plan = Plan("", 0, "", changes, digest=DIGEST)
+        return engine.run(plan, permit)
+
+    def attempt(
+        self, key: str, holder: Holder, attributes: Mapping[str, Any] | None = None
+    ) -> Ledger:
+        """An intent on the job that somebody else began and never ended."""
+        other = ledger_on(self.log, holder=holder)
+        other.begin(SFT, "create", "local", key, {"attributes": attributes or {"v": 1}})
+        return other
+
+    def fail(self, error: BaseException, address: Address = SFT) -> None:
+        """Let the effect on an address fail."""
+
+        def raise_it(step: Step) -> None:
+            raise error
+
+        self.fake.does[address] = raise_it
+
+    def said(self, type_: EventType) -> list[str]:
+        """What was told of a type, in turn."""
+        return [f"{one.address}: {one.message}" for one in self.events if one.type is type_]
+
+
+@pytest.fixture
+def desk() -> Desk:
+    """An empty state and a willing handler."""
+    return Desk()
+
+
+def change(address: Address = SFT, action: Action = Action.CREATE, **more: Any) -> Change:
+    """A change to the value 1."""
+    return Change(address, action, "local", **{"after": {"v": 1}, **more})
+
+
+def test_the_outcome_is_what_the_handler_gave(desk: Desk) -> None:
+    """Attributes are the plan's, outputs the handler's, and the key is the one the effect was caused with."""
+    result = desk.run(change(depends_on=(LAB,)))
+    record = desk.ledger.state().resources[SFT]
+    assert result.complete
+    assert (record.attributes, record.outputs) == ({"v": 1}, {"made": record.key})
+    assert record.depends_on == (LAB,)
+    assert desk.ledger.state().open_intents == {}
+    assert desk.said(EventType.STEP_STARTED) == ["job.sft: creating"]
+    assert desk.said(EventType.STEP_DONE) == ["job.sft: created"]
+
+
+def test_the_intent_is_written_before_the_effect(desk: Desk) -> None:
+    """With what whoever comes after a crash needs: the key, the values, the cluster, the plan."""
+    seen: list[Intent] = []
+
+    def look(step: Step) -> None:
+        seen.append(ledger_on(desk.log).state().open_intents[SFT])
+
+    desk.fake.does[SFT] = look
+    desk.run(change(after={"v": 1, "cluster": "lab"}))
+    (intent,) = seen
+    assert intent.inputs == {"cluster": "lab", "attributes": {"v": 1, "cluster": "lab"}}
+    assert (intent.action, intent.plan) == ("create", DIGEST)
+    assert intent.key == desk.fake.steps[SFT].key
+
+
+def test_later_steps_see_what_earlier_ones_made(desk: Desk) -> None:
+    """Their records, and how long they took."""
+    found: list[object] = []
+
+    def look(step: Step) -> None:
+        found.extend([step.needed(LAB).outputs, step.seconds_of(LAB) >= 0, step.seconds_of(EVAL)])
+
+    desk.fake.does[SFT] = look
+    desk.fake.does[LAB] = lambda step: {"nodes": [1]}
+    assert desk.run(change(LAB), change(depends_on=(LAB,))).complete
+    assert found == [{"nodes": [1]}, True, 0.0]
+
+
+def test_a_removal_takes_the_record_away(desk: Desk) -> None:
+    """Delete asks the handler, forget doesn't."""
+    desk.run(change(), change(EVAL))
+    gone = [
+        change(SFT, Action.DELETE, before={"v": 1}, after=None, seen=1),
+        change(EVAL, Action.FORGET, before={"v": 1}, after=None, seen=1),
+    ]
+    desk.fake.calls.clear()
+    assert desk.run(*gone).complete
+    assert desk.fake.calls == ["delete job.sft"]
+    assert desk.ledger.state().resources == {}
+    assert desk.fake.steps[SFT].attributes == {"v": 1}
+
+
+def test_a_failure_is_recorded_and_stops_only_what_needs_it(desk: Desk) -> None:
+    """The lease ends, the key is kept, dependants are skipped and told why, the rest goes on."""
+    desk.fail(StorageError("disk full", "Free some."), LAB)
+    result = desk.run(change(LAB), change(SFT, depends_on=(LAB,)), change(EVAL))
+    state = desk.ledger.state()
+    assert [one.address for one in result.done] == [EVAL]
+    assert (list(result.failed), result.skipped) == ([LAB], {SFT: LAB})
+    assert result.failed[LAB].address == "cluster.lab"
+    assert state.open_intents == {}
+    assert len(state.unfinished[LAB]) == 1
+    assert desk.said(EventType.STEP_FAILED) == ["cluster.lab: disk full"]
+    assert desk.said(EventType.STEP_SKIPPED) == ["job.sft: skipped, as cluster.lab failed"]
+
+
+def test_what_the_system_refuses_is_a_failure_like_others(desk: Desk) -> None:
+    """A full disk while code is packed fails its own step, with its place, and ends no other."""
+    desk.fail(OSError(28, "No space left on device", "/tmp/spool"))
+    result = desk.run(change(), change(EVAL))
+    assert str(result.failed[SFT]) == "job.sft: /tmp/spool: No space left on device"
+    assert [one.address for one in result.done] == [EVAL]
+    assert desk.ledger.state().open_intents == {}
+
+
+def test_a_fault_of_ours_is_not_swallowed(desk: Desk) -> None:
+    """It is raised when the other steps have ended; the intent stays open for the next apply."""
+    desk.fail(ZeroDivisionError("a mistake"))
+    with pytest.raises(ZeroDivisionError):
+        desk.run(change(), change(EVAL))
+    state = desk.ledger.state()
+    assert list(state.resources) == [EVAL]
+    assert list(state.open_intents) == [SFT]
+    assert desk.ledger.held() == ()
+
+
+def test_a_failed_step_may_have_something_to_record(desk: Desk) -> None:
+    """A run that could not be deployed is in the history, and the step has failed all the same."""
+    desk.fail(StepFailed(TrainctlError("no mount", "Move it."), {"runs": [1]}))
+    result = desk.run(change())
+    assert result.failed[SFT].detail == "Move it."
+    assert desk.ledger.state().resources[SFT].outputs == {"runs": [1]}
+    assert desk.ledger.state().unfinished == {}
+
+
+def test_an_effect_of_which_nobody_knows_stays_open(desk: Desk) -> None:
+    """The next apply, of this process or another, finds the intent and may take it at once."""
+    desk.fail(NodeUnreachable("silent"))
+    assert SFT in desk.run(change()).failed
+    (intent,) = desk.ledger.state().open_intents.values()
+    assert desk.ledger.held() == ()
+    desk.fake.does.clear()
+    desk.run(change(resumes=intent.key))
+    assert desk.fake.calls == [f"make job.sft {intent.key}"] * 2
+    assert desk.ledger.state().resources[SFT].key == intent.key
+
+
+def test_an_interrupted_attempt_is_carried_on_with_its_key(desk: Desk) -> None:
+    """Its holder is dead; the same key twice has one effect, so nothing is undone."""
+    desk.attempt("old", dead_here())
+    assert desk.run(change(resumes="old")).complete
+    assert desk.fake.calls == ["make job.sft old"]
+
+
+def test_an_attempt_at_something_else_is_undone_first(desk: Desk) -> None:
+    """By its key, and so are earlier ones that failed; after the outcome they are forgotten."""
+    failed = desk.attempt("first", dead_here())
+    failed.fail(failed.state().open_intents[SFT], "no")
+    desk.attempt("second", dead_here())
+    assert desk.run(change(after={"v": 2})).complete
+    key = desk.ledger.state().resources[SFT].key
+    assert desk.fake.calls == [
+        "abandon job.sft first",
+        "abandon job.sft second",
+        f"make job.sft {key}",
+    ]
+    assert desk.ledger.state().unfinished == {}
+
+
+def test_what_cannot_be_undone_keeps_its_key(desk: Desk) -> None:
+    """The new change is not begun, and the next apply tries again."""
+    desk.attempt("old", dead_here())
+
+    def unreachable(intent: Intent, lookup: Lookup) -> None:
+        raise NodeUnreachable("silent")
+
+    desk.fake.abandon = unreachable  # type: ignore[method-assign]
+    desk.run(change())
+    assert desk.fake.calls == []
+    assert [one.key for one in desk.ledger.state().unfinished[SFT]] == ["old"]
+
+
+def test_an_address_that_another_changes_is_refused(desk: Desk) -> None:
+    """With exit code 10 where nothing else was done, and nothing is asked of the handler."""
+    desk.attempt("other", elsewhere("ann"))
+    result = desk.run(change())
+    assert isinstance(result.failed[SFT], Busy)
+    assert result.exit_code == 10
+    assert desk.fake.calls == []
+
+
+def test_what_another_left_while_one_waited_is_undone(desk: Desk) -> None:
+    """The lease is waited for, and only then it is looked what there is to undo."""
+    ann = desk.attempt("hers", elsewhere("ann"))
+    ending = threading.Timer(0.2, lambda: ann.fail(ann.state().open_intents[SFT], "no"))
+    ending.start()
+    assert desk.run(change(), permit=Permit(lease_timeout=10)).complete
+    ending.join()
+    assert desk.fake.calls[0] == "abandon job.sft hers"
+
+
+def test_an_address_that_moved_is_refused(desk: Desk) -> None:
+    """The plan saw another version: exit code 11."""
+    desk.run(change())
+    desk.ledger.release(desk.ledger.begin(SFT, "update", "local", "k", {}).id)
+    result = desk.run(change(after={"v": 2}, seen=1))
+    assert isinstance(result.failed[SFT], StalePlan)
+    assert result.exit_code == 11
+
+
+def test_a_run_that_was_asked_for_is_not_anothers(desk: Desk) -> None:
+    """Another apply made the same values so meanwhile: that is what was wanted, unless it was a run of one's own."""
+    desk.run(change())
+    late = change(seen=0)
+    other = Plan("", 0, "", (late,), digest="sha256:other")
+    kinds = dict.fromkeys(Kind, desk.fake)
+    engine = Engine(desk.ledger, kinds, desk.events.append, desk.interrupt, desk.given_up.set)
+    assert engine.run(other, Permit()).complete
+    asked = replace(late, reason=Reason.BY_REQUEST, action=Action.REPLACE)
+    result = engine.run(replace(other, changes=(asked,)), Permit())
+    assert isinstance(result.failed[SFT], StalePlan)
+    assert len(desk.fake.calls) == 1
+
+
+LIVE = LiveRun("abc1234", 3, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("permit", "made"),
+    [
+        (Permit(), False),
+        (Permit(runs=frozenset({"other"})), False),
+        (Permit(stop_running=True), True),
+        (Permit(runs=frozenset({"abc1234"})), True),
+    ],
+)
+def test_a_live_run_is_left_alone_without_permission(
+    desk: Desk, permit: Permit, made: bool
+) -> None:
+    """By the flag, or by a plan that names that very run."""
+    result = desk.run(change(stops=LIVE), change(EVAL, depends_on=(SFT,)), permit=permit)
+    assert result.complete is made
+    assert bool(desk.fake.calls) is made
+    if not made:
+        assert result.exit_code == 12
+        assert result.skipped == {EVAL: SFT}
+        assert desk.said(EventType.STEP_SKIPPED) == ["job.eval: skipped, as job.sft was left alone"]
+
+
+def test_the_first_interrupt_finishes_what_is_in_flight(desk: Desk) -> None:
+    """It has its outcome; what had not begun is named, and the exit code is 130."""
+
+    def interrupt(step: Step) -> None:
+        desk.interrupt.stopping.set()
+
+    desk.fake.does[LAB] = interrupt
+    result = desk.run(change(LAB), change(SFT), parallelism=1)
+    assert [one.address for one in result.done] == [LAB]
+    assert result.not_started == [SFT]
+    assert result.exit_code == 130
+    assert desk.ledger.state().open_intents == {}
+
+
+def test_the_second_interrupt_ends_what_steps_wait_for(desk: Desk) -> None:
+    """A step that waits gets its transport closed; its intent stays open, whatever it then raises."""
+
+    def wait(step: Step) -> None:
+        desk.interrupt.stopping.set()
+        desk.interrupt.cancelled.set()
+        assert desk.given_up.wait(10)
+        raise TrainctlError("the transport was closed")
+
+    desk.fake.does[SFT] = wait
+    result = desk.run(change())
+    assert isinstance(result.failed[SFT], Interrupted)
+    assert result.exit_code == 130
+    state = desk.ledger.state()
+    assert (list(state.open_intents), state.unfinished) == ([SFT], {})
+
+
+def test_a_step_can_ask_whether_to_give_up(desk: Desk) -> None:
+    """Between its parts, where nothing would be half done."""
+
+    def part(step: Step) -> None:
+        step.stop_if_cancelled()
+        desk.interrupt.cancelled.set()
+        step.stop_if_cancelled()
+
+    desk.fake.does[SFT] = part
+    assert isinstance(desk.run(change()).failed[SFT], Interrupted)
+    assert list(desk.ledger.state().open_intents) == [SFT]
+
+
+def test_a_lost_lease_begins_nothing_more(desk: Desk) -> None:
+    """As the second Ctrl-C, but said so: others may act on what this process was changing."""
+    told: list[str] = []
+    desk.interrupt = Interrupt(told.append)
+
+    def lose(step: Step) -> None:
+        desk.interrupt.cancel("the lease was lost")
+        step.stop_if_cancelled()
+
+    desk.fake.does[LAB] = lose
+    result = desk.run(change(LAB), change(SFT), parallelism=1)
+    assert result.failed[LAB].summary == "the lease was lost"
+    assert result.not_started == [SFT]
+    assert told == ["Stopping: the lease was lost."]
+
+
+def test_an_outcome_after_the_lease_was_taken_is_refused(desk: Desk) -> None:
+    """Whoever took it over decides; the state says what they did, not what this process did."""
+
+    def meanwhile(step: Step) -> None:
+        other = ledger_on(desk.log, holder=elsewhere())
+        other.release(other.state().open_intents[SFT].id)
+
+    desk.fake.does[SFT] = meanwhile
+    assert isinstance(desk.run(change()).failed[SFT], Busy)
+    assert desk.ledger.state().resources == {}
+
+
+def test_as_many_at_once_as_allowed(desk: Desk) -> None:
+    """Independent changes run side by side: each of these ends only when both have begun."""
+    both = threading.Barrier(2)
+
+    def meet(step: Step) -> None:
+        both.wait(10)
+
+    desk.fake.does = {SFT: meet, EVAL: meet}
+    assert desk.run(change(SFT), change(EVAL), parallelism=2).complete
+
+
+def test_progress_is_told_as_it_comes(desk: Desk) -> None:
+    """Phase, bytes done and bytes in all, at the address."""
+
+    def move(step: Step) -> None:
+        step.progress("mirroring", 5, 10)
+
+    desk.fake.does[SFT] = move
+    desk.run(change())
+    (event,) = [one for one in desk.events if one.type is EventType.STEP_PROGRESS]
+    assert (event.address, event.data) == (SFT, {"phase": "mirroring", "done": 5, "total": 10})
+
+
+def test_what_is_needed_and_missing_is_named(desk: Desk) -> None:
+    """With the command that makes it."""
+
+    def need(step: Step) -> None:
+        step.needed(LAB)
+
+    desk.fake.does[SFT] = need
+    error = desk.run(change()).failed[SFT]
+    assert error.summary == "cluster.lab does not exist yet"
+    assert "--target cluster.lab" in error.detail

@@ -1,0 +1,45 @@
+"""Ctrl-C, once and twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from trainctl.apply.interrupt import Interrupt
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_once_finishes_and_twice_stops(number: signal.Signals) -> None:
+    """Each is said; afterwards signals mean what they meant before."""
+    before = signal.getsignal(number)
+    told: list[str] = []
+    with Interrupt(told.append) as interrupt:
+        os.kill(os.getpid(), number)
+        assert (interrupt.stopping.is_set(), interrupt.cancelled.is_set()) == (True, False)
+        os.kill(os.getpid(), number)
+        assert interrupt.cancelled.is_set()
+    assert [text.partition(" ")[0] for text in told] == ["Finishing", "Stopping."]
+    assert signal.getsignal(number) is before
+
+
+def test_while_only_watching_once_is_enough() -> None:
+    """There is nothing to finish, and nothing to say."""
+    told: list[str] = []
+    with Interrupt(told.append) as interrupt:
+        interrupt.only_watching()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupt.stopping.is_set()
+    assert told == []
+
+
+def test_giving_up_for_another_reason_is_said_once() -> None:
+    """It stops everything, and the first cause is the one that is told."""
+    told: list[str] = []
+    interrupt = Interrupt(told.append)
+    interrupt.cancel("the lease was lost")
+    interrupt.cancel("something else")
+    assert interrupt.stopping.is_set()
+    assert interrupt.cause == "the lease was lost"
+    assert told == ["Stopping: the lease was lost."]

@@ -1,0 +1,326 @@
+"""Which files are a job's code, what they are called, and the archive that travels."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from trainctl.errors import TrainctlError
+from trainctl.jobs.code import Code, archive, scan
+
+
+def git(directory: Path, *args: str) -> None:
+    """One git command that must succeed."""
+    identity = ("-c", "user.name=t", "-c", "user.email=t@t")
+    subprocess.run(["git", "-C", directory, *identity, *args], check=True, capture_output=True)
+
+
+def write(root: Path, files: Mapping[str, str]) -> Path:
+    """Files by path."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Code outside git."""
+    return write(tmp_path / "code", {"train.py": "print(1)\n", "lib/model.py": "x = 1\n"})
+
+
+@pytest.fixture(params=["git", "plain"])
+def any_tree(request: pytest.FixtureRequest, tree: Path) -> Path:
+    """The same code, once inside git and once outside."""
+    if request.param == "git":
+        git(tree, "init", "-q")
+    return tree
+
+
+def paths(code: Code) -> list[str]:
+    """What travels."""
+    return [file.path for file in code.files]
+
+
+def test_the_digest_is_the_same_inside_git_and_outside(tree: Path) -> None:
+    """git is asked what the code is, not who it is: contents, names, executable bits and links count alike."""
+    (tree / "run.sh").write_text("#!/bin/sh\n")
+    (tree / "run.sh").chmod(0o755)
+    (tree / "latest").symlink_to("lib/model.py")
+    plain = scan(tree, ".").tree
+    git(tree, "init", "-q")
+    assert scan(tree, ".").tree == plain
+    git(tree, "add", ".")
+    git(tree, "commit", "-qm", "x")
+    assert scan(tree, ".").tree == plain
+    assert plain.files == 4
+
+
+def test_code_in_a_directory_of_the_repository_is_its_own(tree: Path) -> None:
+    """A file of the same name at the top of the work tree is another file, and doesn't lend its content."""
+    git(tree, "init", "-q")
+    write(tree, {"src/train.py": "print(2)\n"})
+    before = scan(tree, "src").tree
+    write(tree, {"src/train.py": "print(3)\n"})
+    after = scan(tree, "src").tree
+    assert before.digest != after.digest
+    write(tree, {"train.py": "print('top')\n"})
+    assert scan(tree, "src").tree == after
+    (tree / "train.py").unlink()
+    assert scan(tree, "src").tree == after
+
+
+def test_git_normalises_line_ends(tree: Path) -> None:
+    """What .gitattributes converts has one digest on every machine, whatever its line ends are here."""
+    write(tree, {".gitattributes": "*.py text\n"})
+    git(tree, "init", "-q")
+    unix = scan(tree, ".").tree.digest
+    (tree / "train.py").write_bytes(b"print(1)\r\n")
+    assert scan(tree, ".").tree.digest == unix
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: (root / "train.py").write_text("print(2)\n"),
+        lambda root: (root / "train.py").chmod(0o755),
+        lambda root: (root / "train.py").rename(root / "other.py"),
+        lambda root: (root / "empty").touch(),
+        lambda root: (root / "train.py").unlink(),
+    ],
+    ids=["content", "executable", "name", "added", "removed"],
+)
+def test_every_change_changes_the_digest(any_tree: Path, change: Callable[[Path], object]) -> None:
+    """Content, the executable bit, names and the set of files are all in it."""
+    before = scan(any_tree, ".").tree.digest
+    change(any_tree)
+    assert scan(any_tree, ".").tree.digest != before
+
+
+def test_git_says_what_is_ignored(tree: Path) -> None:
+    """Tracked and untracked files travel; ignored ones don't, and neither do deleted ones that are still tracked."""
+    write(tree, {".gitignore": "data/\n", "data/big": "x", "new": "x", "old": "x"})
+    git(tree, "init", "-q")
+    git(tree, "add", "old")
+    (tree / "old").unlink()
+    assert paths(scan(tree, ".")) == [".gitignore", "lib/model.py", "new", "train.py"]
+
+
+def test_outside_git_a_short_list_is_left_out_and_told(tree: Path) -> None:
+    """Caches and virtual environments don't travel, and the plan can say so."""
+    write(tree, {"__pycache__/x.pyc": "", "venv/bin/python": "", "lib/a.pyc": ""})
+    code = scan(tree, ".")
+    assert paths(code) == ["lib/model.py", "train.py"]
+    assert code.left_out == ("__pycache__/", "lib/a.pyc", "venv/")
+
+
+def test_an_ignore_file_leaves_out(any_tree: Path) -> None:
+    """.trainctlignore has gitignore syntax, is preferred to .truss_ignore, and doesn't travel itself."""
+    write(any_tree, {".trainctlignore": "lib/\n", ".truss_ignore": "train.py\n"})
+    assert paths(scan(any_tree, ".")) == [".truss_ignore", "train.py"]
+    (any_tree / ".trainctlignore").unlink()
+    assert paths(scan(any_tree, ".")) == ["lib/model.py"]
+
+
+@pytest.mark.parametrize("content", [b"!\n", b"\xff\xfe\n"], ids=["no pattern", "no text"])
+def test_an_ignore_file_that_says_nothing_is_named(tree: Path, content: bytes) -> None:
+    """It is an error of the user's, with the file's name."""
+    (tree / ".trainctlignore").write_bytes(content)
+    with pytest.raises(TrainctlError, match=r"\.trainctlignore in the code"):
+        scan(tree, ".")
+
+
+def test_keys_and_dotenv_files_must_be_asked_for(any_tree: Path) -> None:
+    """They are left out and told, unless a negated pattern asks for one by name."""
+    write(any_tree, {".env": "A=1", ".env.local": "A=1", "id_ed25519": "k", "tls/a.pem": "k"})
+    code = scan(any_tree, ".")
+    assert paths(code) == ["lib/model.py", "train.py"]
+    assert code.left_out == (".env", ".env.local", "id_ed25519", "tls/a.pem")
+    write(any_tree, {".trainctlignore": "!.env\n"})
+    asked = scan(any_tree, ".")
+    assert ".env" in paths(asked)
+    assert asked.left_out == (".env.local", "id_ed25519", "tls/a.pem")
+
+
+def test_what_is_never_code(any_tree: Path) -> None:
+    """Manifests, the lock file, the state, saved plans under any name, and files that secrets name."""
+    write(
+        any_tree,
+        {
+            "trainctl.yaml": "a",
+            "b.trainctl.toml": "a",
+            "trainctl.lock": "{}",
+            ".trainctl/state/log": "x",
+            "p.bin": '{"trainctl_plan": {"major": 1}}',
+            "aws.json": "secret",
+            ".trainctlignore": "!trainctl.lock\n!aws.json\n!p.bin\n",
+        },
+    )
+    code = scan(any_tree, ".", [(any_tree / "aws.json").resolve()])
+    assert paths(code) == ["lib/model.py", "train.py"]
+    assert code.left_out == ()
+
+
+def test_a_link_to_a_secret_is_no_way_around(any_tree: Path) -> None:
+    """A link that leads to a secret's file is not code either."""
+    write(any_tree, {"aws.json": "secret"})
+    (any_tree / "config").symlink_to("aws.json")
+    assert "config" not in paths(scan(any_tree, ".", [(any_tree / "aws.json").resolve()]))
+
+
+@pytest.mark.parametrize(
+    "target", ["../outside", "lib/../../outside", "../code/train.py", "{root}/train.py"]
+)
+def test_a_link_that_leaves_the_tree_is_refused(any_tree: Path, target: str) -> None:
+    """Here, or on a node, where the tree has another name and place."""
+    write(any_tree.parent, {"outside": "x"})
+    (any_tree / "link").symlink_to(target.format(root=any_tree))
+    with pytest.raises(TrainctlError, match="link in the code is a link that leaves it"):
+        scan(any_tree, ".")
+
+
+def test_links_inside_travel_as_links(any_tree: Path) -> None:
+    """To files, to directories, and even in a circle: the text is what counts."""
+    (any_tree / "lib" / "up").symlink_to("../train.py")
+    (any_tree / "pkg").symlink_to("lib", target_is_directory=True)
+    (any_tree / "round").symlink_to("round")
+    kinds = {file.path: file.kind for file in scan(any_tree, ".").files}
+    assert kinds == {
+        "lib/model.py": "-",
+        "lib/up": "l",
+        "pkg": "l",
+        "round": "l",
+        "train.py": "-",
+    }
+
+
+def test_other_repositories_inside_are_told(tree: Path) -> None:
+    """git doesn't list what is in a submodule, so it doesn't travel; the plan can say so."""
+    git(tree, "init", "-q")
+    write(tree, {"vendor/x.py": "x"})
+    git(tree / "vendor", "init", "-q")
+    git(tree / "vendor", "add", ".")
+    git(tree / "vendor", "commit", "-qm", "x")
+    code = scan(tree, ".")
+    assert (paths(code), code.left_out) == (["lib/model.py", "train.py"], ("vendor/",))
+    write(tree, {".trainctlignore": "vendor/\n"})
+    assert scan(tree, ".").left_out == ()
+
+
+def test_what_is_no_file_is_not_opened(tree: Path) -> None:
+    """A pipe that nobody writes to doesn't hold up a plan; it is left out, and told."""
+    os.mkfifo(tree / "pipe")
+    code = scan(tree, ".")
+    assert (paths(code), code.left_out) == (["lib/model.py", "train.py"], ("pipe",))
+
+
+def test_names_with_controls_are_refused(any_tree: Path) -> None:
+    """They could not be shown or listed safely; the name is shown escaped."""
+    (any_tree / "a\nb").touch()
+    with pytest.raises(TrainctlError) as caught:
+        scan(any_tree, ".")
+    assert r"a\nb" in caught.value.summary
+    assert "\n" not in caught.value.summary
+
+
+def test_names_that_are_no_text_are_refused(tree: Path) -> None:
+    """Bytes that aren't UTF-8 have no spelling that means the same everywhere."""
+    Path(os.fsdecode(os.fsencode(tree) + b"/\xff")).touch()
+    with pytest.raises(TrainctlError, match="udcff"):
+        scan(tree, ".")
+
+
+@pytest.mark.parametrize("name", ['"quoted"', "-x", " ", "a b", "ü", "$(x)", "'", "\\"])
+def test_strange_names_are_just_names(any_tree: Path, name: str) -> None:
+    """Each has the content that it has, also where git reads lists of names."""
+    (any_tree / name).write_text("one")
+    one = scan(any_tree, ".").tree.digest
+    (any_tree / name).write_text("two")
+    assert scan(any_tree, ".").tree.digest != one
+
+
+def test_both_unicode_spellings_are_one_name(tree: Path) -> None:
+    """A Mac lists ``ü`` as two characters; digest and archive have it as one."""
+    (tree / "ü.py").write_text("x")
+    composed = scan(tree, ".")
+    packed = b"".join(archive(composed))
+    (tree / "ü.py").rename(tree / "u\u0308.py")
+    decomposed = scan(tree, ".")
+    assert decomposed.tree == composed.tree
+    assert b"".join(archive(decomposed)) == packed
+
+
+def test_the_directory_must_exist_and_lie_inside(tmp_path: Path) -> None:
+    """Beside the manifest, or in the same git work tree: nothing else of the machine is code."""
+    manifest = write(tmp_path / "repo" / "jobs", {"a": "x"}).resolve()
+    write(tmp_path / "repo" / "src", {"train.py": "x"})
+    with pytest.raises(TrainctlError, match="code directory 'gone' does not exist"):
+        scan(manifest, "gone")
+    with pytest.raises(TrainctlError, match="lies outside the manifest's directory"):
+        scan(manifest, "../src")
+    git(tmp_path / "repo", "init", "-q")
+    assert paths(scan(manifest, "../src")) == ["train.py"]
+    with pytest.raises(TrainctlError, match="lies outside the manifest's directory"):
+        scan(manifest, "../..")
+
+
+def test_the_repository_is_the_one_of_the_code(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run from a hook of another repository, git still speaks of this one."""
+    git(tree, "init", "-q")
+    other = write(tmp_path / "other", {"x": "x"})
+    git(other, "init", "-q")
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(other / ".git" / "index"))
+    assert paths(scan(tree, ".")) == ["lib/model.py", "train.py"]
+
+
+def test_a_git_that_refuses_is_an_error(tree: Path) -> None:
+    """Nobody then knows what is ignored, so nothing is guessed; git's own words say what to do."""
+    git(tree, "init", "-q")
+    (tree / ".git" / "config").write_text("[core\n")
+    with pytest.raises(TrainctlError, match="git can't say what the code") as caught:
+        scan(tree, ".")
+    assert "config" in caught.value.detail
+
+
+def test_an_unreadable_file_is_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to do about it."""
+
+    def refuse(self: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(TrainctlError, match=r"model.py in the code can't be read: Permission"):
+        scan(tree, ".")
+
+
+def test_the_archive_is_the_same_for_the_same_files(any_tree: Path, tmp_path: Path) -> None:
+    """Owners, times and permissions but the executable bit are not in it."""
+    (any_tree / "run.sh").write_text("x")
+    (any_tree / "run.sh").chmod(0o700)
+    (any_tree / "link").symlink_to("run.sh")
+    first = b"".join(archive(scan(any_tree, ".")))
+    os.utime(any_tree / "train.py", (1, 1))
+    (any_tree / "train.py").chmod(0o600)
+    assert b"".join(archive(scan(any_tree, "."))) == first
+    with tarfile.open(fileobj=io.BytesIO(first)) as tar:
+        tar.extractall(tmp_path / "out", filter="data")
+    assert scan(tmp_path / "out", ".").tree == scan(any_tree, ".").tree
+    assert os.access(tmp_path / "out" / "run.sh", os.X_OK)
+
+
+def test_the_archive_comes_in_pieces(tree: Path) -> None:
+    """At most 1 MiB each, so that large code doesn't stand in memory."""
+    (tree / "big.bin").write_bytes(bytes(5 * 2**19))
+    pieces = list(archive(scan(tree, ".")))
+    assert max(map(len, pieces)) == 2**20
+    assert len(pieces) > 2

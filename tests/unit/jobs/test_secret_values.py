@@ -1,0 +1,49 @@
+"""Values of secrets on their way into the program: what is masked from then on, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.parse import quote_plus
+
+import pytest
+
+from trainctl.desired.values import SecretSpec
+from trainctl.errors import TrainctlError
+from trainctl.jobs.secrets import Secrets
+from trainctl.model.redaction import MASK, Redactor
+
+
+def secrets_of(tmp_path: Path, value: str, redactor: Redactor) -> Secrets:
+    (tmp_path / "value").write_text(value, encoding="utf-8")
+    spec = SecretSpec("one", "file", "value")
+    return Secrets({"one": spec}, tmp_path, {}, redactor)
+
+
+@pytest.mark.parametrize("write", [json.dumps, repr, ascii, quote_plus, str.strip])
+def test_a_value_is_masked_however_it_is_written(tmp_path: Path, write: object) -> None:
+    """As JSON, as Python shows it, in a URL, and as it is."""
+    value = "quote\"s 'and'\nlines, 100% café"
+    redactor = Redactor()
+    secrets_of(tmp_path, value, redactor).value("one")
+    assert callable(write)
+    shown = redactor.redact(f"error: {write(value)} is wrong")
+
+    assert MASK in shown
+    assert "lines" not in shown
+    assert "quote" not in shown
+
+
+def test_members_of_a_json_secret_are_masked_by_themselves(tmp_path: Path) -> None:
+    """What lies under a name that sounds secret, at any depth; a region is no secret."""
+    document = {"region": "us-west-2", "aws": {"secret_access_key": "Xc7Vb2Nm9Qw4"}}
+    redactor = Redactor()
+    secrets_of(tmp_path, json.dumps(document), redactor).value("one")
+
+    assert redactor.redact("key Xc7Vb2Nm9Qw4 in us-west-2") == f"key {MASK} in us-west-2"
+
+
+def test_a_value_with_a_nul_is_refused(tmp_path: Path) -> None:
+    """No variable can hold it, and starting the job would fail in a way that tells nobody why."""
+    with pytest.raises(TrainctlError, match="secret 'one' holds a NUL character"):
+        secrets_of(tmp_path, "nul\0in-the-middle", Redactor()).value("one")

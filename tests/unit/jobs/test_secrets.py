@@ -1,0 +1,114 @@
+"""Secret values: where they come from, and that they are masked from the moment they are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainctl.desired.values import SecretSpec
+from trainctl.errors import Forbidden, TrainctlError
+from trainctl.jobs.secrets import Secrets
+from trainctl.model.redaction import MASK, Redactor
+from trainctl.spi.sources import Credential
+
+VALUE = "hf_0123456789abcdef"
+
+
+def secrets(
+    directory: Path, *specs: SecretSpec, redactor: Redactor | None = None, **environ: str
+) -> Secrets:
+    """Declared secrets."""
+    return Secrets({spec.name: spec for spec in specs}, directory, environ, redactor or Redactor())
+
+
+def test_a_value_from_the_environment(tmp_path: Path) -> None:
+    """It is handed out, and masked from then on."""
+    redactor = Redactor()
+    found = secrets(
+        tmp_path, SecretSpec("hf", "env", "HF_TOKEN"), redactor=redactor, HF_TOKEN=VALUE
+    )
+    assert found.value("hf") == VALUE
+    assert redactor.redact(f"token {VALUE}") == f"token {MASK}"
+
+
+def test_a_value_from_a_file(tmp_path: Path) -> None:
+    """Without the line end that editors add; the file itself is never code."""
+    (tmp_path / "aws.json").write_text(VALUE + "\n")
+    found = secrets(tmp_path, SecretSpec("aws", "file", "aws.json"))
+    assert found.value("aws") == VALUE
+    assert found.files() == ((tmp_path / "aws.json").resolve(),)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (SecretSpec("a", "env", "NOT_SET"), "variable NOT_SET is not set"),
+        (SecretSpec("a", "env", "EMPTY"), "variable EMPTY is not set"),
+        (SecretSpec("a", "env", "SHORT"), "fewer than 8 characters"),
+        (SecretSpec("a", "env", "PADDED"), "fewer than 8 characters"),
+        (SecretSpec("a", "file", "gone"), "gone can't be read: No such file"),
+        (SecretSpec("a", "file", "binary"), "binary is not UTF-8"),
+        (SecretSpec("b", "env", "SHORT"), "'a' is not declared"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, spec: SecretSpec, said: str) -> None:
+    """Where the value was looked for, and never the value."""
+    (tmp_path / "binary").write_bytes(b"\xff\xfe12345678")
+    found = secrets(tmp_path, spec, SHORT="s3cret", PADDED="    x    ", EMPTY="")
+    with pytest.raises(TrainctlError) as caught:
+        found.value("a")
+    assert said in caught.value.summary
+    assert "s3cret" not in str(caught.value)
+
+
+def test_padding_does_not_make_a_short_value_long(tmp_path: Path) -> None:
+    """Its stripped spelling would be masked as well, and with it ordinary words."""
+    redactor = Redactor()
+    found = secrets(tmp_path, SecretSpec("a", "env", "A"), redactor=redactor, A="       a       ")
+    with pytest.raises(TrainctlError):
+        found.value("a")
+    assert redactor.redact("a cat") == "a cat"
+
+
+def test_a_short_value_may_be_declared_unmasked(tmp_path: Path) -> None:
+    """``redact: false`` hands it out and masks nothing."""
+    redactor = Redactor()
+    spec = SecretSpec("pin", "env", "PIN", redact=False)
+    assert secrets(tmp_path, spec, redactor=redactor, PIN="1234").value("pin") == "1234"
+    assert redactor.redact("1234") == "1234"
+
+
+@pytest.mark.parametrize("source", ["../outside", "/etc/hostname", "link"])
+def test_a_file_outside_is_forbidden(tmp_path: Path, source: str) -> None:
+    """A stranger's manifest reads no files of this machine, not through a link either."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "outside").write_text(VALUE)
+    (home / "link").symlink_to("../outside")
+    with pytest.raises(Forbidden, match="outside the manifest's directory"):
+        secrets(home, SecretSpec("a", "file", source)).value("a")
+
+
+def test_what_can_be_read_is_known_beforehand(tmp_path: Path) -> None:
+    """One that is missing doesn't keep the others from being masked."""
+    redactor = Redactor()
+    specs = (SecretSpec("gone", "env", "GONE"), SecretSpec("hf", "env", "HF_TOKEN"))
+    secrets(tmp_path, *specs, redactor=redactor, HF_TOKEN=VALUE).register_known()
+    assert redactor.redact(VALUE) == MASK
+
+
+def test_what_opens_a_source(tmp_path: Path) -> None:
+    """The declared secret, without line ends that no header can hold; nothing where nothing is declared."""
+    found = secrets(tmp_path, SecretSpec("hf", "env", "HF_TOKEN"), HF_TOKEN=f" {VALUE}\n")
+    auth = {"auth_method": "CUSTOM_SECRET", "auth_secret_name": "hf"}
+    assert found.declared_credential({"auth": auth}) == Credential(VALUE, "secret hf")
+    assert found.declared_credential({"auth": None}) is None
+
+
+def test_what_was_found_elsewhere_is_masked_as_well(tmp_path: Path) -> None:
+    """A token that a library found in its usual place."""
+    redactor = Redactor()
+    found = secrets(tmp_path, redactor=redactor).registered(Credential(VALUE, "~/.cache"))
+    assert found is not None
+    assert redactor.redact(VALUE) == MASK

@@ -1,0 +1,75 @@
+"""Finding runs in a state."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainctl.errors import UsageError
+from trainctl.ledger.state import Recorded, State
+from trainctl.model.address import Address
+from trainctl.model.run import RunRecord
+from trainctl.operations.runs import find_run, job_address, newest_runs
+
+SFT, EVAL, IDLE = map(Address.parse, ("job.sft", "job.eval", "job.idle"))
+
+
+def job(address: Address, *ids: str) -> Recorded:
+    """A recorded job with runs."""
+    runs = [RunRecord(each, number, each * 2).to_json() for number, each in enumerate(ids, 1)]
+    return Recorded(address, "local", {"project": "demo"}, {"runs": runs})
+
+
+STATE = State(
+    resources={
+        one.address: one
+        for one in (job(SFT, "aaa", "bbb"), job(EVAL, "ccc"), Recorded(IDLE, "local", {}, {}))
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("sft", SFT),
+        ("job.sft", SFT),
+        ('sweep["lr=1e-5"]', Address.parse('job.sweep["lr=1e-5"]')),
+        ("job.job.x", Address.parse("job.job.x")),
+    ],
+)
+def test_a_job_may_be_named_shortly(text: str, address: Address) -> None:
+    """With its kind or without."""
+    assert job_address(text) == address
+
+
+def test_what_is_no_address_is_refused() -> None:
+    """As wrong usage, with how to write it."""
+    with pytest.raises(UsageError, match="is not an address"):
+        job_address("job.a b")
+
+
+@pytest.mark.parametrize(
+    ("run", "found"), [(None, "bbb"), ("aaa", "aaa"), ("1", "aaa"), ("2", "bbb")]
+)
+def test_a_run_by_id_by_number_or_the_newest(run: str | None, found: str) -> None:
+    """The newest where none is named."""
+    assert find_run(STATE, SFT, run).record.id == found
+
+
+@pytest.mark.parametrize(
+    ("address", "run", "said"),
+    [
+        (Address.parse("job.gone"), None, "In the state: job.eval, job.idle, job.sft."),
+        (IDLE, None, "trainctl apply"),
+        (SFT, "zzz", "Its runs: 1 (aaa), 2 (bbb)."),
+    ],
+)
+def test_what_there_is_not_is_said(address: Address, run: str | None, said: str) -> None:
+    """With what there is instead."""
+    with pytest.raises(UsageError) as caught:
+        find_run(STATE, address, run)
+    assert said in caught.value.detail
+
+
+def test_the_newest_run_of_each_job() -> None:
+    """Jobs that never ran have none."""
+    assert [run.record.id for run in newest_runs(STATE)] == ["ccc", "bbb"]

@@ -1,0 +1,123 @@
+"""A cluster's nodes through their life, on directories of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainctl.apply.step import Step
+from trainctl.ledger.holder import this_process
+from trainctl.ledger.state import Intent, Recorded
+from trainctl.model.action import Action
+from trainctl.model.address import Address
+from trainctl.resources.agents import Agents, nodes_of
+from trainctl.resources.clusters import ClusterHandler
+from trainctl.spi.discovery import load_provider
+from trainctl.spi.provider import Presence
+
+LAB = Address.parse("cluster.lab")
+
+
+class Lab:
+    """A cluster, what is recorded of it, and its handler."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        provider = load_provider("local")
+        self.agents = Agents(lambda name: provider)
+        self.handler = ClusterHandler(lambda name: provider, self.agents, "lineage")
+        self.recorded: Recorded | None = None
+
+    def step(self, key: str, action: Action, **settings: Any) -> Step:
+        """A step at the cluster."""
+        attributes = {"provider": "local", "nodes": 1, "gpus": 0, "cache": None, **settings}
+        return Step(
+            LAB, action, key, attributes, self.recorded, (), None, lambda address: self.recorded,
+            lambda phase, done, total: None, lambda address: 0.0,
+        )  # fmt: skip
+
+    def make(self, key: str, action: Action = Action.UPDATE, **settings: Any) -> Recorded:
+        """Carry a change out, and record it."""
+        step = self.step(key, action, **settings)
+        outputs = self.handler.carry_out(step)
+        self.recorded = Recorded(LAB, "local", step.attributes, outputs)
+        return self.recorded
+
+    def destroy(self) -> None:
+        """Remove it."""
+        self.handler.delete(self.step("end", Action.DELETE))
+
+    @property
+    def left(self) -> list[str]:
+        """The nodes that exist."""
+        return sorted(path.name for path in (self.home / "trainctl" / "nodes").glob("*"))
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    """Nothing has been made yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    lab = Lab(tmp_path / "cache")
+    yield lab
+    lab.agents.close()
+
+
+def test_made_grown_shrunk_and_removed(lab: Lab) -> None:
+    """Nodes that stay keep the key they were made with, so that whoever made them can remove them."""
+    made = nodes_of(lab.make("one", Action.CREATE))
+    grown = nodes_of(lab.make("two", nodes=2, gpus=1))
+    assert lab.left == ["lab-0", "lab-1"]
+    assert [node.key for node in grown] == ["one/lab-0", "two/lab-1"]
+    assert grown[0] == replace(made[0], gpus=1)
+    lab.make("three", nodes=1)
+    assert lab.left == ["lab-0"]
+    lab.destroy()
+    assert lab.left == []
+
+
+def test_a_replacement_leaves_nothing_of_the_old(lab: Lab) -> None:
+    """The new node is made with the replacement's key, and is the only one to be removed later."""
+    lab.make("one", Action.CREATE)
+    mark = lab.home / "trainctl/nodes/lab-0/agent/mark"
+    mark.touch()
+    (node,) = nodes_of(lab.make("two", Action.REPLACE))
+    assert node.key == "two/lab-0"
+    assert not mark.exists()
+    lab.destroy()
+    assert lab.left == []
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_is_gone_is_made_anew(lab: Lab, times: int) -> None:
+    """With a new key, however often the step is repeated; what is still there stays as it was."""
+    import shutil
+
+    lab.make("one", Action.CREATE, nodes=2)
+    assert lab.recorded is not None
+    shutil.rmtree(lab.home / "trainctl/nodes/lab-0")
+    assert lab.handler.read(lab.recorded, lambda _: None).presence is Presence.GONE
+    for _ in range(times):
+        outputs = lab.handler.carry_out(lab.step("two", Action.CREATE, nodes=2))
+    lab.recorded = replace(lab.recorded, outputs=outputs)
+    assert [node.key for node in nodes_of(lab.recorded)] == ["two/lab-0", "one/lab-1"]
+    lab.destroy()
+    assert lab.left == []
+
+
+def test_an_attempt_that_nobody_recorded_is_undone_by_its_key(lab: Lab) -> None:
+    """The nodes it made go; those that are recorded stay."""
+    lab.make("one", Action.CREATE)
+    step = lab.step("two", Action.UPDATE, nodes=2)
+    lab.handler.carry_out(step)
+    inputs = {"attributes": dict(step.attributes)}
+    intent = Intent("id", LAB, "update", "local", "two", inputs, this_process(), 0.0)
+    lab.handler.abandon(intent, lambda _: lab.recorded)
+    assert lab.left == ["lab-0"]
+    lab.handler.abandon(intent, lambda _: lab.recorded)
+    lab.destroy()
+    assert lab.left == []

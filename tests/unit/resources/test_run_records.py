@@ -1,0 +1,126 @@
+"""What the answers of a run's nodes add up to, and what a node is told of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from trainctl.jobs.environment import places
+from trainctl.model.address import Address
+from trainctl.model.run import RankRecord, RunRecord, RunStatus
+from trainctl.resources.runs import specification, with_status
+from trainctl.spi.provider import Node
+
+JOB = Address.parse("job.sft")
+S = RunStatus
+
+
+def run_of(*statuses: RunStatus, **more: Any) -> RunRecord:
+    """A run with a rank of each status."""
+    ranks = tuple(RankRecord(n, f"lab/lab-{n}", status) for n, status in enumerate(statuses))
+    return RunRecord("abc1234", 3, "key", ranks=ranks, **{"status": S.RUNNING, **more})
+
+
+def answer(status: RunStatus, **more: Any) -> dict[str, Any]:
+    """What one node says."""
+    return {"status": status.value, **more}
+
+
+@pytest.mark.parametrize(
+    ("statuses", "whole"),
+    [
+        ([S.RUNNING], S.RUNNING),
+        ([S.COMPLETED, S.COMPLETED], S.COMPLETED),
+        ([S.COMPLETED, S.RUNNING], S.RUNNING),
+        ([S.COMPLETED, S.CREATED], S.CREATED),
+        ([S.RUNNING, S.FAILED], S.FAILED),
+        ([S.STOPPED, S.FAILED], S.FAILED),
+        ([S.COMPLETED, S.DEPLOY_FAILED], S.DEPLOY_FAILED),
+        ([S.COMPLETED, S.STOPPED], S.STOPPED),
+        ([S.LOST, S.COMPLETED], S.LOST),
+    ],
+)
+def test_a_run_is_what_its_worst_rank_is(statuses: Sequence[RunStatus], whole: RunStatus) -> None:
+    """It has completed when all ranks have, and is failed as soon as one is."""
+    run = run_of(*[S.RUNNING] * len(statuses))
+    now = with_status(run, [answer(status) for status in statuses])
+    assert now.status is whole
+    assert [rank.status for rank in now.ranks] == list(statuses)
+
+
+def test_every_status_has_its_place() -> None:
+    """None that a node may report is unknown to the sum."""
+    assert {with_status(run_of(S.RUNNING), [answer(status)]).status for status in S} == set(S)
+
+
+def test_times_are_those_of_the_whole() -> None:
+    """From the first rank's start to the last one's end, once all have ended."""
+    run = run_of(S.RUNNING, S.RUNNING, phases={"delivering": 1.0})
+    first = answer(S.COMPLETED, started_at=10.0, ended_at=15.0)
+    half = with_status(run, [first, answer(S.RUNNING, started_at=11.0)])
+    assert (half.started_at, half.ended_at, half.phases) == (10.0, None, {"delivering": 1.0})
+    whole = with_status(half, [first, answer(S.COMPLETED, started_at=11.0, ended_at=17.5)])
+    assert (whole.started_at, whole.ended_at) == (10.0, 17.5)
+    assert whole.phases == {"delivering": 1.0, "running": 7.5}
+
+
+def test_a_clock_that_was_set_back_makes_no_negative_time() -> None:
+    """A run that seems to end before it began took no time."""
+    ended = answer(S.COMPLETED, started_at=100.0, ended_at=40.0)
+    assert with_status(run_of(S.RUNNING), [ended]).phases["running"] == 0.0
+
+
+def test_a_live_run_that_its_node_does_not_know_is_lost() -> None:
+    """One that had ended before is what it was."""
+    assert with_status(run_of(S.RUNNING), [None]).status is S.LOST
+    ended = run_of(S.COMPLETED, status=S.COMPLETED, ended_at=5.0)
+    assert with_status(ended, [None]) == ended
+
+
+def test_exit_codes_and_errors_are_kept() -> None:
+    """The rank's exit code, and the first error that a node tells."""
+    run = run_of(S.RUNNING, S.RUNNING)
+    answers = [answer(S.FAILED, exit_code=3, error="exit code 3"), answer(S.STOPPED, error="ended")]
+    now = with_status(run, answers)
+    assert now.error == "exit code 3"
+    assert [rank.exit_code for rank in now.ranks] == [3, None]
+
+
+def test_a_run_without_ranks_is_what_it_was() -> None:
+    """It never came to a node, so no node changes it."""
+    run = run_of(status=S.DEPLOY_FAILED)
+    assert with_status(run, []) == run
+
+
+def test_a_node_is_told_everything_but_secret_values() -> None:
+    """Code and weights by digest, commands in order, and which variable takes which secret."""
+    node = Node("lab", "lab-0", "local", root="/cache/lab-0", data="/data", python="python3")
+    attributes = {
+        "project": "demo",
+        "code": {"digest": "sha256:c0de"},
+        "compute": {"accelerator": None},
+        "weights": [{"address": "weights.qwen3", "mount_location": "/app/qwen3"}],
+        "runtime": {
+            "start_commands": ["pip install x", "python train.py"],
+            "environment_variables": {
+                "LR": "1e-5",
+                "WANDB_API_KEY": {"secret": "wandb"},
+                "BT_WORKING_DIR": {"secret": "wandb"},
+            },
+            "checkpointing_config": {"enabled": False},
+            "cache_config": {"enabled": False},
+        },
+    }
+    run = run_of(S.DEPLOYING)
+    where = places(node, JOB, "demo", run, 0)
+    told = specification(JOB, attributes, run, where, "lineage", {"weights.qwen3": "1157"}, gpus=0)
+    assert (told["key"], told["lineage"], told["code"]) == ("key", "lineage", "sha256:c0de")
+    assert told["commands"] == ["pip install x", "python train.py"]
+    assert told["environment"]["LR"] == "1e-5"
+    assert told["environment"]["BT_WORKING_DIR"] == where.work
+    assert told["secret_environment"] == {"WANDB_API_KEY": "wandb"}
+    assert told["weights"] == [
+        {"name": "weights.qwen3", "listing": "1157", "mount_location": "/app/qwen3"}
+    ]

@@ -1,0 +1,47 @@
+"""A start that ends in an error: whoever reads that a run was not deployed starts another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from trainctl.errors import NodeError, NodeUnreachable, StorageError, TrainctlError
+from trainctl.jobs.environment import places
+from trainctl.model.address import Address
+from trainctl.model.run import RunRecord
+from trainctl.remote.agent import NodeAgent
+from trainctl.resources.jobs import _make_sure_it_ended, _Rank
+from trainctl.spi.provider import Node
+
+NODE = Node("lab", "lab-0", "local", root="/cache/lab-0", data="/data", python="python3")
+RUN = RunRecord("abc1234", 1, "key")
+
+
+def rank(calls: list[tuple[str, Mapping[str, Any]]], error: TrainctlError | None = None) -> _Rank:
+    """A rank on a node that notes what it is told, and may refuse."""
+
+    def call(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        calls.append((verb, request))
+        if error is not None:
+            raise error
+        return {}
+
+    agent = cast(NodeAgent, SimpleNamespace(call=call))
+    return _Rank(NODE, agent, places(NODE, Address.parse("job.sft"), "demo", RUN, 0))
+
+
+def test_what_may_have_been_started_is_ended() -> None:
+    """By its key and without grace: nobody has seen it run."""
+    calls: list[tuple[str, Mapping[str, Any]]] = []
+    _make_sure_it_ended(rank(calls), RUN)
+    assert calls == [("stop", {"root": "/cache/lab-0", "key": "key", "grace_seconds": 0})]
+
+
+@pytest.mark.parametrize("error", [NodeUnreachable("silent"), NodeError("x"), StorageError("full")])
+def test_where_nobody_can_tell_the_attempt_stays_open(error: TrainctlError) -> None:
+    """Unreachable is what leaves an intent open, so that the next apply finds out."""
+    with pytest.raises(NodeUnreachable, match="nobody can tell whether run abc1234 was started"):
+        _make_sure_it_ended(rank([], error), RUN)

@@ -1,0 +1,120 @@
+"""Weights through their life, from a directory of this machine into a mirror."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainctl.apply.step import Step
+from trainctl.errors import StalePlan
+from trainctl.jobs.secrets import Secrets
+from trainctl.ledger.state import Recorded
+from trainctl.model.action import Action
+from trainctl.model.address import Address
+from trainctl.model.redaction import Redactor
+from trainctl.resources.home import Home
+from trainctl.resources.weights import WeightsHandler, wanted_of
+from trainctl.spi.provider import Presence
+from trainctl.weights.mirror.directory import DirectoryMirror
+from trainctl.weights.resolve import resolve
+
+TINY = Address.parse("weights.tiny")
+SOURCE = {"source": "file:./tiny", "allow_patterns": None, "ignore_patterns": None, "auth": None}
+
+
+class Shelf:
+    """A source, a mirror and the handler between them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        (directory / "tiny").mkdir()
+        self.write(b"one")
+        self.mirror = DirectoryMirror(directory / "mirror")
+        home = Home(directory, "lineage", "ana@laptop", "demo")
+        self.handler = WeightsHandler(self.mirror, Secrets({}, directory, {}, Redactor()), home)
+
+    def write(self, data: bytes) -> None:
+        """Change the source."""
+        (self.directory / "tiny" / "model.bin").write_bytes(data)
+
+    def planned(self) -> dict[str, Any]:
+        """The attributes as a plan made now has them."""
+        entry = resolve(wanted_of(SOURCE, self.directory)).entry
+        known = {name: getattr(entry, name) for name in ("revision", "pin", "files", "bytes")}
+        return {**SOURCE, **known}
+
+    def carry_out(self, attributes: Mapping[str, Any], **more: Any) -> Mapping[str, Any]:
+        """Make them so."""
+        step = Step(
+            TINY, Action.CREATE, "key", attributes, None, (), more.get("resolved"),
+            lambda address: None, lambda phase, done, total: None, lambda address: 0.0,
+        )  # fmt: skip
+        return self.handler.carry_out(step)
+
+    def presence(self, outputs: Mapping[str, Any]) -> Presence:
+        """Whether what came out is still there."""
+        recorded = Recorded(TINY, "trainctl", SOURCE, outputs)
+        return self.handler.read(recorded, lambda address: None).presence
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    """A source of one file."""
+    return Shelf(tmp_path)
+
+
+@pytest.mark.parametrize("looked", [True, False])
+def test_what_was_planned_is_mirrored(shelf: Shelf, looked: bool) -> None:
+    """Whether the plan asked upstream or took the lock's word: it is resolved again where it must be."""
+    attributes = shelf.planned()
+    found = resolve(wanted_of(SOURCE, shelf.directory)).resolved if looked else None
+    outputs = shelf.carry_out(attributes, resolved=found)
+    assert {name: outputs[name] for name in ("revision", "pin", "files", "bytes")} == {
+        name: attributes[name] for name in ("revision", "pin", "files", "bytes")
+    }
+    assert outputs["mirror"] == (shelf.directory / "mirror").as_uri()
+    assert shelf.mirror.has_listing(outputs["listing"])
+    assert shelf.presence(outputs) is Presence.PRESENT
+
+
+def test_the_same_once_more_moves_nothing(shelf: Shelf) -> None:
+    """What upstream has not changed is never fetched again; the rate on record is that of real transfers."""
+    first = shelf.carry_out(shelf.planned())
+    again = shelf.carry_out(shelf.planned())
+    assert first["fetched"]["bytes"] == 3
+    assert again["fetched"]["bytes"] == 0
+    assert again["listing"] == first["listing"]
+
+
+def test_a_source_that_moved_since_is_not_what_was_agreed_to(shelf: Shelf) -> None:
+    """It is refused as stale: nobody reviewed what is there now."""
+    attributes = shelf.planned()
+    shelf.write(b"other")
+    with pytest.raises(StalePlan, match="moved after it was planned"):
+        shelf.carry_out(attributes)
+
+
+def test_what_the_mirror_lost_is_gone(shelf: Shelf) -> None:
+    """And so is what was never mirrored."""
+    outputs = shelf.carry_out(shelf.planned())
+    for listing in (shelf.directory / "mirror" / "listings").iterdir():
+        listing.unlink()
+    assert shelf.presence(outputs) is Presence.GONE
+    assert shelf.presence({}) is Presence.GONE
+
+
+def test_deleting_drops_the_reference_only(shelf: Shelf) -> None:
+    """The content stays for others; a second time is no error."""
+    shelf.carry_out(shelf.planned())
+    assert [row.projects for row in shelf.mirror.sources()] == [("demo",)]
+    step = Step(
+        TINY, Action.DELETE, "key", {}, None, (), None,
+        lambda address: None, lambda phase, done, total: None, lambda address: 0.0,
+    )  # fmt: skip
+    for _ in range(2):
+        shelf.handler.delete(step)
+    assert [row.projects for row in shelf.mirror.sources()] in ([], [()])
+    assert any((shelf.directory / "mirror").rglob("sha256/*/*"))
