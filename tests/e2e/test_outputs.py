@@ -34,6 +34,11 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, d
         events["logs"] = made.events("logs", "good")
         events["run"] = made.events("run", "good", "--auto-approve")
         events["refused"] = made.events("apply", "--auto-approve", "--target", "job.none", code=1)
+        made.write({"moved/a": "bcd"})
+        events["stale"] = made.events("apply", "p.bin", "--expect", "sha256:0", code=11)
+        (made.directory / "other").mkdir()
+        made.write({"other/trainctl.yaml": "jobs: {a: {}, b: {}}"})
+        events["invalid"] = made.events("apply", "--auto-approve", "-C", "other", code=1)
         yield made, events
 
 
@@ -74,7 +79,7 @@ def test_outputs_hold_against_their_schemas(lived: Lived, name: str, command: st
     assert document
 
 
-@pytest.mark.parametrize("command", ["apply", "logs", "run", "refused"])
+@pytest.mark.parametrize("command", ["apply", "logs", "run", "refused", "stale", "invalid"])
 def test_event_lines_hold_against_their_schema(lived: Lived, command: str) -> None:
     """Each line by itself; the last, and only the last, is the summary."""
     _, events = lived

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.declared import WEIGHTS, declare, job, lasting
 from tests.support.project import Project, processes
 
@@ -126,28 +124,29 @@ def test_a_failed_run(fresh: Project) -> None:
     assert state_of(fresh, "sft") == "COMPLETED"
 
 
-@pytest.mark.parametrize(
-    ("commands", "exit_code", "printed"),
-    [
-        (("export A=1; mkdir sub; cd sub; B=2", 'test "$A$B" = 12 && basename $PWD'), 0, ["sub"]),
-        (("false && echo no", "echo never"), 1, []),
-        (("echo a && (exit 3) && echo b", "echo never"), 3, ["a"]),
-        (("echo 'open", "echo never"), 2, []),
-        (("set -o pipefail; exit 5 | cat", "echo never"), 5, []),
-    ],
-)
-def test_how_commands_follow_one_another(
-    fresh: Project, commands: tuple[str, ...], exit_code: int, printed: list[str]
-) -> None:
-    """One shell keeps exports and directory; whatever fails in any form ends the job with its exit code."""
-    declare(fresh, {"sft": job(*commands)})
-    fresh.run(*WAIT, code=None)
-    status = fresh.json("status", "sft")
-    lines = fresh.run("logs", "sft").stdout.splitlines()
+COMMANDS = {
+    "kept": (("export A=1; mkdir sub; cd sub; B=2", 'test "$A$B" = 12 && basename $PWD'), 0, ["sub"]),
+    "list": (("false && echo no", "echo never"), 1, []),
+    "middle": (("echo a && (exit 3) && echo b", "echo never"), 3, ["a"]),
+    "syntax": (("echo 'open", "echo never"), 2, []),
+    "pipe": (("set -o pipefail; exit 5 | cat", "echo never"), 5, []),
+}
 
-    assert status["ranks"][0]["exit_code"] == exit_code
-    assert "never" not in lines
-    assert [line for line in lines if line in ("a", "b", "no", "sub")] == printed
+
+def test_how_commands_follow_one_another(fresh: Project) -> None:
+    """One shell keeps exports and directory; whatever fails in any form ends the job with its exit code."""
+    declare(fresh, {name: job(*commands) for name, (commands, _, _) in COMMANDS.items()})
+    fresh.run(*WAIT, code=12)
+    jobs = {one["address"]: one for one in fresh.json("status")["jobs"]}
+    lines = {name: fresh.run("logs", name).stdout.splitlines() for name in COMMANDS}
+
+    words = ("a", "b", "no", "sub", "never")
+    assert {name: jobs[f"job.{name}"]["ranks"][0]["exit_code"] for name in COMMANDS} == {
+        name: code for name, (_, code, _) in COMMANDS.items()
+    }
+    assert {name: [line for line in found if line in words] for name, found in lines.items()} == {
+        name: printed for name, (_, _, printed) in COMMANDS.items()
+    }
 
 
 def test_a_run_that_could_not_be_deployed_is_planned_again(fresh: Project) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+from typer import Exit
 
 from trainctl.apply.engine import Permit
 from trainctl.apply.interrupt import Interrupt
@@ -53,6 +57,18 @@ class Consent:
         return self.auto_approve or approve(session, question)
 
 
+@contextmanager
+def errors_as_events(session: Session, format_: Format) -> Iterator[None]:
+    """With JSON events an error that ends the command is one of them, and the summary follows."""
+    try:
+        yield
+    except TrainctlError as error:
+        if format_ is not Format.JSON:
+            raise
+        EventsJson(session.output).fail(error)
+        raise Exit(error.exit_code) from None
+
+
 def carry_out(
     session: Session, workspace: Workspace, plan: Plan, consent: Consent, parallelism: int
 ) -> int:
@@ -61,20 +77,16 @@ def carry_out(
     options = ApplyOptions(
         permit, parallelism, consent.lockfile_readonly, consent.delete_checkpoints, consent.upgrade
     )
-    with Interrupt(session.output.note) as interrupt:
-        if consent.format is Format.JSON:
-            emit = EventsJson(session.output)
-            try:
-                result, followed, code = _walk(workspace, plan, options, consent, emit, interrupt)
-            except TrainctlError as error:
-                emit.fail(error)
-                return error.exit_code
-            emit(summary_event(result, code, followed))
-            return code
-        with Progress(session.output) as progress:
-            result, followed, code = _walk(
-                workspace, plan, options, consent, EventsText(session.output, progress), interrupt
-            )
+    if consent.format is Format.JSON:
+        emit = EventsJson(session.output)
+        with Interrupt(session.output.note) as interrupt:
+            result, followed, code = _walk(workspace, plan, options, consent, emit, interrupt)
+        emit(summary_event(result, code, followed))
+        return code
+    with Progress(session.output) as progress, Interrupt(progress.note) as interrupt:
+        result, followed, code = _walk(
+            workspace, plan, options, consent, EventsText(session.output, progress), interrupt
+        )
     for line in failure_lines(result, session.output):
         session.output.note(line)
     for line in result_lines(result, session.output, followed, destroy=plan.options.destroy):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainctl.cli.applying import Consent, carry_out
+from trainctl.cli.applying import Consent, carry_out, errors_as_events
 from trainctl.cli.options import Format
 from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.plans import make_plan, show_plan
@@ -24,8 +24,20 @@ def plan_and_apply(
     expect: str | None = None,
 ) -> int:
     """The exit code of the whole way. With JSON events the plan is not shown: standard output is theirs."""
-    plan = make_plan(workspace, flags, writes_lock=not consent.lockfile_readonly)
-    require_digest(plan, expect)
+    with errors_as_events(session, consent.format):
+        plan = make_plan(workspace, flags, writes_lock=not consent.lockfile_readonly)
+        require_digest(plan, expect)
+        return _agree_and_apply(session, workspace, plan, consent, question, flags.parallelism)
+
+
+def _agree_and_apply(
+    session: Session,
+    workspace: Workspace,
+    plan: Plan,
+    consent: Consent,
+    question: str,
+    parallelism: int,
+) -> int:
     if consent.format is Format.TEXT:
         show_plan(session, plan, consent.format)
     elif not plan.usable:
@@ -35,7 +47,7 @@ def plan_and_apply(
     if plan.has_changes and not consent.given(session, question):
         session.output.note("Nothing was changed.")
         return 1
-    return carry_out(session, workspace, plan, consent, flags.parallelism)
+    return carry_out(session, workspace, plan, consent, parallelism)
 
 
 def require_digest(plan: Plan, expect: str | None) -> None:

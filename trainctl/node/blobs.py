@@ -21,6 +21,7 @@ from trainctl.node.origin import Origin
 Progress = Callable[[int], None]
 _STAMP_BASE = 0x20000000
 _READ_BYTES = 2**20
+_OPEN_ATTEMPTS = 5
 
 
 def stamp(sha256: str) -> int:
@@ -87,10 +88,7 @@ class Blobs:
 
     def _fill(self, file: File, origin: Origin, progress: Progress) -> None:
         part = self._layout.part(file.sha256)
-        with contextlib.suppress(FileNotFoundError):
-            part.chmod(0o600)
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(part, flags, 0o600)
+        descriptor = _open_part(part)
         try:
             if os.fstat(descriptor).st_size == 0 and file.size:
                 origin.clone(file.sha256, descriptor)
@@ -120,6 +118,17 @@ class Blobs:
         except FileNotFoundError:
             if not path.exists():  # else another process was a moment faster with the same bytes
                 raise
+
+
+def _open_part(part: Path) -> int:
+    """Open a partial file for writing. Another process may finish it, and so write-protect it, at any moment."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    for _ in range(_OPEN_ATTEMPTS):
+        with contextlib.suppress(FileNotFoundError):
+            part.chmod(0o600)
+        with contextlib.suppress(PermissionError):
+            return os.open(part, flags, 0o600)
+    return os.open(part, flags, 0o600)
 
 
 def _copy(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from trainctl.errors import TrainctlError
+from trainctl.errors import ManifestError, TrainctlError
 from trainctl.model.diagnostics import Diagnostic
 from trainctl.model.events import Event, EventType
 from trainctl.views.output import Output
@@ -45,6 +45,9 @@ class EventsJson:
 
     def fail(self, error: TrainctlError) -> None:
         """Tell of an error that ended the command, then close."""
+        if isinstance(error, ManifestError):
+            self.refuse(one for one in error.diagnostics if isinstance(one, Diagnostic))
+            return
         data = {"severity": "error", "summary": error.summary, "detail": error.detail}
         self(Event(EventType.DIAGNOSTIC, str(error), None, {"address": error.address, **data}))
         self.close("failed", {"exit_code": error.exit_code})

@@ -103,6 +103,11 @@ class Progress:
             yield
             self._draw(self._clock())
 
+    def note(self, text: str) -> None:
+        """A line that stays above the drawn ones; may be called from a signal handler."""
+        with self.aside():
+            self._output.note(text)
+
     def _update(self, name: str, event: Event, now: float) -> None:
         step = self._steps.setdefault(name, _Step(now))
         step.phase = str(event.data.get("phase", step.phase))

@@ -361,8 +361,8 @@ def test_an_append_thought_failed_is_taken_over_by_its_own_process() -> None:
     assert begin(ledger).key == "k1"
 
 
-def test_threads_share_appends_and_lose_nothing() -> None:
-    """Many threads on many addresses: every outcome is there once, in fewer appends than entries."""
+def test_many_threads_lose_nothing() -> None:
+    """Many threads on many addresses: every outcome is there once."""
     log = MemoryLog()
     ledger = ledger_on(log)
     gate = threading.Barrier(16)
@@ -378,7 +378,23 @@ def test_threads_share_appends_and_lose_nothing() -> None:
     state = ledger.state()
     assert (state.serial, len(state.resources), len(state.open_intents)) == (160, 160, 0)
     assert state == ledger_on(log).state()
-    assert log.read().next < 320 or state.position < 320
+
+
+def test_what_waits_for_an_append_shares_the_next() -> None:
+    """While one append hangs five threads want one on addresses of their own: they get one for all of them."""
+    faults = Faults({1: Fault.STALL})
+    log = MemoryLog()
+    ledger = ledger_on(FaultyLog(log, faults))
+    with ThreadPoolExecutor(6) as pool:
+        first = pool.submit(begin, ledger)
+        assert faults.stalled.wait(10)
+        others = [pool.submit(begin, ledger, Address.parse(f"job.j{n}")) for n in range(5)]
+        while len(ledger._committer._waiting) < 5:
+            threading.Event().wait(0.01)
+        faults.release()
+        intents = [each.result() for each in (first, *others)]
+    assert len({intent.id for intent in intents}) == 6
+    assert log.read().next == 2
 
 
 def test_threads_on_one_address_get_it_in_turn() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -95,8 +96,6 @@ def test_a_replacement_leaves_nothing_of_the_old(lab: Lab) -> None:
 @pytest.mark.parametrize("times", [1, 2])
 def test_what_is_gone_is_made_anew(lab: Lab, times: int) -> None:
     """With a new key, however often the step is repeated; what is still there stays as it was."""
-    import shutil
-
     lab.make("one", Action.CREATE, nodes=2)
     assert lab.recorded is not None
     shutil.rmtree(lab.home / "trainctl/nodes/lab-0")

@@ -141,6 +141,18 @@ def test_on_a_terminal_lines_are_drawn_again_at_most_ten_times_a_second() -> Non
     assert drawn.endswith("\x1b[1A\r\x1b[J\x1b[?25h")
 
 
+def test_a_line_in_between_stays_above_what_is_drawn() -> None:
+    """As after Ctrl-C: the drawn lines go, the line is written, and they are drawn again below it."""
+    err, clock = Terminal(), Clock()
+    progress = Progress(Output(io.StringIO(), err, Redactor(), {}), clock, every=None)
+    progress.listen(started())
+    err.seek(0)
+    err.truncate()
+    progress.note("Finishing what is in flight.")
+    drawn = "weights.qwen3: working 0.0 s\n"
+    assert err.getvalue() == f"\x1b[1A\r\x1b[JFinishing what is in flight.\n{drawn}"
+
+
 def test_the_cursor_comes_back_after_a_failure() -> None:
     """Whatever ends the work, the terminal is left as it was."""
     err = Terminal()

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from trainctl.cli import planning
-from trainctl.cli.applying import Consent, carry_out
+from trainctl.cli.applying import Consent, carry_out, errors_as_events
 from trainctl.cli.options import Format, FormatOption
 from trainctl.cli.planned import plan_and_apply, require_digest
 from trainctl.cli.planning import PlanningFlags, duration, words
@@ -83,9 +83,11 @@ def _apply_saved(
     session: Session, path: Path, consent: Consent, expect: str | None, parallelism: int
 ) -> int:
     """Apply a plan that was reviewed: nothing is planned anew, and live runs that it names may be stopped."""
-    saved = load_plan(path)
-    require_digest(saved.plan, expect)
-    named = frozenset(change.stops.id for change in saved.plan.changes if change.stops)
-    with open_workspace(session, desired=saved.desired) as workspace:
-        plan = refuse_stale(workspace, saved.plan)
-        return carry_out(session, workspace, plan, with_(consent, named_runs=named), parallelism)
+    with errors_as_events(session, consent.format):
+        saved = load_plan(path)
+        require_digest(saved.plan, expect)
+        named = frozenset(change.stops.id for change in saved.plan.changes if change.stops)
+        agreed = with_(consent, named_runs=named)
+        with open_workspace(session, desired=saved.desired) as workspace:
+            plan = refuse_stale(workspace, saved.plan)
+            return carry_out(session, workspace, plan, agreed, parallelism)

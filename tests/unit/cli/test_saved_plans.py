@@ -1,0 +1,44 @@
+"""Saving a plan: whole or not at all, and readable by its owner only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainctl.cli.plans import load_plan, save_plan
+from trainctl.desired.values import Desired
+from trainctl.errors import StorageError, UsageError
+from trainctl.plan.digest import plan_digest
+from trainctl.plan.values import Plan
+
+PLAN = Plan("lineage", 3, "sha256:m", (), digest=plan_digest(()))
+
+
+def test_a_plan_comes_back_as_it_was(tmp_path: Path) -> None:
+    """Nobody else may read it, and nothing lies beside it."""
+    desired = Desired(tmp_path, {}, {})
+    save_plan(tmp_path / "p.bin", PLAN, desired)
+    save_plan(tmp_path / "p.bin", PLAN, desired)
+    assert load_plan(tmp_path / "p.bin").plan == PLAN
+    assert (tmp_path / "p.bin").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["p.bin"]
+
+
+@pytest.mark.parametrize("name", ["there", "gone/p.bin"])
+def test_where_it_cannot_be_saved_nothing_is_left(tmp_path: Path, name: str) -> None:
+    """In place of a directory, or in one that is not there."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "x").touch()
+    with pytest.raises(StorageError, match="can't be written"):
+        save_plan(tmp_path / name, PLAN, Desired(tmp_path, {}, {}))
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_what_is_not_there_or_unreadable_is_wrong_usage(tmp_path: Path) -> None:
+    """With how to make one."""
+    with pytest.raises(UsageError) as caught:
+        load_plan(tmp_path / "p.bin")
+    assert "trainctl plan --out" in caught.value.detail
+    with pytest.raises(UsageError, match="can't be read"):
+        load_plan(tmp_path)
