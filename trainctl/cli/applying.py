@@ -43,7 +43,6 @@ class Consent:
     lockfile_readonly: bool = False
     lease_timeout: float = 0.0
     delete_checkpoints: bool = False
-    upgrade: bool = False
     follows: bool = False
     named_runs: frozenset[str] = frozenset()
 
@@ -75,7 +74,7 @@ def carry_out(
     """Apply a plan that was agreed to and say how it ended; the exit code."""
     permit = Permit(consent.stop_running, consent.named_runs, consent.lease_timeout)
     options = ApplyOptions(
-        permit, parallelism, consent.lockfile_readonly, consent.delete_checkpoints, consent.upgrade
+        permit, parallelism, consent.lockfile_readonly, consent.delete_checkpoints
     )
     if consent.format is Format.JSON:
         emit = EventsJson(session.output)

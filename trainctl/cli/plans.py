@@ -29,6 +29,7 @@ def make_plan(workspace: Workspace, flags: PlanningFlags, *, writes_lock: bool =
     options = Options(
         destroy=flags.destroy,
         refresh_only=flags.refresh_only,
+        upgrade=flags.upgrade,
         targets=addresses(flags.targets, "--target"),
         excludes=addresses(flags.excludes, "--exclude"),
         replace=addresses(flags.replaces, "--replace"),

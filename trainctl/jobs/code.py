@@ -11,6 +11,7 @@ import tarfile
 import tempfile
 import unicodedata
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,15 +117,18 @@ def _scan(directory: Path, code: str, secret_files: Sequence[Path]) -> Code:
     return Code(root, tuple(files), tuple(told))
 
 
-def archive(code: Code) -> Iterator[bytes]:
-    """The code as a tar in pieces of 1 MiB: the same bytes for the same files, whoever packs them, where and when."""
+@contextmanager
+def packed(code: Code) -> Iterator[Iterator[bytes]]:
+    """The code as a tar in pieces of 1 MiB: the same bytes for the same files, whoever packs them, where and when.
+
+    It is packed when the context is entered; whoever sends it looks before whether the files are still those.
+    """
     with tempfile.TemporaryFile() as spool:
         with tarfile.open(fileobj=spool, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for file in code.files:
                 _add(tar, code.root, file)
         spool.seek(0)
-        while piece := spool.read(2**20):
-            yield piece
+        yield iter(lambda: spool.read(2**20), b"")
 
 
 def _add(tar: tarfile.TarFile, root: Path, file: CodeFile) -> None:

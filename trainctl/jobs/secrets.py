@@ -78,10 +78,11 @@ class Secrets:
         return _checked(Credential(self.value(name).strip(), f"secret {name}"))
 
     def registered(self, credential: Credential | None) -> Credential | None:
-        """A credential that was found elsewhere, masked from now on."""
+        """A credential that was found elsewhere, masked from now on. One too short to be masked is no real token."""
         if credential is None:
             return None
-        self._redactor.register(credential.value)
+        if len(credential.value) >= SHORTEST:
+            self._redactor.register(credential.value)
         return _checked(credential)
 
     def _from_env(self, spec: SecretSpec) -> str:

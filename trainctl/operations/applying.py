@@ -30,7 +30,6 @@ class ApplyOptions:
     parallelism: int = 10
     lockfile_readonly: bool = False
     delete_checkpoints: bool = False
-    upgrade: bool = False
 
 
 def apply(
@@ -40,7 +39,7 @@ def apply(
     _refuse_state_that_would_vanish(workspace, plan)
     _need_secrets(workspace, plan)
     if not options.lockfile_readonly:
-        _lock(workspace, plan, upgrade=options.upgrade)
+        _lock(workspace, plan)
     if not workspace.ledger.state().lineage:
         # It gives the state its lineage, by which whatever is made from here on is named.
         workspace.ledger.note("a new state")
@@ -74,7 +73,7 @@ def _read_secrets(workspace: Workspace, change: Change, after: Mapping[str, Any]
             workspace.secrets.value(name)
 
 
-def _lock(workspace: Workspace, plan: Plan, *, upgrade: bool) -> None:
+def _lock(workspace: Workspace, plan: Plan) -> None:
     """Note in the lock file what the plan resolved. A source without versions is noted once: it differs everywhere."""
     versioned: list[LockEntry] = []
     unversioned: list[LockEntry] = []
@@ -85,7 +84,7 @@ def _lock(workspace: Workspace, plan: Plan, *, upgrade: bool) -> None:
             (unversioned if entry.source.startswith("file:") else versioned).append(entry)
     lock = LockFile(workspace.setting.directory)
     lock.put(versioned, replace=True)
-    lock.put(unversioned, replace=upgrade)
+    lock.put(unversioned, replace=plan.options.upgrade)
 
 
 def _refuse_state_that_would_vanish(workspace: Workspace, plan: Plan) -> None:

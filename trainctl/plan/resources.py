@@ -20,6 +20,9 @@ _OUTPUTS = {
 }
 """What is known only after a resource was made."""
 
+_FIXED = {Kind.CLUSTER: ("provider",), Kind.CACHE: ("project", "cluster", "dir")}
+"""What can't be changed in place: another value is another thing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wish:
@@ -39,8 +42,8 @@ def plan_resource(subject: Subject, wish: Wish) -> Change:
     if subject.replace:
         return _make(subject, wish, Action.REPLACE, Reason.BY_REQUEST)
     before, after = subject.before, wish.after
-    if subject.address.kind is Kind.CLUSTER and before.get("provider") != after.get("provider"):
-        paths = (("provider",),)
+    fixed = _FIXED.get(subject.address.kind, ())
+    if paths := tuple((name,) for name in fixed if before.get(name) != after.get(name)):
         return _make(subject, wish, Action.REPLACE, Reason.CANNOT_UPDATE, replace_paths=paths)
     if before != after and _present(before) != _present(after):
         return _update(subject, wish)

@@ -93,6 +93,7 @@ class Options:
     targets: tuple[Address, ...] = ()
     excludes: tuple[Address, ...] = ()
     replace: tuple[Address, ...] = ()
+    upgrade: bool = False
     run: tuple[Address, ...] = ()
     """Jobs that get one new run whatever has changed: ``trainctl run``."""
 

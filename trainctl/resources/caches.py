@@ -10,6 +10,7 @@ from trainctl.apply.step import Lookup, Step
 from trainctl.errors import TrainctlError
 from trainctl.jobs.environment import team_cache
 from trainctl.ledger.state import Intent, Recorded
+from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.plan.values import Observation
 from trainctl.resources.agents import Agents, nodes_of
@@ -24,7 +25,9 @@ class CacheHandler:
         self._lineage = lineage
 
     def carry_out(self, step: Step) -> Mapping[str, Any]:
-        """Make the directory, or find it there."""
+        """Make the directory, or find it there; a replacement removes the old one with what jobs kept in it."""
+        if step.action is Action.REPLACE:
+            self.delete(step)
         cluster = step.needed(Address(Kind.CLUSTER, str(step.attributes["cluster"])))
         node = _keeper(cluster)
         directory = step.attributes.get("dir") or str(

@@ -18,7 +18,7 @@ from trainctl.errors import (
     StorageError,
     TrainctlError,
 )
-from trainctl.jobs.code import archive, scan
+from trainctl.jobs.code import Code, packed, scan
 from trainctl.jobs.environment import RunPlaces, places, secret_environment
 from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Intent, Recorded
@@ -194,12 +194,19 @@ class JobHandler:
         request = {"root": rank.node.root, "digest": planned["digest"]}
         if rank.agent.call("has_code", request)["present"]:
             return
+        code = self._planned_code(step)
+        with packed(code) as tar:
+            self._planned_code(step)  # nobody wrote to it while it was packed
+            rank.agent.call("put_code", request, payload=tar)
+
+    def _planned_code(self, step: Step) -> Code:
+        planned = step.attributes["code"]
         code = scan(self._home.directory, planned["path"], self._secrets.files())
         if code.tree.digest != planned["digest"]:
             raise StalePlan(
                 "the code changed after it was planned", "Plan again.", address=str(step.address)
             )
-        rank.agent.call("put_code", request, payload=archive(code))
+        return code
 
     def _start(
         self, step: Step, rank: _Rank, run: RunRecord, listings: Mapping[str, str]

@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 
 from trainctl.errors import TrainctlError
-from trainctl.jobs.code import Code, archive, scan
+from trainctl.jobs.code import Code, packed, scan
+
+
+def archive(code: Code) -> list[bytes]:
+    """The pieces of the tar that travels."""
+    with packed(code) as pieces:
+        return list(pieces)
 
 
 def git(directory: Path, *args: str) -> None:
@@ -250,11 +256,11 @@ def test_both_unicode_spellings_are_one_name(tree: Path) -> None:
     """A Mac lists ``ü`` as two characters; digest and archive have it as one."""
     (tree / "ü.py").write_text("x")
     composed = scan(tree, ".")
-    packed = b"".join(archive(composed))
+    sent = b"".join(archive(composed))
     (tree / "ü.py").rename(tree / "u\u0308.py")
     decomposed = scan(tree, ".")
     assert decomposed.tree == composed.tree
-    assert b"".join(archive(decomposed)) == packed
+    assert b"".join(archive(decomposed)) == sent
 
 
 def test_the_directory_must_exist_and_lie_inside(tmp_path: Path) -> None:

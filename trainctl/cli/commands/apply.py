@@ -70,7 +70,6 @@ def command(
         format_,
         lockfile is not None,
         duration("--lease-timeout", lease_timeout),
-        upgrade=upgrade,
     )
     if planfile is not None:
         return _apply_saved(session, planfile, consent, expect, parallelism)
