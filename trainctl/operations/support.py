@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainctl.desired.values import Desired
+from trainctl.jobs.environment import weights_variable
 from trainctl.model.address import Kind
 from trainctl.model.diagnostics import Diagnostic, error
 from trainctl.model.resource import Resource
@@ -47,9 +48,23 @@ def _of_job(job: Resource) -> Iterator[Diagnostic]:
     if compute["node_count"] > 1:
         detail = "Set compute.node_count: 1."
         yield _at(job, "jobs on more than one node are not supported by this version", detail)
+    yield from _shared_variables(job)
     if runtime["cache_config"].get("enable_legacy_hf_mount"):
         detail = "Leave it out and set HF_HOME=$BT_PROJECT_CACHE_DIR/huggingface in the first start command."
         yield _at(job, "enable_legacy_hf_mount is not supported by this version", detail)
+
+
+def _shared_variables(job: Resource) -> Iterator[Diagnostic]:
+    """Names that differ in punctuation only would be one environment variable."""
+    first: dict[str, str] = {}
+    for weights in job.attributes["weights"]:
+        address = str(weights["address"])
+        other = first.setdefault(weights_variable(address), address)
+        if other != address:
+            detail = "Rename one of them: letters and digits tell them apart, punctuation does not."
+            yield _at(
+                job, f"{other} and {address} would both be {weights_variable(address)}", detail
+            )
 
 
 def _at(resource: Resource, summary: str, detail: str) -> Diagnostic:
