@@ -13,7 +13,9 @@ def test_one_apply_trains_the_job_and_keeps_its_checkpoint(demo: Project, runs_d
     done = demo.run("apply", "--auto-approve", "--wait")
     status = demo.json("status", "job.sft")
     log = demo.run("logs", "job.sft").stdout.splitlines()
-    place = demo.run("checkpoints", "download", "job.sft", "--target", str(demo.directory / "out")).stdout.strip()
+    place = demo.run(
+        "checkpoints", "download", "job.sft", "--target", str(demo.directory / "out")
+    ).stdout.strip()
 
     assert "Apply complete. 5 added, 0 changed, 0 destroyed." in done.stdout
     assert (status["status"], status["ranks"][0]["exit_code"]) == ("TRAINING_JOB_COMPLETED", 0)
@@ -46,7 +48,9 @@ def test_a_second_apply_does_nothing(demo: Project, runs_done: Path) -> None:
     demo.run("plan", "--detailed-exitcode", code=0)
 
 
-def test_a_changed_learning_rate_runs_again_from_warm_caches(demo: Project, runs_done: Path) -> None:
+def test_a_changed_learning_rate_runs_again_from_warm_caches(
+    demo: Project, runs_done: Path
+) -> None:
     """The plan shows the changed command and nothing else, and not a byte moves for it."""
     demo.run("apply", "--auto-approve", "--wait")
     plan = demo.json("plan", "--var", "lr=1e-2")
@@ -56,7 +60,9 @@ def test_a_changed_learning_rate_runs_again_from_warm_caches(demo: Project, runs
 
     assert change["actions"] == ["delete", "create"]
     assert change["replace_paths"] == [["runtime", "start_commands", 0]]
-    assert [one["address"] for one in plan["resource_changes"] if one["change"]["actions"] != ["no-op"]] == ["job.sft"]
+    assert [
+        one["address"] for one in plan["resource_changes"] if one["change"]["actions"] != ["no-op"]
+    ] == ["job.sft"]
     tiers = plan["deliveries"][0]["bytes_by_tier"]
     assert (tiers["node"], tiers["mirror"] + tiers["upstream"] + tiers["cluster"]) == (256018, 0)
     assert demo.run("logs", "sft").stdout.startswith("lr 1e-2\n")

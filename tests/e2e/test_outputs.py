@@ -19,7 +19,9 @@ KEEPING = {"checkpointing_config": {"enabled": True}, "cache_config": {"enabled"
 
 
 @pytest.fixture(scope="module")
-def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, dict[str, list[dict[str, Any]]]]]:
+def lived(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Project, dict[str, list[dict[str, Any]]]]]:
     """A project in which a job completed with a checkpoint, one failed, and one had to be skipped; and all event lines."""
     with project(tmp_path_factory.mktemp("lived")) as made:
         good = job("mkdir $BT_CHECKPOINT_DIR/checkpoint-7; echo x > $BT_CHECKPOINT_DIR/checkpoint-7/w", "echo done",
@@ -44,7 +46,9 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, d
 
 def problems(name: str, document: object) -> list[str]:
     """What of a document the schema doesn't allow, where."""
-    found = Draft202012Validator(schema(name), format_checker=Draft202012Validator.FORMAT_CHECKER).iter_errors(document)
+    found = Draft202012Validator(
+        schema(name), format_checker=Draft202012Validator.FORMAT_CHECKER
+    ).iter_errors(document)
     return [f"{error.json_path}: {error.message}" for error in found]
 
 
@@ -123,7 +127,9 @@ def test_state_pull_is_the_state(lived: Lived) -> None:
     assert problems("state", pulled) == []
     assert one in pulled["resources"]
     assert one["outputs"]["runs"][-1]["id"] == status["run"]
-    assert {entry["address"] for entry in pulled["resources"]} == set(made.json("state", "list")["addresses"])
+    assert {entry["address"] for entry in pulled["resources"]} == set(
+        made.json("state", "list")["addresses"]
+    )
 
 
 def test_schemas_are_printed(lived: Lived) -> None:
@@ -151,8 +157,13 @@ def test_schemas_refuse_what_is_wrong(lived: Lived) -> None:
     }
     for name, document in documents.items():
         for field in schema(name).get("required", []):
-            assert problems(name, {key: value for key, value in document.items() if key != field}), (name, field)
+            assert problems(
+                name, {key: value for key, value in document.items() if key != field}
+            ), (name, field)
     for name in ("mirror", "checkpoints", "history"):
-        (key, rows), = documents[name].items()
+        ((key, rows),) = documents[name].items()
         for field in rows[0]:
-            assert problems(name, {key: [{k: v for k, v in rows[0].items() if k != field}]}), (name, field)
+            assert problems(name, {key: [{k: v for k, v in rows[0].items() if k != field}]}), (
+                name,
+                field,
+            )

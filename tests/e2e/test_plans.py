@@ -35,7 +35,11 @@ def test_a_plan_file_is_applied_as_it_was_reviewed(fresh: Project) -> None:
     assert log(fresh, "a") == ["reviewed"]
     after = fresh.json("plan")
     assert after["manifest_digest"] != reviewed["manifest_digest"]
-    assert {one["address"] for one in after["resource_changes"] if one["change"]["actions"] == ["create"]} == {"job.b"}
+    assert {
+        one["address"]
+        for one in after["resource_changes"]
+        if one["change"]["actions"] == ["create"]
+    } == {"job.b"}
 
 
 def test_a_plan_file_that_is_none_is_refused(fresh: Project) -> None:
@@ -54,7 +58,10 @@ def test_a_plan_file_that_is_none_is_refused(fresh: Project) -> None:
         }
     )
     assert text not in (newer, (fresh.directory / "forged").read_text())
-    said = {name: fresh.run("apply", name, code=None) for name in ("garbage", "text", "cut", "forged", "newer", "none")}
+    said = {
+        name: fresh.run("apply", name, code=None)
+        for name in ("garbage", "text", "cut", "forged", "newer", "none")
+    }
 
     assert {name: one.returncode for name, one in said.items()} == {
         "garbage": 1, "text": 1, "cut": 1, "forged": 1, "newer": 1, "none": 64,
@@ -98,7 +105,11 @@ def test_an_interrupted_apply_of_a_plan_file_resumes_with_it(fresh: Project) -> 
     """Killed half-way, the same command ends it; a third time there is nothing left to apply: exit 11."""
     fresh.variables["PYTHONPATH"] = str(Path(__file__).parents[2])
     ledger = fresh.directory.parent / "ledger"
-    declare(fresh, {"a": job(f"echo $BT_TRAINING_JOB_ID >> {ledger}", weights=["tiny"])}, weights=WEIGHTS)
+    declare(
+        fresh,
+        {"a": job(f"echo $BT_TRAINING_JOB_ID >> {ledger}", weights=["tiny"])},
+        weights=WEIGHTS,
+    )
     fresh.run("plan", "--out", "p.bin")
     fresh.run("0", str(fresh.directory / "count"), "plan", program=DYING)
     started = fresh.start("40", "-", "apply", "p.bin", "--wait", program=DYING)
@@ -213,7 +224,8 @@ def test_what_was_deleted_by_hand_is_planned_and_repaired(fresh: Project) -> Non
     drift = {
         fresh.mirror / "listings": {"weights.tiny"},
         node: {"cluster.local"},
-        node / "cache": set(),  # caches may go at any moment: nothing has drifted, and the next run fills them again
+        node
+        / "cache": set(),  # caches may go at any moment: nothing has drifted, and the next run fills them again
         node / "caches": set(),
     }
     for place, expected in drift.items():
@@ -230,7 +242,10 @@ def test_what_was_deleted_by_hand_is_planned_and_repaired(fresh: Project) -> Non
 
 def remove(place: Path) -> None:
     """Remove a tree, read-only directories in it too."""
-    for directory in [place, *(path for path in place.rglob("*") if path.is_dir() and not path.is_symlink())]:
+    for directory in [
+        place,
+        *(path for path in place.rglob("*") if path.is_dir() and not path.is_symlink()),
+    ]:
         directory.chmod(0o700)
     shutil.rmtree(place)
 
@@ -274,22 +289,32 @@ def test_a_failure_stops_only_what_depends_on_it(fresh: Project) -> None:
     assert text.returncode == 1
     assert "error: weights.broken: " in text.stderr
 
-    assert all({"type", "time", "address", "message"} <= event.keys() for event in [*events, summary])
+    assert all(
+        {"type", "time", "address", "message"} <= event.keys() for event in [*events, summary]
+    )
     assert (summary["type"], [one for one in events if one["type"] == "summary"]) == ("summary", [])
-    assert {"step_failed", "step_done", "step_started", "step_skipped"} <= {one["type"] for one in events}
+    assert {"step_failed", "step_done", "step_started", "step_skipped"} <= {
+        one["type"] for one in events
+    }
 
 
 def test_one_at_a_time(fresh: Project) -> None:
     """--parallelism 1: no step begins before the one before it has ended."""
     declare(fresh, {name: job("true") for name in ("a", "b", "c")})
     events = fresh.events(*APPLY, "--parallelism", "1")
-    steps = [(one["type"], one["address"]) for one in events if one["type"] in ("step_started", "step_done")]
+    steps = [
+        (one["type"], one["address"])
+        for one in events
+        if one["type"] in ("step_started", "step_done")
+    ]
 
     starts, ends = steps[::2], steps[1::2]
     assert {kind for kind, _ in starts} == {"step_started"}
     assert [address for _, address in starts] == [address for _, address in ends]
     assert len(starts) == 5
-    assert "at least 1" in fresh.run("apply", "--parallelism", "0", "--auto-approve", code=64).stderr
+    assert (
+        "at least 1" in fresh.run("apply", "--parallelism", "0", "--auto-approve", code=64).stderr
+    )
 
 
 def test_no_form_of_a_plan_holds_a_secret(fresh: Project) -> None:

@@ -61,7 +61,10 @@ def test_a_live_run_is_not_stopped_by_a_changed_manifest(fresh: Project) -> None
     declare(fresh, {"sft": job(lasting(62))})
     fresh.run("plan", "--out", "q.bin")
     fresh.run(*APPLY, "--stop-running")
-    assert (state_of(fresh, "sft", "--run", "2"), fresh.json("status", "sft")["number"]) == ("STOPPED", 3)
+    assert (state_of(fresh, "sft", "--run", "2"), fresh.json("status", "sft")["number"]) == (
+        "STOPPED",
+        3,
+    )
     fresh.run("apply", "q.bin", code=11)
     assert state_of(fresh, "sft") == "RUNNING"
 
@@ -87,7 +90,10 @@ def test_run_is_always_one_new_run(fresh: Project) -> None:
 
 def test_changed_code_runs_only_where_it_is_asked_to(fresh: Project) -> None:
     """A no-op "changed since run 1" that names the command; with rerun_on: [code] it is a new run."""
-    jobs = {"a": job("cat notes.txt"), "b": job("cat notes.txt", lifecycle={"rerun_on": ["config", "code"]})}
+    jobs = {
+        "a": job("cat notes.txt"),
+        "b": job("cat notes.txt", lifecycle={"rerun_on": ["config", "code"]}),
+    }
     declare(fresh, jobs)
     fresh.run(*WAIT)
     fresh.write({"src/notes.txt": "second"})
@@ -125,7 +131,11 @@ def test_a_failed_run(fresh: Project) -> None:
 
 
 COMMANDS = {
-    "kept": (("export A=1; mkdir sub; cd sub; B=2", 'test "$A$B" = 12 && basename $PWD'), 0, ["sub"]),
+    "kept": (
+        ("export A=1; mkdir sub; cd sub; B=2", 'test "$A$B" = 12 && basename $PWD'),
+        0,
+        ["sub"],
+    ),
     "list": (("false && echo no", "echo never"), 1, []),
     "middle": (("echo a && (exit 3) && echo b", "echo never"), 3, ["a"]),
     "syntax": (("echo 'open", "echo never"), 2, []),
@@ -153,7 +163,10 @@ def test_a_run_that_could_not_be_deployed_is_planned_again(fresh: Project) -> No
     """The mirror lost a blob: DEPLOY_FAILED, with the reason in status; once it is there again apply runs the job."""
     declare(fresh, {"prep": job("true", weights=["tiny"])}, weights=WEIGHTS)
     fresh.run(*APPLY, "--target", "weights.tiny")
-    blob = max((fresh.mirror / "blobs").rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
+    blob = max(
+        (fresh.mirror / "blobs").rglob("*"),
+        key=lambda path: path.stat().st_size if path.is_file() else 0,
+    )
     hidden = blob.with_name("hidden")
     blob.parent.chmod(0o700)
     blob.rename(hidden)
@@ -201,7 +214,10 @@ def command(pid: int) -> str:
 def test_removing_a_job(fresh: Project) -> None:
     """An ended one is forgotten and its checkpoints stay; a live one is left alone unless it may be stopped."""
     keeping = {"checkpointing_config": {"enabled": True}}
-    declare(fresh, {"done": job("echo x > $BT_CHECKPOINT_DIR/x", runtime=keeping), "live": job(lasting(60))})
+    declare(
+        fresh,
+        {"done": job("echo x > $BT_CHECKPOINT_DIR/x", runtime=keeping), "live": job(lasting(60))},
+    )
     fresh.run(*APPLY)
     until(lambda: state_of(fresh, "done") == "COMPLETED")
     declare(fresh, {})
@@ -253,7 +269,9 @@ def test_logs_can_be_followed_and_chosen(fresh: Project) -> None:
 
     assert followed == ["one", "two", "red"]
     assert [one["message"] for one in events][:2] == ["one", "two"]
-    assert {(one["type"], one["address"], one["data"]["rank"]) for one in events} == {("log", "job.sft", 0)}
+    assert {(one["type"], one["address"], one["data"]["rank"]) for one in events} == {
+        ("log", "job.sft", 0)
+    }
     assert (summary["type"], summary["data"]["status"]) == ("summary", "TRAINING_JOB_COMPLETED")
     assert fresh.run("logs", "job.sft", "--run", "1").stdout.splitlines() == followed
     assert "has no rank 3" in fresh.run("logs", "sft", "--rank", "3", code=64).stderr
@@ -296,7 +314,10 @@ def test_what_a_job_finds_and_leaves(fresh: Project) -> None:
     found = {name: value for name, _, value in pairs}
 
     assert first["ranks"][0]["exit_code"] == 1
-    assert found.items() >= {**VARIABLES, "BT_TRAINING_JOB_ID": first["run"], "MINE": "my value"}.items()
+    assert (
+        found.items()
+        >= {**VARIABLES, "BT_TRAINING_JOB_ID": first["run"], "MINE": "my value"}.items()
+    )
     assert found["BT_TRAINING_PROJECT_ID"]
     assert all(found[name].startswith("/") for name in DIRECTORIES)
     assert found["TRAINCTL_WEIGHTS_TINY"].endswith("/models/tiny")
@@ -309,11 +330,19 @@ def test_what_a_job_finds_and_leaves(fresh: Project) -> None:
     second = fresh.json("status", "sft")
     assert {path.name for path in cache.iterdir()} == kept | {second["run"]}
 
-    listed = {run: fresh.json("checkpoints", "list", "sft", "--run", run)["checkpoints"] for run in ("1", "2")}
-    names = {run: [one["name"] for one in rows if one["name"].startswith("checkpoint")] for run, rows in listed.items()}
+    listed = {
+        run: fresh.json("checkpoints", "list", "sft", "--run", run)["checkpoints"]
+        for run in ("1", "2")
+    }
+    names = {
+        run: [one["name"] for one in rows if one["name"].startswith("checkpoint")]
+        for run, rows in listed.items()
+    }
     assert names == {"1": ["checkpoint-1"], "2": ["checkpoint-2"]}
     flags = ("--run", first["run"], "--target", "out")
-    place = fresh.run("checkpoints", "download", "sft", "--name", "checkpoint-1", *flags).stdout.strip()
+    place = fresh.run(
+        "checkpoints", "download", "sft", "--name", "checkpoint-1", *flags
+    ).stdout.strip()
     assert (fresh.directory / place / "w").read_text() == "x\n"
     fresh.run("checkpoints", "download", "sft", "--name", "checkpoint-1", *flags, code=64)
 
@@ -340,7 +369,14 @@ def test_looking_at_what_is_there(fresh: Project) -> None:
     assert one["phases"].keys() == {"mirroring", "provisioning", "delivering", "running"}
     assert one["phases"]["running"] > 0
     assert one["created_at"] < one["started_at"] < one["ended_at"]
-    assert [(row["action"], row["run"]) for row in history] == [("create", one["run"]), ("observe", one["run"])]
+    assert [(row["action"], row["run"]) for row in history] == [
+        ("create", one["run"]),
+        ("observe", one["run"]),
+    ]
     assert one["run"] in in_full
-    assert {row["address"] for row in fresh.json("history")["entries"]} >= {"job.a", "job.b", "weights.tiny"}
+    assert {row["address"] for row in fresh.json("history")["entries"]} >= {
+        "job.a",
+        "job.b",
+        "weights.tiny",
+    }
     fresh.run("status", "c", code=64)

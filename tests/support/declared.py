@@ -14,13 +14,19 @@ WEIGHTS = {"tiny": {"source": "file:./weights", "mount_location": "models/tiny"}
 
 def job(*commands: str, runtime: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     """A job that runs these commands, with code in ``src``."""
-    return {"code": "./src", "runtime": {"start_commands": list(commands), **(runtime or {})}, **more}
+    return {
+        "code": "./src",
+        "runtime": {"start_commands": list(commands), **(runtime or {})},
+        **more,
+    }
 
 
 def declare(made: Project, jobs: Mapping[str, Mapping[str, Any]], **sections: Any) -> None:
     """Write the manifest of a project called demo, with a file of code and two of weights beside it."""
     document = {"project": {"name": "demo"}, **sections, "jobs": dict(jobs)}
-    missing = {name: content for name, content in _FILES.items() if not (made.directory / name).exists()}
+    missing = {
+        name: content for name, content in _FILES.items() if not (made.directory / name).exists()
+    }
     made.write({"trainctl.yaml": json.dumps(document), **missing})
 
 

@@ -17,7 +17,16 @@ from pathlib import Path
 from typing import Any
 
 _EFFECTS = frozenset(
-    {"os.rename", "os.link", "os.symlink", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "subprocess.Popen"}
+    {
+        "os.rename",
+        "os.link",
+        "os.symlink",
+        "os.remove",
+        "os.mkdir",
+        "os.rmdir",
+        "os.truncate",
+        "subprocess.Popen",
+    }
 )
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
@@ -25,7 +34,9 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 def _is_effect(event: str, args: tuple[Any, ...]) -> bool:
     if event == "open":
         path, _, flags = args
-        outside = isinstance(path, str | bytes | os.PathLike) and not os.fsdecode(path).startswith(("/dev/", "/proc/"))
+        outside = isinstance(path, str | bytes | os.PathLike) and not os.fsdecode(path).startswith(
+            ("/dev/", "/proc/")
+        )
         return bool(outside and flags & _WRITES)
     return event in _EFFECTS
 

@@ -52,7 +52,9 @@ class Project:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
-    def start(self, *arguments: str, program: tuple[str, ...] = ("-m", "trainctl"), **options: Any) -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str, program: tuple[str, ...] = ("-m", "trainctl"), **options: Any
+    ) -> subprocess.Popen[str]:
         """Start it in a session of its own, with pipes."""
         return subprocess.Popen(
             [sys.executable, *program, *arguments],
@@ -67,7 +69,11 @@ class Project:
         )
 
     def run(
-        self, *arguments: str, code: int | None = 0, seconds: float = 120, program: tuple[str, ...] = ("-m", "trainctl")
+        self,
+        *arguments: str,
+        code: int | None = 0,
+        seconds: float = 120,
+        program: tuple[str, ...] = ("-m", "trainctl"),
     ) -> subprocess.CompletedProcess[str]:
         """Run it to its end; ``code`` is the exit code it must have, None for any."""
         with self.start(*arguments, program=program) as process:
@@ -88,12 +94,19 @@ class Project:
 
     def events(self, *arguments: str, code: int | None = 0) -> list[dict[str, Any]]:
         """Run it with ``--format json`` and read the lines it printed."""
-        return [json.loads(line) for line in self.run(*arguments, "--format", "json", code=code).stdout.splitlines()]
+        return [
+            json.loads(line)
+            for line in self.run(*arguments, "--format", "json", code=code).stdout.splitlines()
+        ]
 
     def actions(self, *arguments: str) -> dict[str, list[str]]:
         """What a plan would do, without the no-ops: actions by address."""
         changes = self.json("plan", *arguments)["resource_changes"]
-        return {one["address"]: one["change"]["actions"] for one in changes if one["change"]["actions"] != ["no-op"]}
+        return {
+            one["address"]: one["change"]["actions"]
+            for one in changes
+            if one["change"]["actions"] != ["no-op"]
+        }
 
 
 @contextmanager

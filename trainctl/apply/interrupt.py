@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import queue
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType, TracebackType
 
 
 class Interrupt:
     """Two flags. As a context manager it listens to SIGINT and SIGTERM; only the main thread may enter it.
+
+    A signal may come in the middle of a write, or while a lock is held: its handler only hands the number to a thread.
 
     ``stopping``: start nothing more. ``cancelled``: give up now, for ``cause``. Once ``only_watching``, there is nothing to finish.
     """
@@ -21,8 +25,11 @@ class Interrupt:
         self._watching = False
         self.cause = "interrupted"
         self._before: dict[int, object] = {}
+        self._arrived: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._listener = threading.Thread(target=self._listen, name="interrupt", daemon=True)
 
     def __enter__(self) -> Interrupt:
+        self._listener.start()
         for number in (signal.SIGINT, signal.SIGTERM):
             self._before[number] = signal.signal(number, self._on_signal)
         return self
@@ -35,6 +42,8 @@ class Interrupt:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal itself handed out
+        self._arrived.put(None)
+        self._listener.join()
 
     def cancel(self, cause: str) -> None:
         """Give up now for another reason than a signal."""
@@ -49,6 +58,14 @@ class Interrupt:
         self._watching = True
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._arrived.put(number)  # may be interrupted by itself: SimpleQueue allows that
+
+    def _listen(self) -> None:
+        while self._arrived.get() is not None:
+            with suppress(OSError):  # nobody reads what is said; that doesn't stop the stopping
+                self._react()
+
+    def _react(self) -> None:
         if self._watching:
             self.stopping.set()  # what is watched goes on by itself
         elif not self.stopping.is_set():
