@@ -41,11 +41,11 @@ def test_a_schema_that_is_not_there_names_the_others() -> None:
             schema(name)
 
 
-@pytest.mark.parametrize("example", sorted(path.name for path in (ROOT / "examples").glob("*/")))
+@pytest.mark.parametrize(
+    "example", sorted(path.name for path in (ROOT / "examples").iterdir() if path.is_dir())
+)
 def test_examples_hold_against_the_schema(example: str) -> None:
     """Editors that use the schema accept what trainctl accepts."""
-    if not (ROOT / "examples" / example).is_dir():
-        pytest.skip("not an example")
     document = json.loads(json.dumps(plain(read(ROOT / "examples" / example).root)))
     errors = [
         error.message for error in Draft202012Validator(manifest_schema()).iter_errors(document)
