@@ -157,7 +157,7 @@ def _impossible_mounts(inputs: Inputs, job: Change) -> Iterator[Diagnostic]:
     yield error(
         f"{', '.join(absolute)} can't be made on {unable[0].node}{why}",
         f"{unable[0].node} has no private mounts. Write a relative mount_location, "
-        f"such as {_relative(absolute[0])}; or give the job an image; or enable user namespaces on that machine.",
+        f"such as {_relative(absolute[0])}, or enable user namespaces on that machine.",
         address=str(job.address),
         where=_where(inputs, job.address),
     )
