@@ -1,6 +1,6 @@
 """How long a warm delivery takes: a sealed tree is asked for again, and mounted for a job. Limit: 50 ms, whatever its size.
 
-Run: ``python tests/benchmarks/warm_delivery.py``; exits 1 if the limit is not kept. Needs a kernel that allows private mounts.
+Run: ``python -m tests.benchmarks.warm_delivery``; exits 1 if the limit is not kept. Needs a kernel that allows private mounts.
 """
 
 from __future__ import annotations

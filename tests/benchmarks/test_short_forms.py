@@ -1,0 +1,37 @@
+"""Each benchmark still runs and prints what it promises. What it measures is for people: no figure is judged here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "promised"),
+    [
+        ("startup", ["2"], "version / pass"),
+        ("mirror", ["--gib", "0.03", "--rounds", "1"], "ratio"),
+        ("warm_delivery", [], "tree to mount"),
+    ],
+)
+def test_a_benchmark_prints_its_figure_and_limit(
+    name: str, arguments: list[str], promised: str
+) -> None:
+    """It ends by itself, with the figure beside the limit."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.benchmarks.{name}", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert done.returncode in (0, 1), done.stderr
+    assert promised in done.stdout, done.stderr
+    assert "limit" in done.stdout
