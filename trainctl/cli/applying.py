@@ -15,7 +15,7 @@ from trainctl.cli.approval import approve, require_terminal
 from trainctl.cli.options import Format
 from trainctl.cli.session import Session
 from trainctl.errors import TrainctlError
-from trainctl.model.events import Emit
+from trainctl.model.events import Emit, Event, EventType
 from trainctl.operations.applying import ApplyOptions, apply
 from trainctl.operations.following import exit_code, follow, started, unfinished
 from trainctl.operations.workspace import Workspace
@@ -78,11 +78,13 @@ def carry_out(
     )
     if consent.format is Format.JSON:
         emit = EventsJson(session.output)
+        workspace.tell = lambda text: emit(Event(EventType.DIAGNOSTIC, text))
         with Interrupt(session.output.note) as interrupt:
             result, followed, code = _walk(workspace, plan, options, consent, emit, interrupt)
         emit(summary_event(result, code, followed))
         return code
     with Progress(session.output) as progress, Interrupt(progress.note) as interrupt:
+        workspace.tell = progress.note
         result, followed, code = _walk(
             workspace, plan, options, consent, EventsText(session.output, progress), interrupt
         )

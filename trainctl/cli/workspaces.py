@@ -29,7 +29,7 @@ def open_workspace(
         variables=assignments(flags.variables),
         var_files=flags.var_files,
     )
-    return Workspace(setting, desired)
+    return Workspace(setting, desired, session.output.note)
 
 
 def addresses(values: tuple[str, ...], flag: str) -> tuple[Address, ...]:

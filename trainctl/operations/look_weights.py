@@ -97,7 +97,13 @@ def _resolve(
 ) -> Resolution | TrainctlError:
     try:
         credential = credential_of(question.resource.attributes, workspace.secrets)
-        return resolve(question.wanted, credential, locked=question.locked, upgrade=upgrade)
+        return resolve(
+            question.wanted,
+            credential,
+            locked=question.locked,
+            upgrade=upgrade,
+            retry=workspace.retry,
+        )
     except TrainctlError as failure:
         return failure
 

@@ -6,7 +6,7 @@ import contextlib
 import getpass
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,6 +29,7 @@ from trainctl.resources.registry import Ports
 from trainctl.spi import discovery
 from trainctl.spi.provider import Provider
 from trainctl.weights.mirror.directory import DirectoryMirror
+from trainctl.weights.retry import Retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,23 @@ class Setting:
     var_files: tuple[Path, ...] = ()
 
 
+def _nobody(text: str) -> None:
+    """For callers with nobody to tell."""
+
+
 class Workspace:
     """Opens each thing when it is first asked for; as a context manager gives back what it opened."""
 
-    def __init__(self, setting: Setting, desired: Desired | None = None) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        desired: Desired | None = None,
+        tell: Callable[[str], None] = _nobody,
+    ) -> None:
         self.setting = setting
         self._given = desired
+        self.tell: Callable[[str], None] = tell
+        """Who is told, in words, why something takes long; views change it while they draw."""
         self._lock = threading.Lock()
         self._providers: dict[str, Provider] = {}
         self._stack = ExitStack()
@@ -101,9 +113,13 @@ class Workspace:
         except ManifestError:
             url = None
         environ = self.setting.environ
-        return DirectoryMirror(
-            directory_of(url, "mirror") if url else data_home(environ) / "mirror"
-        )
+        root = directory_of(url, "mirror") if url else data_home(environ) / "mirror"
+        return DirectoryMirror(root, self.retry)
+
+    @property
+    def retry(self) -> Retry:
+        """Patience with upstream, which says what it waits for."""
+        return Retry(tell=lambda text: self.tell(text))
 
     @cached_property
     def secrets(self) -> Secrets:

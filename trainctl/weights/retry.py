@@ -12,10 +12,15 @@ from trainctl.errors import Interrupted, SourceBusy, TrainctlError
 from trainctl.model.units import format_duration
 
 T = TypeVar("T")
+_NOTICEABLE = 2.0
 
 
 def _given_up(tries: int) -> str:
     return f"Gave up after {tries} tries. Run the same command again later: it carries on from what it has."
+
+
+def _silent(text: str) -> None:
+    """For callers with nobody to tell."""
 
 
 def _wait(cancelled: threading.Event, seconds: float) -> None:
@@ -27,6 +32,7 @@ class Retry:
     """Exponential back-off with jitter, from ``base`` up to ``longest`` seconds; the last error is raised.
 
     What upstream itself asks for by Retry-After is waited instead, but never more than ``patience`` seconds.
+    ``tell`` is told of waits that somebody might wonder about.
     """
 
     attempts: int = 6
@@ -35,6 +41,7 @@ class Retry:
     patience: float = 120.0
     wait: Callable[[threading.Event, float], object] = _wait
     jitter: Callable[[], float] = random.random
+    tell: Callable[[str], None] = _silent
 
     def run(self, act: Callable[[], T], cancelled: threading.Event) -> T:
         """Call until it succeeds, the error is not retryable, or patience ends."""
@@ -66,7 +73,10 @@ class Attempts:
         if self._failures >= self._retry.attempts:
             error.detail = f"{error.detail} {_given_up(self._failures)}".strip()
             raise error
-        self._retry.wait(self._cancelled, self._seconds(error))
+        seconds = self._seconds(error)
+        if seconds >= _NOTICEABLE:
+            self._retry.tell(f"{error.summary}; trying again in {format_duration(seconds)}")
+        self._retry.wait(self._cancelled, seconds)
         if self._cancelled.is_set():
             raise Interrupted("stopped while waiting to try again", error.summary)
 
