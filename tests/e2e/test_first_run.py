@@ -92,7 +92,7 @@ def test_destroy_can_delete_checkpoints(demo: Project) -> None:
 
 def test_the_run_outlives_the_command_and_its_terminal(demo: Project) -> None:
     """apply returns while the job runs; the session it was started in ends, the job goes on."""
-    done = demo.run("apply", "--auto-approve", "--var", "seconds=3")
+    done = demo.run("apply", "--auto-approve", "--var", "seconds=6")
     live = demo.json("status", "job.sft")
     followed = demo.run("logs", "job.sft", "--follow")
 

@@ -209,11 +209,13 @@ def test_supervisor_and_warden_killed_together_leave_nothing_after_status(node: 
 
 def test_a_second_start_changes_nothing(node: TestNode) -> None:
     """Starting a live or ended run again returns its status."""
-    node.start(node.spec("echo once; sleep 0.5"))
+    go = node.root / "go"
+    node.start(node.spec(f"echo once; until [ -e {go} ]; do sleep 0.05; done"))
 
     again = node.start(node.spec("echo twice"))
 
     assert again["status"] == "TRAINING_JOB_RUNNING"
+    go.touch()
     node.ended()
     assert node.start(node.spec("echo twice"))["status"] == "TRAINING_JOB_COMPLETED"
     assert node.log() == "once\n"
