@@ -37,7 +37,7 @@ def test_it_is_listed(example: Path) -> None:
 )
 def test_scripts_are_python(script: Path) -> None:
     """Every script of an example is syntactically right."""
-    compile(script.read_text(), str(script), "exec")
+    assert compile(script.read_text(), str(script), "exec").co_filename == str(script)
 
 
 def test_the_quickstart_weights_are_what_their_script_makes(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ class _Scanner:
         self._headers: dict[Path, Place] = {}
 
     def scan(self) -> None:
+        """Note where each key and value stands, to the end of the text or to what is no TOML."""
         table: Path = ()
         while self._peek(_BLANK):
             if self._text[self._at] == "[":

@@ -66,6 +66,7 @@ class _Builder:
         self._places = places
 
     def node(self, value: Any, path: Path) -> Node:
+        """The value at a path as a node; Unreadable where it is nested too deep or has no place in JSON."""
         where = self._where(self._places.values.get(path), path)
         if len(path) >= MAX_DEPTH:
             raise Unreadable(

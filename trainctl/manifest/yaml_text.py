@@ -42,6 +42,7 @@ class _Builder:
         self._nodes = 0
 
     def document(self, events: Iterator[Any]) -> Node | None:
+        """The only document's root, None where there is none; a second one is a problem."""
         root = None
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent):

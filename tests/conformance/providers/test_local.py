@@ -104,7 +104,7 @@ def test_ctrl_c_ends_the_program_with_its_children(tmp_path: Path) -> None:
     caller.send_signal(signal.SIGINT)
     caller.wait()
 
-    wait_for(lambda: not is_alive(pid))
+    assert wait_for(lambda: not is_alive(pid))
 
 
 def test_close_ends_what_runs() -> None:

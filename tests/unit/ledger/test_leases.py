@@ -38,6 +38,10 @@ def test_the_keeper_renews_while_it_is_entered() -> None:
     with LeaseKeeper(ledger, lambda: None, interval=0.01):
         while renewals(log) < 3:
             threading.Event().wait(0.01)
+    threading.Event().wait(0.05)
+    after = renewals(log)
+    threading.Event().wait(0.1)
+    assert renewals(log) == after >= 3
 
 
 def test_a_holder_that_can_not_renew_is_told() -> None:

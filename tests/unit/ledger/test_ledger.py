@@ -103,7 +103,7 @@ def test_a_holder_of_an_earlier_boot_is_dead() -> None:
     """The same process id after a reboot is somebody else."""
     log = MemoryLog()
     begin(ledger_on(log, holder=replace(this_process(), boot="earlier")))
-    begin(ledger_on(log))
+    assert begin(ledger_on(log)).holder == this_process()
 
 
 def test_a_live_holder_of_this_machine_is_not() -> None:

@@ -259,4 +259,4 @@ def test_a_reader_who_left_does_not_stop_the_work(form: str) -> None:
         listen = EventsText(output, progress) if form == "text" else EventsJson(output)
         listen(started())
         listen(done())
-        listen(Event(EventType.SUMMARY, "done"))
+        assert listen(Event(EventType.SUMMARY, "done")) is None
