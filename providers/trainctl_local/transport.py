@@ -25,6 +25,7 @@ class LocalTransport:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[bytes]] = set()
+        self._closings = 0
 
     def run(
         self,
@@ -35,6 +36,7 @@ class LocalTransport:
         timeout: float | None = None,
     ) -> Output:
         """See Transport."""
+        closings = self._closings
         try:
             process = subprocess.Popen(
                 list(argv),
@@ -47,6 +49,8 @@ class LocalTransport:
             raise NodeUnreachable(f"{argv[0]} can't be started: {error.strerror}") from error
         with self._lock:
             self._running.add(process)
+            if self._closings != closings:  # closed while the program was being started
+                _kill(process)
         try:
             with process:
                 return self._hold(process, _Conversation(process, stdin, on_stdout, timeout))
@@ -65,6 +69,7 @@ class LocalTransport:
     def close(self) -> None:
         """End what is still running."""
         with self._lock:
+            self._closings += 1
             left = list(self._running)
         for process in left:
             _kill(process)
