@@ -15,7 +15,14 @@ from trainctl.apply.result import Result
 from trainctl.apply.step import Handler, Step, StepFailed
 from trainctl.apply.turn import done_by_twin, is_so, wait_for_turn
 from trainctl.apply.walk import Walk
-from trainctl.errors import Interrupted, NodeUnreachable, StalePlan, StorageError, TrainctlError
+from trainctl.errors import (
+    Busy,
+    Interrupted,
+    NodeUnreachable,
+    StalePlan,
+    StorageError,
+    TrainctlError,
+)
 from trainctl.ledger.leases import LeaseKeeper
 from trainctl.ledger.ledger import Ledger
 from trainctl.ledger.state import Intent, Recorded
@@ -62,6 +69,7 @@ class Engine:
         self._give_up = give_up
         self._parallelism = parallelism
         self._seconds: dict[Address, float] = {}
+        self._lease_lost = False
 
     def run(self, plan: Plan, permit: Permit) -> Result:
         """Make the plan so as far as it goes. Failures are in the result; only a broken state raises."""
@@ -77,6 +85,7 @@ class Engine:
         ):
             self._walk(walk, pool, lambda change: self._step(change, plan, permit, keeper))
         walk.close()
+        result.interrupted = self._interrupt.stopping.is_set() and not self._lease_lost
         for address, cause in result.skipped.items():
             how = "failed" if cause in result.failed else "was left alone"
             self._emit(Event(EventType.STEP_SKIPPED, f"skipped, as {cause} {how}", address))
@@ -84,6 +93,7 @@ class Engine:
 
     def _lost(self) -> None:
         """Someone else may act on what this process was changing: it stops its own work, as by the second Ctrl-C."""
+        self._lease_lost = True
         self._interrupt.cancel("the lease was lost")
 
     def _walk(
@@ -197,7 +207,8 @@ class Engine:
     def _end_badly(self, intent: Intent, change: Change, error: TrainctlError) -> None:
         """Record a failure; an attempt of which nobody knows how it ended stays open for the next apply."""
         if self._interrupt.cancelled.is_set():
-            raise Interrupted(
+            kind = Busy if self._lease_lost else Interrupted
+            raise kind(
                 self._interrupt.cause, "Apply again to go on.", address=str(change.address)
             ) from error
         if isinstance(error, StepFailed):

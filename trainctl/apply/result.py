@@ -11,13 +11,17 @@ from trainctl.plan.values import Change
 
 @dataclass(slots=True)
 class Result:
-    """What was done, what failed and why, what was not tried because of which failure, and what was left alone."""
+    """What was done, what failed and why, what was not tried because of which failure, and what was left alone.
+
+    ``interrupted``: the user stopped it before its end.
+    """
 
     done: list[Change] = field(default_factory=list)
     failed: dict[Address, TrainctlError] = field(default_factory=dict)
     skipped: dict[Address, Address] = field(default_factory=dict)
     left_alone: list[Change] = field(default_factory=list)
     not_started: list[Address] = field(default_factory=list)
+    interrupted: bool = False
 
     @property
     def complete(self) -> bool:
@@ -29,9 +33,7 @@ class Result:
         """0; 130 if interrupted; 12 if some of it was done or left alone; else that of the only kind of failure, or 1."""
         if self.complete:
             return 0
-        if self.not_started or any(
-            isinstance(error, Interrupted) for error in self.failed.values()
-        ):
+        if self.interrupted:
             return Interrupted.exit_code
         if self.done or self.left_alone:
             return PartlyDone.exit_code

@@ -80,6 +80,8 @@ class Jobs:
             "mounts": [],
             "secrets": self._secrets_of(section, path),
             "priority": section.priority,
+            "max_duration": section.max_duration,
+            "retry": section.retry.model_dump(),
             "labels": dict(section.labels),
             "code": self._code_path(section.code, path),
         }

@@ -51,7 +51,7 @@ class RankRecord:
 class RunRecord:
     """One execution of a job, as the state keeps it. Times are Unix seconds; ``phases`` are seconds each took.
 
-    ``delivered`` are the bytes that moved onto its nodes.
+    ``delivered`` are the bytes that moved onto its nodes; ``retries`` says how often it was tried again.
     """
 
     id: str
@@ -66,6 +66,7 @@ class RunRecord:
     error: str | None = None
     delivered: int = 0
     phases: Mapping[str, float] = field(default_factory=dict)
+    retries: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The form kept in the state."""

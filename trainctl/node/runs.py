@@ -77,8 +77,9 @@ class Run:
         return (self.directory / "started").exists()
 
     def mark_started(self, supervisor: Mapping[str, Any]) -> bool:
-        """Say so; False if somebody did already, and nobody may execute it again."""
-        return create_once(self.directory / "started", json.dumps(supervisor).encode())
+        """Say so; False if another supervisor did already, and nobody else may execute it."""
+        path = self.directory / "started"
+        return create_once(path, json.dumps(supervisor).encode()) or read_json(path) == supervisor
 
     def claim(self) -> bool:
         """Become the one who decides about this run; False if another is, or nothing is left to decide."""
@@ -142,7 +143,10 @@ class Run:
         return found if isinstance(found, dict) else None
 
 
-_RECORDED = ("exit_code", "error", "started_at", "ended_at", "mount", "weights_mode")
+_RECORDED = (
+    *("exit_code", "error", "started_at", "ended_at"),
+    *("mount", "weights_mode", "retries"),
+)
 
 
 def all_runs(layout: Layout) -> List[Run]:

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import time
 from pathlib import Path
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Union
 
 from trainctl.node import runs
-from trainctl.node.ending import end_descendants
+from trainctl.node.attempt import AWAITED, TAKEN, Attempt, Ended
+from trainctl.node.clock import Stopwatch
 from trainctl.node.failure import Failure, from_os_error
-from trainctl.node.files import make_directory, read_json, remove_tree, write_atomic
-from trainctl.node.job import Prepared, environment, prepare
-from trainctl.node.mount import enter
-from trainctl.node.processes import identity
+from trainctl.node.files import read_json, remove_tree, write_atomic
+from trainctl.node.job import environment, prepare
+from trainctl.node.launch import Launch
+from trainctl.node.log_keeper import LogKeeper
 from trainctl.node.runs import Run
 from trainctl.node.shell import arguments, program, what_failed
-from trainctl.node.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
-from trainctl.node.warden import close_all_but, exit_code, guard
+from trainctl.node.syscalls import PR_SET_CHILD_SUBREAPER, prctl
+from trainctl.node.warden import close_all_but
 
-_AWAITED = {signal.SIGTERM, signal.SIGCHLD}
 _WRITE_ATTEMPTS = 600
 _GRACE_SECONDS = 30.0
 
@@ -42,6 +41,19 @@ class Ending(NamedTuple):
     status: str
     exit_code: Optional[int] = None
     error: Optional[str] = None
+
+
+class Retry(NamedTuple):
+    """How often a job that fails is tried, the first time included, and how long to wait in between."""
+
+    max_attempts: int = 1
+    delay_seconds: float = 0.0
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any]) -> Retry:
+        """The specification's; once if it says nothing."""
+        found = spec.get("retry") or {}
+        return cls(int(found.get("max_attempts", 1)), float(found.get("delay_seconds", 0.0)))
 
 
 def spawn(order: Order) -> None:
@@ -80,7 +92,7 @@ def _detach(run: Run, kept: int) -> None:
     os.umask(0o077)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
 
 
 class _Supervisor:
@@ -89,14 +101,10 @@ class _Supervisor:
     def __init__(self, order: Order, ready: int) -> None:
         self._order = order
         self._run = order.run
+        self._rank = int(order.spec["rank"])
         self._ready: Optional[int] = ready
         self._record: Dict[str, Any] = {}
-        self._begin()
-
-    def _begin(self) -> None:
-        """From here on time is counted by a clock that nobody sets."""
-        self._wall = time.time()
-        self._began = time.monotonic()
+        self._clock = Stopwatch()
 
     def run(self) -> None:
         """Claim the run, do it, say how it ended. Returns at once if the run is another's."""
@@ -114,48 +122,74 @@ class _Supervisor:
             self._end(ending)
 
     def _do(self) -> Optional[Ending]:
+        """Attempts until one completes, the retry policy is exhausted, or somebody wants the end; None if the run is another's."""
         self._say(status=runs.DEPLOYING)
+        chores: List[Callable[[], None]] = [LogKeeper(self._run.log(self._rank))]
+        retry = Retry.of(self._order.spec)
+        number = 0
+        while True:
+            number += 1
+            ended = self._attempt(number, chores)
+            if ended is None or isinstance(ended, Ending):
+                return ended
+            ending = self._ending(ended)
+            if ending.status != runs.FAILED or ended.expired or number >= retry.max_attempts:
+                return ending
+            self._say(error=ending.error, retries=number)
+            if _stopped_within(retry.delay_seconds):
+                return Ending(runs.STOPPED, ended.code)
+
+    def _attempt(self, number: int, chores: List[Callable[[], None]]) -> Union[Ended, Ending, None]:
+        """One attempt, everything laid out anew but what is kept; an Ending where it could not begin."""
+        launch = self._launch(number)
+        attempt = Attempt(self._run, self._rank, launch, self._grace)
+        try:
+            if signal.SIGTERM in signal.sigpending():
+                return Ending(runs.STOPPED)
+            problem = attempt.start()
+            if problem:
+                return None if problem == TAKEN else Ending(runs.DEPLOY_FAILED, error=problem)
+            if number == 1:
+                self._clock = Stopwatch()
+                self._say(status=runs.RUNNING, started_at=self._clock.wall)
+                self._release_caller()
+            return attempt.watch(self._clock, self._deadline, chores)
+        finally:
+            launch.finish()
+
+    def _launch(self, number: int) -> Launch:
         prepared = prepare(self._run, self._order.spec, self._order.data)
         variables = environment(self._run, self._order.spec, self._order.secrets)
+        variables["BT_RETRY_COUNT"] = str(int(variables.get("BT_RETRY_COUNT", 0)) + number - 1)
         script = self._run.directory / "commands.sh"
         text = program(self._order.spec["commands"], self._run.work, self._run.step)
         write_atomic(script, text.encode())
+        write_atomic(self._run.step, b"")
         self._say(mount=prepared.mount, weights_mode=prepared.weights_mode)
-        if signal.SIGTERM in signal.sigpending():
-            return Ending(runs.STOPPED)
-        shell = _Shell(self._order, prepared, variables, arguments(script))
-        warden, results = shell.start()
-        problem = results.refused()
-        if problem == _TAKEN:
-            return None
-        if problem:
-            os.waitpid(warden, 0)
-            return Ending(runs.DEPLOY_FAILED, error=problem)
-        self._begin()
-        self._say(status=runs.RUNNING, started_at=self._wall)
-        self._release_caller()
-        return self._watch(warden, results)
+        return Launch(arguments(script), variables, prepared.mounts)
 
-    def _watch(self, warden: int, results: _Results) -> Ending:
-        stopped = False
-        while True:
-            pid, status = os.waitpid(warden, os.WNOHANG)
-            if pid == warden:
-                break
-            if signal.sigwait(_AWAITED) == signal.SIGTERM and not stopped:
-                stopped = True
-                os.kill(warden, signal.SIGTERM)
-        code = results.exit_code()
-        end_descendants(0.0)  # nobody is left, unless the warden itself was killed
-        if code is None:
-            return Ending(runs.FAILED, exit_code(status), "the job's guardian process was killed")
-        if stopped:
-            return Ending(runs.STOPPED, code)
-        if code == 0:
+    def _ending(self, ended: Ended) -> Ending:
+        if ended.code is None:
+            return Ending(runs.FAILED, ended.warden, "the job's guardian process was killed")
+        if ended.stopped:
+            return Ending(runs.STOPPED, ended.code)
+        if ended.expired:
+            allowed = f"max_duration of {self._deadline:.0f} s"
+            return Ending(runs.FAILED, ended.code, f"the run was ended after its {allowed}")
+        if ended.code == 0:
             return Ending(runs.COMPLETED, 0)
+        code = ended.code
         how = f"exited with {code}" if code > 0 else f"was killed by signal {-code}"
         error = what_failed(self._order.spec["commands"], self._run.step, how)
         return Ending(runs.FAILED, code, error)
+
+    @property
+    def _deadline(self) -> Optional[float]:
+        seconds = self._order.spec.get("max_duration_seconds")
+        return None if seconds is None else float(seconds)
+
+    def _grace(self) -> float:
+        return grace_seconds(self._run, self._order.spec)
 
     def _end(self, ending: Ending) -> None:
         """Scratch first, which may free the space that the record needs."""
@@ -163,7 +197,7 @@ class _Supervisor:
             status=ending.status,
             exit_code=ending.exit_code,
             error=ending.error,
-            ended_at=self._wall + (time.monotonic() - self._began),
+            ended_at=self._clock.now,
         )
         self._release_caller()
 
@@ -186,86 +220,11 @@ class _Supervisor:
             self._ready = None
 
 
-_TAKEN = "taken"
-
-
-class _Results:
-    """What the job's process and the warden tell the supervisor, each through a pipe that ends with them."""
-
-    def __init__(self, refusal: int, code: int) -> None:
-        self._refusal = refusal
-        self._code = code
-
-    def refused(self) -> str:
-        """Why the shell could not be executed; empty once it was."""
-        with os.fdopen(self._refusal, "rb") as stream:
-            return stream.read().decode(errors="replace")
-
-    def exit_code(self) -> Optional[int]:
-        """The shell's exit code, after the warden has ended; None if it could not say."""
-        with os.fdopen(self._code, "rb") as stream:
-            text = stream.read()
-        return int(json.loads(text)) if text else None
-
-
-class _Shell:
-    """The job's shell and its warden."""
-
-    def __init__(
-        self,
-        order: Order,
-        prepared: Prepared,
-        variables: Mapping[str, str],
-        argv: Tuple[str, ...],
-    ) -> None:
-        self._order = order
-        self._prepared = prepared
-        self._variables = variables
-        self._argv = argv
-        self._supervisor = identity()
-
-    def start(self) -> Tuple[int, _Results]:
-        """Fork the warden, which forks the shell."""
-        refusal_reader, self._refusal = os.pipe()
-        code_reader, code_writer = os.pipe()
-        warden = os.fork()
-        if warden == 0:
-            try:
-                code = guard(self._execute, code_writer, self._grace, self._supervisor["pid"])
-                os.write(code_writer, json.dumps(code).encode())
-            finally:
-                os._exit(0)
-        os.close(self._refusal)
-        os.close(code_writer)
-        return warden, _Results(refusal_reader, code_reader)
-
-    def _grace(self) -> float:
-        return grace_seconds(self._order.run, self._order.spec)
-
-    def _execute(self) -> None:
-        """In the job's own process: log, mounts, the mark that it starts, then the shell in our place."""
-        run = self._order.run
-        try:
-            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            self._redirect()
-            if self._prepared.mounts:
-                enter(self._prepared.mounts, run.view, run.layout.cache)
-                prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            os.chdir(run.work)
-            os.umask(0o022)
-            if not run.mark_started(self._supervisor):
-                self._refuse(_TAKEN)
-                return
-            os.execve(self._argv[0], list(self._argv), dict(self._variables))  # noqa: S606 - it is the shell
-        except OSError as error:
-            self._refuse(f"the job could not be started: {error.strerror} ({error.filename})")
-
-    def _redirect(self) -> None:
-        path = self._order.run.log(int(self._order.spec["rank"]))
-        make_directory(path.parent)
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-
-    def _refuse(self, why: str) -> None:
-        os.write(self._refusal, why.encode()[:4000])
+def _stopped_within(seconds: float) -> bool:
+    """Wait; whether somebody wanted the run to end meanwhile."""
+    clock = Stopwatch()
+    while clock.seconds < seconds:
+        took = signal.sigtimedwait(AWAITED, max(0.0, seconds - clock.seconds))
+        if took is not None and took.si_signo == signal.SIGTERM:
+            return True
+    return signal.SIGTERM in signal.sigpending()

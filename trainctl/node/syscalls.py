@@ -25,6 +25,9 @@ MS_SLAVE = 1 << 19
 MS_RELATIME = 1 << 21
 MNT_DETACH = 2
 
+FALLOC_FL_KEEP_SIZE = 1
+FALLOC_FL_PUNCH_HOLE = 2
+
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -75,6 +78,14 @@ def prctl(option: int, value: int) -> None:
     """prctl(2) with one argument."""
     zero = ctypes.c_ulong(0)
     _check(_LIBC.prctl(ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero), "prctl")
+
+
+def punch_hole(descriptor: int, offset: int, length: int) -> None:
+    """Free the blocks of a range of a file, which then reads as zeros; its size stays. fallocate(2)."""
+    call = getattr(_LIBC, "fallocate64", _LIBC.fallocate)
+    flags = ctypes.c_int(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)
+    result = call(descriptor, flags, ctypes.c_int64(offset), ctypes.c_int64(length))
+    _check(result, "fallocate")
 
 
 def bind_read_only(source: str, target: str) -> None:

@@ -16,8 +16,8 @@ from trainctl.plan.runs import live_run, news
 from trainctl.plan.subject import Subject
 from trainctl.plan.values import Change, CodeTree
 
-NOT_CONFIGURATION = frozenset({"labels", "priority", "code", "weight_pins"})
-_IN_PLACE = ("labels", "priority")
+_IN_PLACE = ("labels", "priority", "max_duration", "retry")
+NOT_CONFIGURATION = frozenset({*_IN_PLACE, "code", "weight_pins"})
 _NEW_RUN = frozenset({"create", "replace"})
 _REASONS = {
     "config": Reason.CONFIG_CHANGED,
@@ -93,7 +93,7 @@ class _Verdict:
         return self._changed() or self._interrupted()
 
     def same_run(self) -> Change:
-        """What remains to be done without a new run: the record of the last one stays, but for labels and priority."""
+        """What remains to be done without a new run: the record of the last one stays, but for what is updated in place."""
         subject, kept = self.subject, dict(self.before)
         for key in _IN_PLACE:
             if key in self.today:

@@ -9,6 +9,7 @@ from typing import Any
 from trainctl.jobs.environment import RunPlaces, environment, links, secret_environment
 from trainctl.model.address import Address
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
+from trainctl.model.units import parse_duration
 
 _FAILED_FIRST = (
     RunStatus.FAILED,
@@ -62,7 +63,20 @@ def specification(
         ],
         "links": links(attributes, where),
         "grace_seconds": 30,
+        **_policy(attributes),
     }
+
+
+def _policy(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """How long the run may last and how often it is tried; absent where the job's record is older than these."""
+    longest, retry = attributes.get("max_duration"), attributes.get("retry")
+    found: dict[str, Any] = {}
+    if longest is not None:
+        found["max_duration_seconds"] = parse_duration(longest)
+    if retry:
+        delay = parse_duration(retry["delay"])
+        found["retry"] = {"max_attempts": retry["max_attempts"], "delay_seconds": delay}
+    return found
 
 
 def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> RunRecord:
@@ -84,6 +98,7 @@ def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> 
         ended_at=max(ended) if over else run.ended_at,
         error=next((answer["error"] for answer in known if answer.get("error")), run.error),
         phases=phases,
+        retries=max((answer.get("retries") or 0 for answer in known), default=run.retries),
     )
 
 

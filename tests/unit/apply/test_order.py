@@ -142,8 +142,10 @@ def test_what_was_never_begun_is_named() -> None:
         (Result(failed={at("a"): Forbidden("x")}), 13),
         (Result(failed={at("a"): Busy("x"), at("b"): StalePlan("x")}), 1),
         (Result(done=[change("a")], failed={at("b"): Busy("x")}), 12),
-        (Result(done=[change("a")], not_started=[at("b")]), 130),
-        (Result(done=[change("a")], failed={at("b"): Interrupted("x")}), 130),
+        (Result(done=[change("a")], not_started=[at("b")], interrupted=True), 130),
+        (Result(failed={at("b"): Interrupted("x")}, interrupted=True), 130),
+        (Result(done=[change("a")], failed={at("b"): Busy("x")}, not_started=[at("c")]), 12),
+        (Result(done=[change("a")], interrupted=True), 0),
     ],
 )
 def test_exit_codes(result: Result, code: int) -> None:

@@ -58,6 +58,8 @@ jobs:
       cache_config: {enabled: true}
       checkpointing_config: {enabled: true, volume_size_gib: 10}
     priority: -1
+    max_duration: 36h
+    retry: {max_attempts: 3}
     labels: {a: "${{ job.name }} of ${{ project.name }}"}
     lifecycle: {rerun_on: [config, code], prevent_destroy: true, ignore_changes: [image]}
 """
@@ -100,6 +102,8 @@ cluster = "lab"
 code = "./src/"
 weights = ["qwen3", "data", "file:./w", {source = "hf://a/b", mount_location = "x"}]
 priority = -1
+max_duration = "36h"
+retry = {max_attempts = 3}
 image.base_image = "pytorch/pytorch:2.7.0"
 compute = {accelerator = "H100:1", node_count = "${{ var.nodes }}", memory = "64Gi"}
 labels = {a = "${{ job.name }} of ${{ project.name }}"}
@@ -174,11 +178,13 @@ def test_every_attribute_of_the_full_form(project: Path) -> None:
     job = attributes(wish, "job.sft")
     assert set(job) == {
         *("project", "cluster", "image", "compute", "runtime", "weights", "mounts"),
-        *("secrets", "priority", "labels", "code"),
+        *("secrets", "priority", "labels", "code", "max_duration", "retry"),
     }
     assert job["compute"]["accelerator"] == "H100"
     assert job["compute"]["node_count"] == 1
     assert job["code"] == "src"
+    assert job["max_duration"] == "36h"
+    assert job["retry"] == {"max_attempts": 3, "delay": "10s"}
     assert job["secrets"] == [{"name": "wandb", "version": None}]
     assert job["labels"] == {"a": "sft of qwen3-finetune"}
     assert job["runtime"]["environment_variables"] == {

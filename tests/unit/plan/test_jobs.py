@@ -101,7 +101,7 @@ def test_a_live_run_that_would_be_stopped_is_named() -> None:
     assert (stops.number, stops.started_at, stops.gpus) == (1, 5.0, 8)
 
 
-@pytest.mark.parametrize("key", ["labels", "priority"])
+@pytest.mark.parametrize("key", ["labels", "priority", "max_duration", "retry"])
 def test_labels_and_priority_change_in_place(key: str) -> None:
     """Labels and priority are updated without a new run, also while one is live."""
     world = World()

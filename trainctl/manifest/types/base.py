@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from trainctl.model.address import NAME
-from trainctl.model.units import parse_size
+from trainctl.model.units import parse_duration, parse_size
 
 TEXT = "in one word"
 OBJECT = "in full"
@@ -56,12 +56,30 @@ def _filled(value: str) -> str:
     return value
 
 
+_DURATIONS = "Write for example 30s, 15m, 2h or 1d12h."
+
+
+def _duration(value: int | float | str) -> int | float | str:
+    try:
+        seconds = parse_duration(value)
+    except ValueError:
+        raise wrong("this is not a duration", _DURATIONS) from None
+    if not 0 <= seconds <= _LONGEST:
+        raise wrong("a duration is from nothing to ten years", _DURATIONS)
+    return value
+
+
+_LONGEST = 10 * 366 * 86_400
+
 NAME_PATTERN = f"^{NAME.pattern}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 """A name that becomes part of an address."""
 
 Size = Annotated[int | str, AfterValidator(_size)]
 """Bytes, as a number or as text such as 500GB or 64Gi."""
+
+Duration = Annotated[int | float | str, AfterValidator(_duration)]
+"""Seconds, as a number or as text such as 90s, 15m, 2h or 1d12h."""
 
 Text = Annotated[str, AfterValidator(_filled), Field(json_schema_extra={"minLength": 1})]
 """Text that is not empty."""

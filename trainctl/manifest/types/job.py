@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainctl.manifest.types.base import Labels, Lifecycle, Name, Section, Text
+from trainctl.manifest.types.base import Duration, Labels, Lifecycle, Name, Section, Text
 from trainctl.manifest.types.compute import Compute
 from trainctl.manifest.types.image import Image
 from trainctl.manifest.types.runtime import Runtime
@@ -21,6 +21,15 @@ class JobLifecycle(Lifecycle):
 
     rerun_on: list[RerunCause] = Field(default_factory=lambda: list(_RERUN_ON))
     """A change of which makes an ended job run again."""
+
+
+class Retry(Section):
+    """What becomes of a job whose command fails."""
+
+    max_attempts: Annotated[int, Field(ge=1, le=1000)] = 1
+    """How often it is tried, the first time included. Each attempt finds the checkpoints of those before it."""
+    delay: Duration = "10s"
+    """How long to wait before it is tried again."""
 
 
 class Job(Section):
@@ -42,6 +51,10 @@ class Job(Section):
     """What runs."""
     priority: int = 0
     """Who goes first where several wait: the higher."""
+    max_duration: Duration | None = None
+    """How long a run may last from its first command on, all attempts together; then it is ended as FAILED."""
+    retry: Retry = Retry()
+    """Whether and how a failed run is tried again."""
     labels: Labels = Field(default_factory=dict)
     """Free text by name, for people and policies."""
     lifecycle: JobLifecycle = JobLifecycle()

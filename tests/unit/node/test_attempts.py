@@ -1,0 +1,94 @@
+"""Runs that are tried again, that last too long, and logs that grow too large."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.support.nodes import TestNode, is_alive, wait_for
+from trainctl.node.log_keeper import LogKeeper
+
+
+def test_a_failed_job_is_tried_again_with_its_checkpoints(node: TestNode) -> None:
+    """Each attempt begins with the code as it was shipped and finds what earlier ones kept; BT_RETRY_COUNT counts them."""
+    kept = node.base / "kept"
+    kept.mkdir()
+    node.put_code({"counter": "0"})
+
+    status = node.run(
+        "cat counter; echo 1 > counter",
+        f"echo attempt $BT_RETRY_COUNT finds $(ls {kept} | wc -l); touch {kept}/$BT_RETRY_COUNT",
+        "test $BT_RETRY_COUNT = 2",
+        retry={"max_attempts": 5, "delay_seconds": 0},
+    )
+
+    assert (status["status"], status["retries"]) == ("TRAINING_JOB_COMPLETED", 2)
+    assert status["error"] is None
+    assert node.log().split("\n") == [
+        *("0attempt 0 finds 0", "0attempt 1 finds 1", "0attempt 2 finds 2", "")
+    ]
+
+
+def test_attempts_are_counted(node: TestNode) -> None:
+    """The last allowed attempt decides; its command is named."""
+    status = node.run("echo once more", "exit 3", retry={"max_attempts": 3, "delay_seconds": 0.01})
+
+    assert (status["status"], status["exit_code"]) == ("TRAINING_JOB_FAILED", 3)
+    assert "start command 2 of 2 exited with 3" in status["error"]
+    assert node.log() == "once more\n" * 3
+
+
+def test_a_run_that_is_stopped_is_not_tried_again(node: TestNode) -> None:
+    """Neither while it runs nor while it waits for its next attempt."""
+    node.start(node.spec("exit 1", retry={"max_attempts": 9, "delay_seconds": 600}))
+    wait_for(lambda: node.call("status", {"keys": ["run-1"]})["runs"]["run-1"]["retries"])
+
+    status = node.call("stop", {"key": "run-1", "grace_seconds": 0})
+
+    assert (status["status"], status["exit_code"]) == ("TRAINING_JOB_STOPPED", 1)
+
+
+def test_a_run_ends_after_its_longest_time(node: TestNode) -> None:
+    """With everything it started; it is a failure, and no reason to try again."""
+    mark = node.base / "pid"
+    status = node.run(
+        f"(setsid sleep 99 & echo $! > {mark}); sleep 99",
+        max_duration_seconds=0.5,
+        grace_seconds=0.1,
+        retry={"max_attempts": 9, "delay_seconds": 0},
+    )
+
+    assert status["status"] == "TRAINING_JOB_FAILED"
+    assert "max_duration" in status["error"]
+    assert not status["retries"]
+    assert not is_alive(int(mark.read_text()))
+
+
+def test_the_log_says_when_it_was_how_long(node: TestNode) -> None:
+    """The times beside a log grow with it and end at its size."""
+    node.run("echo one", "sleep 1.2", "echo two")
+
+    times = node.directory() / "log" / "rank-0.times"
+    rows = [line.split() for line in times.read_text().splitlines()]
+    assert [int(size) for _, size in rows] == [4, 8]
+    assert float(rows[0][0]) < float(rows[1][0])
+
+
+def test_a_large_log_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
+    """The middle's blocks are freed, no offset moves, and what is written on the way stays."""
+    log = tmp_path / "rank-0.log"
+    keeper = LogKeeper(log, limit=2**20)
+    with log.open("ab") as stream:
+        for number in range(64):
+            stream.write(b"%04d" % number * 2**14)
+            stream.flush()
+            keeper()
+
+    found = log.stat()
+    assert found.st_size == 64 * 2**16
+    assert found.st_blocks * 512 <= 2**20 + 2**16
+    data = log.read_bytes()
+    assert data.startswith(b"0000" * 2**14)
+    assert data.endswith(b"".join(b"%04d" % number * 2**14 for number in range(57, 64)))
+    with log.open("rb") as stream:
+        assert os.lseek(stream.fileno(), 2**18, os.SEEK_DATA) > 2**21
