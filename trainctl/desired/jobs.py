@@ -77,7 +77,7 @@ class Jobs:
             "compute": section.compute.model_dump(),
             "runtime": section.runtime.model_dump(),
             "weights": used,
-            "mounts": [],
+            "mounts": [mount.model_dump() for mount in section.mounts],
             "secrets": self._secrets_of(section, path),
             "priority": section.priority,
             "max_duration": section.max_duration,
@@ -139,6 +139,10 @@ class Jobs:
                 entry["mount_location"], entry["address"], self._names.place((*path, "weights"))
             )
             for entry in used
+        ]
+        mounts += [
+            Mounted(mount.mount_location, mount.host_path, self._names.place((*path, "mounts", at)))
+            for at, mount in enumerate(section.mounts)
         ]
         cache, checkpoints = section.runtime.cache_config, section.runtime.checkpointing_config
         if cache.enabled and cache.mount_base_path:

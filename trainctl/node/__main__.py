@@ -14,6 +14,7 @@ from trainctl.node.collect import forget
 from trainctl.node.deliver import cache_query, deliver
 from trainctl.node.facts import facts
 from trainctl.node.failure import Failure, from_os_error
+from trainctl.node.requirements import build_environment
 from trainctl.node.run_verbs import list_runs, read_log, remove, start, status, stop
 from trainctl.node.training_cache import make_cache, remove_cache
 
@@ -22,6 +23,7 @@ _VERBS = {
     "cache_query": cache_query,
     "deliver": deliver,
     "has_code": has_code,
+    "build_environment": build_environment,
     "start": start,
     "status": status,
     "stop": stop,

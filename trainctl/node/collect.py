@@ -37,7 +37,7 @@ def forget(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     references.drop(lineage)
     references.release_unstarted(lineage, {run.key for run in all_runs(layout)})
     freed = _Collector(layout).collect() if layout.cache.is_dir() else 0
-    freed += _unused_code(layout)
+    freed += _unused_code(layout) + _unused_environments(layout)
     return {"freed": freed, "empty": _empty(layout)}
 
 
@@ -119,6 +119,21 @@ def _unused_code(layout: Layout) -> int:
             if name not in used and (alone or time.time() - found.st_mtime > _YOUNG_SECONDS):
                 (layout.code / name).unlink()
                 freed += found.st_size
+    return freed
+
+
+def _unused_environments(layout: Layout) -> int:
+    """As with code: what a run here names stays, and what is young where others are."""
+    used = {str(((run.spec or {}).get("host") or {}).get("venv")) for run in all_runs(layout)}
+    alone = not References(layout).lineages()
+    freed = 0
+    for seal in layout.environments.glob("*.json"):
+        path = seal.with_suffix("")
+        with contextlib.suppress(FileNotFoundError):
+            young = time.time() - seal.stat().st_mtime <= _YOUNG_SECONDS
+            if str(path) not in used and (alone or not young):
+                seal.unlink()
+                freed += remove_tree(path)
     return freed
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import platform
 import socket
+from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping
 
 from trainctl.node import layout
 from trainctl.node.failure import weights_room
+from trainctl.node.host_environment import check_host
 from trainctl.node.mount import Possible, blocked, private_mounts, try_mounts
 from trainctl.node.processes import boot_id
+from trainctl.node.session import logout_rules
 
 Emit = Callable[[Dict[str, Any]], None]
 
 
 def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
-    """Kernel, disk, and whether each of the mounts can be made here: tried, not guessed."""
+    """Kernel, disk, what hosts lack, and whether each of the mounts can be made here: tried, not guessed."""
     root = layout.absolute(request["root"], "root")
     data = layout.absolute(request["data"], "data")
     private = private_mounts()
@@ -28,6 +31,9 @@ def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         "disk_free": weights_room(str(root)),
         "mount": "namespace" if private.possible else "link",
         "mount_detail": private.detail,
+        "logout": logout_rules(),
+        "hosts": [check_host(wanted) for wanted in request.get("hosts", [])],
+        "absent": [path for path in request.get("sources", []) if not Path(path).is_dir()],
         "blocked": _blocked([str(one) for one in request.get("mounts", [])], private, root, data),
     }
 

@@ -110,6 +110,8 @@ def _place(run: Run, spec: Mapping[str, Any], private: bool) -> _Places:
             places.mounts.append(Mount(str(target), str(tree)))
         else:
             places.links.append((_free(_in_work(run, location)), tree))
+    for mount in spec.get("mounts", []):
+        _place_directory(run, mount, private, places)
     for link in spec.get("links", []):
         target = layout.absolute(link["target"], "link")
         if link["path"].startswith("/"):
@@ -117,6 +119,22 @@ def _place(run: Run, spec: Mapping[str, Any], private: bool) -> _Places:
         else:
             places.links.append((_free(_in_work(run, link["path"])), target))
     return places
+
+
+def _place_directory(run: Run, mount: Mapping[str, Any], private: bool, places: _Places) -> None:
+    """A directory of the host, where the job wants it."""
+    source = layout.absolute(mount["host_path"], "host_path")
+    location = str(mount["mount_location"])
+    if not source.is_dir():
+        raise Failure("request", f"there is no directory {str(source)!a} to mount on this node")
+    if not location.startswith("/") and not private:
+        places.links.append((_free(_in_work(run, location)), source))
+        return
+    if not location.startswith("/"):
+        target = _in_work(run, location)
+        target.mkdir(0o755, parents=True, exist_ok=True)
+        location = str(target)
+    places.mounts.append(Mount(location, str(source), bool(mount.get("read_only", True))))
 
 
 def _tree(run: Run, weights: Mapping[str, Any]) -> Path:

@@ -28,6 +28,7 @@ class Layout:
         self.leases = cache / "leases"
         self.code = self.root / "code"
         self.runs = self.root / "runs"
+        self.environments = self.root / "environments"
 
     def blob(self, sha256: str) -> Path:
         """The blob of a content."""

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Sequence, Tuple
 
-_HEAD = "set -e\ncd -- {work}\n"
+_HEAD = "{before}set -e\ncd -- {work}\n"
 _COMMAND = """\
 printf %s {number} > {step}
 eval {command}
@@ -15,9 +15,12 @@ __trainctl_status=$?; [ "$__trainctl_status" -eq 0 ] || exit "$__trainctl_status
 """
 
 
-def program(commands: Sequence[str], work: Path, step: Path) -> str:
-    """The text of the program; it writes the number of the command it is at, from 1, into the file ``step``."""
-    text = _HEAD.format(work=shlex.quote(str(work)))
+def program(commands: Sequence[str], work: Path, step: Path, before: str = "") -> str:
+    """The text of the program; it writes the number of the command it is at, from 1, into the file ``step``.
+
+    ``before`` are lines of ours that come first.
+    """
+    text = _HEAD.format(before=before, work=shlex.quote(str(work)))
     for number, command in enumerate(commands, 1):
         text += _COMMAND.format(
             number=number, step=shlex.quote(str(step)), command=shlex.quote(command)

@@ -14,10 +14,12 @@ from trainctl.node.attempt import AWAITED, TAKEN, Attempt, Ended
 from trainctl.node.clock import Stopwatch
 from trainctl.node.failure import Failure, from_os_error
 from trainctl.node.files import read_json, remove_tree, write_atomic
+from trainctl.node.host_environment import activation
 from trainctl.node.job import environment, prepare
 from trainctl.node.launch import Launch
 from trainctl.node.log_keeper import LogKeeper
 from trainctl.node.runs import Run
+from trainctl.node.session import leave_session
 from trainctl.node.shell import arguments, program, what_failed
 from trainctl.node.syscalls import PR_SET_CHILD_SUBREAPER, prctl
 from trainctl.node.warden import close_all_but
@@ -65,6 +67,7 @@ def spawn(order: Order) -> None:
             os.setsid()
             if os.fork() == 0:
                 _detach(order.run, writer)
+                leave_session(order.run.key)
                 _Supervisor(order, writer).run()
         finally:
             os._exit(0)
@@ -162,7 +165,8 @@ class _Supervisor:
         variables = environment(self._run, self._order.spec, self._order.secrets)
         variables["BT_RETRY_COUNT"] = str(int(variables.get("BT_RETRY_COUNT", 0)) + number - 1)
         script = self._run.directory / "commands.sh"
-        text = program(self._order.spec["commands"], self._run.work, self._run.step)
+        before = activation((self._order.spec.get("host") or {}).get("venv"))
+        text = program(self._order.spec["commands"], self._run.work, self._run.step, before)
         write_atomic(script, text.encode())
         write_atomic(self._run.step, b"")
         self._say(mount=prepared.mount, weights_mode=prepared.weights_mode)

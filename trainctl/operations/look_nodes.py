@@ -9,6 +9,7 @@ from typing import Any
 
 from trainctl.errors import NodeError, TrainctlError
 from trainctl.jobs.environment import gpus_wanted
+from trainctl.jobs.host_needs import HostNeeds
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error, warning
@@ -35,12 +36,21 @@ class NodesSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What one job wants of a host: mounts at absolute places, directories to mount, and (venv, program, modules)."""
+
+    mounts: tuple[str, ...]
+    sources: tuple[str, ...]
+    host: tuple[str | None, str, tuple[str, ...]] | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Question:
     """What is asked of one node."""
 
     provider: str
     node: Node
-    mounts: tuple[str, ...]
+    jobs: Mapping[Address, _Wanted]
     weights: Mapping[Address, Known]
     rates: Mapping[str, float]
 
@@ -49,6 +59,7 @@ def look_at_nodes(
     workspace: Workspace,
     state: State,
     weights: Mapping[Address, WeightsFacts],
+    needs: Mapping[Address, HostNeeds],
     *,
     ask: bool,
     parallelism: int,
@@ -68,12 +79,10 @@ def look_at_nodes(
             seen.names[address] = tuple(node.name for node in nodes)
             jobs = _jobs_on(workspace, address)
             seen.diagnostics += _too_few_gpus(workspace, address, nodes)
-            rates = _rates(state, address)
+            wanted = {job: _wanted(found, needs.get(job)) for job, found in jobs.items()}
+            weights_there, rates = _needed(jobs.values(), known), _rates(state, address)
             questions += [
-                (
-                    address,
-                    _Question(resource.provider, node, _mounts(jobs), _needed(jobs, known), rates),
-                )
+                (address, _Question(resource.provider, node, wanted, weights_there, rates))
                 for node in nodes
             ]
     if not ask:
@@ -101,12 +110,12 @@ def _nodes(workspace: Workspace, state: State, cluster: Resource) -> tuple[Node,
     return tuple(made.get(node.name, node) for node in planned)
 
 
-def _jobs_on(workspace: Workspace, cluster: Address) -> list[Mapping[str, Any]]:
-    return [
-        resource.attributes
+def _jobs_on(workspace: Workspace, cluster: Address) -> dict[Address, Mapping[str, Any]]:
+    return {
+        address: resource.attributes
         for address, resource in workspace.desired.resources.items()
         if address.kind is Kind.JOB and resource.attributes["cluster"] == cluster.name
-    ]
+    }
 
 
 def _too_few_gpus(
@@ -126,9 +135,16 @@ def _too_few_gpus(
             )
 
 
-def _mounts(jobs: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    locations = {weights["mount_location"] for job in jobs for weights in job["weights"]}
-    return tuple(sorted(location for location in locations if location.startswith("/")))
+def _wanted(job: Mapping[str, Any], needs: HostNeeds | None) -> _Wanted:
+    places = [one["mount_location"] for one in (*job["weights"], *job["mounts"])]
+    host = None
+    if needs is not None and not job["runtime"].get("requirements"):
+        host = (job["runtime"].get("venv"), needs.program, needs.modules)
+    return _Wanted(
+        tuple(place for place in places if place.startswith("/")),
+        tuple(mount["host_path"] for mount in job["mounts"]),
+        host,
+    )
 
 
 def _needed(
@@ -168,12 +184,17 @@ def _ask(workspace: Workspace, question: _Question) -> NodeFacts | TrainctlError
     agent = workspace.agents.to_look(question.provider, node)
     blobs = sorted({sha256 for known in question.weights.values() for sha256 in known.digests})
     listings = [known.listing for known in question.weights.values() if known.listing]
+    jobs = question.jobs.values()
+    hosts = sorted({job.host for job in jobs if job.host}, key=repr)
+    request = {
+        "root": node.root,
+        "data": node.data,
+        "mounts": sorted({place for job in jobs for place in job.mounts}),
+        "sources": sorted({path for job in jobs for path in job.sources}),
+        "hosts": [dict(zip(("venv", "program", "modules"), host, strict=True)) for host in hosts],
+    }
     try:
-        facts = agent.call(
-            "facts",
-            {"root": node.root, "data": node.data, "mounts": list(question.mounts)},
-            timeout=LOOK_SECONDS,
-        )
+        facts = agent.call("facts", request, timeout=LOOK_SECONDS)
         cached = agent.call(
             "cache_query",
             {"root": node.root, "listings": listings, "blobs": blobs},
@@ -188,7 +209,29 @@ def _ask(workspace: Workspace, question: _Question) -> NodeFacts | TrainctlError
         tiers={address: _tiers(known, cached) for address, known in question.weights.items()},
         rates=question.rates,
         detail="; ".join(f"{one['path']}: {one['why']}" for one in facts["blocked"]),
+        lacks=_lacks(question.jobs, facts, dict(zip(hosts, facts["hosts"], strict=True))),
+        logout="" if facts["logout"]["survives"] else "{why}. {fix}".format(**facts["logout"]),
     )
+
+
+def _lacks(
+    jobs: Mapping[Address, _Wanted],
+    facts: Mapping[str, Any],
+    hosts: Mapping[Any, Mapping[str, Any]],
+) -> dict[Address, tuple[str, ...]]:
+    absent = frozenset(facts["absent"])
+    found = {
+        address: (
+            *(
+                f"there is no directory {path} to mount"
+                for path in wanted.sources
+                if path in absent
+            ),
+            *(hosts[wanted.host]["lacks"] if wanted.host else ()),
+        )
+        for address, wanted in jobs.items()
+    }
+    return {address: lacks for address, lacks in found.items() if lacks}
 
 
 def _tiers(known: Known, cached: Mapping[str, Any]) -> TierFacts:

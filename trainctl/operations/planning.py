@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 from trainctl.errors import NodeError, StalePlan, TrainctlError
-from trainctl.jobs.code import scan
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.action import Action
-from trainctl.model.address import Address, Kind
-from trainctl.model.diagnostics import Diagnostic, error
+from trainctl.model.address import Address
 from trainctl.operations.leaks import leaks
+from trainctl.operations.look_code import CodeSeen, look_at_code, tree_of
 from trainctl.operations.look_nodes import look_at_nodes
 from trainctl.operations.look_weights import LookOptions, WeightsSeen, look_at_weights
 from trainctl.operations.support import unsupported
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.planner import make_plan
 from trainctl.plan.staleness import remaining, staleness
-from trainctl.plan.values import CodeTree, Inputs, Observation, Options, Plan
+from trainctl.plan.values import Inputs, Observation, Options, Plan
 from trainctl.resources.registry import handlers
 from trainctl.spi.provider import Presence
 
@@ -34,11 +32,12 @@ def plan_of(workspace: Workspace, options: Options, look: LookOptions) -> Plan:
     if not options.destroy:
         diagnostics += unsupported(desired)
         diagnostics += leaks(workspace, weights.facts)
-    code, code_problems = ({}, []) if options.destroy else _scan_code(workspace)
+    code = CodeSeen() if options.destroy else look_at_code(workspace)
     nodes = look_at_nodes(
         workspace,
         state,
         weights.facts,
+        code.needs,
         ask=look.refresh and not options.destroy,
         parallelism=look.parallelism,
     )
@@ -46,12 +45,13 @@ def plan_of(workspace: Workspace, options: Options, look: LookOptions) -> Plan:
         desired=desired,
         state=state,
         observed=_observe(workspace, state, look.parallelism) if look.refresh else {},
-        code=code,
+        code=code.trees,
         weights=weights.facts,
         nodes=nodes.facts,
         node_names=nodes.names,
+        lacks=code.lacks,
         options=options,
-        diagnostics=(*diagnostics, *weights.diagnostics, *code_problems, *nodes.diagnostics),
+        diagnostics=(*diagnostics, *weights.diagnostics, *code.problems, *nodes.diagnostics),
     )
     return make_plan(inputs)
 
@@ -72,7 +72,7 @@ def _changed_code(workspace: Workspace, plan: Plan) -> Iterator[str]:
     for change in plan.changes:
         if change.address not in plan.code or change.action is Action.NOOP:
             continue
-        tree = _scan(workspace, str((change.after or {})["code"]["path"]), secret_files)
+        tree = tree_of(workspace, str((change.after or {})["code"]["path"]), secret_files)
         if isinstance(tree, TrainctlError):
             yield f"{change.address}: {tree.summary}"
         elif tree.digest != plan.code[change.address].digest:
@@ -90,34 +90,3 @@ def _observe(workspace: Workspace, state: State, parallelism: int) -> dict[Addre
 
     with ThreadPoolExecutor(parallelism, thread_name_prefix="read") as pool:
         return dict(zip(state.resources, pool.map(look, state.resources.values()), strict=True))
-
-
-def _scan_code(workspace: Workspace) -> tuple[dict[Address, CodeTree], list[Diagnostic]]:
-    """The code of each job; jobs that share a directory share the scan."""
-    trees: dict[str, CodeTree | TrainctlError] = {}
-    found: dict[Address, CodeTree] = {}
-    problems = []
-    secret_files = workspace.secrets.files()
-    for address, resource in workspace.desired.resources.items():
-        if address.kind is not Kind.JOB:
-            continue
-        path = str(resource.attributes["code"])
-        if path not in trees:
-            trees[path] = _scan(workspace, path, secret_files)
-        tree = trees[path]
-        if isinstance(tree, CodeTree):
-            found[address] = tree
-        else:
-            problems.append(
-                error(tree.summary, tree.detail, address=str(address), where=resource.where)
-            )
-    return found, problems
-
-
-def _scan(
-    workspace: Workspace, path: str, secret_files: tuple[Path, ...]
-) -> CodeTree | TrainctlError:
-    try:
-        return scan(workspace.setting.directory, path, secret_files).tree
-    except TrainctlError as failure:
-        return failure

@@ -14,6 +14,7 @@ from trainctl.plan.deliveries import delivery_lines, delivery_problems, starting
 from trainctl.plan.digest import plan_digest
 from trainctl.plan.drift import drifted
 from trainctl.plan.graph import REMOVES, ordered
+from trainctl.plan.hosts import host_problems
 from trainctl.plan.interrupted import never_recorded, resumed
 from trainctl.plan.jobs import job_wish, plan_job
 from trainctl.plan.removals import plan_removal
@@ -122,4 +123,5 @@ def _diagnostics(
         found += checks.sources(inputs, changes)
         found += checks.failed_runs(planned, by_address)
         found += delivery_problems(inputs, changes, deliveries)
+        found += host_problems(inputs, changes)
     return tuple(dict.fromkeys(found))

@@ -82,6 +82,10 @@ class NodeFacts:
     tiers: Mapping[Address, TierFacts] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=dict)
     detail: str = ""
+    lacks: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
+    """Of each job, what it needs of this host and isn't there, in sentences."""
+    logout: str = ""
+    """Why a run would not survive the logout of its user, and what to do about it; empty where it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,8 @@ class Inputs:
     """Of each cluster, its nodes in rank order, as far as they could be asked."""
     node_names: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
     """Of each cluster, the names its provider plans, in rank order."""
+    lacks: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
+    """Of each job, what its own code lacks, in sentences."""
     options: Options = Options()
     diagnostics: tuple[Diagnostic, ...] = ()
 

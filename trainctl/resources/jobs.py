@@ -123,10 +123,11 @@ class JobHandler:
         rank = self._place(step, run)
         listings = {str(address): self._listing(step, address) for address in _weights(step)}
         began = time.monotonic()
+        self._ship_code(step, rank)
+        venv = self._environment(step, rank)
         moved = sum(
             self._deliver(step, rank, address, listing) for address, listing in listings.items()
         )
-        self._ship_code(step, rank)
         run = replace(
             run,
             delivered=moved,
@@ -142,7 +143,7 @@ class JobHandler:
             },
         )
         step.stop_if_cancelled()
-        return self._start(step, rank, run, listings)
+        return self._start(step, rank, run, listings, venv)
 
     def _place(self, step: Step, run: RunRecord) -> _Rank:
         cluster = step.needed(Address(Kind.CLUSTER, str(step.attributes["cluster"])))
@@ -208,8 +209,29 @@ class JobHandler:
             )
         return code
 
+    def _environment(self, step: Step, rank: _Rank) -> str | None:
+        """The environment that the job's requirements make on the node, if it has any: built before anything large moves."""
+        requirements = step.attributes["runtime"].get("requirements")
+        if not requirements:
+            return None
+
+        def on_event(event: Mapping[str, Any]) -> None:
+            step.progress(f"installing {requirements}", 0, 0)
+
+        request = {
+            "root": rank.node.root,
+            "code": step.attributes["code"]["digest"],
+            "requirements": requirements,
+        }
+        return str(rank.agent.call("build_environment", request, on_event=on_event)["venv"])
+
     def _start(
-        self, step: Step, rank: _Rank, run: RunRecord, listings: Mapping[str, str]
+        self,
+        step: Step,
+        rank: _Rank,
+        run: RunRecord,
+        listings: Mapping[str, str],
+        venv: str | None,
     ) -> RunRecord:
         spec = specification(
             step.address,
@@ -219,6 +241,7 @@ class JobHandler:
             self._home.lineage,
             listings,
             gpus=rank.node.gpus,
+            venv=venv,
         )
         names = set(secret_environment(step.attributes).values())
         request = {

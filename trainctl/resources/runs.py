@@ -34,8 +34,12 @@ def specification(
     listings: Mapping[str, str],
     *,
     gpus: int,
+    venv: str | None = None,
 ) -> dict[str, Any]:
-    """What one node needs to know to run one rank: everything but secret values. ``listings`` by weights address."""
+    """What one node needs to know to run one rank: everything but secret values.
+
+    ``listings`` by weights address; ``venv`` is the environment that was built for it there.
+    """
     plain = environment(address, attributes, run, where, lineage, gpus=gpus)
     secret = secret_environment(attributes)
     return {
@@ -62,6 +66,8 @@ def specification(
             for weights in attributes["weights"]
         ],
         "links": links(attributes, where),
+        "mounts": list(attributes.get("mounts") or ()),
+        "host": {"venv": venv or attributes["runtime"].get("venv")},
         "grace_seconds": 30,
         **_policy(attributes),
     }

@@ -4,16 +4,40 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from trainctl.manifest.types.base import Duration, Labels, Lifecycle, Name, Section, Text
+from trainctl.manifest.types.base import Duration, Labels, Lifecycle, Name, Section, Text, wrong
 from trainctl.manifest.types.compute import Compute
 from trainctl.manifest.types.image import Image
 from trainctl.manifest.types.runtime import Runtime
-from trainctl.manifest.types.weights import JobWeights
+from trainctl.manifest.types.weights import JobWeights, MountLocation
 
 RerunCause = Literal["config", "code", "weights"]
+
+
+def _host_path(path: str) -> str:
+    parts = path.split("/")
+    if not path.startswith("/") or ".." in parts or not any(parts):
+        raise wrong(
+            "expected an absolute directory of the host", "Write for example /data/imagenet."
+        )
+    return "/" + "/".join(part for part in parts if part and part != ".")
+
+
 _RERUN_ON: tuple[RerunCause, ...] = ("config",)
+
+
+class HostMount(Section):
+    """A directory of the host that the job finds."""
+
+    host_path: Annotated[
+        Text, AfterValidator(_host_path), Field(json_schema_extra={"pattern": "^/"})
+    ]
+    """The directory on each of its nodes: an absolute path."""
+    mount_location: MountLocation
+    """Where the job finds it."""
+    read_only: bool = True
+    """Whether the job can't write to it."""
 
 
 class JobLifecycle(Lifecycle):
@@ -47,6 +71,8 @@ class Job(Section):
     """What it asks of each node."""
     weights: list[JobWeights] = Field(default_factory=list)
     """Names of declared weights, or sources written in place."""
+    mounts: list[HostMount] = Field(default_factory=list)
+    """Directories of its hosts that it finds, read-only unless they say otherwise."""
     runtime: Runtime
     """What runs."""
     priority: int = 0

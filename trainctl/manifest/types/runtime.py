@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from trainctl.manifest.types.base import OBJECT, TEXT, SecretReference, Section, Text, form, wrong
 from trainctl.manifest.types.weights import MountLocation
@@ -26,6 +26,26 @@ def _variable(name: str) -> str:
         )
     return name
 
+
+def _venv(path: str) -> str:
+    if not path.startswith(("/", "~/")) or ".." in path.split("/"):
+        raise wrong(
+            "this is no place of a virtual environment on the host",
+            "Write an absolute directory, such as /opt/venvs/train or ~/venvs/train.",
+        )
+    return path.rstrip("/")
+
+
+def _code_path(path: str) -> str:
+    if path.startswith(("/", "~")) or ".." in path.split("/"):
+        raise wrong(
+            "expected a file of the code, relative to its directory",
+            "Write for example requirements.txt.",
+        )
+    return path.removeprefix("./")
+
+
+CodePath = Annotated[Text, AfterValidator(_code_path)]
 
 VariableName = Annotated[
     str,
@@ -73,5 +93,21 @@ class Runtime(Section):
     """The training cache."""
     checkpointing_config: CheckpointingConfig = CheckpointingConfig()
     """Checkpoints."""
+    venv: (
+        Annotated[str, AfterValidator(_venv), Field(json_schema_extra={"pattern": "^(/|~/)"})]
+        | None
+    ) = None
+    """A virtual environment of the host that is active for the commands: an absolute directory, or one below ``~/``."""
+    requirements: CodePath | None = None
+    """A requirements file of the code: its packages are installed once on each node, into an environment of their own."""
     engine: Literal["host"] | None = None
     """``host`` runs a job on the host itself although it names an image."""
+
+    @model_validator(mode="after")
+    def _one_environment(self) -> Runtime:
+        if self.venv is not None and self.requirements is not None:
+            raise wrong(
+                "venv and requirements exclude each other",
+                "Keep requirements for an environment that is built, venv for one that is there.",
+            )
+        return self

@@ -1,0 +1,59 @@
+"""Jobs that run in an environment of the host, as their users declare them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.declared import WEIGHTS, declare, job
+from tests.support.project import Project
+
+WAIT = ("apply", "--auto-approve", "--wait")
+
+
+def test_what_is_missing_is_told_before_anything_moves(fresh: Project) -> None:
+    """A program, a module, a script and a directory that are not there fail the plan; no weights are mirrored."""
+    fresh.write({"src/train.py": "import no_such_module\n"})
+    declare(
+        fresh,
+        {
+            "program": job("no-such-program --x", weights=["tiny"]),
+            "module": job("python3 train.py", weights=["tiny"]),
+            "script": job("python3 gone.py"),
+            "directory": job(
+                "ls in", mounts=[{"host_path": "/no/such/place", "mount_location": "in"}]
+            ),
+        },
+        weights=WEIGHTS,
+    )
+    err = fresh.run(*WAIT, code=1).stderr
+
+    assert "no program no-such-program is found" in err
+    assert "python3 finds no module no_such_module" in err
+    assert "the code has no file gone.py" in err
+    assert "there is no directory /no/such/place to mount" in err
+    assert not fresh.mirror.exists()
+
+
+def test_a_job_runs_with_its_requirements_and_directories(fresh: Project, tmp_path: Path) -> None:
+    """The environment is built on the node, once for two jobs; the second apply has nothing to do."""
+    data = tmp_path / "dataset"
+    data.mkdir()
+    (data / "rows").write_text("1 2 3")
+    fresh.write({"src/requirements.txt": "# nothing yet\n"})
+    run = job(
+        "python -c 'import sys; print(sys.prefix)'",
+        "cat /trainctl-test/dataset/rows",
+        runtime={"requirements": "requirements.txt"},
+        mounts=[{"host_path": str(data), "mount_location": "/trainctl-test/dataset"}],
+    )
+    declare(fresh, {"a": run, "b": run})
+    fresh.run(*WAIT)
+
+    built = list(fresh.nodes.glob("*/environments/*/bin"))
+    said = [fresh.run("logs", name).stdout for name in ("a", "b")]
+    assert [str(one.parent) for one in built] == [said[0].splitlines()[0]]
+    assert said[0] == said[1]
+    assert "1 2 3" in said[0]
+    assert fresh.actions() == {}
+    fresh.run("destroy", "--auto-approve")
+    assert list(fresh.nodes.iterdir()) == []

@@ -1,0 +1,87 @@
+"""What a job's commands need on the host, read from the commands and the code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainctl.jobs.host_needs import HostNeeds, host_needs, sources
+
+CODE = {
+    "train.py": "import os, numpy\nfrom torch.nn import Linear\nimport helper\nimport pkg.part\nfrom . import x\n",
+    "helper.py": "import yaml\ntry:\n    import optional\nexcept ImportError:\n    pass\n",
+    "pkg/__init__.py": "",
+    "pkg/part.py": "import never_followed",
+    "sub/run.py": '"""Doc."""\nimport helper, near',
+    "sub/near.py": "import attrs",
+    "path.py": "import sys\nsys.path.insert(0, 'vendor')\nimport vendored",
+    "broken.py": "import torch\nthis is no python",
+}
+
+
+def needs(tmp_path: Path, *commands: str, **more: Any) -> HostNeeds:
+    """Of a job with the code above."""
+    for name, text in CODE.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    runtime: Mapping[str, Any] = {
+        "start_commands": commands,
+        "environment_variables": more.pop("variables", {}),
+    }
+    job = {"runtime": runtime, "weights": [], "mounts": [], **more}
+    return host_needs(job, sources(tmp_path, CODE))
+
+
+@pytest.mark.parametrize(
+    ("commands", "found"),
+    [
+        (["python train.py"], HostNeeds("python", ("numpy", "torch", "yaml"))),
+        (["python3.11 -u -X dev ./train.py --lr 1"], HostNeeds("python3.11", ("numpy", "torch", "yaml"))),
+        (["LR=1 exec python train.py"], HostNeeds("python", ("numpy", "torch", "yaml"))),
+        (["echo hello", "mkdir -p out", "python helper.py > $BT_SCRATCH_DIR/log"], HostNeeds("python", ("yaml",))),
+        (["python sub/run.py"], HostNeeds("python", ("attrs", "helper"))),
+        (["python path.py"], HostNeeds("python")),
+        (["python broken.py"], HostNeeds("python")),
+        (["python -m accelerate.commands.launch x.py"], HostNeeds("python", ("accelerate",))),
+        (["python -m pkg.part"], HostNeeds("python")),
+        (["python -m http.server"], HostNeeds("python", ("http",))),
+        (["python -c 'import torch'"], HostNeeds("python")),
+        (["python $SCRIPT"], HostNeeds("python")),
+        (["python tra$X.py"], HostNeeds("python")),
+        (["python /opt/x.py"], HostNeeds("python")),
+        (["torchrun --nnodes $BT_GROUP_SIZE train.py"], HostNeeds("torchrun")),
+        (["pip install -r requirements.txt && python train.py"], HostNeeds("pip")),
+        (["/opt/conda/bin/python train.py"], HostNeeds("/opt/conda/bin/python")),
+        (["python gone.py"], HostNeeds("python", missing_script="gone.py")),
+        (["./run.sh"], HostNeeds()),
+        (["cd sub", "python run.py"], HostNeeds()),
+        (["export A=1", "nothing"], HostNeeds()),
+        (["echo $(pip install x)", "python train.py"], HostNeeds()),
+        (["if true; then x; fi"], HostNeeds()),
+        (["(python train.py)"], HostNeeds()),
+        (["$PYTHON train.py"], HostNeeds()),
+        (["true", "echo done"], HostNeeds()),
+    ],
+)  # fmt: skip
+def test_the_first_program_that_matters(
+    tmp_path: Path, commands: list[str], found: HostNeeds
+) -> None:
+    """What comes before everything else is told; whatever can't be read for certain is not."""
+    assert needs(tmp_path, *commands) == found
+
+
+@pytest.mark.parametrize("name", ["PATH", "PYTHONPATH", "PYTHONHOME"])
+def test_variables_that_change_what_is_found(tmp_path: Path, name: str) -> None:
+    """Nothing is said of a job that sets its own search path."""
+    assert needs(tmp_path, "python gone.py", variables={name: "/x"}) == HostNeeds()
+
+
+def test_a_script_may_lie_where_something_is_mounted(tmp_path: Path) -> None:
+    """It is not missing in the code then."""
+    found = needs(tmp_path, "python weights/m/run.py", weights=[{"mount_location": "weights/m"}])
+
+    assert found == HostNeeds("python")

@@ -1,0 +1,175 @@
+"""Environments of the host: what they lack, what is built once, what is active in a job."""
+
+from __future__ import annotations
+
+import json
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.nodes import NodeError, TestNode
+from trainctl.node.session import logout_rules
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    """A directory with one package, ``tiny``, so that nothing is fetched from anywhere."""
+    directory = tmp_path / "wheels"
+    directory.mkdir()
+    with zipfile.ZipFile(directory / "tiny-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("tiny.py", "print('tiny is here')")
+        wheel.writestr(
+            "tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"
+        )
+        wheel.writestr(
+            "tiny-1.0.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        wheel.writestr("tiny-1.0.dist-info/RECORD", "")  # fmt: skip
+    return directory
+
+
+def build(node: TestNode, requirements: str = "requirements.txt") -> dict[str, object]:
+    """Build the environment of the code that was shipped."""
+    return node.call("build_environment", {"code": "sha256:code", "requirements": requirements})
+
+
+def test_requirements_are_installed_once(node: TestNode, wheels: Path) -> None:
+    """The same list is the same environment, whatever else the code holds; the job finds it active after its profile."""
+    listed = f"--no-index\n--find-links {wheels}\n-r more/other.txt\n"
+    node.put_code({"requirements.txt": listed, "more/other.txt": "tiny\n"})
+    first = build(node)
+    second = build(node)
+    status = node.run("python -m tiny", "echo $VIRTUAL_ENV", host={"venv": first["venv"]})
+
+    assert (first["built"], second["built"]) == (True, False)
+    assert first["venv"] == second["venv"]
+    assert status["status"] == "TRAINING_JOB_COMPLETED"
+    assert node.log().splitlines() == ["tiny is here", first["venv"]]
+
+
+def test_what_is_half_built_counts_for_nothing(node: TestNode, wheels: Path) -> None:
+    """Without its seal an environment is built anew."""
+    node.put_code({"requirements.txt": f"--no-index\n--find-links {wheels}\ntiny\n"})
+    place = Path(str(build(node)["venv"]))
+    place.with_suffix(".json").unlink()
+    (place / "bin" / "python").unlink()
+
+    assert build(node)["built"]
+    assert (place / "bin" / "python").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("-e .", "names a local project"),
+        ("./pkg", "names a local project"),
+        ("-r ../../outside.txt", "the code has no file"),
+        ("--no-index\nno-such-package-anywhere", "can't be installed"),
+    ],
+)
+def test_requirements_that_can_not_be_kept(node: TestNode, text: str, said: str) -> None:
+    """Each says what is wrong, and nothing counts as built."""
+    node.put_code({"requirements.txt": text})
+    with pytest.raises(NodeError, match=said):
+        build(node)
+
+    assert list((node.root / "environments").glob("*.json")) == []
+
+
+def test_an_environment_goes_with_what_used_it(node: TestNode, wheels: Path) -> None:
+    """Forgetting the only lineage leaves none."""
+    node.put_code({"requirements.txt": f"--no-index\n--find-links {wheels}\ntiny\n"})
+    build(node)
+
+    node.call("forget", {"lineage": "lineage-1"})
+
+    assert list((node.root / "environments").glob("*/bin")) == []
+
+
+def test_what_hosts_lack(node: TestNode, tmp_path: Path) -> None:
+    """Programs, modules and environments that are missing are told in words; what is there is not."""
+    made = tmp_path / "made"
+    venv.create(made)
+    wanted = [
+        {"venv": None, "program": "no-such-program", "modules": []},
+        {"venv": None, "program": sys.executable, "modules": ["json", "no_such_module", "nor_this"]},
+        {"venv": str(tmp_path / "gone"), "program": "python", "modules": []},
+        {"venv": str(made), "program": "python", "modules": ["json"]},
+        {"venv": None, "program": "", "modules": []},
+    ]  # fmt: skip
+    facts = node.call("facts", {"data": str(node.data), "hosts": wanted, "sources": ["/", "/none"]})
+
+    assert [one["lacks"] for one in facts["hosts"]] == [
+        ["no program no-such-program is found on the login shell's PATH"],
+        [f"{sys.executable} finds no module no_such_module, nor_this"],
+        [f"{tmp_path}/gone is no virtual environment: it has no bin/python"],
+        [],
+        [],
+    ]
+    assert facts["absent"] == ["/none"]
+
+
+def test_directories_of_the_host_are_mounted(node: TestNode, tmp_path: Path) -> None:
+    """Read-only unless they say otherwise; at an absolute place for the job alone, or in its working directory."""
+    source = tmp_path / "data"
+    source.mkdir()
+    (source / "x").write_text("seen")
+    mounts = [
+        {"host_path": str(source), "mount_location": "/trainctl-test/in", "read_only": True},
+        {"host_path": str(source), "mount_location": "out", "read_only": False},
+    ]
+    status = node.run(
+        "cat /trainctl-test/in/x",
+        "(echo no > /trainctl-test/in/y) 2>/dev/null || echo read-only",
+        "echo yes > out/z",
+        mounts=mounts,
+    )
+
+    assert status["status"] == "TRAINING_JOB_COMPLETED"
+    assert node.log().splitlines() == ["seenread-only"]
+    assert (source / "z").read_text() == "yes\n"
+    assert not (source / "y").exists()
+    assert not Path("/trainctl-test").exists()
+
+
+SYSTEMD = {"run/systemd/system/x": ""}
+SESSION = {"proc/self/cgroup": "0::/user.slice/user-0.slice/session-3.scope\n"}
+MANAGER = {"proc/self/cgroup": "0::/user.slice/user-0.slice/user@0.service/app.slice/term.scope\n"}
+LINGER = {"var/lib/systemd/linger/root": ""}
+KILL = {"etc/systemd/logind.conf": "[Login]\nKillUserProcesses=yes\nKillExcludeUsers=\n"}
+DROP_IN = {"usr/lib/systemd/logind.conf.d/10-x.conf": "[Login]\nKillUserProcesses=no\n"}
+OTHERS = {"etc/systemd/logind.conf.d/20-y.conf": "[Login]\nKillOnlyUsers=ann bob\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "survives"),
+    [
+        ({}, True),
+        ({**SYSTEMD, **SESSION}, True),
+        ({**SYSTEMD, **SESSION, **KILL}, False),
+        ({**SYSTEMD, **SESSION, "etc/systemd/logind.conf": "KillUserProcesses=yes"}, True),
+        ({**SYSTEMD, **SESSION, **KILL, **DROP_IN}, True),
+        ({**SYSTEMD, **SESSION, **KILL, **OTHERS}, True),
+        ({**SYSTEMD, **SESSION, **KILL, **LINGER}, True),
+        ({**SYSTEMD, **MANAGER}, False),
+        ({**SYSTEMD, **MANAGER, **LINGER}, True),
+    ],
+)
+def test_logout_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], survives: bool
+) -> None:
+    """Logind's configuration, lingering and where we run decide; what doesn't survive comes with the remedy."""
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    rules = logout_rules(tmp_path)
+
+    assert rules["survives"] is survives
+    assert ("enable-linger root" in json.dumps(rules)) is not survives

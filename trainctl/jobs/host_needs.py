@@ -1,0 +1,151 @@
+"""What a job's commands need on the host itself, as far as reading them can tell. Pure: commands and code in, names out."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+_WORD = re.compile(r"\s*(?:[A-Za-z_]\w*=\S*\s+)*(?:exec\s+)?([A-Za-z0-9_.+/~-]+)(?=[\s;&|]|$)")
+_PYTHON = re.compile(r"python(3(\.\d+)?)?")
+_SHELL_SYNTAX = frozenset("$`\\\"'|&;<>()*?[]#\n")
+_HARMLESS = frozenset(
+    ["echo", "printf", "mkdir", "ls", "touch", "cat", "true", "date", "pwd", "df", "free", "env", "set", "ulimit", "sleep", "nvidia-smi"]
+)  # fmt: skip
+"""Commands after which the same programs and modules are found as before."""
+_UNREADABLE = frozenset(
+    [
+        *("cd", "export", "unset", "source", ".", "eval", "alias", "module", "ml", "conda", "mamba", "micromamba"),
+        *("if", "for", "while", "until", "case", "function", "{", "[", "[[", "test", "trap", "shopt", "type", "command"),
+        *("false", "exit", "read", "umask", "wait", ":", "let", "local", "time", "until", "hash", "builtin"),
+    ]
+)  # fmt: skip
+"""Words of the shell, and commands that change what is found after them: from there on nothing is said."""
+_MOST_FILES = 200
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HostNeeds:
+    """The first program that matters, the modules it will import before anything else, and what is wrong already.
+
+    Empty where the commands can't be read that far; what is not said is not wrong.
+    """
+
+    program: str = ""
+    modules: tuple[str, ...] = ()
+    missing_script: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """A code tree as far as imports are followed in it: the paths of its files, and what a script of it imports."""
+
+    files: Collection[str]
+    imports: Callable[[PurePosixPath], tuple[str, ...]]
+
+
+def sources(root: Path, files: Collection[str]) -> Sources:
+    """The code below ``root``; each script is read once, however many jobs run it."""
+
+    @cache
+    def imports(script: PurePosixPath) -> tuple[str, ...]:
+        return tuple(sorted(_imports(root, script, files)))
+
+    return Sources(files, imports)
+
+
+def host_needs(attributes: Mapping[str, Any], code: Sources) -> HostNeeds:
+    """Of a job that runs on the host."""
+    runtime = attributes["runtime"]
+    if {"PATH", "PYTHONPATH", "PYTHONHOME"} & set(runtime["environment_variables"]):
+        return HostNeeds()
+    for command in runtime["start_commands"]:
+        match = _WORD.match(command)
+        if match is None or match[1] in _UNREADABLE:
+            return HostNeeds()
+        if match[1] in _HARMLESS:
+            if _SHELL_SYNTAX & set(command):
+                return HostNeeds()
+            continue
+        program = match[1]
+        if "/" in program and not program.startswith(("/", "~/")):
+            return HostNeeds()  # of the code or of the weights
+        if not _PYTHON.fullmatch(program):
+            return HostNeeds(program)
+        return _of_python(program, command[match.end() :], attributes, code)
+    return HostNeeds()
+
+
+def _of_python(program: str, rest: str, attributes: Mapping[str, Any], code: Sources) -> HostNeeds:
+    """What ``python …`` imports: a script of the code, or a module."""
+    words = _plain_words(rest)
+    while words and words[0].startswith("-") and words[0] not in ("-m", "-c", "-"):
+        if words[0] in ("-X", "-W"):
+            words = words[1:]
+        words = words[1:]
+    if not words or words[0] in ("-c", "-"):
+        return HostNeeds(program)
+    if words[0] == "-m":
+        name = words[1].partition(".")[0] if len(words) > 1 else ""
+        local = f"{name}.py" in code.files or any(one.startswith(f"{name}/") for one in code.files)
+        return HostNeeds(program, (name,) if name.isidentifier() and not local else ())
+    script = PurePosixPath(words[0])
+    if script.is_absolute() or ".." in script.parts or words[0].startswith("~"):
+        return HostNeeds(program)
+    if str(script) not in code.files:
+        placed = [
+            str(one.get("mount_location") or "")
+            for one in (*attributes["weights"], *attributes["mounts"])
+        ]
+        elsewhere = any(PurePosixPath(place) in script.parents for place in placed)
+        return HostNeeds(program, missing_script="" if elsewhere else str(script))
+    return HostNeeds(program, code.imports(script))
+
+
+def _plain_words(text: str) -> list[str]:
+    """The words up to the first that the shell would look into."""
+    end = next((at for at, letter in enumerate(text) if letter in _SHELL_SYNTAX), len(text))
+    words = shlex.split(text[:end])
+    cut = end < len(text) and text[:end][-1:].strip() != ""
+    return words[:-1] if cut else words
+
+
+def _imports(root: Path, script: PurePosixPath, files: Collection[str]) -> set[str]:
+    """Modules that are neither Python's nor the code's, imported whatever happens when the script begins."""
+    home, found = script.parent, set[str]()
+    pending, seen = [script], {script}
+    while pending and len(seen) < _MOST_FILES:
+        for name in _imported(root / pending.pop()):
+            local = [home / f"{name}.py", home / name / "__init__.py"]
+            here = [one for one in local if str(one) in files]
+            pending += [one for one in here if one not in seen]
+            seen.update(here)
+            package = any(PurePosixPath(one).is_relative_to(home / name) for one in files)
+            if not here and not package and name not in sys.stdlib_module_names:
+                found.add(name)
+    return found
+
+
+def _imported(path: Path) -> Iterator[str]:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return  # the job itself will say so
+    for statement in tree.body:
+        if isinstance(statement, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+            yield statement.module.partition(".")[0]
+        elif _may_change_the_path(statement):
+            return
+
+
+def _may_change_the_path(statement: ast.stmt) -> bool:
+    """Whether what is imported after it may lie elsewhere: ``sys.path.insert(…)`` and the like."""
+    return isinstance(statement, ast.Expr) and not isinstance(statement.value, ast.Constant)

@@ -1,0 +1,89 @@
+"""The code of jobs as it is now, and what it will need of the hosts it runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainctl.errors import TrainctlError
+from trainctl.jobs.code import Code, scan
+from trainctl.jobs.host_needs import HostNeeds, Sources, host_needs, sources
+from trainctl.model.address import Address, Kind
+from trainctl.model.diagnostics import Diagnostic, error
+from trainctl.operations.workspace import Workspace
+from trainctl.plan.values import CodeTree
+
+
+@dataclass(slots=True)
+class CodeSeen:
+    """Of each job its code tree, what it needs of its host, and what is missing in the code itself."""
+
+    trees: dict[Address, CodeTree] = field(default_factory=dict)
+    needs: dict[Address, HostNeeds] = field(default_factory=dict)
+    lacks: dict[Address, tuple[str, ...]] = field(default_factory=dict)
+    problems: list[Diagnostic] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A directory that one or more jobs ship."""
+
+    tree: CodeTree
+    sources: Sources
+
+
+def look_at_code(workspace: Workspace) -> CodeSeen:
+    """The code of each job; jobs that share a directory share the reading."""
+    seen = CodeSeen()
+    read: dict[str, _Read | TrainctlError] = {}
+    secret_files = workspace.secrets.files()
+    for address, resource in workspace.desired.resources.items():
+        if address.kind is not Kind.JOB:
+            continue
+        path = str(resource.attributes["code"])
+        if path not in read:
+            read[path] = _read(workspace, path, secret_files)
+        found = read[path]
+        if isinstance(found, TrainctlError):
+            seen.problems.append(
+                error(found.summary, found.detail, address=str(address), where=resource.where)
+            )
+            continue
+        seen.trees[address] = found.tree
+        if on_host(resource.attributes):
+            needs = seen.needs[address] = host_needs(resource.attributes, found.sources)
+            seen.lacks[address] = tuple(_lacking(resource.attributes, needs, found.sources))
+    return seen
+
+
+def tree_of(
+    workspace: Workspace, path: str, secret_files: tuple[Path, ...]
+) -> CodeTree | TrainctlError:
+    """The code tree in a directory as it is now, or why it can't be told."""
+    found = _read(workspace, path, secret_files)
+    return found.tree if isinstance(found, _Read) else found
+
+
+def on_host(attributes: Mapping[str, Any]) -> bool:
+    """Whether a job runs on the host itself."""
+    return not attributes.get("image") or attributes["runtime"].get("engine") == "host"
+
+
+def _read(workspace: Workspace, path: str, secret_files: tuple[Path, ...]) -> _Read | TrainctlError:
+    try:
+        code: Code = scan(workspace.setting.directory, path, secret_files)
+    except TrainctlError as failure:
+        return failure
+    return _Read(code.tree, sources(code.root, frozenset(file.path for file in code.files)))
+
+
+def _lacking(attributes: Mapping[str, Any], needs: HostNeeds, code: Sources) -> list[str]:
+    lacks = []
+    if needs.missing_script:
+        lacks.append(f"the code has no file {needs.missing_script}, which a start command runs")
+    requirements = attributes["runtime"].get("requirements")
+    if requirements and requirements not in code.files:
+        lacks.append(f"the code has no file {requirements}, which runtime.requirements names")
+    return lacks
