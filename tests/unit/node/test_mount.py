@@ -14,11 +14,14 @@ from tests.support.nodes import TestNode
 TARGETS = ["/app/models/x", "/opt/trainctl-test/x", "/tmp/trainctl-test/x", "/usr/share/trainctl/x"]
 
 
-def _host() -> tuple[list[str], str]:
+def _host(node: TestNode) -> tuple[list[str], list[str]]:
+    """What a mount would change: directories, and mounts of this node or where the tests want them. Others mount, too."""
     entries = sorted(
         str(path) for top in ("/", "/opt", "/usr/share") for path in Path(top).iterdir()
     )
-    return entries, Path("/proc/self/mountinfo").read_text()
+    ours = (str(node.base), *TARGETS)
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    return entries, [line for line in mounts if any(one in line for one in ours)]
 
 
 @pytest.fixture
@@ -49,7 +52,7 @@ def _mounted(node: TestNode, *targets: str) -> list[dict[str, str]]:
 
 def test_weights_appear_for_the_job_only(private: TestNode) -> None:
     """Mounts below directories that exist and that don't are seen by the job, and the host is as before."""
-    before = _host()
+    before = _host(private)
 
     status = private.run(
         "sleep 0.5",
@@ -60,7 +63,7 @@ def test_weights_appear_for_the_job_only(private: TestNode) -> None:
     assert status["status"] == "TRAINING_JOB_COMPLETED", status["error"]
     assert (status["mount"], status["weights_mode"]) == ("namespace", "read-only")
     assert private.log() == "weights" * len(TARGETS)
-    assert _host() == before
+    assert _host(private) == before
     assert not Path("/app/models/x").exists()
 
 
