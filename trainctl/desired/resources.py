@@ -118,6 +118,7 @@ def weights(
         "auth": {"auth_method": "CUSTOM_SECRET", "auth_secret_name": secret} if secret else None,
         "allow_patterns": section.allow_patterns,
         "ignore_patterns": section.ignore_patterns,
+        "sha256": section.sha256,
     }
     return Resource(
         Address(Kind.WEIGHTS, name),

@@ -11,6 +11,7 @@ from trainctl.desired.values import SecretSpec
 from trainctl.errors import Forbidden, TrainctlError
 from trainctl.manifest.tokens import sounds_secret
 from trainctl.model.redaction import Redactor
+from trainctl.model.source_uri import parse_source
 from trainctl.spi.sources import Credential
 
 SHORTEST = 8
@@ -70,10 +71,20 @@ class Secrets:
                 continue  # reported where the value is used
 
     def declared_credential(self, attributes: Mapping[str, Any]) -> Credential | None:
-        """What opens a weights source by its own ``auth``; None where it declares none."""
+        """What opens a weights source by its own ``auth``; None where it declares none.
+
+        Forbidden for a host that only the manifest names: whoever wrote it could have any secret sent anywhere.
+        """
         auth = attributes.get("auth")
         if not auth:
             return None
+        source = parse_source(str(attributes["source"]))
+        if source.scheme == "https":
+            raise Forbidden(
+                f"secret {auth['auth_secret_name']!r} is not sent to {source.location}",
+                "Only the manifest names that host, and a manifest may come from anybody. Leave `auth` out; "
+                "a file that needs it can be fetched by hand and named as file:///PATH.",
+            )
         name = auth["auth_secret_name"]
         return _checked(Credential(self.value(name).strip(), f"secret {name}"))
 

@@ -21,7 +21,8 @@ class SourceFile:
     """One file of a source at a revision, from metadata only.
 
     ``path`` is relative, with ``/``; ``size`` in bytes. ``validator`` is what upstream says identifies
-    the content: ``sha256:HEX`` (LFS), ``git:HEX`` (git blob sha1), ``mtime:NANOSECONDS:INODE`` (local), an ETag.
+    the content: ``sha256:HEX`` (LFS, or declared), ``git:HEX`` (git blob sha1), ``mtime:NANOSECONDS:INODE`` (local),
+    ``etag:TAG`` and ``modified:TIME`` (as a web server says), or ``size:BYTES`` where it says nothing.
     """
 
     path: str
@@ -33,6 +34,11 @@ class SourceFile:
         """The hex digest of the content where upstream announces it."""
         scheme, _, value = self.validator.partition(":")
         return value if scheme == "sha256" else None
+
+    @property
+    def identified(self) -> bool:
+        """Whether content can be told from other content of the same size, before it is all there."""
+        return not self.validator.startswith("size:")
 
 
 @dataclass(frozen=True)

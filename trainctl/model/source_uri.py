@@ -6,7 +6,7 @@
 | s3, gs | ``s3://BUCKET[/PREFIX]`` |
 | r2 | ``r2://ACCOUNT.BUCKET[/PREFIX]`` |
 | azure | ``azure://ACCOUNT/CONTAINER[/PREFIX]`` |
-| https | ``https://HOST/PATH``: one file |
+| https | ``https://HOST/PATH/NAME[?QUERY]``: one file, called NAME |
 | file | ``file:./PATH`` (from the manifest's directory) or ``file:///PATH``: taken as written, no percent-decoding |
 
 A text that holds a user, a password or a signature is refused and never repeated in the error.
@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 SCHEMES = ("hf", "s3", "gs", "r2", "azure", "https", "file")
 
@@ -31,9 +31,12 @@ _AZURE_ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
 _AZURE_CONTAINER = re.compile(r"\$?[a-z0-9][a-z0-9-]{1,62}")
 _USER = re.compile(r"(?:hf|https?|s3|gs|r2|azure):/*[^/]*@", re.IGNORECASE)
 _SIGNATURE = re.compile(
-    r"(^|[-_])(sig|signature|token|key|password|secret|credential)$", re.IGNORECASE
+    r"(^|[-_])(sig|signature|token|key|apikey|password|passwd|secret|credential|auth|jwt)$",
+    re.IGNORECASE,
 )
 _UNPRINTABLE = re.compile(r"[\x00-\x20\x7f-\xa0]")
+_NO_FILE_NAME = re.compile(r"\.{0,2}|.*[/\\\x00-\x1f\x7f-\x9f\u2028\u2029].*", re.DOTALL)
+_LONGEST_NAME = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ class SourceUri:
     @property
     def name(self) -> str:
         """The last word of the source: what a directory for it is called when nobody says otherwise."""
+        if self.scheme == "https":
+            return _last_segment(self.path.partition("?")[0])
         whole = f"{self.location}/{self.path}".rstrip("/")
         return Path(os.path.normpath(whole)).name or self.scheme
 
@@ -162,8 +167,20 @@ def _https(text: str, rest: str) -> SourceUri:
         raise ValueError(f"{text!r} does not name one file; write https://HOST/PATH")
     if parts.fragment:
         raise ValueError(f"{text!r} has a fragment; write it without #{parts.fragment}")
+    try:
+        name = _last_segment(parts.path)
+    except UnicodeDecodeError:
+        name = ""
+    if _NO_FILE_NAME.fullmatch(name) or len(name.encode()) > _LONGEST_NAME:
+        raise ValueError(
+            f"the path of {text!r} does not end in what can be a file's name; write https://HOST/PATH/NAME"
+        )
     query = f"?{parts.query}" if parts.query else ""
     return SourceUri(text, "https", parts.netloc, parts.path.lstrip("/") + query)
+
+
+def _last_segment(path: str) -> str:
+    return unquote(path.rpartition("/")[2], errors="strict")
 
 
 def _file(text: str, rest: str) -> SourceUri:

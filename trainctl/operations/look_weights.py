@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from trainctl.errors import TrainctlError
+from trainctl.errors import Forbidden, TrainctlError
 from trainctl.ledger.state import State
 from trainctl.model.address import Address, Kind
-from trainctl.model.diagnostics import Diagnostic, error, warning
+from trainctl.model.diagnostics import Diagnostic, Severity, error
 from trainctl.model.resource import Resource
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import WeightsFacts
@@ -87,7 +87,7 @@ def _is_asked(question: _Question, state: State, look: LookOptions) -> bool:
     recorded = state.resources.get(question.resource.address)
     known = recorded is not None and all(
         recorded.attributes.get(name) == question.resource.attributes.get(name)
-        for name in ("source", "allow_patterns", "ignore_patterns")
+        for name in ("source", "allow_patterns", "ignore_patterns", "sha256")
     )
     return not known and question.locked is None
 
@@ -116,6 +116,9 @@ def _take(
     look: LookOptions,
 ) -> None:
     resource = question.resource
+    if isinstance(found, Forbidden):
+        found.address = str(resource.address)
+        raise found
     if isinstance(found, TrainctlError):
         seen.diagnostics.append(
             error(found.summary, found.detail, address=str(resource.address), where=resource.where)
@@ -125,13 +128,21 @@ def _take(
     locked = (
         look.writes_lock
         or question.locked is not None
+        or question.wanted.sha256 is not None
         or question.wanted.source.startswith("file:")
     )
     seen.facts[resource.address] = WeightsFacts(
         found.resolved, mirrored, listing, locked, unmatched_patterns=found.unmatched
     )
+    # What upstream has replaced can only come from the mirror.
+    lost = not found.available and mirrored < found.resolved.size
     seen.diagnostics += [
-        warning(one.summary, one.detail, address=str(resource.address), where=resource.where)
+        replace(
+            one,
+            severity=Severity.ERROR if lost else one.severity,
+            address=str(resource.address),
+            where=resource.where,
+        )
         for one in found.warnings
     ]
 

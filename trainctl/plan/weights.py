@@ -13,7 +13,7 @@ from trainctl.plan.subject import Subject
 from trainctl.plan.values import Change, Inputs, TierFacts, WeightsFacts, WeightsLine
 
 _NAMES = sorted(PLANNED_OF_WEIGHTS)
-_SELECTION = ("source", "allow_patterns", "ignore_patterns")
+_SELECTION = ("source", "allow_patterns", "ignore_patterns", "sha256")
 
 
 def wish_of_weights(subject: Subject, facts: WeightsFacts | None) -> Wish:

@@ -100,6 +100,7 @@ def wanted_of(attributes: Mapping[str, Any], directory: Path) -> Wanted:
         directory=directory,
         allow=tuple(allow) if allow else None,
         ignore=tuple(ignore) if ignore else None,
+        sha256=attributes.get("sha256"),
     )
 
 

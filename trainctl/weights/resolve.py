@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainctl.errors import SourceError, SourceGone, SourceWrong
 from trainctl.model.diagnostics import Diagnostic, warning
-from trainctl.model.files import ResolvedSource
+from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.model.source_uri import SourceUri, parse_source
 from trainctl.model.units import format_bytes
 from trainctl.spi.sources import Credential, WeightSource
@@ -22,12 +22,16 @@ from trainctl.weights.sources import source_for
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the manifest says of one source. ``allow`` None means every file; patterns as in ``patterns.py``."""
+    """What the manifest says of one source. ``allow`` None means every file; patterns as in ``patterns.py``.
+
+    ``sha256`` is what the content of a source of one file must have, in hex.
+    """
 
     source: str
     directory: Path
     allow: tuple[str, ...] | None = None
     ignore: tuple[str, ...] | None = None
+    sha256: str | None = None
 
     @property
     def uri(self) -> SourceUri:
@@ -43,6 +47,7 @@ class Resolution:
     """A resolved source. ``locked`` says that the lock file named the revision; ``unmatched`` are patterns without a file.
 
     ``resolved.source`` is the source with its path made absolute; ``entry`` is what the lock file would say.
+    ``available`` is False where upstream has another version by now and keeps no older one.
     """
 
     resolved: ResolvedSource
@@ -50,6 +55,7 @@ class Resolution:
     locked: bool
     unmatched: tuple[str, ...]
     warnings: tuple[Diagnostic, ...]
+    available: bool = True
 
 
 def resolve(
@@ -68,8 +74,8 @@ def resolve(
     SourceWrong where upstream shows other files at the locked commit than were pinned.
     """
     uri = wanted.uri
-    followed = None if upgrade else locked
-    pinned = followed.revision if followed is not None and uri.scheme == "hf" else None
+    followed = None if upgrade or wanted.sha256 else locked
+    pinned = _pinned(uri, wanted, followed)
     source = open_source(uri.scheme)
     everything = (retry or Retry()).run(
         lambda: source.resolve(uri.text, pinned, credential), cancelled or threading.Event()
@@ -82,9 +88,60 @@ def resolve(
     if not resolved.revision:
         only = files[0].validator if len(files) == 1 else resolved.pin
         resolved = replace(resolved, revision=only)
+    kept = _locked_file(uri, resolved, followed) if followed else None
+    if kept is not None and followed:
+        return Resolution(
+            kept, followed, True, unmatched, (_moved(wanted, followed, resolved),), available=False
+        )
     warnings = _compare(wanted, resolved, followed, pinned is not None) if followed else ()
     return Resolution(
-        resolved, _entry(wanted, resolved), pinned is not None, unmatched, tuple(warnings)
+        resolved,
+        _entry(wanted, resolved),
+        pinned is not None and followed is not None,
+        unmatched,
+        (*warnings, *_unidentified(wanted, resolved)),
+    )
+
+
+def _pinned(uri: SourceUri, wanted: Wanted, followed: LockEntry | None) -> str | None:
+    """The revision to ask for: what the manifest declares, else what the lock file says where that can be asked for."""
+    if wanted.sha256:
+        return f"sha256:{wanted.sha256}"
+    if followed is None:
+        return None
+    immutable = uri.scheme == "hf" or followed.revision.startswith("sha256:")
+    return followed.revision if immutable else None
+
+
+def _locked_file(
+    uri: SourceUri, resolved: ResolvedSource, locked: LockEntry
+) -> ResolvedSource | None:
+    """The locked version of an https source that has moved: a lock entry says all that there is to know of one file."""
+    if uri.scheme != "https" or resolved.pin == locked.pin:
+        return None
+    file = SourceFile(resolved.files[0].path, locked.bytes, locked.revision)
+    kept = ResolvedSource(resolved.source, locked.revision, (file,))
+    return kept if kept.pin == locked.pin else None
+
+
+def _moved(wanted: Wanted, locked: LockEntry, now: ResolvedSource) -> Diagnostic:
+    return warning(
+        f"{wanted.source} is not upstream any more as trainctl.lock pins it",
+        f"It was {locked.revision} ({format_bytes(locked.bytes)}) and is {now.revision} "
+        f"({format_bytes(now.size)}). The pinned version is used for as long as the mirror has it; "
+        "plan --upgrade takes what is there now.",
+    )
+
+
+def _unidentified(wanted: Wanted, resolved: ResolvedSource) -> tuple[Diagnostic, ...]:
+    if all(file.identified for file in resolved.files):
+        return ()
+    return (
+        warning(
+            f"{wanted.source}: its server tells neither ETag nor Last-Modified",
+            "Other content of the same size would not be noticed, and a transfer that breaks begins anew. "
+            "Declare its sha256.",
+        ),
     )
 
 

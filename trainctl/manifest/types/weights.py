@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
@@ -19,6 +20,9 @@ from trainctl.manifest.types.base import (
     wrong,
 )
 from trainctl.model.source_uri import parse_source
+
+
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
 def _source(text: str) -> str:
@@ -47,6 +51,12 @@ def _mount(text: str) -> str:
         raise wrong(str(why), why.detail) from None
 
 
+def _sha256(text: str) -> str:
+    if not _SHA256.fullmatch(text):
+        raise wrong("expected 64 hexadecimal digits", "Write what sha256sum prints for the file.")
+    return text.lower()
+
+
 def _source_alone(text: str) -> str:
     _named(_source(text))
     return text
@@ -71,6 +81,11 @@ SourceUri = Annotated[
     AfterValidator(_source),
     Field(json_schema_extra={"pattern": "^(hf|s3|gs|r2|azure|https)://|^file:"}),
 ]
+Sha256 = Annotated[
+    str,
+    AfterValidator(_sha256),
+    Field(json_schema_extra={"pattern": "^[0-9a-fA-F]{64}$"}),
+]
 MountLocation = Annotated[str, AfterValidator(_mount), Field(json_schema_extra={"minLength": 1})]
 
 
@@ -89,11 +104,15 @@ class WeightsInPlace(Section):
     """Only files that match one of these; ``*`` crosses ``/``."""
     ignore_patterns: list[Text] | None = None
     """No files that match one of these, whatever else matches."""
+    sha256: Sha256 | None = None
+    """Of an ``https://`` source, what the file's content must have: it pins the source, and is verified."""
 
     @model_validator(mode="after")
-    def _one_way_in_and_one_name(self) -> WeightsInPlace:
+    def _fits_together(self) -> WeightsInPlace:
         if self.auth is not None and self.auth_secret_name is not None:
             raise wrong("the secret is named twice", "Keep 'auth' or 'auth_secret_name'.")
+        if self.sha256 is not None and not self.source.startswith("https:"):
+            raise wrong("only https:// sources have a sha256", "Leave 'sha256' out.")
         if self.mount_location is None:
             _named(self.source)
         return self

@@ -43,7 +43,7 @@ class Transfer:
     def fetch(self, file: SourceFile) -> Content:
         """Have the file's content in the mirror, by whoever brings it, and say what it is."""
         key = fingerprint(self.upstream.resolved, file)
-        if file.size <= self.layout.chunk_bytes:
+        if file.size <= self.layout.chunk_bytes or not file.identified:
             return self._receive(file, key, Small(self.layout.partial))
         place = self.layout.partial / f"{key}.lease"
         with lease(place, self.halt, lambda: self.layout.known(key) is not None) as held:
@@ -87,7 +87,7 @@ class _Reception:
         self._chunk_bytes = transfer.layout.chunk_bytes
         self._kept: list[str] = []
         self._offset = 0
-        self._hash = ContentHash(file.size, file.validator, self._chunk_bytes, self._on_chunk)
+        self._hash = self._new_hash()
 
     def run(self) -> Digests:
         """Take over what is there, ask for the rest until it is all here, and hand back its digests."""
@@ -102,6 +102,8 @@ class _Reception:
                 if self._offset - before >= min(self._chunk_bytes, _PIECE):
                     attempts.advanced()
                 attempts.failed(error)
+                if not self._file.identified:
+                    self._begin_anew()
         return self._hash.digests()
 
     def close(self) -> None:
@@ -141,6 +143,17 @@ class _Reception:
                 f"{file.size - self._offset} bytes early"
             )
 
+    def _begin_anew(self) -> None:
+        """Forget what has arrived: what comes now may be of other content, and nothing could tell."""
+        self._hash.close()
+        self._hash = self._new_hash()
+        self._transfer.arrived(-self._offset)
+        self._offset = 0
+
+    def _new_hash(self) -> ContentHash:
+        file = self._file
+        return ContentHash(file.size, file.validator, self._chunk_bytes, self._on_chunk)
+
     def _count(self, piece: bytes | memoryview) -> None:
         self._hash.update(piece)
         self._offset += len(piece)
@@ -160,11 +173,13 @@ def check(source: str, file: SourceFile, digests: Digests) -> None:
     kind, _, announced = file.validator.partition(":")
     found = {"sha256": digests.sha256, "git": digests.upstream}.get(kind)
     if found is not None and found != announced:
+        declared = kind == "sha256" and source.startswith("https:")
         raise SourceWrong(
-            f"{source}: {shown(file.path)} arrived with other content than upstream announced",
+            f"{source}: {shown(file.path)} arrived with other content than "
+            f"{'its declared sha256 says' if declared else 'upstream announced'}",
             f"Its {'sha256' if kind == 'sha256' else 'git blob id'} should be {announced} and is {found}. "
             "Nothing of it was kept. If it happens again, the file is damaged upstream "
-            "or a proxy on the way changes it.",
+            f"or a proxy on the way changes it{', or the declaration is wrong' if declared else ''}.",
         )
 
 

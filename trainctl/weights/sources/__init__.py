@@ -9,6 +9,7 @@ from trainctl.spi.sources import WeightSource
 
 _SOURCES = {
     "file": ("trainctl.weights.sources.file", "FileSource"),
+    "https": ("trainctl.weights.sources.https", "HttpsSource"),
     "hf": ("trainctl.weights.sources.hf", "HubSource"),
 }
 

@@ -10,18 +10,18 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
-from trainctl.errors import SourceCut, SourceDenied, SourceError, SourceWrong
+from trainctl.errors import SourceDenied, SourceError
 from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.model.source_uri import SourceUri, parse_source
 from trainctl.spi.sources import Credential
 from trainctl.weights.safe_path import shown
+from trainctl.weights.sources.bodies import rest
 from trainctl.weights.sources.http import HttpClient, Response, host_of
 
 _LARGEST_ANSWER = 64 * 2**20
 _MOST_PAGES = 10_000
 _NEXT = re.compile(r'<([^>]*)>\s*;[^,]*\brel="?next"?')
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
 
 def usual_credential() -> Credential | None:
@@ -68,8 +68,7 @@ class HubSource:
         what = f"{resolved.source}: {shown(file.path)}"
         ranged = {"Range": f"bytes={offset}-"} if offset else {}
         with self._get(self._url(resolved, file), what, ranged, credential) as response:
-            skip = _skip(response, what, file, offset)
-            yield _exactly(response.pieces(), what, file, offset, skip)
+            yield rest(response, what, file, offset)
 
     def _check_access(self, resolved: ResolvedSource, credential: Credential | None) -> None:
         """A gated repository shows its file names to everybody, and its files only to some."""
@@ -145,37 +144,3 @@ def _file(entry: Mapping[str, Any]) -> SourceFile:
     if not isinstance(size, int) or size < 0 or not _COMMIT.fullmatch(digest):
         raise ValueError(entry)
     return SourceFile(str(entry["path"]), size, f"{'sha256' if lfs else 'git'}:{digest}")
-
-
-def _skip(response: Response, what: str, file: SourceFile, offset: int) -> int:
-    """How many bytes come before those asked for; SourceWrong when the length is another than announced."""
-    if response.status == 206:
-        found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range") or "")
-        if not found or int(found[1]) != offset:
-            raise SourceCut(f"{what}: the server sent another part than was asked for")
-        length = None if found[2] == "*" else int(found[2])
-    else:
-        text = response.headers.get("Content-Length") or ""
-        length = int(text) if text.isdecimal() else None
-    if length is not None and length != file.size:
-        raise SourceWrong(
-            f"{what}: the server has {length} bytes where {file.size} were announced",
-            "It was changed or damaged upstream, or a proxy answers in its place. Plan again.",
-        )
-    return 0 if response.status == 206 else offset
-
-
-def _exactly(
-    pieces: Iterator[bytes], what: str, file: SourceFile, offset: int, skip: int
-) -> Iterator[bytes]:
-    left = file.size - offset
-    for received in pieces:
-        piece = received[skip:] if skip < len(received) else b""
-        skip -= len(received) - len(piece)
-        left -= len(piece)
-        if left < 0:
-            raise SourceWrong(f"{what}: more bytes came than the {file.size} announced")
-        if piece:
-            yield piece
-    if left:
-        raise SourceCut(f"{what}: the body ended {left} bytes early")

@@ -1,9 +1,10 @@
-"""One streaming GET, as weights need it: fast, bounded, and careful about who gets the credential."""
+"""One streaming request, as weights need it: fast, bounded, and careful about who gets the credential."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
+import os
 import ssl
 import threading
 import urllib.request
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import chain
 from typing import TypeAlias
-from urllib.parse import SplitResult, unquote, urljoin, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 from trainctl.errors import SourceCut, SourceError
 from trainctl.weights.sources.statuses import error_for
@@ -24,6 +25,10 @@ _REDIRECTS = {301, 302, 303, 307, 308}
 _MOST_REDIRECTS = 10
 _Idle: TypeAlias = dict[tuple[str, str], list[http.client.HTTPConnection]]
 _BROKEN = (http.client.HTTPException, OSError)
+_MORE_CERTIFICATES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+"""Read by other programs; trusted beside what OpenSSL finds, in ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` or of the system."""
+_IN_URLS = "!#$%&'()*+,/:;=?@[]~"
+"""What quoting leaves as it is: everything that means something in a URL, and what is quoted already."""
 
 
 class Response:
@@ -73,22 +78,33 @@ class HttpClient:
 
     @contextlib.contextmanager
     def get(
-        self, url: str, what: str, headers: Mapping[str, str], token: str | None = None
+        self,
+        url: str,
+        what: str,
+        headers: Mapping[str, str],
+        token: str | None = None,
+        method: str = "GET",
     ) -> Iterator[Response]:
-        """GET, redirects followed. ``what`` names the thing in errors, which never show the URL itself.
+        """GET, or HEAD, redirects followed. ``what`` names the thing in errors, which never show the URL itself.
 
         The token goes to the URL's own scheme, host and port only.
         """
         home = _origin(urlsplit(url))
-        for _ in range(_MOST_REDIRECTS):
+        asked: set[str] = set()
+        while len(asked) <= _MOST_REDIRECTS:
+            if url in asked:
+                raise SourceError(f"{what}: its redirects go in a circle")
+            asked.add(url)
             parts = urlsplit(url)
             if _origin(parts) != home:
                 token = None
             sent = dict(headers)
             if token is not None:
                 sent["Authorization"] = f"Bearer {token}"
-            connection, raw = self._request(parts, sent, what)
+            connection, raw = self._request(method, parts, sent, what)
             try:
+                if method == "HEAD":
+                    raw.read()  # nothing comes; it lets the connection be used again
                 if raw.status in _REDIRECTS:
                     url = _next(url, raw, what)
                     continue
@@ -101,7 +117,7 @@ class HttpClient:
         raise SourceError(f"{what}: more than {_MOST_REDIRECTS} redirects")
 
     def _request(
-        self, parts: SplitResult, headers: Mapping[str, str], what: str
+        self, method: str, parts: SplitResult, headers: Mapping[str, str], what: str
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         if self._proxy(parts) and parts.scheme == "http":
@@ -113,7 +129,7 @@ class HttpClient:
                 connection, fresh = (kept.pop(), False) if kept else (self._connect(parts), True)
             try:
                 connection.request(
-                    "GET", target, headers={"Accept-Encoding": "identity", **headers}
+                    method, target, headers={"Accept-Encoding": "identity", **headers}
                 )
                 return connection, connection.getresponse()
             except TimeoutError:
@@ -161,7 +177,11 @@ class HttpClient:
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
-        return ssl.create_default_context()
+        context = ssl.create_default_context()
+        for name in _MORE_CERTIFICATES:
+            if place := os.environ.get(name):
+                _trust(context, name, place)
+        return context
 
     def _put_back(
         self,
@@ -192,13 +212,39 @@ def _origin(parts: SplitResult) -> tuple[str, str]:
     return parts.scheme, parts.netloc.lower()
 
 
+def quoted(url: str | bytes) -> str:
+    """The URL as a request can hold it: spaces and what is not ASCII as percent-encoded UTF-8."""
+    return quote(url, safe=_IN_URLS)
+
+
+def _trust(context: ssl.SSLContext, name: str, place: str) -> None:
+    try:
+        if os.path.isdir(place):  # noqa: PTH112  a Path would not say less
+            context.load_verify_locations(capath=place)
+        else:
+            context.load_verify_locations(cafile=place)
+    except OSError as error:
+        raise SourceError(
+            f"{name} names {place}, which can't be read as certificates ({_said(error)})",
+            "Name a file in PEM format or a directory of them, or unset the variable.",
+        ) from None
+
+
 def _next(url: str, raw: http.client.HTTPResponse, what: str) -> str:
     location = raw.headers.get("Location")
     if not location:
         raise SourceError(f"{what}: a redirect to nowhere")
-    target = urljoin(url, location)
+    try:
+        # Headers are read as Latin-1 whatever they are: the same bytes go into the next request.
+        target = quoted(urljoin(url, location).encode("latin-1"))
+        parts = urlsplit(target)
+        is_url = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise SourceError(f"{what}: a redirect to what is no URL")
     secure = urlsplit(url).scheme == "https"
-    if urlsplit(target).scheme not in (("https",) if secure else ("http", "https")):
+    if parts.scheme not in (("https",) if secure else ("http", "https")):
         raise SourceError(f"{what}: a redirect from {urlsplit(url).scheme} to something less safe")
     if int(raw.headers.get("Content-Length") or 0) <= PIECE_BYTES:
         with contextlib.suppress(*_BROKEN):

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from email.message import Message
 from email.utils import parsedate_to_datetime
 
-from trainctl.errors import SourceBusy, SourceDenied, SourceError, SourceGone
+from trainctl.errors import SourceBusy, SourceDenied, SourceError, SourceGone, SourceWrong
 
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 
@@ -29,10 +29,10 @@ def error_for(
         return _gated(what, token)
     if status in (401, 403):
         return _denied(what, host, status, token)
-    if status == 404:
-        return _gone(what, host, headers.get("X-Error-Code"), token)
-    if status == 412:
-        return SourceError(f"{what}: it has changed since it was resolved", "Plan again.")
+    if status in (404, 410):
+        return _gone(what, host, status, headers.get("X-Error-Code"), token)
+    if status in (412, 416):
+        return SourceWrong(f"{what}: it has changed since it was resolved", "Plan again.")
     return SourceError(
         f"{what}: {host} answered {status}", "It may not be the server that this source is on."
     )
@@ -88,7 +88,7 @@ def _denied(what: str, host: str, status: int, token: str | None) -> SourceError
     )
 
 
-def _gone(what: str, host: str, code: str | None, token: str | None) -> SourceError:
+def _gone(what: str, host: str, status: int, code: str | None, token: str | None) -> SourceError:
     if code == "RevisionNotFound":
         return SourceGone(
             f"{what}: {host} has no such revision (404)",
@@ -100,4 +100,4 @@ def _gone(what: str, host: str, code: str | None, token: str | None) -> SourceEr
             "Leave it out with ignore_patterns, or have it put back upstream.",
         )
     private = f" If it is private: {_USE_AUTH[0].lower()}{_USE_AUTH[1:]}" if token is None else ""
-    return SourceGone(f"{what}: {host} does not have it (404)", f"Check its name.{private}")
+    return SourceGone(f"{what}: {host} does not have it ({status})", f"Check its name.{private}")

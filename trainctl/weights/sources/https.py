@@ -1,0 +1,154 @@
+"""``https:`` sources: one file of any web server, known by what its headers say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+from trainctl.errors import (
+    SourceBusy,
+    SourceCut,
+    SourceDenied,
+    SourceError,
+    SourceGone,
+    SourceWrong,
+)
+from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.model.source_uri import parse_source
+from trainctl.spi.sources import Credential
+from trainctl.weights.sources.bodies import length_of, rest
+from trainctl.weights.sources.http import HttpClient, Response, host_of, quoted
+from trainctl.weights.sources.validators import if_range, same, spoken, validator_of
+
+_DECLARED = "sha256:"
+
+
+class HttpsSource:
+    """Speaks plain HTTP over TLS. ``silence`` is the longest wait for a byte, in seconds."""
+
+    def __init__(self, silence: float = 30.0) -> None:
+        self._http = HttpClient(silence)
+
+    def resolve(
+        self, uri: str, revision: str | None, credential: Credential | None
+    ) -> ResolvedSource:
+        """The one file, from its headers. A revision ``sha256:HEX`` is what its content must have, whatever they say."""
+        file = (
+            self._asked(uri, revision, credential, "HEAD", {})
+            or self._asked(uri, revision, credential, "GET", {"Range": "bytes=0-0"})
+            or self._asked(uri, revision, credential, "GET", {})
+        )
+        if file is None:
+            raise SourceError(
+                f"{uri}: {host_of(urlsplit(uri))} does not tell how long it is", _FETCH_YOURSELF
+            )
+        return ResolvedSource(uri, "", (file,))
+
+    @contextmanager
+    def open(
+        self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None
+    ) -> Iterator[Iterator[bytes]]:
+        """The file's bytes; SourceWrong where the headers are not those that it was resolved by."""
+        uri = resolved.source
+        headers = {}
+        if offset and file.identified:
+            headers["Range"] = f"bytes={offset}-"
+            if tag := if_range(file.validator):
+                headers["If-Range"] = tag
+        with self._answer(uri, credential, "GET", headers) as response:
+            _refuse_encoded(uri, response)
+            _refuse_changed(uri, file, response)
+            yield rest(response, uri, file, offset)
+
+    def _asked(
+        self,
+        uri: str,
+        revision: str | None,
+        credential: Credential | None,
+        method: str,
+        headers: Mapping[str, str],
+    ) -> SourceFile | None:
+        """What one request tells; None where another kind of request may tell more."""
+        try:
+            with self._answer(uri, credential, method, headers) as response:
+                return _described(uri, revision, response, sure=method == "GET")
+        except SourceWrong:  # no byte 0 in it: the file may be empty
+            return None
+        except (SourceBusy, SourceCut, SourceGone):
+            raise
+        except SourceError:
+            if method == "GET":
+                raise
+            return None  # many servers refuse HEAD, and links that are signed for GET do
+
+    @contextmanager
+    def _answer(
+        self, uri: str, credential: Credential | None, method: str, headers: Mapping[str, str]
+    ) -> Iterator[Response]:
+        token = credential.value if credential else None
+        sent = {"User-Agent": "trainctl", **headers}
+        try:
+            with self._http.get(quoted(uri), uri, sent, token, method) as response:
+                yield response
+        except (SourceDenied, SourceGone) as error:
+            error.detail = (
+                f"The token came from {credential.origin}. {error.detail}"
+                if credential
+                else f"Check its address. {_FETCH_YOURSELF}"
+            )
+            raise
+
+
+_FETCH_YOURSELF = (
+    "If it needs a login or a download page, fetch it yourself and write file:///PATH."
+)
+
+
+def _described(
+    uri: str, revision: str | None, response: Response, *, sure: bool
+) -> SourceFile | None:
+    """The file as the headers tell it; None where they tell no length, or none to be ``sure`` of."""
+    size = length_of(response)
+    if size is None or (not size and not sure):
+        return None
+    _refuse_encoded(uri, response)
+    name = parse_source(uri).name
+    if revision and revision.startswith(_DECLARED):
+        return SourceFile(name, size, revision)
+    if _is_page(response) and not name.lower().endswith((".html", ".htm", ".xhtml")):
+        raise SourceError(
+            f"{uri}: {host_of(urlsplit(response.url))} answers with a web page",
+            f"If that is what you want, declare its sha256. {_FETCH_YOURSELF}",
+        )
+    return SourceFile(name, size, validator_of(response.headers, size))
+
+
+def _is_page(response: Response) -> bool:
+    return response.headers.get_content_type() in ("text/html", "application/xhtml+xml")
+
+
+def _refuse_encoded(uri: str, response: Response) -> None:
+    """We ask for the bytes as they are. What is packed for the way is not the file, and its length is another."""
+    coding = (response.headers.get("Content-Encoding") or "identity").strip().lower()
+    if coding != "identity":
+        raise SourceError(
+            f"{uri}: the server sends it compressed ({coding[:20]!a}), although asked not to",
+            "Have Content-Encoding turned off for it, or fetch it yourself and write file:///PATH.",
+        )
+
+
+def _refuse_changed(uri: str, file: SourceFile, response: Response) -> None:
+    """Content that was declared is checked when it is here; any other must still have the headers it was resolved by."""
+    if file.sha256 is not None:
+        return
+    found = validator_of(response.headers, file.size)
+    if same(found, file.validator):
+        return
+    length = length_of(response)
+    sizes = f"; {file.size} bytes then, {length} now" if length not in (None, file.size) else ""
+    raise SourceWrong(
+        f"{uri}: it has changed since it was resolved "
+        f"({spoken(file.validator)} then, {spoken(found)} now{sizes})",
+        "Plan and apply again. If nobody changed it, its servers contradict each other: declare its sha256.",
+    )

@@ -1,0 +1,52 @@
+"""What a web server says that identifies a file's content, as the validator of a ``SourceFile``."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC
+from email.message import Message
+from email.utils import parsedate_to_datetime
+
+_ETAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e]+"|[\x21\x23-\x7e]+')
+"""As RFC 9110 writes entity tags, in ASCII; or without quotes, as some servers do."""
+_LONGEST_ETAG = 256
+
+
+def validator_of(headers: Message, size: int) -> str:
+    """``etag:TAG``, else ``modified:TIME`` in UTC, else ``size:BYTES``. A tag that is malformed or endless is none."""
+    tag = (headers.get("ETag") or "").strip()
+    if len(tag) <= _LONGEST_ETAG and _ETAG.fullmatch(tag):
+        return f"etag:{tag}"
+    return _modified(headers) or f"size:{size}"
+
+
+def if_range(validator: str) -> str | None:
+    """The value for ``If-Range``: a strong entity tag, the only thing that may stand there beside dates.
+
+    A weak one may mean several contents. A date is no strong validator unless it is known to be older than the answer
+    (RFC 9110, section 13.1.5), so dates are compared by us, in the answer to a plain range request.
+    """
+    tag = validator.removeprefix("etag:")
+    return tag if tag != validator and tag.startswith('"') else None
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two validators name the same content, as far as they can: by the weak comparison of RFC 9110, 8.8.3.2."""
+    return one.replace("etag:W/", "etag:", 1) == other.replace("etag:W/", "etag:", 1)
+
+
+def spoken(validator: str) -> str:
+    """The validator as part of a sentence."""
+    kind, _, value = validator.partition(":")
+    names = {"etag": "ETag", "modified": "Last-Modified"}
+    return f"{names[kind]} {value}" if kind in names else "neither ETag nor Last-Modified"
+
+
+def _modified(headers: Message) -> str | None:
+    try:
+        moment = parsedate_to_datetime(headers.get("Last-Modified") or "")
+    except ValueError:
+        return None
+    # A date without a zone is in UTC: HTTP knows no other.
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    return f"modified:{moment:%Y-%m-%dT%H:%M:%SZ}"
