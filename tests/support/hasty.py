@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trainctl.weights.retry import Retry
 from trainctl.weights.sources.hf import HubSource
+from trainctl.weights.sources.https import HttpsSource
 
 _SILENCE_SECONDS = 0.5
 
@@ -29,6 +30,7 @@ def _hurry() -> None:
     attempts, base, longest, patience, _, jitter, tell = Retry.__init__.__defaults__ or ()
     Retry.__init__.__defaults__ = (attempts, base, longest, patience, _note, jitter, tell)
     HubSource.__init__.__defaults__ = (None, _SILENCE_SECONDS)
+    HttpsSource.__init__.__defaults__ = (_SILENCE_SECONDS,)
 
 
 if __name__ == "__main__":

@@ -148,25 +148,78 @@ class Hub:
 
     def next_fault(self, path: str) -> Fault | None:
         with self.lock:
-            for fault in self.faults:
-                if fault.times > 0 and path.endswith(fault.path):
-                    fault.times -= 1
-                    return fault
-        return None
+            return next_of(self.faults, path)
 
 
-class _Handler(BaseHTTPRequestHandler):
+def next_of(faults: list[Fault], path: str) -> Fault | None:
+    """The first fault that is left for a request of this path, counted."""
+    for fault in faults:
+        if fault.times > 0 and path.endswith(fault.path):
+            fault.times -= 1
+            return fault
+    return None
+
+
+class FaultyHandler(BaseHTTPRequestHandler):
+    """Answers, whole or in part, with what can go wrong on the way. ``closing`` ends what is silent."""
+
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
+    closing: threading.Event
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+    def part(
+        self, content: bytes, headers: dict[str, str], fault: Fault | None, *, ranges: bool
+    ) -> None:
+        """The part of the content that the request asks for."""
+        body = bytearray(content)
+        if fault and fault.kind == "flip":
+            body[fault.at] ^= 1
+        if fault and fault.kind == "longer":
+            body += b"!"
+        start, end, status = 0, len(body), 200
+        asked = _RANGE.fullmatch(self.headers.get("Range", ""))
+        if asked and ranges:
+            start, status = int(asked[1]), 206
+            end = min(end, int(asked[2]) + 1) if asked[2] else end
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(content)}"
+        self.head(status, end - start, headers)
+        if fault and fault.kind in ("cut", "silent"):
+            self._break(bytes(body[start : max(start, fault.at)]), silent=fault.kind == "silent")
+        elif self.command == "GET":
+            self.wfile.write(body[start:end])
+
+    def answer(self, status: int, body: bytes, headers: Mapping[str, str] = {}) -> None:
+        """A short answer."""
+        self.head(status, len(body), headers)
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def head(self, status: int, length: int, headers: Mapping[str, str]) -> None:
+        """What comes before a body."""
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+
+    def _break(self, body: bytes, *, silent: bool) -> None:
+        self.wfile.write(body)
+        self.wfile.flush()
+        if silent:
+            self.closing.wait(60)
+        self.close_connection = True
+
+
+class _Handler(FaultyHandler):
     hub: Hub
 
     def setup(self) -> None:
         super().setup()
         with self.hub.lock:
             self.hub.connections += 1
-
-    def log_message(self, *args: object) -> None:
-        pass
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
@@ -181,7 +234,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.hub.closing.wait(fault.at)
             fault = None
         if fault and fault.kind == "status":
-            self._answer(fault.status, b"no", dict(fault.headers))
+            self.answer(fault.status, b"no", dict(fault.headers))
         elif match := _API.fullmatch(parts.path):
             self._api(match, parse_qs(parts.query))
         elif match := _CDN.fullmatch(parts.path):
@@ -189,7 +242,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif match := _RESOLVE.fullmatch(parts.path):
             self._file(match, "datasets" if match["kind"] else "models", fault)
         else:
-            self._answer(404, b"")
+            self.answer(404, b"")
 
     do_HEAD = do_GET  # noqa: N815  the name is the library's
 
@@ -197,12 +250,12 @@ class _Handler(BaseHTTPRequestHandler):
         repo = self.hub.repos.get((kind, unquote(name)))
         allowed = self.headers.get("Authorization") == f"Bearer {self.hub.token}"
         if repo is None:
-            self._answer(404, b"", {"X-Error-Code": "RepoNotFound"})
+            self.answer(404, b"", {"X-Error-Code": "RepoNotFound"})
         elif repo.private and not allowed:
-            self._answer(401, b"", {"X-Error-Code": "RepoNotFound"})
+            self.answer(401, b"", {"X-Error-Code": "RepoNotFound"})
         elif repo.gated and body and not allowed:
             sent = self.headers.get("Authorization")
-            self._answer(403 if sent else 401, b"", {"X-Error-Code": "GatedRepo"})
+            self.answer(403 if sent else 401, b"", {"X-Error-Code": "GatedRepo"})
         else:
             return repo
         return None
@@ -214,7 +267,7 @@ class _Handler(BaseHTTPRequestHandler):
         revision = unquote(match["rev"])
         commit = repo.refs.get(revision, revision)
         if commit not in repo.trees:
-            self._answer(404, b"", {"X-Error-Code": "RevisionNotFound"})
+            self.answer(404, b"", {"X-Error-Code": "RevisionNotFound"})
         elif match["verb"] == "revision":
             siblings = [{"rfilename": path} for path in repo.commits[commit]]
             self._json(
@@ -246,64 +299,34 @@ class _Handler(BaseHTTPRequestHandler):
         commit = repo.refs.get(match["rev"], match["rev"])
         file = repo.commits.get(commit, {}).get(unquote(match["path"]))
         if file is None:
-            self._answer(404, b"", {"X-Error-Code": "EntryNotFound"})
+            self.answer(404, b"", {"X-Error-Code": "EntryNotFound"})
             return
         if self.hub.cdn and file.lfs and not redirected:
             where = f"{self.hub.cdn}/cdn/{kind}/{match['repo']}/{commit}/{quote(file.path)}"
-            self._answer(302, b"", {"Location": where, "X-Repo-Commit": commit})
+            self.answer(302, b"", {"Location": where, "X-Repo-Commit": commit})
             return
         etag = file.sha256 if isinstance(file.content, bytes) else "on-disk"
         self._body(file, {"X-Repo-Commit": commit, "ETag": f'"{etag}"'}, fault)
 
     def _body(self, file: HubFile, headers: dict[str, str], fault: Fault | None) -> None:
+        if not isinstance(file.content, Path):
+            self.part(file.content, headers, fault, ranges=self.hub.ranges)
+            return
         start, status, end = 0, 200, file.size
         asked = _RANGE.fullmatch(self.headers.get("Range", ""))
         if asked and self.hub.ranges:
             start, status = int(asked[1]), 206
             end = min(end, int(asked[2]) + 1) if asked[2] else end
             headers["Content-Range"] = f"bytes {start}-{end - 1}/{file.size}"
-        if isinstance(file.content, Path):
-            self._head(status, end - start, headers)
-            with file.content.open("rb") as stream:
-                self.wfile.flush()
-                self.connection.sendfile(stream, start, end - start)
-            return
-        content = bytearray(file.content)
-        if fault and fault.kind == "flip":
-            content[fault.at] ^= 1
-        if fault and fault.kind == "longer":
-            content += b"!"
-            end += 1
-        body = bytes(content[start:end])
-        self._head(status, len(body), headers)
-        if fault and fault.kind in ("cut", "silent"):
-            self._break(body[: max(0, fault.at - start)], silent=fault.kind == "silent")
-        elif self.command == "GET":
-            self.wfile.write(body)
-
-    def _break(self, body: bytes, *, silent: bool) -> None:
-        self.wfile.write(body)
-        self.wfile.flush()
-        if silent:
-            self.hub.closing.wait(60)
-        self.close_connection = True
+        self.head(status, end - start, headers)
+        with file.content.open("rb") as stream:
+            self.wfile.flush()
+            self.connection.sendfile(stream, start, end - start)
 
     def _json(self, value: object, headers: Mapping[str, str] = {}) -> None:
-        self._answer(
+        self.answer(
             200, json.dumps(value).encode(), {"Content-Type": "application/json", **headers}
         )
-
-    def _answer(self, status: int, body: bytes, headers: Mapping[str, str] = {}) -> None:
-        self._head(status, len(body), headers)
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def _head(self, status: int, length: int, headers: Mapping[str, str]) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(length))
-        self.end_headers()
 
 
 class _Server(ThreadingHTTPServer):
@@ -317,21 +340,29 @@ class _Server(ThreadingHTTPServer):
 def serve(hub: Hub | None = None, tls: ssl.SSLContext | None = None) -> Iterator[Hub]:
     """A running hub; with ``hub`` given, a second door to the same one, where its LFS files are."""
     served = hub or Hub()
-    handler = type("Handler", (_Handler,), {"hub": served})
+    handler = type("Handler", (_Handler,), {"hub": served, "closing": served.closing})
+    with listening(handler, tls) as url:
+        if hub is None:
+            served.url = url
+        else:
+            served.cdn = url
+        yield served
+
+
+@contextmanager
+def listening(handler: type[FaultyHandler], tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """A server of such requests on loopback; its URL."""
     server = _Server(("127.0.0.1", 0), handler)
     if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-    url = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_address[1]}"
-    if hub is None:
-        served.url = url
-    else:
-        served.cdn = url
+        server.socket = tls.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
-        yield served
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_address[1]}"
     finally:
-        served.closing.set()
+        handler.closing.set()
         server.shutdown()
         server.server_close()
 

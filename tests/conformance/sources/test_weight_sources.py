@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.authority import authority
 from tests.support.hub import Hub, serve
+from tests.support.web import MODIFIED, STRONG, WEAK, served
 from trainctl.spi.sources import Credential
 from trainctl.testing.weight_source import Upstream, WeightSourceConformance
 from trainctl.weights.sources.file import FileSource
 from trainctl.weights.sources.hf import HubSource
+from trainctl.weights.sources.https import HttpsSource
 
 
 class TestFile(WeightSourceConformance):
@@ -59,3 +62,48 @@ class TestHubDataset(TestHub):
 
 class TestHubWithoutRanges(TestHub):
     ranges = False
+
+
+class TestHttps(WeightSourceConformance):
+    one_file = True
+    tells = STRONG
+    ranges = True
+    head: int | None = None
+
+    @pytest.fixture(autouse=True)
+    def _web(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority().certificates))
+        with served(authority().server) as web:
+            web.tells, web.ranges, web.head = self.tells, self.ranges, self.head
+            self.web = web
+            yield
+
+    def place(self, files: Mapping[str, bytes]) -> Upstream:
+        self.web.pages = {one: self.web.pages[one] for one in self.web.pages if files}
+        uri = private = missing = f"{self.web.url}/open/none"
+        for path, data in files.items():
+            uri = self.web.put(f"/open/{path}", data)
+            private = self.web.put(f"/closed/{path}", data)
+        credential = Credential(self.web.token, "test")
+        return Upstream(HttpsSource(silence=5), uri, missing, credential, private)
+
+
+class TestHttpsWeak(TestHttps):
+    tells = WEAK
+
+
+class TestHttpsDated(TestHttps):
+    tells = MODIFIED
+
+
+class TestHttpsWithoutRanges(TestHttps):
+    ranges = False
+
+
+class TestHttpsWithoutHead(TestHttps):
+    head = 405
+
+
+class TestHttpsSignedForGet(TestHttps):
+    head = 403
+    tells = MODIFIED

@@ -168,6 +168,7 @@ def test_every_attribute_of_the_full_form(project: Path) -> None:
         "auth": {"auth_method": "CUSTOM_SECRET", "auth_secret_name": "hf_access_token"},
         "allow_patterns": ["*.safetensors", "*.json"],
         "ignore_patterns": None,
+        "sha256": None,
     }
     assert attributes(wish, "cache.work") == {
         "project": "qwen3-finetune",

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-import shutil
 import socket
 import socketserver
-import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from email.message import Message
@@ -12,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hub import http_date, serve
+from tests.support.authority import authority
+from tests.support.hub import Hub, http_date, serve
 from trainctl.errors import SourceCut, SourceError
 from trainctl.weights.sources.hf import HubSource
 from trainctl.weights.sources.http import HttpClient
@@ -68,39 +66,47 @@ def proxy() -> Iterator[socketserver.ThreadingTCPServer]:
 
 
 @pytest.fixture
-def certificate(tmp_path: Path) -> tuple[Path, Path]:
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl program to make a certificate with")
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    command += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    command += ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(command, check=True, capture_output=True)
-    return certificate, key
+def hub() -> Iterator[Hub]:
+    """A hub whose certificate only the tests' own authority vouches for."""
+    with serve(tls=authority().server) as running:
+        running.add("acme/model", {"config.json": b"{}"})
+        yield running
+
+
+def files_of(hub: Hub) -> int:
+    return len(HubSource(hub.url).resolve("hf://acme/model", None, None).files)
 
 
 def test_tls_trusts_what_ssl_cert_file_names(
-    certificate: tuple[Path, Path],
-    proxy: socketserver.ThreadingTCPServer,
-    monkeypatch: pytest.MonkeyPatch,
+    hub: Hub, proxy: socketserver.ThreadingTCPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An unknown certificate is refused with advice; named in SSL_CERT_FILE it is trusted, also through a proxy's tunnel."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*map(str, certificate))
-    with serve(tls=context) as hub:
-        hub.add("acme/model", {"config.json": b"{}"})
-        with pytest.raises(SourceError, match="not trusted") as caught:
-            HubSource(hub.url).resolve("hf://acme/model", None, None)
-        assert "SSL_CERT_FILE" in caught.value.detail
-        monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
-        assert len(HubSource(hub.url).resolve("hf://acme/model", None, None).files) == 1
-        monkeypatch.setenv(
-            "HTTPS_PROXY", f"http://user:pass%21@127.0.0.1:{proxy.server_address[1]}"
-        )
-        assert len(HubSource(hub.url).resolve("hf://acme/model", None, None).files) == 1
+    """An unknown authority is refused with advice; named in SSL_CERT_FILE it is trusted, also through a proxy's tunnel."""
+    with pytest.raises(SourceError, match="not trusted") as caught:
+        files_of(hub)
+    assert "SSL_CERT_FILE" in caught.value.detail
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority().certificates))
+    assert files_of(hub) == 1
+    monkeypatch.setenv("HTTPS_PROXY", f"http://user:pass%21@127.0.0.1:{proxy.server_address[1]}")
+    assert files_of(hub) == 1
     ((first, headers),) = proxy.seen  # type: ignore[attr-defined]
     assert first.startswith("CONNECT 127.0.0.1:")
     assert headers["proxy-authorization"] == "Basic dXNlcjpwYXNzIQ=="
+
+
+@pytest.mark.parametrize("name", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
+def test_tls_trusts_what_other_programs_trust(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A file or a directory of certificates named for other programs is trusted too; what is none is an error that says where."""
+    monkeypatch.setenv(name, str(authority().certificates))
+    assert files_of(hub) == 1
+    monkeypatch.setenv(name, str(authority().directory))
+    assert files_of(hub) == 1
+    for wrong in (tmp_path / "none.pem", tmp_path / "text.pem"):
+        (tmp_path / "text.pem").write_text("no certificate")
+        monkeypatch.setenv(name, str(wrong))
+        with pytest.raises(SourceError, match=f"{name} names {wrong}, which can't be read"):
+            files_of(hub)
 
 
 def test_plain_http_goes_through_its_proxy(

@@ -21,7 +21,6 @@ from trainctl.manifest.types.base import (
 )
 from trainctl.model.source_uri import parse_source
 
-
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
