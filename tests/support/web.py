@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote, unquote, urlsplit
@@ -37,12 +37,13 @@ class Page:
 class Web:
     """The server's state; change it from the test at any time.
 
-    What lies below ``/closed/`` needs the token. ``head`` is the status that HEAD gets instead of an answer, ``tells_length`` whether there is a Content-Length.
+    What lies below ``/closed/`` needs the token. ``head`` is the status that HEAD gets instead of an answer, ``head_length`` what it says instead of the length, ``tells_length`` whether there is a Content-Length.
     """
 
     tells: str = STRONG
     ranges: bool = True
     head: int | None = None
+    head_length: int | None = None
     tells_length: bool = True
     token: str = "t" * 30
     pages: dict[str, Page] = field(default_factory=dict)
@@ -54,17 +55,15 @@ class Web:
     closing: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def put(self, path: str, content: bytes, **headers: str) -> str:
+    def put(self, path: str, content: bytes) -> str:
         """Put a file at a path, in the place of what was there; its URL."""
         before = self.pages.get(path, Page(b"", 0))
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        self.pages[path] = Page(content, before.version + 1, named)
+        self.pages[path] = Page(content, before.version + 1)
         return f"{self.url}{quote(path)}"
 
-    def change(self, path: str, **headers: str) -> None:
+    def change(self, path: str, headers: Mapping[str, str]) -> None:
         """Other headers for a file that stays as it is."""
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        self.pages[path] = replace(self.pages[path], headers=named)
+        self.pages[path] = replace(self.pages[path], headers=dict(headers))
 
     def forget(self) -> None:
         """Forget what was asked so far."""
@@ -107,6 +106,8 @@ class _Handler(FaultyHandler):
         fits = wanted in (None, headers.get("ETag")) and not (wanted or "").startswith("W/")
         if not web.tells_length:
             self._chunked(page.content, headers)
+        elif self.command == "HEAD" and web.head_length is not None:
+            self.head(200, web.head_length, headers)
         elif "Range" in self.headers and web.ranges and not page.content:
             self.answer(416, b"", {"Content-Range": "bytes */0"})
         else:

@@ -99,11 +99,11 @@ class _Reception:
             try:
                 self._stream()
             except TrainctlError as error:
+                if not self._file.identified:
+                    self._begin_anew()
                 if self._offset - before >= min(self._chunk_bytes, _PIECE):
                     attempts.advanced()
                 attempts.failed(error)
-                if not self._file.identified:
-                    self._begin_anew()
         return self._hash.digests()
 
     def close(self) -> None:

@@ -1,0 +1,369 @@
+"""What an https source makes of what web servers say: identity, length, redirects, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.authority import authority
+from tests.support.hub import Fault, http_date
+from tests.support.web import MODIFIED, NOTHING, STRONG, WEAK, Page, Web, served
+from trainctl.errors import SourceBusy, SourceDenied, SourceError, SourceGone, SourceWrong
+from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.spi.sources import Credential
+from trainctl.weights.resolve import Resolution, Wanted, resolve
+from trainctl.weights.sources.https import HttpsSource
+
+CONTENT = b"0123456789" * 100
+DIGEST = "ab" * 32
+
+
+@pytest.fixture(autouse=True)
+def _trusting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority().certificates))
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    with served(authority().server) as running:
+        running.put("/w.bin", CONTENT)
+        yield running
+
+
+def only(web: Web, path: str = "/w.bin", revision: str | None = None) -> SourceFile:
+    (file,) = HttpsSource(silence=5).resolve(web.url + path, revision, None).files
+    return file
+
+
+def body(web: Web, file: SourceFile, offset: int = 0, path: str = "/w.bin") -> bytes:
+    resolved = ResolvedSource(web.url + path, "", (file,))
+    with HttpsSource(silence=5).open(resolved, file, offset, None) as pieces:
+        return b"".join(pieces)
+
+
+@pytest.mark.parametrize(
+    ("tells", "validator"),
+    [
+        (STRONG, 'etag:"'),
+        (WEAK, 'etag:W/"'),
+        (MODIFIED, "modified:2025-01-06T10:01:00Z"),
+        (NOTHING, "size:1000"),
+    ],
+)
+def test_what_the_server_tells_is_the_validator(web: Web, tells: str, validator: str) -> None:
+    """ETag before Last-Modified before the bare size; one HEAD is all that it takes."""
+    web.tells = tells
+    file = only(web)
+    assert (file.path, file.size) == ("w.bin", 1000)
+    assert file.validator.startswith(validator)
+    assert file.identified is (tells != NOTHING)
+    assert web.asked == ["HEAD /w.bin"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "validator"),
+    [
+        ({"ETag": "bare"}, "etag:bare"),
+        ({"ETag": '""'}, "modified:2025-01-06T10:01:00Z"),
+        ({"ETag": '"' + "x" * 300 + '"'}, "modified:2025-01-06T10:01:00Z"),
+        ({"ETag": '"two words"'}, "modified:2025-01-06T10:01:00Z"),
+        ({"ETag": '"\xff"'}, "modified:2025-01-06T10:01:00Z"),
+        ({"ETag": "", "Last-Modified": "yesterday"}, "size:1000"),
+        (
+            {"ETag": "", "Last-Modified": "Mon, 06 Jan 2025 12:00:00 +0200"},
+            "modified:2025-01-06T10:00:00Z",
+        ),
+        (
+            {"ETag": "", "Last-Modified": "Monday, 06-Jan-25 10:00:00 GMT"},
+            "modified:2025-01-06T10:00:00Z",
+        ),
+        ({"ETag": "", "Last-Modified": "Mon Jan  6 10:00:00 2025"}, "modified:2025-01-06T10:00:00Z"),
+    ],
+)  # fmt: skip
+def test_odd_headers_identify_as_far_as_they_can(
+    web: Web, headers: dict[str, str], validator: str
+) -> None:
+    """A malformed, empty or endless ETag is none; dates count in every form that HTTP knows."""
+    web.change("/w.bin", headers)
+    assert only(web).validator == validator
+
+
+@pytest.mark.parametrize("status", [400, 403, 405, 501])
+def test_a_server_without_head_is_asked_for_one_byte(web: Web, status: int) -> None:
+    """Whoever refuses HEAD is asked with GET for the first byte, and tells the same."""
+    told = only(web)
+    web.head = status
+    web.forget()
+    assert only(web) == told
+    assert web.asked == ["HEAD /w.bin", "GET /w.bin"]
+    assert web.seen[-1].headers["Range"] == "bytes=0-0"
+    web.ranges = False
+    assert only(web) == told
+
+
+def test_an_empty_file_is_a_file(web: Web) -> None:
+    """Nothing is what it holds, also where HEAD is refused and no byte can be asked for."""
+    web.put("/empty", b"")
+    assert only(web, "/empty").size == 0
+    web.head = 405
+    assert body(web, only(web, "/empty"), path="/empty") == b""
+
+
+def test_a_length_of_zero_is_not_believed_of_head_alone(web: Web) -> None:
+    """Some servers answer HEAD with a length of nothing: the first byte of a GET tells better."""
+    web.head_length = 0
+    assert only(web).size == 1000
+
+
+def test_a_length_that_is_not_told_is_an_error(web: Web) -> None:
+    """Without one nothing can be planned; the error says what to do."""
+    web.tells_length = False
+    with pytest.raises(SourceError, match="does not tell how long it is") as caught:
+        only(web)
+    assert "file:///PATH" in caught.value.detail
+
+
+def test_a_body_without_a_length_is_counted(web: Web) -> None:
+    """A server that tells the length at first and then sends chunks is held to it."""
+    file = only(web)
+    web.tells_length = False
+    assert body(web, file) == CONTENT
+    assert body(web, file, 990) == CONTENT[990:]
+
+
+def test_a_declared_sha256_is_the_identity(web: Web) -> None:
+    """Whatever the server tells, then or later: the content itself is what counts."""
+    revision = f"sha256:{DIGEST}"
+    first = only(web, revision=revision)
+    web.change("/w.bin", {"ETag": '"other"'})
+    assert only(web, revision=revision) == first == SourceFile("w.bin", 1000, revision)
+    assert body(web, first) == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("tells", "said"),
+    [
+        (STRONG, r'\(ETag "[0-9a-f]{16}" then, ETag "[0-9a-f]{16}" now'),
+        (WEAK, r'\(ETag W/"[0-9a-f]{16}" then, ETag W/"[0-9a-f]{16}" now'),
+        (MODIFIED, r"\(Last-Modified 2025-01-06T10:01:00Z then, Last-Modified 2025-01-06T10:02:00Z now"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("offset", [0, 500])
+def test_content_that_changed_is_refused(web: Web, tells: str, said: str, offset: int) -> None:
+    """From the start and amid a transfer: the error says what it was and what it is; a longer one also by how much."""
+    web.tells = tells
+    file = only(web)
+    web.put("/w.bin", CONTENT[::-1])
+    with pytest.raises(SourceWrong, match=said + r"\)"):
+        body(web, file, offset)
+    web.pages["/w.bin"] = Page(CONTENT + b"more", 2)
+    with pytest.raises(SourceWrong, match=said + "; 1000 bytes then, 1004 now") as caught:
+        body(web, file, offset)
+    assert "Plan and apply again" in caught.value.detail
+    web.put("/w.bin", b"short")
+    with pytest.raises(SourceWrong, match="has changed since"):
+        body(web, file, offset)
+
+
+def test_without_a_validator_the_size_must_be_the_same(web: Web) -> None:
+    """It is all that is known: another one is refused, and a server that now tells more is another server."""
+    web.tells = NOTHING
+    file = only(web)
+    assert body(web, file) == CONTENT
+    web.put("/w.bin", b"short")
+    with pytest.raises(SourceWrong, match="5 bytes where 1000 were announced"):
+        body(web, file)
+    web.tells = STRONG
+    with pytest.raises(SourceWrong, match="neither ETag nor Last-Modified then, ETag"):
+        body(web, file)
+
+
+@pytest.mark.parametrize(("tells", "conditional"), [(STRONG, True), (WEAK, False), (MODIFIED, False)])  # fmt: skip
+def test_only_a_strong_tag_is_a_condition(web: Web, tells: str, conditional: bool) -> None:
+    """If-Range holds a strong ETag or isn't there; the others are compared in the answer."""
+    web.tells = tells
+    file = only(web)
+    assert body(web, file, 990) == CONTENT[990:]
+    asked = web.seen[-1].headers
+    assert asked["Range"] == "bytes=990-"
+    assert asked.get("If-Range") == (file.validator.removeprefix("etag:") if conditional else None)
+
+
+def test_what_nothing_identifies_is_asked_for_from_the_start(web: Web) -> None:
+    """The rest of it might be the rest of something else."""
+    web.tells = NOTHING
+    file = only(web)
+    assert body(web, file, 990) == CONTENT[990:]
+    assert "Range" not in web.seen[-1].headers
+
+
+def test_a_tag_weakened_on_the_way_is_the_same(web: Web) -> None:
+    """Proxies weaken tags without changing content."""
+    file = only(web)
+    web.tells = WEAK
+    assert body(web, file) == CONTENT
+
+
+def test_what_comes_compressed_is_refused(web: Web) -> None:
+    """The bytes as they are were asked for; packed ones are neither kept nor unpacked."""
+    file = only(web)
+    web.change("/w.bin", {"Content-Encoding": "gzip"})
+    for act in (lambda: only(web), lambda: body(web, file)):
+        with pytest.raises(SourceError, match=r"compressed \('gzip'\), although asked not to"):
+            act()
+    assert all(one.headers["Accept-Encoding"] == "identity" for one in web.seen)
+    web.change("/w.bin", {"Content-Encoding": "identity"})
+    assert only(web) == file
+
+
+def test_a_web_page_is_no_file(web: Web) -> None:
+    """A login or download page in the place of weights is refused, unless it is what was asked for."""
+    web.put("/page.html", CONTENT)
+    for path in ("/page.html", "/w.bin"):
+        web.change(path, {"Content-Type": "text/html; charset=utf-8"})
+    assert only(web, "/page.html").size == 1000
+    assert only(web, revision=f"sha256:{DIGEST}").size == 1000
+    with pytest.raises(SourceError, match="answers with a web page") as caught:
+        only(web)
+    assert "declare its sha256" in caught.value.detail
+
+
+def test_redirects_are_followed(web: Web) -> None:
+    """Relative and absolute, to another host too, with spaces and umlauts in them; the name stays the source's own."""
+    other = web.url.replace("127.0.0.1", "localhost")
+    web.put("/deep/ä b.bin", CONTENT)
+    web.redirects = {
+        "/a/latest.bin": "../b",
+        "/b": f"{other}/c?x=1",
+        "/c": "/deep/ä b.bin".encode().decode("latin-1"),
+    }
+    file = only(web, "/a/latest.bin")
+    assert (file.path, file.size) == ("latest.bin", 1000)
+    assert body(web, file, path="/a/latest.bin") == CONTENT
+    assert {one.host.partition(":")[0] for one in web.seen} == {"127.0.0.1", "localhost"}
+
+
+@pytest.mark.parametrize(
+    ("redirects", "said"),
+    [
+        ({"/w.bin": "/w.bin"}, "go in a circle"),
+        ({"/w.bin": "/b", "/b": "/w.bin"}, "go in a circle"),
+        ({"/w.bin": "/0", **{f"/{n}": f"/{n + 1}" for n in range(30)}}, "more than 10 redirects"),
+        ({"/w.bin": "http://127.0.0.1:1/w.bin"}, "from https to something less safe"),
+        ({"/w.bin": "file:///etc/passwd"}, "a redirect to what is no URL"),
+        ({"/w.bin": "ftp://127.0.0.1/x"}, "from https to something less safe"),
+        ({"/w.bin": "https://[::1/x"}, "a redirect to what is no URL"),
+        ({"/w.bin": "https://host:port/x"}, "a redirect to what is no URL"),
+        ({"/w.bin": ""}, "a redirect to nowhere"),
+    ],
+)
+def test_redirects_that_lead_astray_are_refused(
+    web: Web, redirects: dict[str, str], said: str
+) -> None:
+    """Circles, endless chains, downgrades and nonsense end at once, and name the source."""
+    web.redirects = redirects
+    with pytest.raises(SourceError, match=said) as caught:
+        only(web)
+    assert not caught.value.retryable
+    assert caught.value.summary.startswith(f"{web.url}/w.bin: ")
+    assert len(web.seen) < 30
+
+
+def test_a_redirect_to_another_host_carries_no_credential(web: Web) -> None:
+    """The token goes to the source's own host and port, and never to where that sends us."""
+    web.put("/closed/w.bin", CONTENT)
+    web.put("/w2.bin", CONTENT)
+    web.redirects = {"/away": web.url.replace("127.0.0.1", "localhost") + "/back",
+                     "/back": web.url + "/w2.bin"}  # fmt: skip
+    credential = Credential(web.token, "test")
+    HttpsSource().resolve(f"{web.url}/closed/w.bin", None, credential)
+    HttpsSource().resolve(f"{web.url}/away", None, credential)
+    sent = {one.path: one.headers.get("Authorization") for one in web.seen}
+    bearer = f"Bearer {web.token}"
+    assert sent == {"/closed/w.bin": bearer, "/away": bearer, "/back": None, "/w2.bin": None}
+
+
+def test_refusals_say_what_to_do(web: Web) -> None:
+    """A missing file and a private one are named, with the way that is open; a token that is refused is named too."""
+    web.put("/closed/w.bin", CONTENT)
+    with pytest.raises(SourceGone, match=r"does not have it \(404\)") as gone:
+        only(web, "/none")
+    with pytest.raises(SourceDenied, match=r"wants a credential \(401\)") as denied:
+        only(web, "/closed/w.bin")
+    assert "Check its address" in gone.value.detail
+    assert "file:///PATH" in denied.value.detail
+    with pytest.raises(SourceDenied, match="refused the token") as refused:
+        HttpsSource().resolve(f"{web.url}/closed/w.bin", None, Credential("x" * 20, "secret corp"))
+    assert "The token came from secret corp." in refused.value.detail
+
+
+def test_a_busy_server_says_when(web: Web) -> None:
+    """Retry-After is handed to whoever decides about waiting."""
+    file = only(web)
+    web.faults = [Fault("status", "/w.bin", status=429, headers={"Retry-After": http_date(90)})]
+    with pytest.raises(SourceBusy) as caught:
+        body(web, file)
+    assert caught.value.retry_after == pytest.approx(90, abs=2)
+
+
+def test_names_are_taken_from_the_address(web: Web) -> None:
+    """Percent-decoded, without the query; an address that is not ASCII is asked for as UTF-8."""
+    web.put("/ä/mödel v1.bin", CONTENT)
+    assert only(web, "/%C3%A4/m%C3%B6del%20v1.bin?download=true").path == "mödel v1.bin"
+    assert only(web, "/ä/mödel%20v1.bin").path == "mödel v1.bin"
+    assert web.seen[0].query == "download=true"
+
+
+def resolution(web: Web, **more: object) -> Resolution:
+    wanted = Wanted(f"{web.url}/w.bin", Path("/"), sha256=more.pop("sha256", None))  # type: ignore[arg-type]
+    return resolve(wanted, **more)  # type: ignore[arg-type]
+
+
+def test_the_revision_is_upstreams_validator(web: Web) -> None:
+    """Of a file that is identified by what the server tells, and of one by its declared content."""
+    told = resolution(web)
+    declared = resolution(web, sha256=DIGEST)
+    assert told.resolved.revision == told.resolved.files[0].validator == told.entry.revision
+    assert declared.resolved.revision == f"sha256:{DIGEST}"
+    assert told.warnings == declared.warnings == ()
+
+
+def test_a_file_that_nothing_identifies_is_a_warning(web: Web) -> None:
+    """Changes of the same size can't be noticed: said, with what to do; a declared digest is enough."""
+    web.tells = NOTHING
+    (warning,) = resolution(web).warnings
+    assert warning.summary.endswith("/w.bin: its server tells neither ETag nor Last-Modified")
+    assert "Declare its sha256" in warning.detail
+    assert resolution(web, sha256=DIGEST).warnings == ()
+
+
+def test_the_locked_version_stays_wanted(web: Web) -> None:
+    """What moved upstream is told, and the locked version is what is resolved, until ``upgrade``."""
+    first = resolution(web)
+    assert resolution(web, locked=first.entry).available
+    web.put("/w.bin", b"new")
+    kept = resolution(web, locked=first.entry)
+    moved = resolution(web, locked=first.entry, upgrade=True)
+    assert (kept.resolved, kept.entry, kept.available) == (first.resolved, first.entry, False)
+    assert "--upgrade" in kept.warnings[0].detail
+    assert (moved.resolved.size, moved.available, moved.warnings) == (3, True, ())
+
+
+def test_a_declared_digest_goes_before_the_lock(web: Web) -> None:
+    """A manifest that declares another content than is locked is right; one that stops declaring it leaves it locked."""
+    told, declared = resolution(web).entry, resolution(web, sha256=DIGEST).entry
+    assert resolution(web, sha256=DIGEST, locked=told).entry == declared
+    assert resolution(web, locked=declared).entry == declared
+
+
+def test_a_lock_entry_that_can_not_be_is_not_followed_blindly(web: Web) -> None:
+    """An entry whose pin is not that of its own revision was changed by hand: it is compared, not made up from."""
+    entry = resolution(web).entry
+    broken = type(entry)(
+        entry.source, None, None, 'etag:"other"', "sha256:" + "0" * 64, 1, entry.bytes + 1
+    )
+    found = resolution(web, locked=broken)
+    assert found.resolved.size == 1000
+    assert "trainctl.lock" in found.warnings[0].summary
