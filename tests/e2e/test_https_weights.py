@@ -1,0 +1,199 @@
+"""Weights of a web server, from a manifest to a job that reads them; and the words for what such servers do wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.authority import authority
+from tests.support.hub import Fault
+from tests.support.project import Project
+from tests.support.wanting import (
+    ROOT,
+    apply,
+    assert_nothing_half_done,
+    assert_recovers,
+    waited,
+    waits_of,
+)
+from tests.support.web import MODIFIED, NOTHING, Web, served
+from tests.support.weights_data import noise
+
+CHUNK = 16 * 2**20
+SMALL = noise(300_000)
+DIGEST = hashlib.sha256(SMALL).hexdigest()
+MANIFEST = """\
+project: {name: demo}
+weights:
+  model:
+    source: "SOURCE"
+    mount_location: /app/models/tiny
+MORE
+jobs:
+  sft:
+    weights: [model]
+    runtime: {start_commands: ["sha256sum /app/models/tiny/model.bin"]}
+"""
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    """A server with one file."""
+    with served(authority().server) as running:
+        running.put("/model.bin", SMALL)
+        yield running
+
+
+@pytest.fixture
+def work(fresh: Project, web: Web) -> Project:
+    """A project that wants the file, and a job that reads it."""
+    fresh.variables |= {
+        "SSL_CERT_FILE": str(authority().certificates),
+        "PYTHONPATH": str(ROOT),
+        "WAITS": str(waits_of(fresh)),
+    }
+    wants(fresh, web)
+    return fresh
+
+
+def wants(work: Project, web: Web, more: str = "") -> None:
+    text = MANIFEST.replace("SOURCE", f"{web.url}/model.bin").replace("MORE\n", more)
+    work.write({"trainctl.yaml": text})
+
+
+def run_all(work: Project) -> None:
+    work.run("apply", "--auto-approve", "--wait")
+
+
+def test_a_job_reads_what_a_web_server_has(work: Project, web: Web) -> None:
+    """Planned by one HEAD, fetched by one GET, read by the job; the second plan asks once more and does nothing."""
+    planned = work.json("plan")
+    assert web.asked == ["HEAD /model.bin"]
+    (row,) = planned["weights"]
+    tag = web.pages["/model.bin"].identity("strong")["ETag"]
+    assert (row["revision"], row["files"], row["bytes"]) == (f"etag:{tag}", 1, len(SMALL))
+    run_all(work)
+    assert work.run("logs", "sft").stdout.split()[0] == DIGEST
+    (locked,) = json.loads((work.directory / "trainctl.lock").read_text())["sources"]
+    assert (locked["source"], locked["revision"]) == (f"{web.url}/model.bin", f"etag:{tag}")
+    assert web.asked == ["HEAD /model.bin", "HEAD /model.bin", "GET /model.bin"]
+    web.forget()
+    assert work.run("plan", "--detailed-exitcode").stderr == ""
+    assert web.asked == ["HEAD /model.bin"]
+
+
+def test_declared_content_is_pinned_and_verified(work: Project, web: Web) -> None:
+    """Its digest is the revision whatever the server says; the plan warns of nothing, and nothing moves it."""
+    web.tells = NOTHING
+    wants(work, web, f"    sha256: {DIGEST.upper()}\n")
+    planned = work.json("plan")
+    assert (planned["weights"][0]["revision"], planned["diagnostics"]) == (f"sha256:{DIGEST}", [])
+    run_all(work)
+    web.tells = MODIFIED
+    assert work.run("plan", "--detailed-exitcode").stderr == ""
+
+
+def test_other_content_than_declared_is_not_kept(work: Project, web: Web) -> None:
+    """A wrong digest fails the apply with both digests; the job is not begun, and nothing half-done stays."""
+    wrong = "0" * 64
+    wants(work, web, f"    sha256: '{wrong}'\n")
+    done = apply(work, 12)
+    assert "model.bin arrived with other content than its declared sha256 says" in done.stderr
+    assert f"should be {wrong} and is {DIGEST}. Nothing of it was kept" in done.stderr
+    assert "job.sft: skipped, as weights.model failed" in done.stdout
+    assert_nothing_half_done(work)
+    assert list(work.mirror.glob("blobs/*/*/*")) == []
+    wants(work, web, f"    sha256: {DIGEST}\n")
+    assert_recovers(work, {"model.bin": SMALL})
+
+
+def test_a_change_between_plan_and_apply_is_refused(work: Project, web: Web) -> None:
+    """A saved plan is for what was reviewed: the error says what the file was and what it is now."""
+    work.run("plan", "--out", "saved.plan")
+    before = web.pages["/model.bin"].identity("strong")["ETag"]
+    web.put("/model.bin", SMALL + b"more")
+    after = web.pages["/model.bin"].identity("strong")["ETag"]
+    done = work.run("apply", "saved.plan", code=12)
+    assert "it has changed since it was resolved" in done.stderr
+    assert f"(ETag {before} then, ETag {after} now; 300000 bytes then, 300004 now)" in done.stderr
+    assert_nothing_half_done(work)
+
+
+def test_a_source_that_moved_stays_until_upgrade(work: Project, web: Web) -> None:
+    """The locked version is mirrored: it stays in use, with a warning, until somebody upgrades; unmirrored it is an error."""
+    run_all(work)
+    web.put("/model.bin", SMALL[::-1])
+    kept = work.run("plan", "--detailed-exitcode")
+    assert "is not upstream any more as trainctl.lock pins it" in kept.stderr
+    assert work.actions("--upgrade") == {"weights.model": ["update"]}
+    work.run("apply", "--auto-approve", "--upgrade", "--wait")
+    assert work.run("plan", "--detailed-exitcode").stderr == ""
+    web.put("/model.bin", SMALL)
+    for record in work.mirror.glob("fingerprints/*/*"):
+        record.unlink()
+    lost = work.run("plan", code=1)
+    assert "error: weights.model: " in lost.stderr
+    assert "is not upstream any more as trainctl.lock pins it" in lost.stderr
+
+
+def test_a_server_that_tells_nothing_is_warned_of(work: Project, web: Web) -> None:
+    """The plan says what can't be noticed and what to declare; it works all the same."""
+    web.tells = NOTHING
+    done = work.run("plan")
+    assert "model.bin: its server tells neither ETag nor Last-Modified" in done.stderr
+    assert "Declare its sha256" in done.stderr
+    run_all(work)
+    assert work.run("logs", "sft").stdout.split()[0] == DIGEST
+
+
+def test_a_transfer_goes_on_from_the_last_good_chunk(work: Project, web: Web) -> None:
+    """What was verified before a cut is asked for no second time by the next apply."""
+    big = noise(2 * CHUNK + 54321)
+    web.put("/model.bin", big)
+    web.faults = [Fault("cut", "/model.bin", 999, at=CHUNK + 7_000_000)]
+    apply(work, 12)
+    assert_nothing_half_done(work)
+    web.faults.clear()
+    web.forget()
+    assert_recovers(work, {"model.bin": big})
+    assert web.asked == ["HEAD /model.bin", "GET /model.bin"]
+    assert web.seen[-1].headers["Range"] == f"bytes={CHUNK}-"
+    assert web.seen[-1].headers["If-Range"] == web.pages["/model.bin"].identity("strong")["ETag"]
+
+
+def test_a_busy_server_is_waited_for(work: Project, web: Web) -> None:
+    """A 429 with Retry-After is waited out and said, and then the apply succeeds by itself."""
+    refusal = Fault("status", "/model.bin", status=429, headers={"Retry-After": "7"})
+    web.faults = [refusal]
+    done = apply(work, 0)
+    (seconds,) = waited(work)
+    assert 7 <= seconds < 9
+    assert "asks for fewer requests (429); trying again in" in done.stderr
+
+
+def test_a_secret_is_not_sent_to_a_host_that_only_the_manifest_names(
+    work: Project, web: Web
+) -> None:
+    """plan and apply end with 13 and say why and what is open; the server was asked nothing, and saw no secret."""
+    work.variables["CORP_TOKEN"] = web.token
+    wants(work, web, "    auth_secret_name: corp\nsecrets: {corp: {from: env, name: CORP_TOKEN}}\n")
+    planned = work.run("plan", code=13)
+    host = web.url.removeprefix("https://")
+    assert f"error: weights.model: secret 'corp' is not sent to {host}\n" in planned.stderr
+    assert "file:///PATH" in planned.stderr
+    apply(work, 13)
+    work.run("validate")
+    assert web.asked == []
+
+
+def test_an_unknown_authority_is_explained(work: Project, web: Web) -> None:
+    """A certificate that nothing here vouches for is an error that names the variable to set."""
+    del work.variables["SSL_CERT_FILE"]
+    done = work.run("plan", code=1)
+    assert "the certificate of 127.0.0.1 is not trusted" in done.stderr
+    assert "SSL_CERT_FILE" in done.stderr
+    work.variables["REQUESTS_CA_BUNDLE"] = str(authority().certificates)
+    work.run("plan")
