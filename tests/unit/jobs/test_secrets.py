@@ -99,11 +99,19 @@ def test_what_can_be_read_is_known_beforehand(tmp_path: Path) -> None:
 
 
 def test_what_opens_a_source(tmp_path: Path) -> None:
-    """The declared secret, without line ends that no header can hold; nothing where nothing is declared."""
+    """The declared secret, without line ends that no header can hold; nothing where nothing is declared.
+
+    A host that only the manifest names gets none.
+    """
     found = secrets(tmp_path, SecretSpec("hf", "env", "HF_TOKEN"), HF_TOKEN=f" {VALUE}\n")
     auth = {"auth_method": "CUSTOM_SECRET", "auth_secret_name": "hf"}
-    assert found.declared_credential({"auth": auth}) == Credential(VALUE, "secret hf")
-    assert found.declared_credential({"auth": None}) is None
+    hub = {"source": "hf://a/b", "auth": auth}
+    assert found.declared_credential(hub) == Credential(VALUE, "secret hf")
+    assert found.declared_credential({**hub, "auth": None}) is None
+    web = {"source": "https://files.example:8443/w.bin", "auth": auth}
+    with pytest.raises(Forbidden, match=r"secret 'hf' is not sent to files\.example:8443"):
+        found.declared_credential(web)
+    assert found.declared_credential({**web, "auth": None}) is None
 
 
 def test_what_was_found_elsewhere_is_masked_as_well(tmp_path: Path) -> None:

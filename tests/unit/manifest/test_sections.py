@@ -125,6 +125,25 @@ def test_sources_that_are_none_are_refused(tmp_path: Path, source: str) -> None:
     assert declared[0].detail != ""
 
 
+DIGEST = "Ab" * 32
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        (f"{{source: 'https://host/a', sha256: {DIGEST}}}", []),
+        ("{source: 'https://host/a', sha256: abc}", ["sha256: expected 64 hexadecimal digits"]),
+        (f"{{source: 'https://host/a', sha256: {DIGEST}0}}", ["sha256: expected 64 hexadecimal digits"]),
+        (f"{{source: 'hf://a/b', sha256: {DIGEST}}}", ["weights.a: only https:// sources have a sha256"]),
+    ],
+)  # fmt: skip
+def test_a_declared_digest(tmp_path: Path, section: str, said: list[str]) -> None:
+    """Sixty-four hexadecimal digits, of a source that is one file."""
+    found = problems(tmp_path, f"weights: {{a: {section}}}")
+    assert [one.summary for one in found] == said
+    assert all(one.detail for one in found)
+
+
 def test_a_source_without_a_name_needs_a_mount(tmp_path: Path) -> None:
     """With one it is as good as any."""
     text = "weights: {a: {source: 'file:../..', mount_location: data}}"

@@ -52,7 +52,17 @@ def test_every_scheme_is_read(text: str, expected: tuple[object, ...]) -> None:
         ("r2://bucket/x", "write r2://ACCOUNT_ID.BUCKET"),
         ("azure://account", "write azure://ACCOUNT/CONTAINER"),
         ("https://host/", "write https://HOST/PATH"),
+        ("https://host/dir/", "write https://HOST/PATH"),
+        ("https://host/?file=x", "write https://HOST/PATH"),
         ("https://host/x#y", "without #y"),
+        ("https://host/..", "write https://HOST/PATH/NAME"),
+        ("https://host/a%2Fb", "write https://HOST/PATH/NAME"),
+        ("https://host/%2E%2E", "write https://HOST/PATH/NAME"),
+        ("https://host/a%00b", "write https://HOST/PATH/NAME"),
+        ("https://host/a%1B[31m", "write https://HOST/PATH/NAME"),
+        ("https://host/a%5Cb", "write https://HOST/PATH/NAME"),
+        ("https://host/%FF", "write https://HOST/PATH/NAME"),
+        (f"https://host/{'x' * 256}", "write https://HOST/PATH/NAME"),
         ("file:weights", "write file:./weights"),
         ("file://weights/x", "write file:./weights/x"),
         ("file:", "write file:./PATH"),
@@ -75,6 +85,7 @@ def test_what_is_no_source_says_what_to_write(text: str, write: str) -> None:
         "https://host/x?X-Amz-Signature=s3cr3tvalue",
         "https://host/x?sig=s3cr3tvalue",
         "https://host/x?access_token=s3cr3tvalue",
+        "https://host/x?apikey=s3cr3tvalue",
     ],
 )
 def test_a_secret_in_a_source_is_refused_and_not_repeated(text: str) -> None:
@@ -99,6 +110,8 @@ def test_a_relative_path_belongs_to_its_directory(tmp_path: Path) -> None:
         ("s3://xyz/y/z/", "z"),
         ("file:///m/n", "n"),
         ("s3://bucket", "bucket"),
+        ("https://host/a/model%20v1.bin?download=true", "model v1.bin"),
+        ("https://host/get?id=3", "get"),
     ],
 )
 def test_the_name_is_the_last_word(text: str, name: str) -> None:
