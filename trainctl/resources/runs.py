@@ -93,6 +93,9 @@ def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> 
     ended = [answer["ended_at"] for answer in known if answer.get("ended_at")]
     status = min((rank.status for rank in ranks), key=_FAILED_FIRST.index, default=run.status)
     phases = dict(run.phases)
+    unknown = (
+        None if known else run.error
+    )  # an attempt that failed is no error of a run that completed
     over = not status.live and bool(ended) and len(ended) == len(ranks)
     if over and started:
         phases["running"] = round(max(0.0, max(ended) - min(started)), 3)  # clocks may be set back
@@ -102,7 +105,7 @@ def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> 
         status=status,
         started_at=min(started, default=run.started_at),
         ended_at=max(ended) if over else run.ended_at,
-        error=next((answer["error"] for answer in known if answer.get("error")), run.error),
+        error=next((answer["error"] for answer in known if answer.get("error")), unknown),
         phases=phases,
         retries=max((answer.get("retries") or 0 for answer in known), default=run.retries),
     )

@@ -88,6 +88,15 @@ def test_exit_codes_and_errors_are_kept() -> None:
     assert [rank.exit_code for rank in now.ranks] == [3, None]
 
 
+def test_the_error_of_an_earlier_attempt_goes_with_the_next() -> None:
+    """What was recorded while a run was tried again is not said of one that completed; where nobody answers it stays."""
+    run = run_of(S.RUNNING, error="start command 1 of 1 exited with 1")
+
+    assert with_status(run, [answer(S.COMPLETED, error=None, retries=2)]).error is None
+    assert with_status(run, [answer(S.COMPLETED, retries=2)]).retries == 2
+    assert with_status(run, [None]).error == run.error
+
+
 def test_a_run_without_ranks_is_what_it_was() -> None:
     """It never came to a node, so no node changes it."""
     run = run_of(status=S.DEPLOY_FAILED)
