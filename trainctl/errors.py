@@ -21,7 +21,8 @@ TrainctlError                  1    failed
     ├── NodeForgot             1    it knows nothing of what it was asked about
     └── NodeUnreachable        1    it could not even be asked; may be tried again
 
-An error says where, what is wrong and what to do instead. It never holds a secret.
+An error says where, what is wrong and what to do instead, under a code that ``trainctl explain`` explains. It never holds a
+secret.
 """
 
 from __future__ import annotations
@@ -30,16 +31,28 @@ from typing import ClassVar
 
 
 class TrainctlError(Exception):
-    """Something failed. ``summary`` is one short line, ``detail`` says what to do, ``address`` names the resource."""
+    """Something failed. ``summary`` is one short line, ``detail`` says what to do, ``address`` names the resource.
+
+    ``code`` names the cause where the class alone does not; ``errors.md`` explains every code.
+    """
 
     exit_code: ClassVar[int] = 1
     retryable: ClassVar[bool] = False
+    usual_code: ClassVar[str] = "failed"
 
-    def __init__(self, summary: str, detail: str = "", *, address: str | None = None) -> None:
+    def __init__(
+        self,
+        summary: str,
+        detail: str = "",
+        *,
+        address: str | None = None,
+        code: str | None = None,
+    ) -> None:
         super().__init__(summary)
         self.summary = summary
         self.detail = detail
         self.address = address
+        self.code = code or self.usual_code
 
     def __str__(self) -> str:
         where = f"{self.address}: " if self.address else ""
@@ -50,10 +63,13 @@ class UsageError(TrainctlError):
     """A command was called wrongly."""
 
     exit_code = 64
+    usual_code = "wrong-usage"
 
 
 class ManifestError(TrainctlError):
     """The manifest is wrong. ``diagnostics`` holds everything that is, not the first thing only."""
+
+    usual_code = "invalid-manifest"
 
     def __init__(self, diagnostics: tuple[object, ...]) -> None:
         super().__init__(
@@ -66,58 +82,73 @@ class Busy(TrainctlError):
     """An address is being changed by another; the summary says by whom, since when and until when."""
 
     exit_code = 10
+    usual_code = "busy"
 
 
 class StalePlan(TrainctlError):
     """What a saved plan was made for is not what is there any more; the detail lists what moved."""
 
     exit_code = 11
+    usual_code = "stale-plan"
 
 
 class PartlyDone(TrainctlError):
     """Apply did part of its plan: something failed or was left alone."""
 
     exit_code = 12
+    usual_code = "partly-done"
 
 
 class Forbidden(TrainctlError):
     """A policy, a limit or missing trust forbids it."""
 
     exit_code = 13
+    usual_code = "forbidden"
 
 
 class Interrupted(TrainctlError):
     """The user stopped it."""
 
     exit_code = 130
+    usual_code = "interrupted"
 
 
 class StateError(TrainctlError):
     """The state can't be read or written."""
+
+    usual_code = "state-failed"
 
 
 class AppendRefused(StateError):
     """Someone else appended at that position first: read on from there and decide again."""
 
     retryable = True
+    usual_code = "append-refused"
 
 
 class SourceError(TrainctlError):
     """A weight source can't be resolved or read."""
 
+    usual_code = "source-failed"
+
 
 class SourceGone(SourceError):
     """No such repository, revision or file upstream."""
 
+    usual_code = "source-gone"
+
 
 class SourceDenied(SourceError):
     """Upstream wants other credentials, or the account may not read this."""
+
+    usual_code = "source-denied"
 
 
 class SourceBusy(SourceError):
     """Upstream asks to come back later; ``retry_after`` is in seconds where it said so."""
 
     retryable = True
+    usual_code = "source-busy"
 
     def __init__(
         self,
@@ -125,9 +156,10 @@ class SourceBusy(SourceError):
         detail: str = "",
         *,
         address: str | None = None,
+        code: str | None = None,
         retry_after: float | None = None,
     ) -> None:
-        super().__init__(summary, detail, address=address)
+        super().__init__(summary, detail, address=address, code=code)
         self.retry_after = retry_after
 
 
@@ -135,25 +167,35 @@ class SourceCut(SourceError):
     """The connection ended before the body did, or fell silent."""
 
     retryable = True
+    usual_code = "source-cut"
 
 
 class SourceWrong(SourceError):
     """The bytes received are not those whose digest or size upstream announced."""
 
+    usual_code = "source-wrong"
+
 
 class StorageError(TrainctlError):
     """A disk is full, read-only or damaged."""
+
+    usual_code = "storage-failed"
 
 
 class NodeError(TrainctlError):
     """A node did not do what it was asked; the detail holds what it said."""
 
+    usual_code = "node-failed"
+
 
 class NodeForgot(NodeError):
     """A node knows nothing, or nothing any more, of what it was asked about."""
+
+    usual_code = "node-forgot"
 
 
 class NodeUnreachable(NodeError):
     """A node could not be asked."""
 
     retryable = True
+    usual_code = "node-unreachable"

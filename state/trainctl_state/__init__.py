@@ -21,6 +21,7 @@ def open_directory(url: str) -> StateLog:
         raise UsageError(
             f"{url!r} does not name a directory for the state",
             "Write file:// and an absolute path, for example file:///srv/team/state.",
+            code="invalid-location",
         )
     return ObjectLog(DirectoryStore(path), url)
 

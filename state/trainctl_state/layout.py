@@ -17,6 +17,8 @@ _NUMBERED = re.compile(r"[a-z]+/(\d{12})\.json")
 class Damaged(StateError):
     """An object isn't what was written there."""
 
+    usual_code = "state-damaged"
+
     def __init__(self, key: str, url: str, what: str) -> None:
         super().__init__(
             f"the state is damaged: {key} {what}",
@@ -60,6 +62,7 @@ def decode(key: str, data: bytes, url: str) -> dict[str, Any]:
         raise StateError(
             f"the state was written by a newer trainctl: {key} has format {version}, this one reads {VERSION}",
             f"Install the newer trainctl to use {url}; nothing was changed.",
+            code="newer-format",
         )
     checked: dict[str, Any] = body
     return checked

@@ -42,6 +42,18 @@ def test_a_plan_file_is_applied_as_it_was_reviewed(fresh: Project) -> None:
     } == {"job.b"}
 
 
+def test_a_plan_is_a_comment_for_a_pull_request(fresh: Project) -> None:
+    """In Markdown the counts come first and the digest last, live or from a file; what is wrong is on standard error, too."""
+    declare(fresh, {"a": job("echo ```</details>@all")})
+    planned = fresh.run("plan", "--out", "p.bin", "--format", "markdown")
+    first, *_, last = planned.stdout.splitlines()
+    assert first == "### Plan: 3 to add, 0 to change, 0 to destroy."
+    assert last == f"Plan digest: `{fresh.json('show', 'p.bin')['plan_digest']}`"
+    assert "\n````diff\n" in planned.stdout
+    assert fresh.run("show", "p.bin", "--format", "markdown").stdout == planned.stdout
+    assert fresh.run("show", "--format", "markdown").stdout == "```text\nThe state is empty.\n```\n"
+
+
 def test_a_plan_file_that_is_none_is_refused(fresh: Project) -> None:
     """Garbage, a cut file, a changed one, a newer one and none at all: one sentence that says which, nothing is made."""
     declare(fresh, {"a": job("true")})

@@ -102,7 +102,9 @@ class Engine:
         finished: queue.SimpleQueue[_Ended] = queue.SimpleQueue()
 
         def work(change: Change) -> None:
-            error: TrainctlError | None = TrainctlError("the step ended without a result")
+            error: TrainctlError | None = TrainctlError(
+                "the step ended without a result", code="internal-error"
+            )
             try:
                 error = step(change)
             finally:
@@ -147,7 +149,10 @@ class Engine:
             error.address = error.address or str(change.address)
             self._emit(
                 Event(
-                    EventType.STEP_FAILED, error.summary, change.address, {"detail": error.detail}
+                    EventType.STEP_FAILED,
+                    error.summary,
+                    change.address,
+                    {"detail": error.detail, "code": error.code},
                 )
             )
             return error

@@ -43,7 +43,9 @@ class Step:
         recorded = self.lookup(address)
         if recorded is None:
             raise TrainctlError(
-                f"{address} does not exist yet", f"Apply it first: --target {address}."
+                f"{address} does not exist yet",
+                f"Apply it first: --target {address}.",
+                code="not-applied-yet",
             )
         return recorded
 
@@ -57,7 +59,7 @@ class StepFailed(TrainctlError):
     """A step that failed but left something worth recording: ``outputs`` replace the recorded ones."""
 
     def __init__(self, cause: TrainctlError, outputs: Mapping[str, Any]) -> None:
-        super().__init__(cause.summary, cause.detail, address=cause.address)
+        super().__init__(cause.summary, cause.detail, address=cause.address, code=cause.code)
         self.outputs = outputs
 
 

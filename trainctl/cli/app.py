@@ -69,6 +69,7 @@ COMMANDS: tuple[Command | Group, ...] = (
     ),
     Command("history", "history", "Show what was done, when and by whom."),
     Command("force-unlock", "force_unlock", "End a lease that its holder can't end."),
+    Command("explain", "explain", "Say what a field or the code of an error means."),
     Command("providers", "providers", "List the installed providers."),
     Command("schema", "schema", "Print the JSON Schema of a document."),
     Command("version", "version", "Show the version of trainctl."),

@@ -12,6 +12,7 @@ def require_terminal(session: Session) -> None:
         raise UsageError(
             "there is no terminal to ask on",
             "Pass --auto-approve, or apply a plan file that was made with plan --out.",
+            code="no-terminal",
         )
 
 
@@ -20,7 +21,7 @@ def approve(session: Session, question: str) -> bool:
     require_terminal(session)
     output = session.output
     output.note("")
-    output.note(output.style(question, "bold", error=True))
+    output.note(output.error_style(question, "bold"))
     output.note("  Only 'yes' will be accepted.")
     output.ask("  Enter a value: ")
     answer = session.stdin.readline()

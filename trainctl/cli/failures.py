@@ -19,7 +19,7 @@ INTERRUPTED = Interrupted.exit_code
 
 def report(error: TrainctlError, session: Session) -> int:
     """Show an error that was raised on purpose."""
-    for line in problem_lines(error, session.output):
+    for line in problem_lines(error, session.output.error_style):
         session.output.note(line)
     if session.debug:
         session.output.note(_trace(error))
@@ -73,8 +73,14 @@ def _crash(error: BaseException, session: Session) -> None:
         session.output.note(_trace(error))
     else:
         text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-        session.output.note(f"error: this is a mistake in trainctl: {text}")
-        session.output.note("  Run it again with --log-level debug to see where, and report that.")
+        report(
+            TrainctlError(
+                f"this is a mistake in trainctl: {text}",
+                "Run it again with --log-level debug to see where, and report that.",
+                code="internal-error",
+            ),
+            session,
+        )
 
 
 def _trace(error: BaseException) -> str:

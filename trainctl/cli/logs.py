@@ -9,7 +9,6 @@ from trainctl.operations.logs import lines
 from trainctl.operations.runs import Run, refresh
 from trainctl.operations.workspace import Workspace
 from trainctl.views.events_json import EventsJson
-from trainctl.views.output import without_sequences
 
 
 def print_logs(
@@ -35,10 +34,7 @@ def print_logs(
                 )
             )
         else:
-            session.output.print(
-                (f"[rank {line.rank}] " if several else "") + without_sequences(line.text)
-            )
-            session.output.flush()
+            session.output.log(line.text, f"[rank {line.rank}] " if several else "")
     run = refresh(workspace, run)
     if not run.record.ranks and format_ is Format.TEXT:
         why = f": {run.record.error}" if run.record.error else "."

@@ -21,6 +21,18 @@ class Format(StrEnum):
     JSON = "json"
 
 
+class PlanFormat(StrEnum):
+    """How a plan or a state is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+PlanFormatOption = Annotated[
+    PlanFormat,
+    typer.Option("--format", help="How it is printed; markdown is for pull requests."),
+]
 FormatOption = Annotated[Format, typer.Option("--format", help="How the result is printed.")]
 RunOption = Annotated[
     str | None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainctl.cli.applying import Consent, carry_out, errors_as_events
-from trainctl.cli.options import Format
+from trainctl.cli.options import Format, PlanFormat
 from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.plans import make_plan, show_plan
 from trainctl.cli.session import Session
@@ -39,7 +39,7 @@ def _agree_and_apply(
     parallelism: int,
 ) -> int:
     if consent.format is Format.TEXT:
-        show_plan(session, plan, consent.format)
+        show_plan(session, plan, PlanFormat.TEXT)
     elif not plan.usable:
         EventsJson(session.output).refuse(plan.diagnostics)
     if not plan.usable:
@@ -56,4 +56,5 @@ def require_digest(plan: Plan, expect: str | None) -> None:
         raise StalePlan(
             "this plan is not the one that was reviewed",
             f"Expected {expect},\nit is     {plan.digest}.",
+            code="not-the-reviewed-plan",
         )

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from trainctl import __version__
-from trainctl.cli.options import Format
+from trainctl.cli.options import PlanFormat
 from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import Session
 from trainctl.cli.workspaces import addresses
@@ -20,8 +20,9 @@ from trainctl.operations.workspace import Workspace
 from trainctl.plan import planfile
 from trainctl.plan.values import Options, Plan
 from trainctl.views.plan_json import plan_json
+from trainctl.views.plan_markdown import plan_markdown
 from trainctl.views.plan_text import plan_text
-from trainctl.views.problems import diagnostic_lines
+from trainctl.views.problems import diagnostic_lines, more_lines
 
 
 def make_plan(workspace: Workspace, flags: PlanningFlags, *, writes_lock: bool = False) -> Plan:
@@ -42,20 +43,27 @@ def make_plan(workspace: Workspace, flags: PlanningFlags, *, writes_lock: bool =
 def show_plan(
     session: Session,
     plan: Plan,
-    format_: Format,
+    format_: PlanFormat,
     *,
     concise: bool = False,
     saved: Path | None = None,
 ) -> None:
     """Print a plan as the result of the command."""
     output = session.output
-    if format_ is Format.JSON:
+    if format_ is PlanFormat.JSON:
         output.json(plan_json(plan))
         return
-    width = shutil.get_terminal_size().columns
-    for line in plan_text(plan, style=output.style, width=width, now=time.time(), concise=concise):
+    if format_ is PlanFormat.MARKDOWN:
+        lines = plan_markdown(plan, now=time.time(), concise=concise)
+    else:
+        width = shutil.get_terminal_size().columns
+        lines = plan_text(plan, style=output.style, width=width, now=time.time(), concise=concise)
+    for line in lines:
         output.print(line)
-    for line in diagnostic_lines(plan.diagnostics, output):
+    for line in [
+        *diagnostic_lines(plan.diagnostics, output.error_style),
+        *more_lines(plan.diagnostics, output.error_style),
+    ]:
         output.note(line)
     if saved is not None:
         output.note(f"Saved to {saved}. To do exactly this: trainctl apply {saved}")
@@ -84,7 +92,9 @@ def load_plan(path: Path) -> planfile.SavedPlan:
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         raise UsageError(
-            f"there is no plan file {path}", "Make one: trainctl plan --out FILE."
+            f"there is no plan file {path}",
+            "Make one: trainctl plan --out FILE.",
+            code="no-plan-file",
         ) from None
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror}") from None

@@ -59,7 +59,11 @@ class Expander:
         for name, entry in section.entries.items():
             if isinstance(entry.value, str) and OPEN in entry.value:
                 self._wrong(
-                    ("vars", name), entry, "a variable can't refer to another", "Write its value."
+                    ("vars", name),
+                    entry,
+                    "a variable can't refer to another",
+                    "Write its value.",
+                    code="unknown-reference",
                 )
         return section
 
@@ -101,7 +105,13 @@ class Expander:
 
     def _expanded(self, node: Node, text: str, path: Path, scope: Scope) -> Scalar:
         if text.count(OPEN) != len(FOUND.findall(text)):
-            self._wrong(path, node, "'${{' without '}}'", "Close the expression.")
+            self._wrong(
+                path,
+                node,
+                "'${{' without '}}'",
+                "Close the expression.",
+                code="unclosed-expression",
+            )
             return text
         try:
             if path[0] == "jobs" and path[2:4] == ("runtime", "start_commands"):
@@ -109,13 +119,17 @@ class Expander:
             else:
                 result = _value(text, scope, keep_type=_TEXT.isdisjoint(path))
         except BadExpression as why:
-            self._wrong(path, node, str(why), why.detail)
+            self._wrong(path, node, str(why), why.detail, code=why.code)
             return text
         if isinstance(result, str):
             self._text += len(result)
             if self._text > _MAX_TEXT:
                 self._wrong(
-                    path, node, "the expanded text is larger than 16 MiB", "Use less of it."
+                    path,
+                    node,
+                    "the expanded text is larger than 16 MiB",
+                    "Use less of it.",
+                    code="file-too-large",
                 )
                 return text
         return result
@@ -132,14 +146,21 @@ class Expander:
                             "Write the key itself.",
                             address=address_of(path),
                             where=node.key_place(key),
+                            code="expression-as-key",
                         )
                     )
                 pending.append((entry, (*path, key)))
             pending += [(item, (*path, at)) for at, item in enumerate(node.items)]
 
-    def _wrong(self, path: Path, node: Node, summary: str, detail: str) -> None:
+    def _wrong(self, path: Path, node: Node, summary: str, detail: str, *, code: str) -> None:
         self._problems.append(
-            error(f"{inside(path)}: {summary}", detail, address=address_of(path), where=node.where)
+            error(
+                f"{inside(path)}: {summary}",
+                detail,
+                address=address_of(path),
+                where=node.where,
+                code=code,
+            )
         )
 
 
@@ -154,7 +175,9 @@ def _plain(inner: str, scope: Scope) -> Scalar:
     expression = Expression.parse(inner)
     if expression.raw:
         raise BadExpression(
-            "raw(…) is for start_commands", "Elsewhere nothing is quoted: leave it out."
+            "raw(…) is for start_commands",
+            "Elsewhere nothing is quoted: leave it out.",
+            code="misplaced-raw",
         )
     return expression.value(scope)
 
@@ -176,6 +199,7 @@ def command_text(text: str, scope: Scope) -> str:
                 f"${{{{ {expression.reference} }}}} stands {refusal}",
                 "It becomes one quoted word by itself: put it outside, or in environment_variables and "
                 f"use $NAME. raw({expression.reference}) inserts it as it is.",
+                code="quoted-expression",
             )
         quoting.word()
         return shlex.quote(value)

@@ -19,9 +19,10 @@ _KNOWN = "var.NAME, project.name, job.name and weights.NAME.path"
 class BadExpression(ValueError):
     """An expression that has no value here; ``detail`` says what to write."""
 
-    def __init__(self, summary: str, detail: str = "") -> None:
+    def __init__(self, summary: str, detail: str = "", *, code: str) -> None:
         super().__init__(summary)
         self.detail = detail
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,9 @@ def _variable(name: str, scope: Scope) -> Scalar:
     if name not in scope.variables:
         hint = did_you_mean(name, scope.variables)
         raise BadExpression(
-            f"no variable is called {name!r}", f"Declare it under 'vars'. {hint}".strip()
+            f"no variable is called {name!r}",
+            f"Declare it under 'vars'. {hint}".strip(),
+            code="undeclared-variable",
         )
     return scope.variables[name]
 
@@ -78,26 +81,38 @@ def _variable(name: str, scope: Scope) -> Scalar:
 def _weights_path(reference: str, scope: Scope) -> str:
     match = _WEIGHTS.fullmatch(reference)
     if match is None or match[2] != "path":
-        raise BadExpression(f"{reference!r} is not known", "Write weights.NAME.path.")
+        raise BadExpression(
+            f"{reference!r} is not known", "Write weights.NAME.path.", code="unknown-reference"
+        )
     name = match[1]
     if scope.job is None:
         raise BadExpression(
-            "weights have a path in jobs only", "Use it in the job that lists them."
+            "weights have a path in jobs only",
+            "Use it in the job that lists them.",
+            code="reference-without-value",
         )
     if name in scope.weights:
         return scope.weights[name]
     if name in scope.declared_weights:
         raise BadExpression(
-            f"job.{scope.job} does not use weights.{name}", f"Add {name} to its 'weights'."
+            f"job.{scope.job} does not use weights.{name}",
+            f"Add {name} to its 'weights'.",
+            code="reference-without-value",
         )
     raise BadExpression(
-        f"no weights are called {name!r}", did_you_mean(name, scope.declared_weights)
+        f"no weights are called {name!r}",
+        did_you_mean(name, scope.declared_weights),
+        code="undeclared-name",
     )
 
 
 def _here(value: str | None, reference: str, why: str) -> str:
     if value is None:
-        raise BadExpression(f"{reference} has no value here", f"{why[0].upper()}{why[1:]}.")
+        raise BadExpression(
+            f"{reference} has no value here",
+            f"{why[0].upper()}{why[1:]}.",
+            code="reference-without-value",
+        )
     return value
 
 
@@ -106,10 +121,14 @@ def _unknown(kind: str, reference: str) -> BadExpression:
         return BadExpression(
             "a secret never becomes text",
             "Write environment_variables: {NAME: {secret: …}} and use $NAME in the command.",
+            code="secret-as-text",
         )
     if kind == "env":
         return BadExpression(
             "the operator's environment is not read here",
             "Use a variable and --var, or $NAME in the job.",
+            code="unknown-reference",
         )
-    return BadExpression(f"{reference!r} is not known", f"There is {_KNOWN}.")
+    return BadExpression(
+        f"{reference!r} is not known", f"There is {_KNOWN}.", code="unknown-reference"
+    )

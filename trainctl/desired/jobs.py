@@ -52,13 +52,17 @@ class Jobs:
                 "dir: expected an absolute directory",
                 "Write for example /mnt/shared/cache.",
                 (*path, "dir"),
+                code="invalid-path",
             )
         if not project or not cluster:
             return
         first = self._caches.get((project, cluster))
         if first is not None:
             self._names.complain(
-                f"{first} is the cache of {project} on {cluster} already", "Keep one of them.", path
+                f"{first} is the cache of {project} on {cluster} already",
+                "Keep one of them.",
+                path,
+                code="repeated-cache",
             )
             return
         self._add_cache(name, project, cluster, section, path)
@@ -108,7 +112,12 @@ class Jobs:
             here = (*path, "weights", at)
             if isinstance(entry, str) and not is_source(entry):
                 if self._names.known("weights", entry, here) and entry in listed:
-                    self._names.complain(f"weights.{entry} is listed twice", "Keep it once.", here)
+                    self._names.complain(
+                        f"weights.{entry} is listed twice",
+                        "Keep it once.",
+                        here,
+                        code="repeated-weights",
+                    )
                 listed.add(entry)
                 address = Address(Kind.WEIGHTS, entry)
             else:
@@ -126,6 +135,7 @@ class Jobs:
                 f"this source would have the address {address}, which is declared",
                 f"Rename the weights {name!r}, or declare this source under 'weights'.",
                 path,
+                code="address-taken",
             )
         elif self._named(name, path):
             self._add(weights(name, section, LifecycleSection(), path, self._names))
@@ -175,11 +185,17 @@ class Jobs:
         normal = posixpath.normpath(code)
         if normal.startswith(("/", "~")):
             self._names.complain(
-                "code: expected a path relative to the manifest", "Write for example ./src.", here
+                "code: expected a path relative to the manifest",
+                "Write for example ./src.",
+                here,
+                code="invalid-path",
             )
         elif not self._is_directory(normal):
             self._names.complain(
-                f"code: {normal} is not a directory", "Name the directory that is shipped.", here
+                f"code: {normal} is not a directory",
+                "Name the directory that is shipped.",
+                here,
+                code="missing-code",
             )
         return normal
 
@@ -200,6 +216,7 @@ class Jobs:
                     "What counts is what the hosts report.",
                     address=f"job.{path[1]}",
                     where=self._names.place((*path, "compute", "accelerator")),
+                    code="unknown-accelerator",
                 )
             )
 
@@ -214,6 +231,7 @@ class Jobs:
                 f"the cache of {project} on {cluster} would have the address {address}, which is another's",
                 f"Declare it: caches: {{NAME: {{project: {project}, cluster: {cluster}}}}}.",
                 (*path, "runtime", "cache_config"),
+                code="address-taken",
             )
             return address
         if self._named(name, path):
@@ -246,7 +264,10 @@ class Jobs:
         if NAME.fullmatch(name):
             return True
         self._names.complain(
-            f"the name {name!r} is too long", "Shorten the names it is made of.", path
+            f"the name {name!r} is too long",
+            "Shorten the names it is made of.",
+            path,
+            code="name-too-long",
         )
         return False
 

@@ -38,5 +38,9 @@ def _problem(outer: Mounted, inner: Mounted, address: str) -> Diagnostic:
         else f"{inner.what} at {inner.location} lies inside {outer.what} at {outer.location}"
     )
     return error(
-        how, "Give one of them another mount_location.", address=address, where=inner.where
+        how,
+        "Give one of them another mount_location.",
+        address=address,
+        where=inner.where,
+        code="overlapping-mounts",
     )

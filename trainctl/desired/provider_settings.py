@@ -12,7 +12,7 @@ from trainctl.desired.scope import Names
 from trainctl.manifest.nearest import did_you_mean, nearest
 from trainctl.manifest.tree import Path, child
 from trainctl.manifest.types.cluster import Cluster
-from trainctl.manifest.wording import inside, shown
+from trainctl.manifest.wording import Words, inside, shown
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.json import JsonObject
 
@@ -53,7 +53,10 @@ class ProviderSettings:
         meant = None if provider in self._installed else nearest(provider, self._installed)
         if meant is not None:
             self._names.complain(
-                f"no provider is called {provider!r}", f"Did you mean {meant!r}?", path
+                f"no provider is called {provider!r}",
+                f"Did you mean {meant!r}?",
+                path,
+                code="missing-provider",
             )
             return
         self.warnings.append(
@@ -62,6 +65,7 @@ class ProviderSettings:
                 "The settings of this cluster were not checked, and nothing can be planned for it.",
                 address=f"cluster.{path[1]}",
                 where=self._names.place(path),
+                code="missing-provider",
             )
         )
 
@@ -72,9 +76,12 @@ class ProviderSettings:
             known = [*schema.get("properties", {}), *(_CORE if path == cluster else ())]
             for key in set(problem.instance) - set(known):
                 hint = did_you_mean(key, known)
-                self._names.complain(f"unknown key {key!r}", hint, (*path, key), at_key=True)
+                self._names.complain(
+                    f"unknown key {key!r}", hint, (*path, key), at_key=True, code="unknown-key"
+                )
             return
-        self._names.complain(*_words(problem, path, self._found(path)), path)
+        words = _words(problem, path, self._found(path))
+        self._names.complain(words.summary, words.detail, path, code=words.code)
 
     def _found(self, path: Path) -> str:
         node = self._names.root
@@ -89,22 +96,27 @@ class ProviderSettings:
 _CORE = tuple(Cluster.model_fields)
 
 
-def _words(problem: ValidationError, path: Path, found: str) -> tuple[str, str]:
+def _words(problem: ValidationError, path: Path, found: str) -> Words:
     where = inside(path) if len(path) > 2 else "the cluster"
     expected: Any = problem.validator_value
     if problem.validator == "required":
         missing = problem.message.split("'")[1]
-        return f"{missing} is missing", f"Add {missing}: … to {where}."
+        return Words(f"{missing} is missing", f"Add {missing}: … to {where}.", "missing-key")
     if problem.validator == "type":
         names = [expected] if isinstance(expected, str) else expected
-        return f"{where}: expected {' or '.join(_TYPES.get(name, name) for name in names)}", found
+        types = " or ".join(_TYPES.get(name, name) for name in names)
+        return Words(f"{where}: expected {types}", found, "wrong-type")
     limit = _LIMITS.get(str(problem.validator))
     if limit is not None:
-        return f"{where} is {limit} {expected}", found
+        return Words(f"{where} is {limit} {expected}", found, "out-of-range")
     if problem.validator == "enum":
-        return f"{where}: expected {' or '.join(map(str, expected))}", found
+        return Words(f"{where}: expected {' or '.join(map(str, expected))}", found, "unknown-value")
     description = problem.schema.get("description") if isinstance(problem.schema, Mapping) else None
-    return f"{where} is not what the provider takes", f"{description or ''} {found}".strip()
+    return Words(
+        f"{where} is not what the provider takes",
+        f"{description or ''} {found}".strip(),
+        "invalid-value",
+    )
 
 
 _TYPES = {

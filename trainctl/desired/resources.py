@@ -35,6 +35,7 @@ def lifecycle(
                 f"ignore_changes: there is no attribute {ignored!r}",
                 did_you_mean(ignored.partition(".")[0], attributes),
                 (*path, "lifecycle", "ignore_changes", at),
+                code="unknown-attribute",
             )
     rerun_on = section.rerun_on if isinstance(section, JobLifecycle) else ("config",)
     return Lifecycle(section.prevent_destroy, tuple(section.ignore_changes), tuple(rerun_on))
@@ -151,4 +152,5 @@ def _check_inside(source: str, directory: Path, path: ManifestPath, names: Names
             "secrets come from files in the manifest's directory",
             "Put the file there (it is never shipped as code), or use 'from: env'.",
             path,
+            code="secret-outside",
         )

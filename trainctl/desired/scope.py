@@ -33,11 +33,15 @@ class Names:
         """Where the value at a path stands."""
         return place(self.root, path)
 
-    def complain(self, summary: str, detail: str, path: Path, *, at_key: bool = False) -> None:
+    def complain(
+        self, summary: str, detail: str, path: Path, *, code: str, at_key: bool = False
+    ) -> None:
         """Add a problem with what stands at a path, or with the key it has."""
         where = key_place(self.root, path) if at_key else self.place(path)
         if where not in self.told:
-            self.problems.append(error(summary, detail, address=address_of(path), where=where))
+            self.problems.append(
+                error(summary, detail, address=address_of(path), where=where, code=code)
+            )
 
     def known(self, kind: str, name: str, path: Path) -> bool:
         """Whether a name is declared; a problem if not."""
@@ -49,6 +53,7 @@ class Names:
             f"{inside(path[:-1] if isinstance(path[-1], int) else path)}: no {kind} is called {name!r}",
             f"Declare it under {_SECTIONS[kind]!r}. {hint}".strip(),
             path,
+            code="undeclared-name",
         )
         return False
 
@@ -65,6 +70,7 @@ class Names:
                 f"{inside(path)} is missing",
                 f"There are several {_SECTIONS[kind]}: {', '.join(sorted(declared)[:10])}.",
                 path,
+                code="ambiguous-default",
             )
         return ""
 

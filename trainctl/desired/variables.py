@@ -38,6 +38,7 @@ def values(
                     f"no variable is called {name!r}",
                     f"Declare it under 'vars'. {hint}",
                     where=_FLAG,
+                    code="undeclared-variable",
                 )
             )
         elif looks_secret(text):
@@ -56,7 +57,7 @@ def _read(name: str, text: str, declared: Scalar, problems: list[Diagnostic]) ->
     try:
         return tellable(text) if isinstance(declared, str) else resolve(text)
     except ValueError as why:
-        problems.append(error(f"variable {name}: {why}", where=_FLAG))
+        problems.append(error(f"variable {name}: {why}", where=_FLAG, code="invalid-variable"))
         return declared
 
 
@@ -76,11 +77,16 @@ def _of_file(
                     f"no variable is called {name!r}",
                     f"The manifest does not declare it under 'vars'. {did_you_mean(name, declared)}".strip(),
                     where=root.key_place(name),
+                    code="undeclared-variable",
                 )
             )
         elif isinstance(entry.value, dict | list) or entry.value is None:
             problems.append(
-                error(f"variable {name}: expected text, a number, true or false", where=entry.where)
+                error(
+                    f"variable {name}: expected text, a number, true or false",
+                    where=entry.where,
+                    code="invalid-variable",
+                )
             )
         elif isinstance(entry.value, str) and looks_secret(entry.value):
             problems.append(_credential(name, entry.where))
@@ -94,4 +100,5 @@ def _credential(name: str, where: Position) -> Diagnostic:
         f"variable {name}: this looks like a credential",
         "Declare it under 'secrets' and refer to it: environment_variables: {NAME: {secret: …}}.",
         where=where,
+        code="credential",
     )

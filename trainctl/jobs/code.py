@@ -87,6 +87,7 @@ def scan(directory: Path, code: str, secret_files: Sequence[Path] = ()) -> Code:
         raise TrainctlError(
             f"{what} can't be read: {error.strerror}",
             "Make it readable, or leave it out through .trainctlignore.",
+            code="unreadable-code",
         ) from error
 
 
@@ -94,7 +95,9 @@ def _scan(directory: Path, code: str, secret_files: Sequence[Path]) -> Code:
     root = (directory / code).resolve()
     if not root.is_dir():
         raise TrainctlError(
-            f"code directory {code!r} does not exist", "Create it, or set `code` to a directory."
+            f"code directory {code!r} does not exist",
+            "Create it, or set `code` to a directory.",
+            code="missing-code",
         )
     _stay_inside(root, directory.resolve(), code)
     listed = _git_files(root)
@@ -152,6 +155,7 @@ def _stay_inside(root: Path, directory: Path, code: str) -> None:
         raise TrainctlError(
             f"code {code!r} lies outside the manifest's directory",
             "Move it beside the manifest, or keep both in one git repository.",
+            code="code-outside",
         )
 
 
@@ -173,7 +177,7 @@ def _git(directory: Path, *args: str, stdin: bytes = b"") -> bytes | None:
     said = done.stderr.decode(errors="replace").strip()
     if "not a git repository" in said or "must be run in a work tree" in said:
         return None
-    raise TrainctlError(f"git can't say what the code in {directory} is", said)
+    raise TrainctlError(f"git can't say what the code in {directory} is", said, code="git-failed")
 
 
 def _git_files(root: Path) -> tuple[list[str], set[str]] | None:
@@ -219,6 +223,7 @@ def _ignore_rules(root: Path) -> tuple[GitIgnoreSpec, GitIgnoreSpec]:
                 raise TrainctlError(
                     f"{name} in the code can't be understood: {error}",
                     "It has the syntax of .gitignore.",
+                    code="invalid-ignore-file",
                 ) from None
     return GitIgnoreSpec.from_lines([]), GitIgnoreSpec.from_lines([])
 
@@ -238,6 +243,7 @@ def _describe(root: Path, paths: list[str], *, use_git: bool) -> Iterator[CodeFi
             raise TrainctlError(
                 f"the code has a file named {path!a}",
                 "Rename it; a name holds no control characters.",
+                code="unsafe-file-name",
             )
         if path in blobs:
             status = (root / path).stat()
@@ -250,6 +256,7 @@ def _describe(root: Path, paths: list[str], *, use_git: bool) -> Iterator[CodeFi
                 raise TrainctlError(
                     f"{path} in the code is a link that leaves it",
                     "Replace it by the file, or leave it out through .trainctlignore.",
+                    code="code-outside",
                 )
             text = os.fsencode(target)
             yield CodeFile(path, "l", len(text), _blob(text))

@@ -40,12 +40,14 @@ class Secrets:
             raise TrainctlError(
                 f"secret {name!r} is not declared",
                 f"Add it under `secrets:`, as `{name}: {{from: env}}`.",
+                code="undeclared-name",
             )
         value = self._from_env(spec) if spec.origin == "env" else self._from_file(spec)
         if "\0" in value:
             raise TrainctlError(
                 f"secret {name!r} holds a NUL character",
                 "No variable can hold it; keep such a value in base64.",
+                code="unusable-secret",
             )
         if not spec.redact:
             return value
@@ -53,6 +55,7 @@ class Secrets:
             raise TrainctlError(
                 f"secret {name!r} has fewer than {SHORTEST} characters",
                 "It could not be masked in output. Use a longer value, or declare `redact: false`.",
+                code="short-secret",
             )
         for part in _members(value):
             self._redactor.register(part)
@@ -102,6 +105,7 @@ class Secrets:
             raise TrainctlError(
                 f"secret {spec.name!r}: the environment variable {spec.source} is not set",
                 f"Set it where trainctl runs: export {spec.source}=…",
+                code="missing-secret",
             )
         return value
 
@@ -111,6 +115,7 @@ class Secrets:
             raise Forbidden(
                 f"secret {spec.name!r} names a file outside the manifest's directory",
                 "Keep it beside the manifest (and out of git), or pass it through the environment: {from: env}.",
+                code="secret-outside",
             )
         try:
             return path.read_text(encoding="utf-8").rstrip("\r\n")
@@ -118,9 +123,12 @@ class Secrets:
             raise TrainctlError(
                 f"secret {spec.name!r}: {spec.source} can't be read: {error.strerror}",
                 "Write the value there, or take it from elsewhere.",
+                code="missing-secret",
             ) from None
         except UnicodeDecodeError:
-            raise TrainctlError(f"secret {spec.name!r}: {spec.source} is not UTF-8 text") from None
+            raise TrainctlError(
+                f"secret {spec.name!r}: {spec.source} is not UTF-8 text", code="unusable-secret"
+            ) from None
 
     def _path(self, spec: SecretSpec) -> Path:
         return (self._directory / spec.source).resolve()
@@ -133,6 +141,7 @@ def _checked(credential: Credential) -> Credential:
         raise TrainctlError(
             f"{credential.origin} is no token: it holds a space, a line break or a character outside ASCII",
             "It must hold the token and nothing else.",
+            code="unusable-secret",
         )
     return credential
 

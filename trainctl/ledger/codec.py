@@ -51,6 +51,7 @@ def state_from_json(raw: Json) -> State:
         raise StateError(
             f"the state was written by a newer trainctl: format {version}, this one reads {VERSION}",
             "Install the newer trainctl; nothing was changed.",
+            code="newer-format",
         )
     if version != VERSION:
         raise StateError("this is not a state: it has no version", "Use what `state pull` printed.")
@@ -60,6 +61,7 @@ def state_from_json(raw: Json) -> State:
         raise StateError(
             f"the state is damaged: {error!r}",
             "Put the state back from a backup; nothing was changed.",
+            code="state-damaged",
         ) from error
 
 

@@ -52,4 +52,5 @@ def _check(before: Mapping[str, Any], after: object, names: tuple[str, ...]) -> 
             raise Forbidden(
                 f"the value of a secret is part of a name ({name}) that the state has to keep",
                 "Rename the resource that contains it, or give the secret another value. Nothing was written.",
+                code="secret-in-name",
             )

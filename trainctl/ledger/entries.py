@@ -125,6 +125,7 @@ def from_json(raw: Json) -> Entry:
         raise StateError(
             f"the state has an entry of type {kind!r}, which this trainctl does not know",
             "Install the newer trainctl that wrote it; nothing was changed.",
+            code="newer-format",
         )
     try:
         return read(raw)
@@ -132,6 +133,7 @@ def from_json(raw: Json) -> Entry:
         raise StateError(
             f"the state is damaged: entry {raw.get('id')} ({kind}) can't be read: {error!r}",
             "Put the state back from a backup; nothing was changed.",
+            code="state-damaged",
         ) from error
 
 

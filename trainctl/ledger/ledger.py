@@ -313,4 +313,5 @@ def _lost(intent: Intent, holding: Intent | None) -> Busy:
         f"the lease on {intent.address} was {taken}",
         "What this command did there is not recorded; plan again.",
         address=str(intent.address),
+        code="lease-lost",
     )

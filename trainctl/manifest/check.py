@@ -135,6 +135,7 @@ def _credential(root: Node, path: Path) -> Diagnostic:
         f"A manifest never holds one. {advice}",
         address=address_of(path),
         where=node_place,
+        code="credential",
     )
 
 
@@ -146,6 +147,7 @@ def _both_projects(root: Node) -> list[Diagnostic]:
             "both 'project' and 'projects' are given",
             "Keep one of them: 'projects' where there are several.",
             where=root.key_place("projects"),
+            code="both-projects",
         )
     ]
 
@@ -178,6 +180,8 @@ def _diagnostic(root: Node, path: Path, errors: list[Mapping[str, Any]]) -> Diag
     node: Node | None = root
     for step in path:
         node = child(node, step) if node is not None else None
-    summary, detail = describe(errors, path, None if about_key else node)
+    words = describe(errors, path, None if about_key else node)
     where = key_place(root, path) if about_key else place(root, path)
-    return error(summary, detail, address=address_of(path), where=where)
+    return error(
+        words.summary, words.detail, code=words.code, address=address_of(path), where=where
+    )

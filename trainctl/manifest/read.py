@@ -42,6 +42,7 @@ def read(directory: Path) -> Documents:
                     f"{directory} has no trainctl.yaml, trainctl.toml or *.trainctl.yaml. "
                     "Write one, or name another directory with -C.",
                     where=Position(str(directory)),
+                    code="no-manifest",
                 ),
             )
         )
@@ -67,7 +68,10 @@ def read_mapping(path: Path, name: str, problems: list[Diagnostic]) -> Node:
     if root is None:
         raise Unreadable(
             error(
-                "the file is empty", "Remove it, or declare something.", where=Position(name, 1, 1)
+                "the file is empty",
+                "Remove it, or declare something.",
+                where=Position(name, 1, 1),
+                code="empty-file",
             )
         )
     if not isinstance(root.value, dict):
@@ -76,6 +80,7 @@ def read_mapping(path: Path, name: str, problems: list[Diagnostic]) -> Node:
                 "a manifest is a mapping",
                 "Begin with a section, for example 'jobs:'.",
                 where=root.where,
+                code="not-a-mapping",
             )
         )
     return root
@@ -95,7 +100,9 @@ def _bytes(path: Path, name: str) -> bytes:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as problem:
         raise Unreadable(
-            error(f"can't be read: {problem.strerror}", where=Position(name))
+            error(
+                f"can't be read: {problem.strerror}", where=Position(name), code="unreadable-file"
+            )
         ) from None
     if len(data) > MAX_FILE_BYTES:
         raise Unreadable(
@@ -103,6 +110,7 @@ def _bytes(path: Path, name: str) -> bytes:
                 "the file is larger than 1 MiB",
                 "Split it into several NAME.trainctl.yaml.",
                 where=Position(name),
+                code="file-too-large",
             )
         )
     return data
@@ -115,6 +123,7 @@ def _decode(data: bytes, name: str) -> str:
                 "the file begins with a byte order mark",
                 "Save it as UTF-8 without BOM.",
                 where=Position(name, 1, 1),
+                code="bad-encoding",
             )
         )
     try:
@@ -127,6 +136,7 @@ def _decode(data: bytes, name: str) -> str:
                 "not UTF-8 text",
                 f"Byte 0x{data[problem.start]:02x} is not UTF-8. Save the file as UTF-8.",
                 where=Position(name, before.count(b"\n") + 1, column),
+                code="bad-encoding",
             )
         ) from None
 

@@ -22,8 +22,9 @@ _TOKEN = re.compile(
     r")|-----BEGIN "
 )
 _WHOLE_TOKEN = re.compile(rf"(?s:-----BEGIN .*)|(?:{_TOKEN.pattern})[A-Za-z0-9_.-]*")
-_HIDDEN = "(not shown)"
-_ANY_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]+")
+HIDDEN = "(not shown)"
+"""Stands where a credential was."""
+_ANY_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s'\"]+")
 _URL = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://\S+\s*")
 _SIGNATURE = frozenset(
     {
@@ -68,8 +69,14 @@ def masked(problem: Diagnostic) -> Diagnostic:
 def _mask(text: str) -> str:
     if not looks_secret(text) and "://" not in text:
         return text
-    text = _ANY_URL.sub(lambda url: _HIDDEN if url_holds_secret(url[0]) else url[0], text)
-    return _WHOLE_TOKEN.sub(_HIDDEN, text)
+    text = _ANY_URL.sub(lambda url: HIDDEN if url_holds_secret(url[0]) else url[0], text)
+    return _WHOLE_TOKEN.sub(HIDDEN, text)
+
+
+def secret_spans(text: str) -> list[tuple[int, int]]:
+    """Where credentials begin and end in a text; they may overlap."""
+    urls = [url.span() for url in _ANY_URL.finditer(text) if url_holds_secret(url[0])]
+    return urls + [token.span() for token in _WHOLE_TOKEN.finditer(text)]
 
 
 def url_holds_secret(text: str) -> bool:

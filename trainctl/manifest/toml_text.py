@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date, datetime, time
 from typing import Any
 
@@ -27,26 +28,33 @@ from trainctl.model.diagnostics import Diagnostic, Position, error
 def parse_toml(text: str, file: str, problems: list[Diagnostic]) -> Node | None:
     """The mapping of a text, None if it is empty. Unreadable stops."""
     too_deep = error(
-        "nested too deep", f"A manifest has at most {MAX_DEPTH} levels.", where=Position(file)
+        "nested too deep",
+        f"A manifest has at most {MAX_DEPTH} levels.",
+        where=Position(file),
+        code="nested-too-deep",
     )
+    lines = text.split("\n")
     try:
         places = places_of(text)
         document = tomli.loads(text, parse_float=_number)
     except (TooDeep, RecursionError):
         raise Unreadable(too_deep) from None
     except tomli.TOMLDecodeError as problem:
-        raise Unreadable(_syntax(problem, file, places)) from None
+        raise Unreadable(_syntax(problem, file, lines, places)) from None
     except ValueError as problem:
-        raise Unreadable(error(f"not TOML: {problem}", where=Position(file))) from None
+        raise Unreadable(
+            error(f"not TOML: {problem}", where=Position(file), code="syntax")
+        ) from None
     if not document:
         return None
-    root = _Builder(file, places).node(document, ())
+    root = _Builder(file, lines, places).node(document, ())
     if root.size > MAX_NODES:
         raise Unreadable(
             error(
                 "the file is too large",
                 f"A file has at most {MAX_NODES} values; split it.",
                 where=root.where,
+                code="file-too-large",
             )
         )
     return root
@@ -61,8 +69,9 @@ def _number(text: str) -> float:
 
 
 class _Builder:
-    def __init__(self, file: str, places: Places) -> None:
+    def __init__(self, file: str, lines: Sequence[str], places: Places) -> None:
         self._file = file
+        self._lines = lines
         self._places = places
 
     def node(self, value: Any, path: Path) -> Node:
@@ -70,7 +79,12 @@ class _Builder:
         where = self._where(self._places.values.get(path), path)
         if len(path) >= MAX_DEPTH:
             raise Unreadable(
-                error("nested too deep", f"A manifest has at most {MAX_DEPTH} levels.", where=where)
+                error(
+                    "nested too deep",
+                    f"A manifest has at most {MAX_DEPTH} levels.",
+                    where=where,
+                    code="nested-too-deep",
+                )
             )
         if isinstance(value, dict):
             keys = {
@@ -85,7 +99,12 @@ class _Builder:
             return list_node([self.node(item, (*path, i)) for i, item in enumerate(value)], where)
         if isinstance(value, datetime | date | time):
             raise Unreadable(
-                error("a manifest has no dates", f'Write it in quotes: "{value}".', where=where)
+                error(
+                    "a manifest has no dates",
+                    f'Write it in quotes: "{value}".',
+                    where=where,
+                    code="unsupported-value",
+                )
             )
         return scalar_node(self._scalar(value, where), where)
 
@@ -93,23 +112,33 @@ class _Builder:
         if isinstance(value, str):
             return self._text(value, where)
         if isinstance(value, float) and not isinstance(value, SourceFloat):
-            raise Unreadable(error("infinity and NaN have no place in a manifest", where=where))
+            raise Unreadable(
+                error(
+                    "infinity and NaN have no place in a manifest",
+                    where=where,
+                    code="unsupported-value",
+                )
+            )
         return value
 
     def _text(self, value: str, where: Position) -> str:
         try:
             return scalars.tellable(value)
         except ValueError as why:
-            raise Unreadable(error(str(why), where=where)) from None
+            raise Unreadable(error(str(why), where=where, code="unsupported-value")) from None
 
     def _where(self, place: Place | None, path: Path) -> Position:
         line, column = place or (None, None)
-        return Position(self._file, line, column, ".".join(map(str, path)) or None)
+        return Position(self._file, line, column, ".".join(map(str, path)) or None, self._lines)
 
 
-def _syntax(problem: tomli.TOMLDecodeError, file: str, places: Places) -> Diagnostic:
+def _syntax(
+    problem: tomli.TOMLDecodeError, file: str, lines: Sequence[str], places: Places
+) -> Diagnostic:
     for path, first, second in places.repeats:
         if second[0] == problem.lineno:
-            return repeated(str(path[-1]), Position(file, *first), Position(file, *second))
-    where = Position(file, problem.lineno, problem.colno)
-    return error(f"not TOML: {problem.msg}", where=where)
+            return repeated(
+                str(path[-1]), Position(file, *first), Position(file, *second, lines=lines)
+            )
+    where = Position(file, problem.lineno, problem.colno, lines=lines)
+    return error(f"not TOML: {problem.msg}", where=where, code="syntax")

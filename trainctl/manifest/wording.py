@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel
 
@@ -35,6 +35,14 @@ _EXPECTED = {
 _SHOWN = 60
 
 
+class Words(NamedTuple):
+    """What a diagnostic says of one place."""
+
+    summary: str
+    detail: str
+    code: str
+
+
 def address_of(path: Path) -> str | None:
     """The address of the resource that a path lies in."""
     if len(path) > 1 and path[0] in KINDS:
@@ -49,19 +57,22 @@ def inside(path: Path) -> str:
     return text.removeprefix(".")
 
 
-def describe(errors: Sequence[Mapping[str, Any]], path: Path, node: Node | None) -> tuple[str, str]:
-    """Summary and detail of everything pydantic says about one place."""
+def describe(errors: Sequence[Mapping[str, Any]], path: Path, node: Node | None) -> Words:
+    """What to say of everything pydantic says about one place."""
     kind = errors[0]["type"]
     context = errors[0].get("ctx", {})
     key = path[-1] if path else "the manifest"
     if kind == "manifest":
-        return f"{inside(path)}: {context['summary']}", context["detail"]
+        return Words(f"{inside(path)}: {context['summary']}", context["detail"], context["code"])
     if kind == "extra_forbidden":
-        return f"unknown key {str(key)!r}", did_you_mean(str(key), known_keys(path[:-1]))
+        hint = did_you_mean(str(key), known_keys(path[:-1]))
+        return Words(f"unknown key {str(key)!r}", hint, "unknown-key")
     if kind == "missing":
-        return f"{inside(path)} is missing", "Add it."
+        return Words(f"{inside(path)} is missing", "Add it.", "missing-key")
     if kind in _EXPECTED:
-        return f"{inside(path)}: expected {_expected(errors)}", _found(path, node)
+        return Words(
+            f"{inside(path)}: expected {_expected(errors)}", _found(path, node), "wrong-type"
+        )
     return _of_value(kind, context, path, node)
 
 
@@ -109,23 +120,22 @@ def _found(path: Path, node: Node | None) -> str:
     )
 
 
-def _of_value(
-    kind: str, context: Mapping[str, Any], path: Path, node: Node | None
-) -> tuple[str, str]:
+def _of_value(kind: str, context: Mapping[str, Any], path: Path, node: Node | None) -> Words:
     found = f"Found {shown(path, node)}." if node is not None else ""
     if kind == "literal_error":
-        return f"{inside(path)}: expected {context['expected']}", found
+        return Words(f"{inside(path)}: expected {context['expected']}", found, "unknown-value")
     if kind == "greater_than_equal":
-        return f"{inside(path)} is at least {context['ge']:g}", found
+        return Words(f"{inside(path)} is at least {context['ge']:g}", found, "out-of-range")
     if kind == "too_short":
-        return f"{inside(path)} is empty", "Write at least one."
+        return Words(f"{inside(path)} is empty", "Write at least one.", "empty-value")
     if kind == "string_pattern_mismatch":
         name = node.value if node is not None and isinstance(node.value, str) else str(path[-1])
-        return (
+        return Words(
             f"{name!r} is not a name",
             "A name has letters, digits, '.', '_' and '-', at most 128, and begins with a letter or digit.",
+            "invalid-name",
         )
-    return f"{inside(path)} is wrong", found
+    return Words(f"{inside(path)} is wrong", found, "invalid-value")
 
 
 def shown(path: Path, node: Node) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
@@ -23,20 +24,24 @@ from trainctl.model.diagnostics import Diagnostic, Position, error
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CORE = "tag:yaml.org,2002:"
 _MERGE = "<<"
+_LINE_END = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+"""Of YAML 1.1, by which the parser counts."""
 
 
 def parse_yaml(text: str, file: str, problems: list[Diagnostic]) -> Node | None:
     """The one document of a text, None if it is empty. Repeated keys are added to the problems; Unreadable stops."""
-    builder = _Builder(file, problems)
+    lines = _LINE_END.split(text)
+    builder = _Builder(file, lines, problems)
     try:
         return builder.document(yaml.parse(text, Loader=_LOADER))
     except yaml.YAMLError as problem:
-        raise Unreadable(_syntax(problem, text, file)) from None
+        raise Unreadable(_syntax(problem, lines, file)) from None
 
 
 class _Builder:
-    def __init__(self, file: str, problems: list[Diagnostic]) -> None:
+    def __init__(self, file: str, lines: Sequence[str], problems: list[Diagnostic]) -> None:
         self._file = file
+        self._lines = lines
         self._problems = problems
         self._anchors: dict[str, Node] = {}
         self._nodes = 0
@@ -51,6 +56,7 @@ class _Builder:
                         "more than one document in a file",
                         "Put what follows '---' in a file of its own, such as more.trainctl.yaml.",
                         event,
+                        code="unsupported-yaml",
                     )
                 root = self._node(next(events), events, 1)
         if root is None or (root.value is None and root.where.line is None):
@@ -60,7 +66,10 @@ class _Builder:
     def _node(self, event: Any, events: Iterator[Any], depth: int) -> Node:
         if depth > MAX_DEPTH:
             raise self._stop(
-                "nested too deep", f"A manifest has at most {MAX_DEPTH} levels.", event
+                "nested too deep",
+                f"A manifest has at most {MAX_DEPTH} levels.",
+                event,
+                code="nested-too-deep",
             )
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, depth)
@@ -82,10 +91,14 @@ class _Builder:
                 "an alias without an anchor",
                 f"Nothing before this place is marked &{event.anchor}.",
                 event,
+                code="unsupported-yaml",
             )
         if depth + node.height - 1 > MAX_DEPTH:
             raise self._stop(
-                "nested too deep", f"A manifest has at most {MAX_DEPTH} levels.", event
+                "nested too deep",
+                f"A manifest has at most {MAX_DEPTH} levels.",
+                event,
+                code="nested-too-deep",
             )
         self._count(node.size, event)
         return node
@@ -119,18 +132,28 @@ class _Builder:
 
     def _key(self, event: Any) -> tuple[Position, str, bool]:
         if not isinstance(event, yaml.ScalarEvent):
-            raise self._stop("a key must be text", "Write the key as one word or in quotes.", event)
+            raise self._stop(
+                "a key must be text",
+                "Write the key as one word or in quotes.",
+                event,
+                code="unsupported-yaml",
+            )
         self._count(1 + len(event.value) // 100, event)
         try:
             key = scalars.tellable(event.value)
         except ValueError as why:
-            raise self._stop(str(why), "", event) from None
+            raise self._stop(str(why), "", event, code="unsupported-value") from None
         return self._at(event), key, key == _MERGE and event.implicit[0]
 
     def _merged(self, node: Node, event: Any) -> list[Node]:
         bases = node.items or [node]
         if not all(isinstance(base.value, dict) for base in bases):
-            raise self._stop("'<<' merges mappings only", "Give it *NAME of a mapping.", event)
+            raise self._stop(
+                "'<<' merges mappings only",
+                "Give it *NAME of a mapping.",
+                event,
+                code="unsupported-yaml",
+            )
         self._count(sum(base.size for base in bases), event)
         return bases
 
@@ -138,7 +161,9 @@ class _Builder:
         try:
             return scalar_node(self._value(event), self._at(event))
         except ValueError as why:
-            raise self._stop(str(why), "If text is meant, write it in quotes.", event) from None
+            raise self._stop(
+                str(why), "If text is meant, write it in quotes.", event, code="unsupported-value"
+            ) from None
 
     def _value(self, event: Any) -> Scalar:
         tag = (event.tag or "").removeprefix(_CORE)
@@ -157,7 +182,12 @@ class _Builder:
 
     def _check_tag(self, event: Any, expected: str) -> None:
         if event.tag not in (None, "!", _CORE + expected):
-            raise self._stop("only the core tags of YAML are known", "Remove the tag.", event)
+            raise self._stop(
+                "only the core tags of YAML are known",
+                "Remove the tag.",
+                event,
+                code="unsupported-yaml",
+            )
 
     def _count(self, nodes: int, event: Any) -> None:
         self._nodes += nodes
@@ -166,33 +196,42 @@ class _Builder:
                 "the file is too large once its aliases are followed",
                 f"A file has at most {MAX_NODES} values; split it, or use fewer aliases.",
                 event,
+                code="file-too-large",
             )
 
     def _at(self, event: Any) -> Position:
-        return Position(self._file, event.start_mark.line + 1, event.start_mark.column + 1)
+        mark = event.start_mark
+        return Position(self._file, mark.line + 1, mark.column + 1, lines=self._lines)
 
-    def _stop(self, summary: str, detail: str, event: Any) -> Unreadable:
-        return Unreadable(error(summary, detail, where=self._at(event)))
+    def _stop(self, summary: str, detail: str, event: Any, *, code: str) -> Unreadable:
+        return Unreadable(error(summary, detail, where=self._at(event), code=code))
 
 
 def repeated(key: str, first: Position, second: Position) -> Diagnostic:
     """The problem of a name that is given twice."""
     return error(
-        f"{key!r} is given twice", f"It is at {first} already. Keep one of them.", where=second
+        f"{key!r} is given twice",
+        f"It is at {first} already. Keep one of them.",
+        where=second,
+        code="repeated-key",
     )
 
 
-def _syntax(problem: yaml.YAMLError, text: str, file: str) -> Diagnostic:
+def _syntax(problem: yaml.YAMLError, lines: Sequence[str], file: str) -> Diagnostic:
     context = getattr(problem, "context_mark", None)
     mark = getattr(problem, "problem_mark", None) or context
     if mark is None:
-        return error(f"not YAML: {str(problem).splitlines()[0]}", where=Position(file, 1, 1))
-    where = Position(file, mark.line + 1, mark.column + 1)
-    line = next(iter(text.split("\n")[mark.line : mark.line + 1]), "")
+        return error(
+            f"not YAML: {str(problem).splitlines()[0]}", where=Position(file, 1, 1), code="syntax"
+        )
+    where = Position(file, mark.line + 1, mark.column + 1, lines=lines)
+    line = next(iter(lines[mark.line : mark.line + 1]), "")
     if "\t" in line[: len(line) - len(line.lstrip())]:
-        return error("a tab indents this line", "YAML wants spaces.", where=where)
+        return error("a tab indents this line", "YAML wants spaces.", where=where, code="syntax")
     parts = (getattr(problem, "context", None), getattr(problem, "problem", None))
     began = (
         f"That began at line {context.line + 1}." if context and context.line != mark.line else ""
     )
-    return error(f"not YAML: {', '.join(part for part in parts if part)}", began, where=where)
+    return error(
+        f"not YAML: {', '.join(part for part in parts if part)}", began, where=where, code="syntax"
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -15,12 +16,17 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """A place in a manifest file; lines and columns count from 1. In TOML a value may have a key path only."""
+    """A place in a manifest file; lines and columns count from 1. In TOML a value may have a key path only.
+
+    ``lines`` is the file as it was read, so that the line that is shown is the one that was judged, whatever became of the file.
+    It is no part of the value.
+    """
 
     file: str
     line: int | None = None
     column: int | None = None
     key_path: str | None = None
+    lines: Sequence[str] | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         if self.line is not None:
@@ -30,9 +36,13 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One problem. ``summary`` is short and stable; ``detail`` says in full sentences what to write instead."""
+    """One problem. ``summary`` is short; ``detail`` says in full sentences what to write instead.
+
+    ``code`` names the kind of problem and never changes; ``trainctl/errors.md`` explains every one.
+    """
 
     severity: Severity
+    code: str
     summary: str
     detail: str = ""
     address: str | None = None
@@ -43,6 +53,7 @@ class Diagnostic:
         where = self.where
         return {
             "severity": self.severity.value,
+            "code": self.code,
             "summary": self.summary,
             "detail": self.detail,
             "address": self.address,
@@ -53,14 +64,24 @@ class Diagnostic:
 
 
 def error(
-    summary: str, detail: str = "", *, address: str | None = None, where: Position | None = None
+    summary: str,
+    detail: str = "",
+    *,
+    code: str,
+    address: str | None = None,
+    where: Position | None = None,
 ) -> Diagnostic:
     """An error diagnostic."""
-    return Diagnostic(Severity.ERROR, summary, detail, address, where)
+    return Diagnostic(Severity.ERROR, code, summary, detail, address, where)
 
 
 def warning(
-    summary: str, detail: str = "", *, address: str | None = None, where: Position | None = None
+    summary: str,
+    detail: str = "",
+    *,
+    code: str,
+    address: str | None = None,
+    where: Position | None = None,
 ) -> Diagnostic:
     """A warning diagnostic."""
-    return Diagnostic(Severity.WARNING, summary, detail, address, where)
+    return Diagnostic(Severity.WARNING, code, summary, detail, address, where)

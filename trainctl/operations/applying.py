@@ -96,4 +96,5 @@ def _refuse_state_that_would_vanish(workspace: Workspace, plan: Plan) -> None:
         raise Forbidden(
             "a new state in this directory would vanish with the CI runner",
             "Keep it where the next run finds it: set `state: {url: …}` or --state URL.",
+            code="vanishing-state",
         )

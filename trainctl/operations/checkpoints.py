@@ -67,6 +67,7 @@ def _choose(found: list[Checkpoint], run: Run, name: str | None, rank: int) -> C
         raise UsageError(
             f"run {run.record.id} of {run.job.address} has no {what} of rank {rank}",
             f"It has: {known}.",
+            code="no-such-checkpoint",
         )
     return candidates[-1]
 

@@ -27,6 +27,7 @@ def leaks(workspace: Workspace, weights: Mapping[Address, WeightsFacts]) -> Iter
                 "If it only looks like one, give the secret another value.",
                 address=redact(str(address)),
                 where=resource.where,
+                code="secret-in-manifest",
             )
         facts = weights.get(address)
         names = _names(facts.resolved) if facts and facts.resolved else ""
@@ -36,6 +37,7 @@ def leaks(workspace: Workspace, weights: Mapping[Address, WeightsFacts]) -> Iter
                 "Leave it out with ignore_patterns, and change the secret: upstream shows it.",
                 address=str(address),
                 where=resource.where,
+                code="secret-in-file-name",
             )
 
 

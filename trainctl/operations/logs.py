@@ -53,7 +53,7 @@ def lines(
     ranks = [one.rank for one in run.record.ranks]
     if rank is not None and ranks and rank not in ranks:
         counted = f"It has {len(ranks)}, counted from 0."
-        raise UsageError(f"run {run.record.id} has no rank {rank}", counted)
+        raise UsageError(f"run {run.record.id} has no rank {rank}", counted, code="no-such-run")
     readers = [_Reader(one) for one in ranks if rank in (None, one)]
     while True:
         live = run.record.status.live

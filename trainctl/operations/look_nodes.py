@@ -96,7 +96,7 @@ def look_at_nodes(
                 seen.facts[address] = (*seen.facts.get(address, ()), answer)
             else:
                 seen.diagnostics.append(
-                    warning(answer.summary, answer.detail, address=str(address))
+                    warning(answer.summary, answer.detail, address=str(address), code=answer.code)
                 )
     return seen
 
@@ -132,6 +132,7 @@ def _too_few_gpus(
                 f"Set `gpus` of {cluster} to what its nodes have, or change compute.accelerator.",
                 address=str(address),
                 where=resource.where,
+                code="too-few-gpus",
             )
 
 

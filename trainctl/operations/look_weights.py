@@ -121,7 +121,13 @@ def _take(
         raise found
     if isinstance(found, TrainctlError):
         seen.diagnostics.append(
-            error(found.summary, found.detail, address=str(resource.address), where=resource.where)
+            error(
+                found.summary,
+                found.detail,
+                address=str(resource.address),
+                where=resource.where,
+                code=found.code,
+            )
         )
         return
     mirrored, listing = workspace.mirror.mirrored_bytes(found.resolved)

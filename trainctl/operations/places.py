@@ -28,5 +28,6 @@ def directory_of(url: str, what: str) -> Path:
         raise UsageError(
             f"{what} {url!r}: only file:///… is supported by this version",
             "Name a directory: file:///path.",
+            code="unsupported",
         )
     return Path(unquote(urlsplit(url).path))

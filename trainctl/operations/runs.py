@@ -41,10 +41,16 @@ def find_run(state: State, address: Address, run: str | None = None) -> Run:
     job = state.resources.get(address)
     if job is None:
         known = ", ".join(str(one) for one in sorted(state.resources) if one.kind is Kind.JOB)
-        raise UsageError(f"{address} is not in the state", f"In the state: {known or 'no job'}.")
+        raise UsageError(
+            f"{address} is not in the state",
+            f"In the state: {known or 'no job'}.",
+            code="not-in-state",
+        )
     runs = runs_of(job)
     if not runs:
-        raise UsageError(f"{address} has not run yet", "Run it: trainctl apply.")
+        raise UsageError(
+            f"{address} has not run yet", "Run it: trainctl apply.", code="no-such-run"
+        )
     if run is None:
         return Run(job, runs[-1])
     for record in runs:
@@ -53,6 +59,7 @@ def find_run(state: State, address: Address, run: str | None = None) -> Run:
     raise UsageError(
         f"{address} has no run {run}",
         f"Its runs: {', '.join(f'{r.number} ({r.id})' for r in runs)}.",
+        code="no-such-run",
     )
 
 

@@ -29,29 +29,50 @@ def _of_the_whole(desired: Desired) -> Iterator[Diagnostic]:
         yield error(
             "`checkpoints` is not supported by this version",
             "Leave it out: checkpoints are then kept in the data directory of the job's node.",
+            code="unsupported",
         )
 
 
 def _of_cluster(cluster: Resource, providers: frozenset[str]) -> Iterator[Diagnostic]:
     if cluster.provider not in providers:
         detail = f"Installed: {', '.join(sorted(providers))}."
-        yield _at(cluster, f"no provider plugin is called {cluster.provider!r}", detail)
+        yield _at(
+            cluster,
+            f"no provider plugin is called {cluster.provider!r}",
+            detail,
+            code="missing-provider",
+        )
     if cluster.attributes.get("cache"):
-        yield _at(cluster, "`cache` of a cluster is not supported by this version", "Leave it out.")
+        yield _at(
+            cluster,
+            "`cache` of a cluster is not supported by this version",
+            "Leave it out.",
+            code="unsupported",
+        )
 
 
 def _of_job(job: Resource) -> Iterator[Diagnostic]:
     runtime, compute = job.attributes["runtime"], job.attributes["compute"]
     if job.attributes.get("image") and runtime.get("engine") != "host":
         detail = "Leave `image` out, or set runtime.engine: host: the job then runs on the host."
-        yield _at(job, "images are not supported by this version", detail)
+        yield _at(job, "images are not supported by this version", detail, code="unsupported")
     if compute["node_count"] > 1:
         detail = "Set compute.node_count: 1."
-        yield _at(job, "jobs on more than one node are not supported by this version", detail)
+        yield _at(
+            job,
+            "jobs on more than one node are not supported by this version",
+            detail,
+            code="unsupported",
+        )
     yield from _shared_variables(job)
     if runtime["cache_config"].get("enable_legacy_hf_mount"):
         detail = "Leave it out and set HF_HOME=$BT_PROJECT_CACHE_DIR/huggingface in the first start command."
-        yield _at(job, "enable_legacy_hf_mount is not supported by this version", detail)
+        yield _at(
+            job,
+            "enable_legacy_hf_mount is not supported by this version",
+            detail,
+            code="unsupported",
+        )
 
 
 def _shared_variables(job: Resource) -> Iterator[Diagnostic]:
@@ -63,9 +84,12 @@ def _shared_variables(job: Resource) -> Iterator[Diagnostic]:
         if other != address:
             detail = "Rename one of them: letters and digits tell them apart, punctuation does not."
             yield _at(
-                job, f"{other} and {address} would both be {weights_variable(address)}", detail
+                job,
+                f"{other} and {address} would both be {weights_variable(address)}",
+                detail,
+                code="shared-variable",
             )
 
 
-def _at(resource: Resource, summary: str, detail: str) -> Diagnostic:
-    return error(summary, detail, address=str(resource.address), where=resource.where)
+def _at(resource: Resource, summary: str, detail: str, *, code: str) -> Diagnostic:
+    return error(summary, detail, address=str(resource.address), where=resource.where, code=code)

@@ -30,7 +30,9 @@ def unknown_addresses(inputs: Inputs) -> Iterator[Diagnostic]:
             yield _unknown(address, str(address), declared)
     for address in options.run:
         if address.kind is not Kind.JOB:
-            yield error(f"{address} is not a job", "Only jobs run.", address=str(address))
+            yield error(
+                f"{address} is not a job", "Only jobs run.", address=str(address), code="not-a-job"
+            )
 
 
 def protected(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
@@ -50,6 +52,7 @@ def protected(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]
             how,
             address=str(change.address),
             where=declared.where if declared else None,
+            code="prevent-destroy",
         )
 
 
@@ -68,6 +71,7 @@ def displaced(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]
                 f"Run {run.number} is live. Wait for its end, or stop it: trainctl stop '{address}'.",
                 address=str(cluster),
                 where=_where(inputs, cluster),
+                code="live-run",
             )
 
 
@@ -82,6 +86,7 @@ def unseen(subjects: Iterable[Subject]) -> Iterator[Diagnostic]:
             f"{found.detail.rstrip('.') + '. ' if found.detail else ''}Planned from what is recorded.",
             address=str(subject.address),
             where=subject.resource.where if subject.resource else None,
+            code="not-seen",
         )
 
 
@@ -104,6 +109,7 @@ def failed_runs(
                 f"Nothing has changed since. See trainctl logs '{subject.address}'; to try again: trainctl run '{subject.address}'.",
                 address=str(subject.address),
                 where=subject.resource.where if subject.resource else None,
+                code="failed-run",
             )
 
 
@@ -120,6 +126,7 @@ def sources(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
                 "Patterns are shell-style and match paths inside the source.",
                 address=str(change.address),
                 where=_where(inputs, change.address),
+                code="unmatched-pattern",
             )
         if facts.resolved is not None and not facts.locked:
             unpinned.append(change.address)
@@ -129,6 +136,7 @@ def sources(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
             f"not pinned in trainctl.lock yet: {names}",
             "Upstream may move before this is applied. apply writes the revision that it used.",
             address=str(unpinned[0]) if len(unpinned) == 1 else None,
+            code="not-locked",
         )
 
 
@@ -147,7 +155,9 @@ def _fate(change: Change) -> str:
 def _unknown(address: Address, what: str, known: Iterable[Address]) -> Diagnostic:
     near = difflib.get_close_matches(str(address), sorted(str(one) for one in known), n=1)
     hint = f"Did you mean {near[0]}?" if near else "trainctl state list shows what is recorded."
-    return error(f"{what}: there is no such resource", hint, address=str(address))
+    return error(
+        f"{what}: there is no such resource", hint, address=str(address), code="unknown-address"
+    )
 
 
 def _live(inputs: Inputs, address: Address) -> RunRecord | None:

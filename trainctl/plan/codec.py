@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def to_json(value: Any) -> Any:
-    """Any value of a plan as JSON: addresses as text, actions by name, sequences as lists."""
+    """Any value of a plan as JSON: addresses as text, actions by name, sequences as lists; no field that is not compared."""
     if isinstance(value, Address):
         return str(value)
     if isinstance(value, Action):
@@ -36,7 +36,11 @@ def to_json(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value):
-        return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+        return {
+            field.name: to_json(getattr(value, field.name))
+            for field in fields(value)
+            if field.compare
+        }
     if isinstance(value, Mapping):
         return {str(key): to_json(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

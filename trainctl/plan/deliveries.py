@@ -144,6 +144,7 @@ def _too_few_nodes(inputs: Inputs, job: Change) -> Iterator[Diagnostic]:
             f"Lower compute.node_count, or give {cluster} more nodes.",
             address=str(job.address),
             where=_where(inputs, job.address),
+            code="too-few-nodes",
         )
 
 
@@ -160,6 +161,7 @@ def _impossible_mounts(inputs: Inputs, job: Change) -> Iterator[Diagnostic]:
         f"such as {_relative(absolute[0])}, or enable user namespaces on that machine.",
         address=str(job.address),
         where=_where(inputs, job.address),
+        code="impossible-mount",
     )
 
 
@@ -192,6 +194,7 @@ def _full_disks(
                 f"{node} has {format_bytes(free)} free and needs {format_bytes(count)} of weights",
                 f"Free space there, put the node cache on a larger disk, or narrow allow_patterns. It is for {', '.join(names)}.",
                 address=names[0],
+                code="too-little-space",
             )
 
 

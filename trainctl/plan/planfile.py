@@ -73,16 +73,22 @@ def _document(text: str, name: str) -> dict[str, Any]:
         raise TrainctlError(
             f"{name} was saved by a newer trainctl ({document.get('written_by')})",
             f"This one reads plan files of version {_MAJOR}. Apply it with the version that saved it.",
+            code="newer-format",
         )
     return document
 
 
 def _damaged(name: str, how: str) -> TrainctlError:
-    return TrainctlError(f"{name} is {how}", "Make the plan again: trainctl plan --out FILE.")
+    return TrainctlError(
+        f"{name} is {how}",
+        "Make the plan again: trainctl plan --out FILE.",
+        code="invalid-plan-file",
+    )
 
 
 def _foreign(name: str) -> TrainctlError:
     return TrainctlError(
         f"{name} is not a plan file",
         "apply takes the file that trainctl plan --out wrote; to plan and apply in one go, give it none.",
+        code="invalid-plan-file",
     )

@@ -97,6 +97,7 @@ class NodeAgent:
         raise NodeError(
             f"the node program on {self._node.id} is not the one that was installed",
             f"Something changes {self._path}.",
+            code="node-program",
         )
 
     def _visit(
@@ -129,7 +130,9 @@ class NodeAgent:
         )
         if output.exit_code != 0:
             raise StorageError(
-                f"the node program can't be installed on {self._node.id}", readable(output.stderr)
+                f"the node program can't be installed on {self._node.id}",
+                readable(output.stderr),
+                code="node-program",
             )
 
     def _python(self, program: str) -> tuple[str, ...]:

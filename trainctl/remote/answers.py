@@ -41,7 +41,9 @@ class Answers:
         """Take the next piece. NodeError if it is nothing that a node program says."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > _LONGEST_LINE:
-            raise NodeError(f"node {self._node} answers with a line that doesn't end")
+            raise NodeError(
+                f"node {self._node} answers with a line that doesn't end", code="node-program"
+            )
         for line in lines:
             self._take(line)
 
@@ -52,6 +54,7 @@ class Answers:
             raise NodeError(
                 f"node {self._node} answers with something else than the node program would",
                 readable(line),
+                code="node-program",
             ) from None
         if "event" in message:
             if self._on_event is not None:
@@ -72,7 +75,9 @@ def error_from(node: str, value: Mapping[str, Any]) -> TrainctlError:
 def crashed(node: str, exit_code: int, stderr: bytes) -> NodeError:
     """A node program that ended without an answer; the detail is the end of what it said."""
     how = f"exit code {exit_code}" if exit_code >= 0 else f"signal {-exit_code}"
-    return NodeError(f"the node program on {node} ended with {how}", readable(stderr))
+    return NodeError(
+        f"the node program on {node} ended with {how}", readable(stderr), code="node-program"
+    )
 
 
 def readable(text: bytes) -> str:

@@ -64,5 +64,7 @@ class CacheHandler:
 def _keeper(cluster: Recorded) -> Node:
     nodes = nodes_of(cluster)
     if not nodes:
-        raise TrainctlError(f"{cluster.address} has no node to keep a cache on")
+        raise TrainctlError(
+            f"{cluster.address} has no node to keep a cache on", code="too-few-nodes"
+        )
     return nodes[0]

@@ -158,7 +158,9 @@ class JobHandler:
         listing = step.needed(address).outputs.get("listing")
         if not listing:
             raise TrainctlError(
-                f"{address} is not mirrored yet", f"Apply it first: --target {address}."
+                f"{address} is not mirrored yet",
+                f"Apply it first: --target {address}.",
+                code="not-applied-yet",
             )
         return str(listing)
 
@@ -186,6 +188,7 @@ class JobHandler:
             raise StorageError(
                 f"the mirror has lost listing {listing_id[:12]}",
                 "Plan and apply again to mirror it.",
+                code="mirror-damaged",
             )
         document: Mapping[str, Any] = json.loads(listing.to_bytes())
         return document

@@ -116,7 +116,9 @@ class RunControl:
         node_id = next((one.node for one in run.ranks if one.rank == rank), None)
         if node_id is None:
             raise NodeError(
-                f"run {run.id} has no rank {rank}", f"It has {len(run.ranks)}, counted from 0."
+                f"run {run.id} has no rank {rank}",
+                f"It has {len(run.ranks)}, counted from 0.",
+                code="no-such-run",
             )
         cluster = self._lookup(Address(Kind.CLUSTER, node_id.partition("/")[0]))
         node = node_named(cluster, node_id) if cluster else None

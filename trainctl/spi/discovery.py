@@ -38,5 +38,6 @@ def _load(group: str, name: str) -> Any:
         raise UsageError(
             f"no {kind} plugin is called {name!r}",
             f"Installed: {', '.join(names(group)) or 'none'}.",
+            code="missing-provider",
         )
     return points[0].load()

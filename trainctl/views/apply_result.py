@@ -10,6 +10,7 @@ from trainctl.model.address import Address
 from trainctl.model.events import Event, EventType
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.views.output import Output
+from trainctl.views.problems import error_lines, more_lines
 
 Followed = Mapping[Address, RunRecord]
 """Runs that apply waited for, as they were when it stopped waiting."""
@@ -33,10 +34,8 @@ def failure_lines(result: Result, output: Output) -> list[str]:
     """What failed and what to do about it: for standard error."""
     lines = []
     for address, error in result.failed.items():
-        label = output.style("error:", "red", error=True)
-        lines += ["", f"{label} {address}: {error.summary}"]
-        lines += [f"  {line}" for line in error.detail.splitlines()]
-    return lines
+        lines += ["", *error_lines(error, str(address), output.error_style)]
+    return [*lines, *more_lines(result.failed.values(), output.error_style)]
 
 
 def result_lines(
@@ -88,7 +87,7 @@ def summary_event(result: Result, exit_code: int, followed: Followed = _NONE) ->
     data = {
         **counts(result),
         "failed": [
-            {"address": str(a), "summary": e.summary, "detail": e.detail}
+            {"address": str(a), "code": e.code, "summary": e.summary, "detail": e.detail}
             for a, e in result.failed.items()
         ],
         "skipped": [str(address) for address in result.skipped],

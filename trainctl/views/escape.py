@@ -1,4 +1,4 @@
-"""Text that isn't ours, made safe for a terminal: what it says is shown, what it would do isn't done."""
+"""Text that isn't ours, made safe for where it is shown: what it says is shown, what it would do isn't done."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ import json
 import re
 from typing import Any
 
-_HIDDEN = re.compile(
+UNSEEN = re.compile(
     r"[\x00-\x1f\x7f-\x9f"  # controls, with the escapes that move cursors and set titles
     r"\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"  # invisible, or turning the reading direction
     r"\ud800-\udfff\ufff9-\ufffb]"  # halves of characters, annotations
     r"|[\U000e0000-\U000e007f]"  # tags: invisible text
 )
+"""A character that acts or hides. Newline and tab are among them; who wants these excludes them."""
+
+_ORDER = re.compile(
+    r"(?:^|(?<=[\r\n]))(\s*)(:(?=:)|#(?=#teamcity\[))"  # GitHub, at the start of a line; TeamCity
+    r"|()(#(?=#(?:\[|vso\[)))",  # GitHub's older form and Azure's, anywhere in it
+    re.IGNORECASE,
+)
 
 
 def escape(text: str) -> str:
     r"""One line that holds every character visibly: newline, tab and whatever else can't be seen as ``\n``, ``\t``, ``\u202e``."""
-    return _HIDDEN.sub(_written, text)
+    return UNSEEN.sub(written, text)
 
 
 def escape_lines(text: str) -> list[str]:
@@ -24,12 +31,18 @@ def escape_lines(text: str) -> list[str]:
     return [escape(line.removesuffix("\r")) for line in text.split("\n")]
 
 
+def without_orders(text: str) -> str:
+    r"""The text with no workflow command for the CI system that shows it: its first character is written as ``\u003a``."""
+    return _ORDER.sub(lambda order: f"{order[1] or ''}\\u{ord(order[2] or order[4]):04x}", text)
+
+
 def literal(value: Any) -> str:
     """A value as JSON writes it, escaped."""
     return escape(json.dumps(value, ensure_ascii=False))
 
 
-def _written(found: re.Match[str]) -> str:
+def written(found: re.Match[str]) -> str:
+    r"""What stands for a character that is not shown: ``\n`` or ``\u202e``."""
     character = found[0]
     if character in "\n\r\t":
         return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}[character]

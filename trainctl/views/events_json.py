@@ -48,8 +48,15 @@ class EventsJson:
         if isinstance(error, ManifestError):
             self.refuse(one for one in error.diagnostics if isinstance(one, Diagnostic))
             return
-        data = {"severity": "error", "summary": error.summary, "detail": error.detail}
-        self(Event(EventType.DIAGNOSTIC, str(error), None, {"address": error.address, **data}))
+        data = {"severity": "error", "code": error.code, "summary": error.summary}
+        self(
+            Event(
+                EventType.DIAGNOSTIC,
+                str(error),
+                None,
+                {**data, "detail": error.detail, "address": error.address},
+            )
+        )
         self.close("failed", {"exit_code": error.exit_code})
 
     def refuse(self, diagnostics: Iterable[Diagnostic]) -> None:

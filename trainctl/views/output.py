@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from trainctl.model.redaction import Redactor
+from trainctl.views.escape import UNSEEN, without_orders
+from trainctl.views.log_line import tamed
 
 _STYLES = {
     "bold": "\x1b[1m",
@@ -22,16 +24,9 @@ _STYLES = {
 _RESET = "\x1b[0m"
 _OURS = frozenset({*_STYLES.values(), _RESET})
 
-_HIDDEN = re.compile(
-    r"\x1b\[\d{1,2}m"  # perhaps a style of ours
-    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"  # terminal controls
-    r"|[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"  # line ends and directions that deceive
-    r"|[\ud800-\udfff]"  # bytes of a file name that are no text
-)
-_WORKFLOW_COMMAND = re.compile(r"^(\s*)(:(?=:)|#(?=#(?:\[|vso\[)))", re.MULTILINE)
-"""What a line may begin with to give orders to the CI system that shows it."""
-
-_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_HIDDEN = re.compile(r"\x1b\[\d{1,2}m|(?![\n\t])(?:" + UNSEEN.pattern + ")")
+"""Perhaps a style of ours, or what acts or hides."""
+_CI = ("CI", "GITHUB_ACTIONS", "TF_BUILD")
 
 
 def visible(text: str, *, styles: bool = False) -> str:
@@ -41,11 +36,6 @@ def visible(text: str, *, styles: bool = False) -> str:
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     return _HIDDEN.sub(lambda match: _written(match[0], styles), text)
-
-
-def without_sequences(text: str) -> str:
-    """The text without terminal sequences: for logs, whose colours would otherwise be written out."""
-    return _SEQUENCE.sub("", text)
 
 
 class Output:
@@ -62,7 +52,7 @@ class Output:
         self._stdout = stdout
         self._stderr = stderr
         self._redactor = redactor
-        self._in_ci = bool(env.get("CI"))
+        self._in_ci = any(env.get(name) for name in _CI)
         self.color = not env.get("NO_COLOR") and env.get("TERM") != "dumb"
 
     @property
@@ -80,9 +70,15 @@ class Output:
         """Columns of the terminal that shows the result; None where nothing need fit."""
         return shutil.get_terminal_size().columns if self._stdout.isatty() else None
 
-    def style(self, text: str, name: str, *, error: bool = False) -> str:
-        """The text in a style, if the stream it is for shows any (``error``: standard error)."""
-        stream = self._stderr if error else self._stdout
+    def style(self, text: str, name: str) -> str:
+        """The text in a style, if standard output shows any."""
+        return self._painted(self._stdout, text, name)
+
+    def error_style(self, text: str, name: str) -> str:
+        """The text in a style, if standard error shows any."""
+        return self._painted(self._stderr, text, name)
+
+    def _painted(self, stream: TextIO, text: str, name: str) -> str:
         if not (self.color and stream.isatty()):
             return text
         return f"{_STYLES[name]}{visible(text)}{_RESET}"
@@ -90,6 +86,15 @@ class Output:
     def print(self, text: str = "") -> None:
         """A line or several of the result, on standard output."""
         _write(self._stdout, self._clean(text) + "\n")
+
+    def log(self, text: str, prefix: str = "") -> None:
+        """A line that a job printed, at once: to a pipe as it is, to a terminal without what acts on more than the line."""
+        text = self._redactor.redact(text)
+        if self._stdout.isatty():
+            text = tamed(text, color=self.color)
+        line = prefix + text
+        _write(self._stdout, (without_orders(line) if self._in_ci else line) + "\n")
+        self._stdout.flush()
 
     def json(self, value: Any, *, indent: int | None = 2) -> None:
         """A value of the result as JSON; ``indent`` None puts it on one line and sends it at once."""
@@ -121,19 +126,20 @@ class Output:
 
     def _clean(self, text: str) -> str:
         text = visible(self._redactor.redact(text), styles=self.color)
-        return _WORKFLOW_COMMAND.sub(_ordered, text) if self._in_ci else text
-
-
-def _ordered(match: re.Match[str]) -> str:
-    return f"{match[1]}\\u{ord(match[2]):04x}"
+        return without_orders(text) if self._in_ci else text
 
 
 def _written(found: str, styles: bool) -> str:
     if styles and found in _OURS:
         return found
     return "".join(
-        f"\\u{ord(character):04x}" if _HIDDEN.match(character) else character for character in found
+        _as_json(character) if _HIDDEN.match(character) else character for character in found
     )
+
+
+def _as_json(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
 
 
 def _write(stream: TextIO, text: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from trainctl.model.action import Action
 from trainctl.model.address import Kind
-from trainctl.plan.values import Change, Drift, Plan
+from trainctl.plan.values import Change, Drift, Plan, WeightsLine
 from trainctl.views.counts import Counts
 from trainctl.views.escape import escape
 from trainctl.views.plan_changes import change_lines, drift_lines
@@ -36,11 +36,11 @@ def plan_text(
         _legend(plan, page),
         _endings(plan.changes, page, now),
         [] if concise else _changes(plan, page),
-        _unchanged(plan.changes, page),
+        _titled("Left as it is:", left_as_it_is(plan.changes, page), page),
         _weights(plan, page),
         _deliveries(plan, page),
-        _cost(plan, page),
-        [_last_line(plan, page)],
+        cost_lines(plan, page),
+        [closing_line(plan, page)],
     ]
     lines: list[str] = []
     for section in sections:
@@ -98,7 +98,7 @@ def _changes(plan: Plan, page: Page) -> list[str]:
     return lines
 
 
-def _unchanged(changes: Iterable[Change], page: Page) -> list[str]:
+def left_as_it_is(changes: Iterable[Change], page: Page) -> list[str]:
     """What does nothing and is worth a word: runs that ended, jobs whose code or weights moved on."""
     noted = [change for change in changes if change.action is Action.NOOP and change.note]
     lines = [f"  {change.address}: {escape(change.note)}" for change in noted]
@@ -110,31 +110,40 @@ def _unchanged(changes: Iterable[Change], page: Page) -> list[str]:
         if jobs
         else []
     )
-    return [page.style("Left as it is:", "bold"), *lines, *hint]
+    return [*lines, *hint]
 
 
 def _weights(plan: Plan, page: Page) -> list[str]:
-    """The weights of this plan: those that change, and those that a new run is given."""
+    lines = of_this_plan(plan)
+    return _titled("Weights:", weights_table(lines, page) if lines else [], page)
+
+
+def of_this_plan(plan: Plan) -> list[WeightsLine]:
+    """The weights that change, and those that a new run is given."""
     touched = {one.address for one in plan.changes if one.action is not Action.NOOP}
     touched |= {line.weights for line in plan.deliveries}
-    lines = [line for line in plan.weights if line.address in touched]
-    return [page.style("Weights:", "bold"), *weights_table(lines, page)] if lines else []
+    return [line for line in plan.weights if line.address in touched]
 
 
 def _deliveries(plan: Plan, page: Page) -> list[str]:
-    if not plan.deliveries:
-        return []
-    return [page.style("Deliveries:", "bold"), *deliveries_table(plan.deliveries, page)]
+    lines = deliveries_table(plan.deliveries, page) if plan.deliveries else []
+    return _titled("Deliveries:", lines, page)
 
 
-def _cost(plan: Plan, page: Page) -> list[str]:
+def _titled(title: str, lines: list[str], page: Page) -> list[str]:
+    return [page.style(title, "bold"), *lines] if lines else []
+
+
+def cost_lines(plan: Plan, page: Page) -> list[str]:
+    """What an hour of the new runs costs, if it costs anything."""
     if not plan.hourly_cost:
         return []
     price = page.style(f"{plan.hourly_cost:.2f} USD an hour", "bold")
     return [f"Cost: {price} while the new runs last; nothing is billed while mirroring."]
 
 
-def _last_line(plan: Plan, page: Page) -> str:
+def closing_line(plan: Plan, page: Page) -> str:
+    """The counts, or that there is nothing to do."""
     if not plan.usable:
         return page.style(f"{Counts.of(plan)} It has errors and can't be applied.", "bold")
     if plan.has_changes:

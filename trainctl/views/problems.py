@@ -6,29 +6,45 @@ from collections.abc import Iterable, Sequence
 
 from trainctl.errors import ManifestError, TrainctlError
 from trainctl.model.diagnostics import Diagnostic, Severity
-from trainctl.views.output import Output
+from trainctl.views.escape import escape, escape_lines
+from trainctl.views.excerpt import excerpt_lines
+from trainctl.views.text import Style, plain
 
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
+_UNTOLD = frozenset({"failed", "interrupted", "wrong-usage"})
+"""Codes that say no more than the message does: for programs only."""
+_EXCERPTS = 50
+"""How many diagnostics are shown with their line; nobody reads more at once."""
 
 
-def problem_lines(error: TrainctlError, output: Output) -> list[str]:
-    """An error as it is shown on standard error: what and where, then what to do."""
+def problem_lines(error: TrainctlError, style: Style = plain) -> list[str]:
+    """An error as it is shown on standard error: what and where, what to do, where to read more."""
     if isinstance(error, ManifestError):
         found = [one for one in error.diagnostics if isinstance(one, Diagnostic)]
-        return [*diagnostic_lines(found, output), count_line(found)]
-    where = f"{error.address}: " if error.address else ""
-    label = output.style("error:", "red", error=True)
-    return [f"{label} {where}{error.summary}", *_indented(error.detail)]
+        return [*diagnostic_lines(found, style), count_line(found), *more_lines(found, style)]
+    address = str(error.address) if error.address else None
+    return [*error_lines(error, address, style), *more_lines([error], style)]
 
 
-def diagnostic_lines(diagnostics: Iterable[Diagnostic], output: Output) -> list[str]:
-    """Every diagnostic: ``file:line:column: error: summary``, then the detail."""
+def error_lines(error: TrainctlError, address: str | None, style: Style = plain) -> list[str]:
+    """An error about an address: what is wrong, its code, and below it what to do."""
+    label = style("error:", "red")
+    where = f"{address}: " if address else ""
+    said = escape(where + error.summary)
+    return [f"{label} {said}{_code(error.code, style)}", *_indented(error.detail)]
+
+
+def diagnostic_lines(diagnostics: Iterable[Diagnostic], style: Style = plain) -> list[str]:
+    """Every diagnostic: ``file:line:column: error: summary [code]``, the line it is about, then the detail."""
     lines: list[str] = []
-    for one in diagnostics:
-        where = f"{one.where}: " if one.where else ""
-        label = output.style(f"{one.severity}:", _COLORS[one.severity], error=True)
+    for number, one in enumerate(diagnostics):
+        where = f"{escape(str(one.where))}: " if one.where else ""
+        label = style(f"{one.severity}:", _COLORS[one.severity])
         address = f"{one.address}: " if one.address and one.address not in one.summary else ""
-        lines += [f"{where}{label} {address}{one.summary}", *_indented(one.detail)]
+        said = escape(address + one.summary)
+        lines.append(f"{where}{label} {said}{_code(one.code, style)}")
+        lines += excerpt_lines(one.where) if number < _EXCERPTS else ()
+        lines += _indented(one.detail)
     return lines
 
 
@@ -38,5 +54,22 @@ def count_line(diagnostics: Sequence[Diagnostic]) -> str:
     return ", ".join(f"{n} {word}{'s' if n != 1 else ''}" for n, word in counts if n)
 
 
+def more_lines(problems: Iterable[Diagnostic | TrainctlError], style: Style = plain) -> list[str]:
+    """How to read more about what went wrong, once for all; nothing where only warnings were shown."""
+    codes = {
+        one.code
+        for one in problems
+        if isinstance(one, TrainctlError) or one.severity is Severity.ERROR
+    } - _UNTOLD
+    if not codes:
+        return []
+    which = next(iter(codes)) if len(codes) == 1 else "CODE"
+    return [style(f"To read more: trainctl explain {which}", "dim")]
+
+
+def _code(code: str, style: Style) -> str:
+    return "" if code in _UNTOLD else " " + style(f"[{code}]", "dim")
+
+
 def _indented(text: str) -> list[str]:
-    return [f"  {line}" for line in text.splitlines()]
+    return [f"  {line}" for line in escape_lines(text)] if text else []

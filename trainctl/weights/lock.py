@@ -139,6 +139,7 @@ class LockFile:
             f"{place}: the lock file can't be read: {why}",
             advice
             or "Mend it, take it back from git, or remove it: apply then locks what is newest.",
+            code="invalid-lock-file",
         )
 
 

@@ -39,7 +39,7 @@ class Wanted:
         try:
             return parse_source(self.source).within(self.directory)
         except ValueError as error:
-            raise SourceError(str(error)) from None
+            raise SourceError(str(error), code="invalid-source") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +167,7 @@ def _compare(
             f"{wanted.source}: upstream shows other files at commit {locked.revision} than trainctl.lock pins",
             "A commit never changes, so what answers is not what answered then. If you mean another HF_ENDPOINT, "
             "accept it with plan --upgrade.",
+            code="lock-mismatch",
         )
     if (len(resolved.files), resolved.size) == (locked.files, locked.bytes):
         return ()
@@ -176,6 +177,7 @@ def _compare(
             f"It had {locked.files} files ({format_bytes(locked.bytes)}) and has {len(resolved.files)} "
             f"({format_bytes(resolved.size)}). There is no older version to go back to, so what is there now "
             "is used; plan --upgrade accepts it.",
+            code="lock-mismatch",
         ),
     )
 
@@ -187,4 +189,5 @@ def _nothing(wanted: Wanted, everything: ResolvedSource) -> SourceError:
     return SourceGone(
         f"{wanted.source}: none of its {len(everything.files)} files is left after the patterns",
         f"Change allow_patterns or ignore_patterns. It holds for example {some}.",
+        code="unmatched-pattern",
     )

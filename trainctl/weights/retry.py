@@ -86,6 +86,7 @@ class Attempts:
             raise SourceBusy(
                 error.summary,
                 f"It asks to wait {format_duration(asked)}. Run the same command again after that.",
+                code=error.code,
                 retry_after=asked,
             ) from error
         ceiling = min(self._retry.longest, self._retry.base * 2.0 ** (self._failures - 1))

@@ -54,4 +54,5 @@ def _refused(source: str, path: str, problem: str) -> SourceError:
         f"{source}: the file name '{shown(path)}' {problem}",
         "It could be written outside its place or over another file, so nothing of the source is taken. "
         "Leave the file out with ignore_patterns, or have it renamed upstream.",
+        code="unsafe-file-name",
     )

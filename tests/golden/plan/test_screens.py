@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -22,13 +21,12 @@ from tests.support.plans import (
     source_of,
 )
 from trainctl.ledger.state import State
-from trainctl.model.redaction import Redactor
 from trainctl.model.resource import Lifecycle
 from trainctl.model.run import RunStatus
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import CodeTree, Inputs, Observation, Options, Plan, WeightsFacts
 from trainctl.spi.provider import Presence
-from trainctl.views.output import Output
+from trainctl.views.plan_markdown import plan_markdown
 from trainctl.views.plan_text import plan_text
 from trainctl.views.problems import diagnostic_lines
 
@@ -42,6 +40,12 @@ class Screen(SingleFileSnapshotExtension):
     _write_mode = WriteMode.TEXT
 
 
+class Comment(Screen):
+    """One Markdown file for each comment."""
+
+    file_extension = "md"
+
+
 @pytest.fixture
 def screen(snapshot: SnapshotAssertion) -> SnapshotAssertion:
     """Compares with the file of this test."""
@@ -50,9 +54,8 @@ def screen(snapshot: SnapshotAssertion) -> SnapshotAssertion:
 
 def shown(plan: Plan, width: int) -> str:
     """A plan and its problems as a terminal of that width shows them, without colour."""
-    output = Output(io.StringIO(), io.StringIO(), Redactor(), {})
     lines = plan_text(plan, width=width, now=NOW)
-    return "\n".join([*lines, *diagnostic_lines(plan.diagnostics, output), ""])
+    return "\n".join([*lines, *diagnostic_lines(plan.diagnostics), ""])
 
 
 def first_apply() -> Plan:
@@ -93,6 +96,17 @@ def changed_script() -> Plan:
     """A command of several lines of which one changes."""
     world, state = settled()
     script = "set -eu\npython prepare.py\npython train.py --lr {}\n"
+    world.job["runtime"] = {"start_commands": [script.format("1e-4")]}
+    state = applied(make_plan(world.inputs(state)), state)
+    world.job = copy.deepcopy(world.job)
+    world.job["runtime"]["start_commands"] = [script.format("2e-4")]
+    return make_plan(world.inputs(state))
+
+
+def changed_list() -> Plan:
+    """As before; a line that does not change looks like an item of a list."""
+    world, state = settled()
+    script = "cat <<E\n- kept\n+ kept\nE\npython train.py --lr {}\n"
     world.job["runtime"] = {"start_commands": [script.format("1e-4")]}
     state = applied(make_plan(world.inputs(state)), state)
     world.job = copy.deepcopy(world.job)
@@ -185,24 +199,32 @@ def hostile() -> Plan:
     return make_plan(Inputs(desired(evil), State()))
 
 
+PLANS = [
+    first_apply,
+    no_changes,
+    changed_rate,
+    changed_script,
+    changed_list,
+    moved_weights,
+    live_run_stop,
+    destroyed,
+    removed_from_manifest,
+    errors,
+    drift,
+    interrupted,
+    hostile,
+]
+
+
 @pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.parametrize(
-    "make",
-    [
-        first_apply,
-        no_changes,
-        changed_rate,
-        changed_script,
-        moved_weights,
-        live_run_stop,
-        destroyed,
-        removed_from_manifest,
-        errors,
-        drift,
-        interrupted,
-        hostile,
-    ],
-)
+@pytest.mark.parametrize("make", PLANS)
 def test_screen(make: Callable[[], Plan], width: int, screen: SnapshotAssertion) -> None:
     """This plan looks as it was judged to look."""
     assert shown(make(), width) == screen
+
+
+@pytest.mark.parametrize("make", PLANS)
+def test_comment(make: Callable[[], Plan], snapshot: SnapshotAssertion) -> None:
+    """This plan, as a comment on a pull request, reads as it was judged to read."""
+    comment = "\n".join([*plan_markdown(make(), NOW), ""])
+    assert comment == snapshot.use_extension(Comment)

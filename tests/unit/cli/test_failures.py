@@ -55,8 +55,11 @@ def test_the_exit_code_is_the_commands(run: Runner) -> None:
     [(TrainctlError("no"), 1), (Busy("held by ana"), 10), (PartlyDone("one of two failed"), 12), (Interrupted("stopped"), 130)],
 )  # fmt: skip
 def test_errors_have_their_exit_code(run: Runner, raised: TrainctlError, code: int) -> None:
-    """Each error class means its exit code, and its summary is shown on standard error."""
-    assert run(raised) == (code, f"error: {raised.summary}\n")
+    """Each class means its exit code; summary and code are shown, and where to read more unless the code says nothing more."""
+    shown = "" if raised.code in ("failed", "interrupted") else f" [{raised.code}]"
+    exit_code, said = run(raised)
+    assert (exit_code, said.splitlines()[0]) == (code, f"error: {raised.summary}{shown}")
+    assert ("trainctl explain" in said) is bool(shown)
 
 
 def test_detail_is_indented_and_the_address_comes_first(run: Runner) -> None:
@@ -81,18 +84,19 @@ def test_system_errors_are_one_line(run: Runner) -> None:
 def test_manifest_errors_show_everything_and_count(run: Runner) -> None:
     """All diagnostics appear with their place, then how many there are."""
     problems = (
-        error("'nodez' is not a field", "Write nodes.", address="cluster.a", where=Position("t.yaml", 3, 5)),
-        error("job.b: no commands", where=Position("t.toml", key_path="jobs.b")),
-        warning("not pinned", where=Position("t.yaml", 9, 1)),
+        error("'nodez' is not a field", "Write nodes.", address="cluster.a", code="unknown-key", where=Position("t.yaml", 3, 5)),
+        error("job.b: no commands", code="empty-value", where=Position("t.toml", key_path="jobs.b")),
+        warning("not pinned", code="not-locked", where=Position("t.yaml", 9, 1)),
     )  # fmt: skip
     code, said = run(ManifestError(problems))
     assert code == 1
     assert said == textwrap.dedent("""\
-        t.yaml:3:5: error: cluster.a: 'nodez' is not a field
+        t.yaml:3:5: error: cluster.a: 'nodez' is not a field [unknown-key]
           Write nodes.
-        t.toml: jobs.b: error: job.b: no commands
-        t.yaml:9:1: warning: not pinned
+        t.toml: jobs.b: error: job.b: no commands [empty-value]
+        t.yaml:9:1: warning: not pinned [not-locked]
         2 errors, 1 warning
+        To read more: trainctl explain CODE
         """)
 
 

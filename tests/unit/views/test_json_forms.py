@@ -129,8 +129,14 @@ def test_a_matrix_job_has_its_index() -> None:
 def test_validate_holds_against_its_schema() -> None:
     """Diagnostics with and without a place are what the schema says."""
     found = [
-        error("wrong", "Write it right.", address="job.sft", where=Position("a.yaml", 3, 4)),
-        error("wrong"),
+        error(
+            "wrong",
+            "Write it right.",
+            address="job.sft",
+            code="invalid-value",
+            where=Position("a.yaml", 3, 4),
+        ),
+        error("wrong", code="invalid-value"),
     ]
 
     form = {"valid": False, "diagnostics": [one.to_json() for one in found]}

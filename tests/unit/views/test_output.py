@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trainctl.model.redaction import Redactor
-from trainctl.views.output import Output, visible, without_sequences
+from trainctl.views.output import Output, visible
 
 
 class Terminal(io.StringIO):
@@ -51,7 +53,15 @@ def test_no_control_reaches_the_terminal(text: str) -> None:
     shown = visible(text)
     assert all(character in "\n\t" or ord(character) >= 32 for character in shown)
     assert not set(shown) & {
-        chr(code) for code in [0x7F, *range(0x80, 0xA0), *range(0x202A, 0x202F)]
+        chr(code)
+        for code in [
+            0x7F,
+            *range(0x80, 0xA0),
+            *range(0x202A, 0x202F),
+            *range(0x2066, 0x206A),
+            0x200B,
+            0xE0041,
+        ]
     }
     shown.encode()
 
@@ -105,16 +115,61 @@ def test_text_that_the_stream_can_not_say_is_written_out() -> None:
     assert raw.getvalue() == b"na\\xefve \\u2713\n"
 
 
-def test_logs_lose_their_sequences() -> None:
-    """Colours and titles of a job's log are left out, its words stay."""
-    assert without_sequences("\x1b[1;32mok\x1b[0m \x1b]0;title\x07done\x1b[K") == "ok done"
+def test_a_log_is_as_it_is_in_a_pipe() -> None:
+    """A pipe gets the job's own bytes, sequences and all; only secrets are masked."""
+    out = io.StringIO()
+    redactor = Redactor()
+    redactor.register("a-long-secret")
+    Output(out, io.StringIO(), redactor, {}).log("\x1b[2J\u202ea-long-secret\r::x", "[rank 1] ")
+    assert out.getvalue() == "[rank 1] \x1b[2J\u202e(redacted)\r::x\n"
+
+
+def test_a_log_on_a_terminal_keeps_its_colours_and_its_bars() -> None:
+    """Styles and carriage returns do what they do, and a style ends with its line; titles, cursor moves and directions don't."""
+    line = "\x1b[1;32mok\x1b[K 10%\r20%\x1b]0;title\x07\x1b[2J\u202e\x9b1m"
+    for environment, wanted in (
+        ({}, "\x1b[1;32mok 10%\r20%\\u202e\\u009b1m\x1b[0m\n"),
+        ({"NO_COLOR": "1"}, "ok 10%\r20%\\u202e\\u009b1m\n"),
+    ):
+        output, out, _ = make(Terminal, **environment)
+        output.log(line)
+        assert out.getvalue() == wanted
+
+
+@given(st.text(alphabet=st.one_of(st.characters(), st.sampled_from("\x1b\x07\x9b[]\\;m0P\r\t"))))
+def test_a_log_line_never_reaches_beyond_itself(line: str) -> None:
+    """Whatever a job prints, a terminal sees no sequence but styles, no control but tab and carriage return, and no direction mark."""
+    output, out, _ = make(Terminal)
+    output.log(line.replace("\n", ""))
+    said = re.sub(r"\x1b\[[0-9;:]*m", "", out.getvalue().removesuffix("\n"))
+    assert not [one for one in said if one not in "\t\r" and unicodedata.category(one) == "Cc"]
+    assert not set(said) & set("\u202a\u202e\u2066\u2069\u200b\u2028")
+
+
+@given(
+    st.text(alphabet=st.sampled_from(":# \r\t[]vso\u00a0a")),
+    st.sampled_from(["", "::", "##[", "##VSO["]),
+)
+def test_no_line_gives_orders_to_a_ci_system(text: str, order: str) -> None:
+    """No line of any text, a log's or ours, is a command as GitHub and Azure read lines."""
+    output, out, _ = make(io.StringIO, GITHUB_ACTIONS="true")
+    output.log(text + order + "error::x")
+    output.print(text + order + "error::x")
+    for line in re.split(r"[\r\n]", out.getvalue()):
+        assert not line.strip().startswith("::")
+        assert "##[" not in line
+        assert "##vso[" not in line.lower()
 
 
 def test_text_gives_no_orders_to_a_ci_system() -> None:
     """With CI set, a line that would be read as a workflow command is written so that it is none; others stay."""
     text = "::error::x\n  ##[group]y\n##vso[task]z\n## Title\na::b\n: c"
     shown = "\\u003a:error::x\n  \\u0023#[group]y\n\\u0023#vso[task]z\n## Title\na::b\n: c\n"
-    for environment, wanted in (({"CI": "true"}, shown), ({}, text + "\n")):
+    for environment, wanted in (
+        ({"CI": "true"}, shown),
+        ({"TF_BUILD": "True"}, shown),
+        ({}, text + "\n"),
+    ):
         output, out, _ = make(io.StringIO, **environment)
         output.print(text)
         assert out.getvalue() == wanted

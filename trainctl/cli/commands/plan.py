@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from trainctl.cli import planning
-from trainctl.cli.options import Format, FormatOption
+from trainctl.cli.options import PlanFormat, PlanFormatOption
 from trainctl.cli.planning import PlanningFlags, words
 from trainctl.cli.plans import make_plan, save_plan, show_plan
 from trainctl.cli.session import session_of
@@ -24,7 +24,7 @@ def command(
         Path | None,
         typer.Option("--out", metavar="FILE", help="Save the plan, to be applied as it is."),
     ] = None,
-    format_: FormatOption = Format.TEXT,
+    format_: PlanFormatOption = PlanFormat.TEXT,
     detailed_exitcode: Annotated[
         bool, typer.Option("--detailed-exitcode", help="Exit 2 if there is something to do.")
     ] = False,

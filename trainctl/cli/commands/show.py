@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from trainctl.cli.options import Format, FormatOption
+from trainctl.cli.options import PlanFormat, PlanFormatOption
 from trainctl.cli.plans import load_plan, show_plan
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
+from trainctl.views.markdown import fenced
 from trainctl.views.state_json import state_json
 from trainctl.views.state_text import state_lines
 
@@ -21,7 +22,7 @@ def command(
         Path | None,
         typer.Argument(metavar="[PLANFILE]", help="A saved plan; the state by default."),
     ] = None,
-    format_: FormatOption = Format.TEXT,
+    format_: PlanFormatOption = PlanFormat.TEXT,
 ) -> int:
     """Show a saved plan, or the state."""
     session = session_of(ctx)
@@ -30,9 +31,10 @@ def command(
         return 0
     with open_workspace(session) as workspace:
         state = workspace.ledger.state()
-    if format_ is Format.JSON:
+    if format_ is PlanFormat.JSON:
         session.output.json(state_json(state))
-    else:
-        for line in state_lines(state):
-            session.output.print(line)
+        return 0
+    lines = state_lines(state)
+    for line in fenced(lines) if format_ is PlanFormat.MARKDOWN else lines:
+        session.output.print(line)
     return 0

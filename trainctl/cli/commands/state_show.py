@@ -29,7 +29,11 @@ def command(
         state = workspace.ledger.state() if at is None else workspace.ledger.state_at(at)
     recorded = state.resources.get(wanted)
     if recorded is None:
-        raise UsageError(f"{wanted} is not in the state", "trainctl state list shows what is.")
+        raise UsageError(
+            f"{wanted} is not in the state",
+            "trainctl state list shows what is.",
+            code="not-in-state",
+        )
     if format_ is Format.JSON:
         session.output.json(resource_json(recorded))
     else:

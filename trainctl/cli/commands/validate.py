@@ -9,7 +9,7 @@ from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import ManifestError
 from trainctl.model.diagnostics import Diagnostic, Severity
-from trainctl.views.problems import count_line, diagnostic_lines
+from trainctl.views.problems import count_line, diagnostic_lines, more_lines
 
 
 def command(ctx: typer.Context, format_: FormatOption = Format.TEXT) -> int:
@@ -25,8 +25,13 @@ def command(ctx: typer.Context, format_: FormatOption = Format.TEXT) -> int:
     if format_ is Format.JSON:
         output.json({"valid": valid, "diagnostics": [one.to_json() for one in found]})
         return 0 if valid else 1
-    for line in [*diagnostic_lines(found, output), *([count_line(found)] if found else [])]:
-        output.note(line)
+    if found:
+        for line in [
+            *diagnostic_lines(found, output.error_style),
+            count_line(found),
+            *more_lines(found, output.error_style),
+        ]:
+            output.note(line)
     if valid:
         output.print("The manifest is valid.")
     return 0 if valid else 1

@@ -27,9 +27,11 @@ class Section(BaseModel):
     )
 
 
-def wrong(summary: str, detail: str) -> PydanticCustomError:
+def wrong(summary: str, detail: str, *, code: str) -> PydanticCustomError:
     """The error a validator raises: what is wrong, and what to write instead."""
-    return PydanticCustomError("manifest", "{summary}", {"summary": summary, "detail": detail})
+    return PydanticCustomError(
+        "manifest", "{summary}", {"summary": summary, "detail": detail, "code": code}
+    )
 
 
 def form(value: Any) -> str:
@@ -44,15 +46,15 @@ def _size(value: int | str) -> int | str:
     try:
         size = parse_size(value)
     except ValueError:
-        raise wrong("this is not a size", _SIZES) from None
+        raise wrong("this is not a size", _SIZES, code="invalid-size") from None
     if size <= 0:
-        raise wrong("a size is more than nothing", _SIZES)
+        raise wrong("a size is more than nothing", _SIZES, code="invalid-size")
     return value
 
 
 def _filled(value: str) -> str:
     if not value.strip():
-        raise wrong("this is empty", "Write something, or leave the key out.")
+        raise wrong("this is empty", "Write something, or leave the key out.", code="empty-value")
     return value
 
 
@@ -63,9 +65,9 @@ def _duration(value: int | float | str) -> int | float | str:
     try:
         seconds = parse_duration(value)
     except ValueError:
-        raise wrong("this is not a duration", _DURATIONS) from None
+        raise wrong("this is not a duration", _DURATIONS, code="invalid-duration") from None
     if not 0 <= seconds <= _LONGEST:
-        raise wrong("a duration is from nothing to ten years", _DURATIONS)
+        raise wrong("a duration is from nothing to ten years", _DURATIONS, code="invalid-duration")
     return value
 
 

@@ -23,6 +23,7 @@ def _memory(text: str) -> str:
         raise wrong(
             "this is not an amount of memory",
             "Write a number with k, M, G, T, Ki, Mi, Gi or Ti, for example 64Gi or 64G.",
+            code="invalid-size",
         )
     return text
 
@@ -30,11 +31,19 @@ def _memory(text: str) -> str:
 def _accelerator(text: str) -> str:
     match = ACCELERATOR.fullmatch(text)
     if match is None:
-        raise wrong("this is not TYPE or TYPE:COUNT", "Write for example H100 or H100:8.")
+        raise wrong(
+            "this is not TYPE or TYPE:COUNT",
+            "Write for example H100 or H100:8.",
+            code="invalid-accelerator",
+        )
     if match[2] is None:
         return text
     if len(match[2]) > 4 or int(match[2]) == 0:
-        raise wrong("the number of accelerators is from 1 to 9999", "Write for example H100:8.")
+        raise wrong(
+            "the number of accelerators is from 1 to 9999",
+            "Write for example H100:8.",
+            code="invalid-accelerator",
+        )
     return match[1] if int(match[2]) == 1 else f"{match[1]}:{int(match[2])}"
 
 

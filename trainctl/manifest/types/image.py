@@ -94,6 +94,7 @@ class DockerAuth(Section):
             raise wrong(
                 f"{self.auth_method} goes with {_BLOCKS[self.auth_method]} and nothing else",
                 f"Write {_BLOCKS[self.auth_method]}: {{…}} beside auth_method.",
+                code="needless-key",
             )
         return self
 

@@ -17,25 +17,39 @@ _FORMS = "file:///DIRECTORY, s3://BUCKET/PREFIX, gs://, r2://, azure:// or node:
 def _url(text: str) -> str:
     if url_holds_secret(text):
         raise wrong(
-            "the URL holds a credential", "Declare it under 'secrets' and name it in 'auth'."
+            "the URL holds a credential",
+            "Declare it under 'secrets' and name it in 'auth'.",
+            code="credential",
         )
     scheme, colon, rest = text.partition("://")
     if not colon or scheme not in _SCHEMES:
-        raise wrong("this is not a place to keep things", f"Write {_FORMS}.")
+        raise wrong(
+            "this is not a place to keep things", f"Write {_FORMS}.", code="invalid-location"
+        )
     if scheme == "file" and not rest.startswith("/"):
-        raise wrong("after file:// stands an absolute path", "Write file:///DIRECTORY.")
+        raise wrong(
+            "after file:// stands an absolute path",
+            "Write file:///DIRECTORY.",
+            code="invalid-location",
+        )
     if not rest.strip("/") or ".." in rest.split("/"):
-        raise wrong("the URL names no place", f"Write {_FORMS}.")
+        raise wrong("the URL names no place", f"Write {_FORMS}.", code="invalid-location")
     return text
 
 
 def _endpoint(text: str) -> str:
     if url_holds_secret(text) or "@" in text:
         raise wrong(
-            "the URL holds a credential", "Declare it under 'secrets' and name it in 'auth'."
+            "the URL holds a credential",
+            "Declare it under 'secrets' and name it in 'auth'.",
+            code="credential",
         )
     if not text.startswith(("https://", "http://")):
-        raise wrong("this is not an endpoint", "Write https://HOST or http://HOST:PORT.")
+        raise wrong(
+            "this is not an endpoint",
+            "Write https://HOST or http://HOST:PORT.",
+            code="invalid-endpoint",
+        )
     return text
 
 
@@ -62,6 +76,8 @@ class Location(Section):
     def _only_buckets_have_servers(self) -> Location:
         if self.url.startswith(("file:", "node:")) and (self.endpoint_url or self.auth):
             raise wrong(
-                "a directory has neither endpoint_url nor auth", "Leave them out, or name a bucket."
+                "a directory has neither endpoint_url nor auth",
+                "Leave them out, or name a bucket.",
+                code="needless-key",
             )
         return self

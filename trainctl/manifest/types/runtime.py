@@ -19,10 +19,13 @@ def _variable(name: str) -> str:
         raise wrong(
             f"{name!r} is not a name of an environment variable",
             "Write letters, digits and '_', not beginning with a digit.",
+            code="invalid-variable-name",
         )
     if name.startswith(_OURS):
         raise wrong(
-            f"{name} is set by trainctl", "Choose a name without BT_ or TRAINCTL_ in front."
+            f"{name} is set by trainctl",
+            "Choose a name without BT_ or TRAINCTL_ in front.",
+            code="reserved-variable",
         )
     return name
 

@@ -26,10 +26,12 @@ class Secret(Section):
     @model_validator(mode="after")
     def _source_fits_origin(self) -> Secret:
         if self.origin == "file" and self.path is None:
-            raise wrong("'from: file' needs 'path'", "Add path: … beside it.")
+            raise wrong("'from: file' needs 'path'", "Add path: … beside it.", code="missing-key")
         other = "path" if self.origin == "env" else "name"
         if getattr(self, other) is not None:
-            raise wrong(f"'from: {self.origin}' has no {other!r}", f"Remove {other!r}.")
+            raise wrong(
+                f"'from: {self.origin}' has no {other!r}", f"Remove {other!r}.", code="needless-key"
+            )
         return self
 
     def source(self, own_name: str) -> str:

@@ -29,7 +29,7 @@ def _source(text: str) -> str:
         parse_source(text)
     except ValueError as why:
         summary, _, advice = str(why).partition("; ")
-        raise wrong(summary, f"{advice[:1].upper()}{advice[1:]}.") from None
+        raise wrong(summary, f"{advice[:1].upper()}{advice[1:]}.", code="invalid-source") from None
     return text
 
 
@@ -47,12 +47,12 @@ def _mount(text: str) -> str:
     try:
         return normal_mount(text)
     except BadMount as why:
-        raise wrong(str(why), why.detail) from None
+        raise wrong(str(why), why.detail, code="invalid-mount") from None
 
 
 def _sha256(text: str) -> str:
     if not _SHA256.fullmatch(text):
-        raise wrong("expected 64 hexadecimal digits", "Write what sha256sum prints for the file.")
+        raise wrong("expected 64 hexadecimal digits", "Write what sha256sum prints for the file.", code="invalid-value")
     return text.lower()
 
 
@@ -72,6 +72,7 @@ def _named(source: str) -> None:
         raise wrong(
             "the source gives no name for a directory",
             "Give it a mount_location: {source: …, mount_location: …}.",
+            code="nameless-source",
         ) from None
 
 
@@ -109,9 +110,15 @@ class WeightsInPlace(Section):
     @model_validator(mode="after")
     def _fits_together(self) -> WeightsInPlace:
         if self.auth is not None and self.auth_secret_name is not None:
-            raise wrong("the secret is named twice", "Keep 'auth' or 'auth_secret_name'.")
+            raise wrong(
+                "the secret is named twice",
+                "Keep 'auth' or 'auth_secret_name'.",
+                code="needless-key",
+            )
         if self.sha256 is not None and not self.source.startswith("https:"):
-            raise wrong("only https:// sources have a sha256", "Leave 'sha256' out.")
+            raise wrong(
+                "only https:// sources have a sha256", "Leave 'sha256' out.", code="needless-key"
+            )
         if self.mount_location is None:
             _named(self.source)
         return self

@@ -35,6 +35,7 @@ def _explanation(root: Path, error: OSError) -> StorageError:
             f"the disk of the mirror {root} is full ({format_bytes(free_bytes(root))} free)",
             "Free some space, or name another place in mirror: {url: …}. "
             "What has arrived is kept; the next apply carries on from there.",
+            code="disk-full",
         )
     if error.errno == errno.EROFS:
         return StorageError(
@@ -59,6 +60,7 @@ def require_space(root: Path, missing: int) -> None:
         raise StorageError(
             f"the mirror {root} needs {format_bytes(missing + SPARE_BYTES)} and its disk has {format_bytes(free)} free",
             "Free some space, or name another place in mirror: {url: …}. Nothing was transferred.",
+            code="disk-full",
         )
 
 

@@ -158,4 +158,5 @@ def _damaged(path: Path, why: str) -> StorageError:
     return StorageError(
         f"{path} is damaged: {why}",
         "Remove that file and run apply again; what is missing then is mirrored again.",
+        code="mirror-damaged",
     )

@@ -21,6 +21,7 @@ def source_for(scheme: str) -> WeightSource:
         raise SourceError(
             f"sources with {scheme}:// can't be mirrored by this version",
             f"It can mirror {known}. Copy the files to a directory and write file:///PATH.",
+            code="unsupported",
         )
     module, name = _SOURCES[scheme]
     source: WeightSource = getattr(import_module(module), name)()

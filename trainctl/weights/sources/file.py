@@ -104,6 +104,7 @@ def _unusable(source: str, name: str, problem: str) -> SourceError:
     return SourceError(
         f"{source}: {shown(name)} {problem}",
         "Put the content itself into the directory, or take it out.",
+        code="unsafe-link",
     )
 
 

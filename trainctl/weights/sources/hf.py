@@ -53,7 +53,9 @@ class HubSource:
         info, _ = self._json(f"{repo}/revision/{wanted}", uri, credential)
         commit = info.get("sha") if isinstance(info, dict) else None
         if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
-            raise SourceError(f"{uri}: the answer of {self._host} names no commit", _NOT_A_HUB)
+            raise SourceError(
+                f"{uri}: the answer of {self._host} names no commit", _NOT_A_HUB, code="not-a-hub"
+            )
         files = tuple(sorted(self._tree(f"{repo}/tree/{commit}", uri, credential)))
         resolved = ResolvedSource(uri, commit, files)
         if isinstance(info, dict) and info.get("gated") and files:
@@ -95,7 +97,9 @@ class HubSource:
                 yield from (_file(entry) for entry in page if entry["type"] == "file")
             except (KeyError, TypeError, ValueError):
                 raise SourceError(
-                    f"{uri}: the file list of {self._host} can't be read", _NOT_A_HUB
+                    f"{uri}: the file list of {self._host} can't be read",
+                    _NOT_A_HUB,
+                    code="not-a-hub",
                 ) from None
         raise SourceError(f"{uri}: the file list has more than {_MOST_PAGES} pages")
 
@@ -105,7 +109,9 @@ class HubSource:
         try:
             value = json.loads(body)
         except ValueError:
-            raise SourceError(f"{uri}: {self._host} did not answer in JSON", _NOT_A_HUB) from None
+            raise SourceError(
+                f"{uri}: {self._host} did not answer in JSON", _NOT_A_HUB, code="not-a-hub"
+            ) from None
         link = _NEXT.search(response.headers.get("Link") or "")
         return value, urljoin(response.url, link[1]) if link else None
 

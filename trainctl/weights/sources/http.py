@@ -114,7 +114,7 @@ class HttpClient:
                 return
             finally:
                 self._put_back(parts, connection, raw)
-        raise SourceError(f"{what}: more than {_MOST_REDIRECTS} redirects")
+        raise SourceError(f"{what}: more than {_MOST_REDIRECTS} redirects", code="unsafe-redirect")
 
     def _request(
         self, method: str, parts: SplitResult, headers: Mapping[str, str], what: str
@@ -142,6 +142,7 @@ class HttpClient:
                 raise SourceError(
                     f"{what}: the certificate of {parts.hostname} is not trusted ({error.verify_message})",
                     "Name the certificates to trust in SSL_CERT_FILE.",
+                    code="untrusted-certificate",
                 ) from None
             except _BROKEN as error:
                 connection.close()
@@ -233,7 +234,7 @@ def _trust(context: ssl.SSLContext, name: str, place: str) -> None:
 def _next(url: str, raw: http.client.HTTPResponse, what: str) -> str:
     location = raw.headers.get("Location")
     if not location:
-        raise SourceError(f"{what}: a redirect to nowhere")
+        raise SourceError(f"{what}: a redirect to nowhere", code="unsafe-redirect")
     try:
         # Headers are read as Latin-1 whatever they are: the same bytes go into the next request.
         target = quoted(urljoin(url, location).encode("latin-1"))
@@ -242,10 +243,10 @@ def _next(url: str, raw: http.client.HTTPResponse, what: str) -> str:
     except ValueError:
         is_url = False
     if not is_url:
-        raise SourceError(f"{what}: a redirect to what is no URL")
+        raise SourceError(f"{what}: a redirect to what is no URL", code="unsafe-redirect")
     secure = urlsplit(url).scheme == "https"
     if parts.scheme not in (("https",) if secure else ("http", "https")):
-        raise SourceError(f"{what}: a redirect from {urlsplit(url).scheme} to something less safe")
+        raise SourceError(f"{what}: a redirect from {urlsplit(url).scheme} to something less safe", code="unsafe-redirect")
     if int(raw.headers.get("Content-Length") or 0) <= PIECE_BYTES:
         with contextlib.suppress(*_BROKEN):
             raw.read(PIECE_BYTES)

@@ -68,11 +68,14 @@ def _gated(what: str, token: str | None) -> SourceError:
     accept = "Accept its licence on its Hugging Face page with the account that reads it"
     if token is None:
         return SourceDenied(
-            f"{what}: the repository is gated and no token was sent", f"{accept}. {_USE_AUTH}"
+            f"{what}: the repository is gated and no token was sent",
+            f"{accept}. {_USE_AUTH}",
+            code="gated-source",
         )
     return SourceDenied(
         f"{what}: the repository is gated and the token's account has no access",
         f"{accept}, or use a token of one that has access.",
+        code="gated-source",
     )
 
 

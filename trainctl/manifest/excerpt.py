@@ -1,0 +1,116 @@
+"""The line of a manifest that a diagnostic is about, without what may be a secret.
+
+What a line holds is judged by the text alone, as files that can't be parsed are shown, too, and on the safe side: left out is what stands
+behind or below a key that sounds like a secret, ``environment_variables``, or an anchor (an alias may put it below such a key).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from trainctl.manifest.tokens import HIDDEN, secret_spans, sounds_secret
+from trainctl.model.diagnostics import Position
+
+_KEY = re.compile(r"""(?<![\w.-])([\w.-]++)["']?\s*+[:=]\s*+""")
+_HEADER = re.compile(r"\s*\[{1,2}[^\]]*")
+_ANCHOR = re.compile(r"(?:^|(?<=[\s,\[{]))&\S+\s*+")
+_VARIABLES = re.compile(r"""environment_variables["']?\s*+[:=]?\s*+""")
+_PEM, _PEM_END = "-----BEGIN ", "-----END "
+_MOST_LINES = 5000
+"""Nothing is shown of what lies further down than this, as all that is above has to be read for it."""
+
+
+def excerpt(where: Position) -> tuple[str, int] | None:
+    """The line at a position, secrets replaced, and the column in that, from 0; None where nothing can be shown."""
+    if where.lines is None or where.line is None:
+        return None
+    if not 0 < where.line <= min(len(where.lines), _MOST_LINES):
+        return None
+    line = where.lines[where.line - 1].removesuffix("\r")
+    column = (where.column or 1) - 1
+    if column > len(line) or not line.strip():
+        return None
+    return None if _in_secret(where.lines[: where.line - 1], line) else _masked(line, column)
+
+
+def _masked(line: str, column: int) -> tuple[str, int]:
+    shown, at, caret = "", 0, column
+    for start, end in _joined([*secret_spans(line), *_behind_key(line)]):
+        shown += line[at:start]
+        if end <= column:
+            caret += len(HIDDEN) - (end - start)
+        elif start <= column:
+            caret = len(shown)
+        shown += HIDDEN
+        at = end
+    return shown + line[at:], caret
+
+
+def _behind_key(line: str) -> list[tuple[int, int]]:
+    """What follows the first key or anchor that hides what follows it."""
+    end = len(line.rstrip())
+    starts = [key.end() for key in _KEY.finditer(line) if _hides(key[1])]
+    starts += [anchor.end() for anchor in _ANCHOR.finditer(line)]
+    starts += [variables.end() for variables in _VARIABLES.finditer(line)]
+    return [(start, end) for start in sorted(starts)[:1] if start < end]
+
+
+def _hides(key: str) -> bool:
+    return key != "secrets" and sounds_secret(key)
+
+
+def _in_secret(above: Sequence[str], line: str) -> bool:
+    """Whether the line lies inside something that hides what it holds."""
+    if line.lstrip().startswith(("? ", ": ")):
+        return True
+    whole = "\n".join(above)
+    if whole.rfind(_PEM) > whole.rfind(_PEM_END) or whole.count('"') % 2 or whole.count("'''") % 2:
+        return True
+    if sum(map(whole.count, "{[")) > sum(map(whole.count, "}]")):
+        return any(_opens(one) for one in above)
+    return any(_opens(one) for one in _parents(above, line))
+
+
+def _parents(above: Sequence[str], line: str) -> Iterator[str]:
+    """The lines that a line lies below: each with less indentation, and in TOML the nearest header."""
+    within, listed = _indentation(line)
+    header = False
+    for one in reversed(above):
+        if not one.strip() or one.lstrip().startswith("#"):
+            continue
+        indentation, item = _indentation(one)
+        if _HEADER.match(one) and not header:
+            header = True
+            yield one
+        elif indentation < within or (listed and indentation == within and not item):
+            yield one
+            within, listed = indentation, item
+
+
+def _indentation(line: str) -> tuple[int, bool]:
+    """How far a line is indented, and whether it is an item of a list."""
+    text = line.lstrip()
+    return len(line) - len(text), text.startswith("-")
+
+
+def _opens(line: str) -> bool:
+    """Whether what lies below the line is hidden."""
+    header = _HEADER.match(line)
+    return (
+        _VARIABLES.search(line) is not None
+        or any(_hides(key[1]) for key in _KEY.finditer(line))
+        or (header is not None and any(map(_hides, re.split(r"[\[\].\s\"']+", header[0]))))
+        or _ANCHOR.search(line) is not None
+    )
+
+
+def _joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The spans in order, those that overlap or touch as one."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((start, end))
+    return joined
