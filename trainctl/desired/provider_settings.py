@@ -9,6 +9,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
 from trainctl.desired.scope import Names
+from trainctl.manifest.fields import TYPES
 from trainctl.manifest.nearest import did_you_mean, nearest
 from trainctl.manifest.tree import Path, child
 from trainctl.manifest.types.cluster import Cluster
@@ -119,15 +120,7 @@ def _words(problem: ValidationError, path: Path, found: str) -> Words:
     )
 
 
-_TYPES = {
-    "string": "text",
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "true or false",
-    "array": "a list",
-    "object": "a mapping",
-    "null": "nothing",
-}
+_TYPES = {**TYPES, "null": "nothing"}
 _LIMITS = {"minimum": "at least", "maximum": "at most", "minItems": "at least of length"}
 
 

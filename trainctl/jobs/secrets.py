@@ -87,6 +87,7 @@ class Secrets:
                 f"secret {auth['auth_secret_name']!r} is not sent to {source.location}",
                 "Only the manifest names that host, and a manifest may come from anybody. Leave `auth` out; "
                 "a file that needs it can be fetched by hand and named as file:///PATH.",
+                code="untrusted-host",
             )
         name = auth["auth_secret_name"]
         return _checked(Credential(self.value(name).strip(), f"secret {name}"))

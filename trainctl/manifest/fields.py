@@ -11,7 +11,7 @@ from trainctl.manifest.nearest import nearest
 ANY = "*"
 """Stands in a path for a name that the manifest's author chooses."""
 
-_TYPES = {
+TYPES = {
     "string": "text",
     "integer": "a whole number",
     "number": "a number",
@@ -19,6 +19,8 @@ _TYPES = {
     "array": "a list",
     "object": "a mapping",
 }
+"""What JSON Schema calls a type, in words."""
+
 Schema = Mapping[str, Any]
 Steps = tuple[str, ...]
 
@@ -139,7 +141,7 @@ def _type(form: Schema, root: Schema) -> str:
         return str(form["const"])
     if "enum" in form:
         return " or ".join(map(str, form["enum"]))
-    kind = _TYPES.get(form.get("type", ""), "anything")
+    kind = TYPES.get(form.get("type", ""), "anything")
     if form.get("type") == "array" and form.get("items"):
         items = dict.fromkeys(_type(one, root) for one, _ in _forms(form["items"], root))
         return f"a list, each {' or '.join(items)}"

@@ -48,7 +48,13 @@ def look_at_code(workspace: Workspace) -> CodeSeen:
         found = read[path]
         if isinstance(found, TrainctlError):
             seen.problems.append(
-                error(found.summary, found.detail, address=str(address), where=resource.where)
+                error(
+                    found.summary,
+                    found.detail,
+                    address=str(address),
+                    where=resource.where,
+                    code=found.code,
+                )
             )
             continue
         seen.trees[address] = found.tree

@@ -19,17 +19,31 @@ def host_problems(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnos
         where = resource.where if resource else None
         address = str(job.address)
         for text in inputs.lacks.get(job.address, ()):
-            yield error(text, "Add the file, or correct its name.", address=address, where=where)
+            yield error(
+                text,
+                "Add the file, or correct its name.",
+                address=address,
+                where=where,
+                code="missing-on-host",
+            )
         for seat in seats(inputs, job):
             facts = seat.facts
             for text in facts.lacks.get(job.address, ()) if facts else ():
-                yield error(f"{seat.node}: {text}", _INSTALL, address=address, where=where)
+                yield error(
+                    f"{seat.node}: {text}",
+                    _INSTALL,
+                    address=address,
+                    where=where,
+                    code="missing-on-host",
+                )
             if facts and facts.mount == "link":
                 yield from _advisory(job)
             if facts and facts.logout and facts.id not in told:
                 told.add(facts.id)
                 yield warning(
-                    f"runs on {facts.id} would end when their user logs out", facts.logout
+                    f"runs on {facts.id} would end when their user logs out",
+                    facts.logout,
+                    code="ends-at-logout",
                 )
 
 
@@ -41,4 +55,5 @@ def _advisory(job: Change) -> Iterator[Diagnostic]:
                 f"{mount['host_path']} is linked, not mounted: nothing keeps the job from writing to it",
                 "Private mounts don't work on its node.",
                 address=str(job.address),
+                code="writable-mount",
             )

@@ -130,6 +130,7 @@ def _moved(wanted: Wanted, locked: LockEntry, now: ResolvedSource) -> Diagnostic
         f"It was {locked.revision} ({format_bytes(locked.bytes)}) and is {now.revision} "
         f"({format_bytes(now.size)}). The pinned version is used for as long as the mirror has it; "
         "plan --upgrade takes what is there now.",
+        code="lock-mismatch",
     )
 
 
@@ -141,6 +142,7 @@ def _unidentified(wanted: Wanted, resolved: ResolvedSource) -> tuple[Diagnostic,
             f"{wanted.source}: its server tells neither ETag nor Last-Modified",
             "Other content of the same size would not be noticed, and a transfer that breaks begins anew. "
             "Declare its sha256.",
+            code="unidentified-source",
         ),
     )
 

@@ -35,6 +35,7 @@ def _venv(path: str) -> str:
         raise wrong(
             "this is no place of a virtual environment on the host",
             "Write an absolute directory, such as /opt/venvs/train or ~/venvs/train.",
+            code="invalid-path",
         )
     return path.rstrip("/")
 
@@ -44,6 +45,7 @@ def _code_path(path: str) -> str:
         raise wrong(
             "expected a file of the code, relative to its directory",
             "Write for example requirements.txt.",
+            code="invalid-path",
         )
     return path.removeprefix("./")
 
@@ -112,5 +114,6 @@ class Runtime(Section):
             raise wrong(
                 "venv and requirements exclude each other",
                 "Keep requirements for an environment that is built, venv for one that is there.",
+                code="needless-key",
             )
         return self

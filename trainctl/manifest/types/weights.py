@@ -52,7 +52,11 @@ def _mount(text: str) -> str:
 
 def _sha256(text: str) -> str:
     if not _SHA256.fullmatch(text):
-        raise wrong("expected 64 hexadecimal digits", "Write what sha256sum prints for the file.", code="invalid-value")
+        raise wrong(
+            "expected 64 hexadecimal digits",
+            "Write what sha256sum prints for the file.",
+            code="invalid-value",
+        )
     return text.lower()
 
 

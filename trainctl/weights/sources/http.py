@@ -93,7 +93,7 @@ class HttpClient:
         asked: set[str] = set()
         while len(asked) <= _MOST_REDIRECTS:
             if url in asked:
-                raise SourceError(f"{what}: its redirects go in a circle")
+                raise SourceError(f"{what}: its redirects go in a circle", code="unsafe-redirect")
             asked.add(url)
             parts = urlsplit(url)
             if _origin(parts) != home:
@@ -228,6 +228,7 @@ def _trust(context: ssl.SSLContext, name: str, place: str) -> None:
         raise SourceError(
             f"{name} names {place}, which can't be read as certificates ({_said(error)})",
             "Name a file in PEM format or a directory of them, or unset the variable.",
+            code="untrusted-certificate",
         ) from None
 
 
@@ -246,7 +247,10 @@ def _next(url: str, raw: http.client.HTTPResponse, what: str) -> str:
         raise SourceError(f"{what}: a redirect to what is no URL", code="unsafe-redirect")
     secure = urlsplit(url).scheme == "https"
     if parts.scheme not in (("https",) if secure else ("http", "https")):
-        raise SourceError(f"{what}: a redirect from {urlsplit(url).scheme} to something less safe", code="unsafe-redirect")
+        raise SourceError(
+            f"{what}: a redirect from {urlsplit(url).scheme} to something less safe",
+            code="unsafe-redirect",
+        )
     if int(raw.headers.get("Content-Length") or 0) <= PIECE_BYTES:
         with contextlib.suppress(*_BROKEN):
             raw.read(PIECE_BYTES)
