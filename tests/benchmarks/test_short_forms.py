@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ("startup", ["2"], "version / pass"),
         ("mirror", ["--gib", "0.03", "--rounds", "1"], "ratio"),
         ("warm_delivery", [], "tree to mount"),
+        ("terraform", ["10", "100"], "no-op plan"),
     ],
 )
 def test_a_benchmark_prints_its_figure_and_limit(

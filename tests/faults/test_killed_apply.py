@@ -64,6 +64,25 @@ def test_killed_first_apply(made: Project, points: int) -> None:
 
 
 @HOW_MANY
+def test_a_plan_from_before_the_killed_apply(made: Project, points: int) -> None:
+    """Saved before the apply that dies, and applied after: it carries on what that one began, with its keys, and one run ran once."""
+    carried_on = 0
+    for point in _points(made, points, APPLY, prepare=()):
+        made.run("plan", "--out", "saved.bin")
+        _die(made, point, APPLY)
+        begun = {one["address"]: one["key"] for one in made.json("show")["open_intents"]}
+        made.run("apply", "saved.bin", "--wait", code=None)
+        made.run(*APPLY)
+
+        keys = {one["address"]: one["key"] for one in made.json("show")["resources"]}
+        assert {address: keys[address] for address in begun} == begun, point
+        carried_on += len(begun)
+        _check_sound(made, runs=1, point=point)
+        _clear(made)
+    assert carried_on > 0
+
+
+@HOW_MANY
 def test_killed_replacement(made: Project, points: int) -> None:
     """Wherever the apply of a changed job dies, the next one ends with one new run; the old one is not touched."""
     for point in _points(made, points, CHANGED, prepare=APPLY):

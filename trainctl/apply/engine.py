@@ -26,10 +26,11 @@ from trainctl.errors import (
 from trainctl.ledger.leases import LeaseKeeper
 from trainctl.ledger.ledger import Ledger
 from trainctl.ledger.state import Intent, Recorded
-from trainctl.model.action import Action
+from trainctl.model.action import Action, Reason
 from trainctl.model.address import Address, Kind
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.plan.graph import REMOVES
+from trainctl.plan.interrupted import same_effect
 from trainctl.plan.values import Change, Plan
 
 _Ended = tuple[Change, TrainctlError | None]
@@ -176,8 +177,9 @@ class Engine:
                 return recorded
             raise
         with keeper.holding(intent):
-            # Looked up under the lease: whoever held it before may have left something until the last moment.
-            state = self._ledger.state()
+            # Looked up under the lease: whoever held it before may have left something until the last moment,
+            # and all of that lies before the intent in the log.
+            state = self._ledger.known()
             recorded = state.resources.get(change.address)
             step = self._make_step(change, plan, intent, recorded)
             try:
@@ -185,7 +187,7 @@ class Engine:
                     self._ledger.finish(intent, recorded)
                     return recorded
                 for attempt in state.unfinished.get(change.address, ()):
-                    if attempt.key != key:
+                    if attempt.key != intent.key:
                         handler.abandon(attempt, step.lookup)
                 return self._effect(handler, step, change, intent)
             except OSError as error:
@@ -207,6 +209,7 @@ class Engine:
             plan.digest,
             reason=change.reason or "",
             seen=change.seen,
+            same=lambda attempt: _carries_on(attempt, change),
         )
 
     def _end_badly(self, intent: Intent, change: Change, error: TrainctlError) -> None:
@@ -271,6 +274,14 @@ _DONE = {
     Action.DELETE: "destroyed",
     Action.FORGET: "forgotten",
 }
+
+
+def _carries_on(attempt: Intent, change: Change) -> bool:
+    """Whether to carry on an attempt that the plan need not have known: it may have been begun, and cut off, since.
+
+    Not for a run that was asked for: another's attempt is not it.
+    """
+    return change.reason is not Reason.BY_REQUEST and same_effect(attempt, change)
 
 
 def _inputs(change: Change) -> dict[str, object]:

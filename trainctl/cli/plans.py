@@ -58,8 +58,7 @@ def show_plan(
     else:
         width = shutil.get_terminal_size().columns
         lines = plan_text(plan, style=output.style, width=width, now=time.time(), concise=concise)
-    for line in lines:
-        output.print(line)
+    output.print("\n".join(lines))
     for line in [
         *diagnostic_lines(plan.diagnostics, output.error_style),
         *more_lines(plan.diagnostics, output.error_style),

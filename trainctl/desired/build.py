@@ -115,7 +115,7 @@ def _desired(
         name: getattr(manifest, name) and getattr(manifest, name).url
         for name in ("mirror", "checkpoints", "state")
     }
-    ordered = {address: resources[address] for address in sorted(resources)}
+    ordered = {address: resources[address] for address in sorted(resources, key=Address.rank)}
     return Desired(
         directory=documents.directory,
         resources=ordered,

@@ -89,7 +89,8 @@ class Expander:
     def _node(self, node: Node, path: Path, scope: Scope) -> Node:
         if isinstance(node.value, dict):
             entries = {
-                key: self._node(entry, (*path, key), scope) for key, entry in node.value.items()
+                key: self._node(entry, (*path, key), scope) if _may_hold(entry) else entry
+                for key, entry in node.value.items()
             }
             if all(entries[key] is node.value[key] for key in entries):
                 return node
@@ -149,7 +150,8 @@ class Expander:
                             code="expression-as-key",
                         )
                     )
-                pending.append((entry, (*path, key)))
+                if entry.height > 1:
+                    pending.append((entry, (*path, key)))
             pending += [(item, (*path, at)) for at, item in enumerate(node.items)]
 
     def _wrong(self, path: Path, node: Node, summary: str, detail: str, *, code: str) -> None:
@@ -162,6 +164,11 @@ class Expander:
                 code=code,
             )
         )
+
+
+def _may_hold(node: Node) -> bool:
+    """Whether there may be an expression in it: most values of a large manifest are plain text, and this is asked of each."""
+    return not isinstance(node.value, str) or OPEN in node.value
 
 
 def _value(text: str, scope: Scope, *, keep_type: bool) -> Scalar:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
-
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError
+from typing import TYPE_CHECKING, Any
 
 from trainctl.desired.scope import Names
 from trainctl.manifest.fields import TYPES
@@ -16,6 +13,9 @@ from trainctl.manifest.types.cluster import Cluster
 from trainctl.manifest.wording import Words, inside, shown
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.json import JsonObject
+
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
 
 SchemaOf = Callable[[str], JsonObject | None]
 
@@ -27,28 +27,29 @@ class ProviderSettings:
         self._schema_of = schema_of
         self._installed = installed
         self._names = names
-        self._validators: dict[str, Draft202012Validator | None] = {}
+        self._schemas: dict[str, JsonObject | None] = {}
         self.warnings: list[Diagnostic] = []
 
     def complete(self, name: str, cluster: Cluster) -> dict[str, Any]:
         """The settings with the provider's defaults."""
         path: Path = ("clusters", name)
         settings: dict[str, Any] = unspelled(cluster.settings)
-        validator = self._validator(cluster.provider)
-        if validator is None:
+        schema = self._schema(cluster.provider)
+        if schema is None:
             self._not_installed(cluster.provider, (*path, "provider"))
             return settings
-        for problem in sorted(
-            validator.iter_errors(settings), key=lambda one: list(map(str, one.path))
-        ):
+        for problem in _problems(settings, schema):
             self._complain(problem, path)
-        return _with_defaults(settings, validator.schema)
+        return _with_defaults(settings, schema)
 
-    def _validator(self, provider: str) -> Draft202012Validator | None:
-        if provider not in self._validators:
-            schema = self._schema_of(provider)
-            self._validators[provider] = None if schema is None else Draft202012Validator(schema)
-        return self._validators[provider]
+    def implied(self, provider: str) -> dict[str, Any]:
+        """The provider's defaults, for a cluster that nobody wrote and that can have nothing wrong."""
+        return _with_defaults({}, self._schema(provider) or {})
+
+    def _schema(self, provider: str) -> JsonObject | None:
+        if provider not in self._schemas:
+            self._schemas[provider] = self._schema_of(provider)
+        return self._schemas[provider]
 
     def _not_installed(self, provider: str, path: Path) -> None:
         meant = None if provider in self._installed else nearest(provider, self._installed)
@@ -92,6 +93,15 @@ class ProviderSettings:
                 return ""
             node = below
         return f"Found {shown(path, node)}."
+
+
+def _problems(settings: dict[str, Any], schema: JsonObject) -> list[ValidationError]:
+    from jsonschema import (
+        Draft202012Validator,
+    )  # not before there is something to check: a tenth of a second
+
+    found = Draft202012Validator(schema).iter_errors(settings)
+    return sorted(found, key=lambda one: list(map(str, one.path)))
 
 
 _CORE = tuple(Cluster.model_fields)

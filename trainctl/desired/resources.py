@@ -68,17 +68,20 @@ def _project(name: str, section: Project, path: ManifestPath, names: Names) -> R
 
 def clusters(manifest: Manifest, settings: ProviderSettings, names: Names) -> list[Resource]:
     """One resource a cluster, ``local`` if there is none."""
-    sections = manifest.clusters
     declared = names.text.entries.get("clusters")
     if declared is None or not declared.entries:
-        sections = {"local": Cluster(provider="local")}
-    return [_cluster(name, section, settings, names) for name, section in sections.items()]
+        section = Cluster(provider="local")
+        return [_cluster("local", section, settings.implied("local"), names)]
+    return [
+        _cluster(name, section, settings.complete(name, section), names)
+        for name, section in manifest.clusters.items()
+    ]
 
 
-def _cluster(name: str, section: Cluster, settings: ProviderSettings, names: Names) -> Resource:
+def _cluster(name: str, section: Cluster, settings: Mapping[str, Any], names: Names) -> Resource:
     path: ManifestPath = ("clusters", name)
     attributes = {
-        **settings.complete(name, section),
+        **settings,
         "provider": section.provider,
         "cache": section.cache.model_dump() if section.cache else None,
         "price_per_hour": unspelled(section.price_per_hour),

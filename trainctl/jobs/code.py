@@ -13,13 +13,16 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-
-from pathspec import GitIgnoreSpec
+from typing import TYPE_CHECKING
 
 from trainctl.errors import TrainctlError
 from trainctl.model.json import digest
 from trainctl.plan.values import CodeTree
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
 
 LEFT_OUT = (
     ".git/", "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/", ".mypy_cache/", ".pytest_cache/",
@@ -27,24 +30,13 @@ LEFT_OUT = (
 )  # fmt: skip
 """What is left out where git doesn't say what the code is."""
 
-_ASK_BY_NAME = GitIgnoreSpec.from_lines(
-    [
-        ".env*",
-        "id_rsa*",
-        "id_dsa*",
-        "id_ecdsa*",
-        "id_ed25519*",
-        "*.pem",
-        "*.key",
-        "*.p12",
-        "*.pfx",
-        ".netrc",
-    ]
-)
-_NEVER = GitIgnoreSpec.from_lines(
-    [".git/", ".trainctl/", "trainctl.lock", "trainctl.yaml", "trainctl.yml", "trainctl.toml"]
-    + [f"*.trainctl.{suffix}" for suffix in ("yaml", "yml", "toml")]
-)
+_ASK_BY_NAME = (
+    ".env*", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*.pem", "*.key", "*.p12", "*.pfx", ".netrc",
+)  # fmt: skip
+_NEVER = (
+    ".git/", ".trainctl/", "trainctl.lock", "trainctl.yaml", "trainctl.yml", "trainctl.toml",
+    "*.trainctl.yaml", "*.trainctl.yml", "*.trainctl.toml",
+)  # fmt: skip
 _IGNORE_FILES = (".trainctlignore", ".truss_ignore")
 _PLAN_MARK = b'"trainctl_plan"'
 _OF_A_HOOK = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"})
@@ -106,12 +98,12 @@ def _scan(directory: Path, code: str, secret_files: Sequence[Path]) -> Code:
     kept = []
     for path in paths:
         if (
-            _NEVER.match_file(path)
+            _spec(_NEVER).match_file(path)
             or ignored.match_file(path)
             or Path(os.path.realpath(root / path)) in secret_files
         ):
             continue
-        if _ASK_BY_NAME.match_file(path) and not asked.match_file(path):
+        if _spec(_ASK_BY_NAME).match_file(path) and not asked.match_file(path):
             left_out.add(path)
         elif not _is_saved_plan(root / path):
             kept.append(path)
@@ -191,8 +183,15 @@ def _git_files(root: Path) -> tuple[list[str], set[str]] | None:
     return paths, inner
 
 
+@cache
+def _spec(lines: tuple[str, ...]) -> GitIgnoreSpec:
+    from pathspec import GitIgnoreSpec  # only where there is code to look at
+
+    return GitIgnoreSpec.from_lines(lines)
+
+
 def _walk(root: Path) -> tuple[list[str], set[str]]:
-    skip = GitIgnoreSpec.from_lines(LEFT_OUT)
+    skip = _spec(LEFT_OUT)
     paths: list[str] = []
     left_out: set[str] = set()
     for folder, folders, names in os.walk(root):
@@ -218,14 +217,14 @@ def _ignore_rules(root: Path) -> tuple[GitIgnoreSpec, GitIgnoreSpec]:
             try:
                 lines = (root / name).read_text(encoding="utf-8").splitlines()
                 asked = [line[1:] for line in lines if line.startswith("!")]
-                return GitIgnoreSpec.from_lines([*lines, name]), GitIgnoreSpec.from_lines(asked)
+                return _spec((*lines, name)), _spec(tuple(asked))
             except ValueError as error:  # no UTF-8, or no pattern
                 raise TrainctlError(
                     f"{name} in the code can't be understood: {error}",
                     "It has the syntax of .gitignore.",
                     code="invalid-ignore-file",
                 ) from None
-    return GitIgnoreSpec.from_lines([]), GitIgnoreSpec.from_lines([])
+    return _spec(()), _spec(())
 
 
 def _is_saved_plan(path: Path) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from trainctl.errors import StateError
 from trainctl.ledger.records import (
@@ -18,6 +18,7 @@ from trainctl.model.address import Address
 VERSION = 1
 
 Json = Mapping[str, Any]
+V = TypeVar("V")
 
 
 def state_to_json(state: State) -> dict[str, Any]:
@@ -33,15 +34,19 @@ def state_to_json(state: State) -> dict[str, Any]:
                 "version": recorded.version,
                 **recorded_to_json(recorded),
             }
-            for address, recorded in sorted(state.resources.items())
+            for address, recorded in _by_address(state.resources)
         ],
-        "open_intents": [_folded(intent) for _, intent in sorted(state.open_intents.items())],
+        "open_intents": [_folded(intent) for _, intent in _by_address(state.open_intents)],
         "unfinished": [
-            _folded(intent) for _, intents in sorted(state.unfinished.items()) for intent in intents
+            _folded(intent) for _, intents in _by_address(state.unfinished) for intent in intents
         ],
-        "versions": {str(address): count for address, count in sorted(state.versions.items())},
-        "plans": {str(address): list(plan) for address, plan in sorted(state.plans.items())},
+        "versions": {str(address): count for address, count in _by_address(state.versions)},
+        "plans": {str(address): list(plan) for address, plan in _by_address(state.plans)},
     }
+
+
+def _by_address(values: Mapping[Address, V]) -> list[tuple[Address, V]]:
+    return sorted(values.items(), key=lambda item: item[0].rank())
 
 
 def state_from_json(raw: Json) -> State:

@@ -137,6 +137,7 @@ class Committer:
             going = [request for request in batch if not request.done]
             raw = [entry for request in going for entry in request.raw]
             if not raw or self._try(raw):
+                self._head.publish()
                 for request in going:
                     request.done = True
                 return

@@ -21,6 +21,7 @@ _STRUCTURE = (
     "action",
     "provider",
 )
+_MUTE = frozenset({int, float, bool, type(None)})
 _RECORDED = ("provider", "depends_on", "key")
 
 
@@ -37,6 +38,8 @@ def admit(entry: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
 def _masked(value: Any, redact: Redact) -> Any:
     if isinstance(value, str):
         return redact(value)
+    if type(value) in _MUTE:
+        return value
     if isinstance(value, Mapping):
         return {redact(str(name)): _masked(each, redact) for name, each in value.items()}
     if isinstance(value, list | tuple):

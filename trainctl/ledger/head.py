@@ -14,7 +14,7 @@ from trainctl.ledger.state import State
 from trainctl.spi.state import StateLog
 
 SNAPSHOT_APPENDS = 200
-"""A snapshot is due after so many appends, and half as many entries as the state has items."""
+"""A snapshot is due after so many appends, and as many entries as the state has items."""
 
 
 class Head:
@@ -23,6 +23,8 @@ class Head:
     def __init__(self, log: StateLog, clock: Clock) -> None:
         self.log = log
         self.fold = Fold()
+        self.known = State()
+        """The newest whole state, for threads that don't lead."""
         self.looked_at = 0.0
         """When the newest read began, on the clock that counts sleep."""
         self._clock = clock
@@ -45,11 +47,15 @@ class Head:
         """Fold what this process has just appended."""
         self._apply(entries, self.fold.position + 1)
 
+    def publish(self) -> None:
+        """Let every thread see how the fold is now."""
+        self.known = self.fold.state()
+
     def snapshot_if_due(self) -> None:
         """Take a snapshot when enough was appended; it is only a cache, so one that fails is tried again later."""
         fold = self.fold
         items = len(fold.resources) + len(fold.versions)
-        due = fold.position - self._snapshot_at >= SNAPSHOT_APPENDS and fold.entries * 2 >= items
+        due = fold.position - self._snapshot_at >= SNAPSHOT_APPENDS and fold.entries >= items
         if due:
             with suppress(StateError):
                 self.log.snapshot(fold.position, state_to_json(fold.state()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainctl.errors import Busy, StalePlan, UsageError
@@ -39,7 +39,10 @@ POLL_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """An effect to begin. ``seen`` is the address's version in the plan; None: whatever it is now."""
+    """An effect to begin. ``seen`` is the address's version in the plan; None: whatever it is now.
+
+    ``same`` says of an attempt whose end nobody recorded whether it was at this very effect: its key is used in place of ``key`` then.
+    """
 
     address: Address
     action: str
@@ -49,6 +52,7 @@ class Start:
     plan: str = ""
     reason: str = ""
     seen: int | None = None
+    same: Callable[[Intent], bool] = lambda _: False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +108,13 @@ class Ledger:
         self._committer.submit(Request((), look))
         return seen[0]
 
+    def known(self) -> State:
+        """The state as of the last look or append of this process: of whatever it holds a lease on, the newest."""
+        return self._head.known
+
     def recorded(self, address: Address) -> Recorded | None:
         """The record of a resource as of the last look or append of this process, without looking again."""
-        return self._head.fold.resources.get(address)
+        return self._head.known.resources.get(address)
 
     def append(self, build: Callable[[State], Sequence[Entry]]) -> State:
         """Append what ``build`` makes of the newest state, in one append; it is asked again whenever others were first."""
@@ -128,13 +136,14 @@ class Ledger:
         *,
         reason: str = "",
         seen: int | None = None,
+        same: Callable[[Intent], bool] = lambda _: False,
         lease_timeout: float = 0.0,
     ) -> Intent:
         """Take the lease on an address, before an effect is caused. ``lease_timeout`` in seconds is how long to wait for it.
 
         Busy if another holds it; StalePlan if it has moved since the plan saw version ``seen``.
         """
-        start = Start(address, action, provider, key, inputs, plan, reason, seen)
+        start = Start(address, action, provider, key, inputs, plan, reason, seen, same)
         return self.begin_many((start,), lease_timeout=lease_timeout)[0]
 
     def begin_many(
@@ -253,7 +262,7 @@ class Ledger:
         def decide(fold: Fold) -> list[Entry]:
             for start in starts:
                 self._check(fold, start)
-            return list(intents.values())
+            return [replace(intents[one.address], key=_key(fold, one)) for one in starts]
 
         with self._held_lock:
             self._held.update({intent.id: Held(intent, began) for intent in intents.values()})
@@ -305,6 +314,12 @@ class Ledger:
 
     def _stamp(self) -> Stamp:
         return Stamp(str(uuid.uuid4()), self._clock.now(), self._holder.who)
+
+
+def _key(fold: Fold, start: Start) -> str:
+    """The key of the newest attempt at the same, which may have been made after the plan; else the one that was given."""
+    left = (fold.open.get(start.address), *reversed(fold.unfinished.get(start.address, ())))
+    return next((one.key for one in left if one is not None and start.same(one)), start.key)
 
 
 def _lost(intent: Intent, holding: Intent | None) -> Busy:

@@ -100,7 +100,10 @@ def credentials(root: Node, path: Path = ()) -> Iterator[Path]:
     for key, entry in root.entries.items():
         if looks_secret(key):
             yield (*path, key)
-        yield from credentials(entry, (*path, key))
+        if not isinstance(entry.value, str):
+            yield from credentials(entry, (*path, key))
+        elif looks_secret(entry.value):
+            yield (*path, key)
     for index, item in enumerate(root.items):
         yield from credentials(item, (*path, index))
 

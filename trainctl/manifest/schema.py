@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import sys
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
+from trainctl.manifest.types.base import Section
 from trainctl.manifest.types.document import Manifest
 
 _ID = "https://trainctl.dev/schemas/v1/manifest.json"
@@ -14,6 +19,7 @@ _ID = "https://trainctl.dev/schemas/v1/manifest.json"
 def manifest_schema() -> dict[str, Any]:
     """The schema, as editors use it: a value that is not text may also be one whole ``${{ … }}``."""
     schema = Manifest.model_json_schema(by_alias=True)
+    _describe(schema)
     schema = _tidy(schema)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -26,6 +32,39 @@ def manifest_schema() -> dict[str, Any]:
 def schema_text() -> str:
     """The committed form."""
     return json.dumps(manifest_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _describe(schema: dict[str, Any]) -> None:
+    """Put each field's docstring beside it. pydantic could, by reading all sources whenever a command starts."""
+    for section in _sections(Section):
+        made = schema if section is Manifest else schema["$defs"].get(section.__name__, {})
+        properties = made.get("properties", {})
+        for name, text in _docstrings(section).items():
+            key = section.model_fields[name].alias or name
+            if key in properties:
+                properties[key] = dict(sorted({**properties[key], "description": text}.items()))
+
+
+def _sections(section: type[Section]) -> Iterator[type[Section]]:
+    yield section
+    for below in section.__subclasses__():
+        yield from _sections(below)
+
+
+def _docstrings(section: type[Section]) -> dict[str, str]:
+    """What stands below each field, inherited ones too."""
+    found: dict[str, str] = {}
+    for each in reversed(section.__mro__[: section.__mro__.index(Section)]):
+        body = ast.parse(inspect.getsource(each)).body[0]
+        assert isinstance(body, ast.ClassDef)  # noqa: S101 (the source of a class)
+        for field, text in pairwise(body.body):
+            match field, text:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(words))),
+                ):
+                    found[name] = inspect.cleandoc(words)
+    return found
 
 
 def _tidy(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 from trainctl.model.diagnostics import Diagnostic, Position
@@ -35,6 +36,9 @@ class SourceFloat(float):
         return (SourceFloat, (self.text,))
 
 
+_NO_KEYS: Mapping[str, Position] = MappingProxyType({})
+
+
 @dataclass(slots=True, eq=False)
 class Node:
     """One value and where it stands. Shared by aliases, so never changed after it was made.
@@ -44,7 +48,7 @@ class Node:
 
     value: Scalar | list[Node] | dict[str, Node]
     where: Position
-    keys: dict[str, Position] = field(default_factory=dict)
+    keys: Mapping[str, Position] = field(default_factory=dict)
     size: int = 1
     height: int = 1
 
@@ -73,16 +77,18 @@ class Unreadable(Exception):
 
 def scalar_node(value: Scalar, where: Position) -> Node:
     """A leaf."""
-    return Node(value, where, size=1 + (len(value) // 100 if isinstance(value, str) else 0))
+    return Node(
+        value, where, _NO_KEYS, size=1 + (len(value) // 100 if isinstance(value, str) else 0)
+    )
 
 
 def list_node(items: list[Node], where: Position) -> Node:
     """A list of nodes."""
     height = 1 + max((item.height for item in items), default=0)
-    return Node(items, where, size=1 + sum(item.size for item in items), height=height)
+    return Node(items, where, _NO_KEYS, size=1 + sum(item.size for item in items), height=height)
 
 
-def mapping_node(entries: dict[str, Node], keys: dict[str, Position], where: Position) -> Node:
+def mapping_node(entries: dict[str, Node], keys: Mapping[str, Position], where: Position) -> Node:
     """A mapping of nodes."""
     height = 1 + max((entry.height for entry in entries.values()), default=0)
     size = 1 + sum(1 + entry.size for entry in entries.values())

@@ -32,10 +32,13 @@ def parse_yaml(text: str, file: str, problems: list[Diagnostic]) -> Node | None:
     """The one document of a text, None if it is empty. Repeated keys are added to the problems; Unreadable stops."""
     lines = _LINE_END.split(text)
     builder = _Builder(file, lines, problems)
+    loader = _LOADER(text)
     try:
-        return builder.document(yaml.parse(text, Loader=_LOADER))
+        return builder.document(iter(loader.get_event, None))
     except yaml.YAMLError as problem:
         raise Unreadable(_syntax(problem, lines, file)) from None
+    finally:
+        loader.dispose()
 
 
 class _Builder:

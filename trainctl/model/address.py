@@ -28,6 +28,7 @@ class Kind(StrEnum):
 
 
 _ORDER = {kind: position for position, kind in enumerate(Kind)}
+_KINDS = {kind.value: kind for kind in Kind}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,14 @@ class Address:
         suffix = "" if self.key is None else f"[{json.dumps(self.key, ensure_ascii=False)}]"
         return f"{self.kind}.{self.name}{suffix}"
 
-    def __lt__(self, other: Address) -> bool:
-        return self._sort_key() < other._sort_key()
+    def __hash__(self) -> int:
+        return hash(self.name)  # addresses are looked up all the time, and few share a name
 
-    def _sort_key(self) -> tuple[int, str, str]:
+    def __lt__(self, other: Address) -> bool:
+        return self.rank() < other.rank()
+
+    def rank(self) -> tuple[int, str, str]:
+        """What addresses are sorted by: ``sorted(addresses, key=Address.rank)`` is the same as without, and faster."""
         return (_ORDER[self.kind], self.name, self.key or "")
 
     @classmethod
@@ -54,11 +59,11 @@ class Address:
         match = _ADDRESS.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} is not an address; write KIND.NAME, for example job.sft")
-        kind = match["kind"]
-        if kind not in set(Kind):
-            raise ValueError(f"{kind!r} is not a kind; the kinds are {', '.join(Kind)}")
+        kind = _KINDS.get(match["kind"])
+        if kind is None:
+            raise ValueError(f"{match['kind']!r} is not a kind; the kinds are {', '.join(Kind)}")
         try:
             key = None if match["key"] is None else json.loads(match["key"])
         except json.JSONDecodeError:
             raise ValueError(f"{text!r}: the part in brackets is not a quoted string") from None
-        return cls(Kind(kind), match["name"], key)
+        return cls(kind, match["name"], key)

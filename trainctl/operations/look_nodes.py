@@ -64,7 +64,7 @@ def look_at_nodes(
     ask: bool,
     parallelism: int,
 ) -> NodesSeen:
-    """Ask the nodes of every desired cluster, those that don't exist yet through their provider's preview of them."""
+    """Ask the nodes of every cluster that jobs are for, those that don't exist yet through their provider's preview of them."""
     seen = NodesSeen()
     known = {
         address: known_of(workspace.mirror, facts.resolved)
@@ -83,7 +83,7 @@ def look_at_nodes(
             weights_there, rates = _needed(jobs.values(), known), _rates(state, address)
             questions += [
                 (address, _Question(resource.provider, node, wanted, weights_there, rates))
-                for node in nodes
+                for node in (nodes if jobs else ())
             ]
     if not ask:
         return seen

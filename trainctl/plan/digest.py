@@ -21,6 +21,6 @@ def plan_digest(changes: Iterable[Change]) -> str:
                 "after": plain(change.after),
                 "replace_paths": [list(path) for path in change.replace_paths],
             }
-            for change in sorted(acting, key=lambda change: change.address)
+            for change in sorted(acting, key=lambda change: change.address.rank())
         ]
     )

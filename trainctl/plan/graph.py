@@ -48,7 +48,7 @@ def ordered(changes: Iterable[Change], recorded: Mapping[Address, Recorded]) -> 
     order: dict[Address, Change] = {}
     while len(order) < len(by_address):
         # Nothing ready and something left: records that point in a circle. The smallest address breaks it.
-        _, address = heapq.heappop(ready) if ready else next(waiting)
+        *_, address = heapq.heappop(ready) if ready else next(waiting)
         if address in order:
             continue
         order[address] = by_address[address]
@@ -78,5 +78,5 @@ def waits_for(
     return waits
 
 
-def _rank(change: Change) -> tuple[bool, Address]:
-    return (change.action in REMOVES, change.address)
+def _rank(change: Change) -> tuple[bool, tuple[int, str, str], Address]:
+    return (change.action in REMOVES, change.address.rank(), change.address)

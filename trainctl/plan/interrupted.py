@@ -31,7 +31,7 @@ def resumed(subject: Subject, change: Change) -> Change:
     """The change, with the key of an earlier attempt at the same, if there was one."""
     if change.action is Action.NOOP:
         return change
-    same = next((one for one in subject.attempts if _same(one, change)), None)
+    same = next((one for one in subject.attempts if same_effect(one, change)), None)
     if same is None:
         return replace(change, note=change.note or UNDONE) if subject.intent else change
     reason = Reason.INTERRUPTED if change.action is Action.CREATE else None
@@ -55,7 +55,8 @@ def never_recorded(subject: Subject) -> Change | None:
     )
 
 
-def _same(intent: Intent, change: Change) -> bool:
+def same_effect(intent: Intent, change: Change) -> bool:
+    """Whether an attempt was one at this very change, so that making it with the attempt's key has one effect in all."""
     if change.action in REMOVES:
         return intent.action in _REMOVING
     starts_run, started_run = change.action is not Action.UPDATE, intent.action != "update"

@@ -17,7 +17,7 @@ def selected(inputs: Inputs) -> list[Address]:
     if options.refresh_only:
         everything = set(state.resources)
     if not options.targets and not options.excludes:
-        return sorted(everything)
+        return sorted(everything, key=Address.rank)
     needs = {address: resource.depends_on for address, resource in wanted.items()}
     leaving = {
         address: recorded.depends_on
@@ -30,7 +30,7 @@ def selected(inputs: Inputs) -> list[Address]:
     if options.excludes:
         chosen -= closure(options.excludes, reverse(needs))
         chosen -= closure(options.excludes, leaving)
-    return sorted(chosen & everything)
+    return sorted(chosen & everything, key=Address.rank)
 
 
 def _leaving(

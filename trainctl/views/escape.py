@@ -20,6 +20,8 @@ _ORDER = re.compile(
     re.IGNORECASE,
 )
 
+_JSON = json.JSONEncoder(ensure_ascii=False)
+
 
 def escape(text: str) -> str:
     r"""One line that holds every character visibly: newline, tab and whatever else can't be seen as ``\n``, ``\t``, ``\u202e``."""
@@ -38,7 +40,7 @@ def without_orders(text: str) -> str:
 
 def literal(value: Any) -> str:
     """A value as JSON writes it, escaped."""
-    return escape(json.dumps(value, ensure_ascii=False))
+    return escape(_JSON.encode(value))
 
 
 def written(found: re.Match[str]) -> str:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, TextIO
 
 from trainctl.model.redaction import Redactor
@@ -55,31 +56,35 @@ class Output:
         self._in_ci = any(env.get(name) for name in _CI)
         self.color = not env.get("NO_COLOR") and env.get("TERM") != "dumb"
 
-    @property
+    @cached_property
     def error_is_terminal(self) -> bool:
         """Whether someone may be watching standard error."""
         return self._stderr.isatty()
 
-    @property
+    @cached_property
     def draws(self) -> bool:
         """Whether standard error is a terminal on which lines can be drawn again."""
-        return self._stderr.isatty() and os.environ.get("TERM") != "dumb"
+        return self.error_is_terminal and os.environ.get("TERM") != "dumb"
+
+    @cached_property
+    def _is_terminal(self) -> bool:
+        return self._stdout.isatty()
 
     @property
     def width(self) -> int | None:
         """Columns of the terminal that shows the result; None where nothing need fit."""
-        return shutil.get_terminal_size().columns if self._stdout.isatty() else None
+        return shutil.get_terminal_size().columns if self._is_terminal else None
 
     def style(self, text: str, name: str) -> str:
         """The text in a style, if standard output shows any."""
-        return self._painted(self._stdout, text, name)
+        return self._painted(text, name, terminal=self._is_terminal)
 
     def error_style(self, text: str, name: str) -> str:
         """The text in a style, if standard error shows any."""
-        return self._painted(self._stderr, text, name)
+        return self._painted(text, name, terminal=self.error_is_terminal)
 
-    def _painted(self, stream: TextIO, text: str, name: str) -> str:
-        if not (self.color and stream.isatty()):
+    def _painted(self, text: str, name: str, *, terminal: bool) -> str:
+        if not (self.color and terminal):
             return text
         return f"{_STYLES[name]}{visible(text)}{_RESET}"
 

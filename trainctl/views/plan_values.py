@@ -14,8 +14,7 @@ from trainctl.views.plan_rows import MISSING, Path, Row, is_code, multiline
 from trainctl.views.text import Style, columns, counted, pad
 
 UNKNOWN = "(known after apply)"
-_SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+_DIGEST = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}|([0-9a-f]{12})[0-9a-f]{28}")
 _LONGEST_NAME = 44
 _COLOURS = {"+": "green", "-": "red", "~": "yellow"}
 _INDENT = "      "
@@ -33,13 +32,14 @@ def row_lines(
     rows: Sequence[Row], page: Page, forces: Iterable[Path] = (), unknown: Iterable[str] = ()
 ) -> list[str]:
     """The rows, names aligned; values that don't fit beside each other stand one below the other."""
-    names = [columns(row.name) for row in rows if columns(row.name) <= _LONGEST_NAME]
-    size = max([*names, *(len(name) for name in unknown)], default=0)
+    names = [row.name for row in rows]
+    widths = [width for width in map(columns, names) if width <= _LONGEST_NAME]
+    size = max([*widths, *(len(name) for name in unknown)], default=0)
     forced = tuple(forces)
     lines: list[str] = []
-    for row in rows:
+    for row, name in zip(rows, names, strict=True):
         mark = page.style("  # forces replacement", "red") if _is_forced(row.path, forced) else ""
-        lines += _row(row, size, page, mark)
+        lines += _row(row, name, size, page, mark)
     return lines + [
         f"{_INDENT}{_symbol('~', page)} {pad(name, size)} = {UNKNOWN}" for name in unknown
     ]
@@ -53,10 +53,9 @@ def hidden_line(count: int, page: Page) -> list[str]:
 
 def brief(value: Any) -> str:
     """A value in one line; digests and commits are cut short, as nobody reads them whole."""
-    if isinstance(value, str) and _SHA256.fullmatch(value):
-        return value[:19]
-    if isinstance(value, str) and _COMMIT.fullmatch(value):
-        return value[:12]
+    if isinstance(value, str):
+        digest = _DIGEST.fullmatch(value)
+        return digest[1] or digest[2] if digest else literal(value)
     return code_words(value) if is_code(value) else literal(value)
 
 
@@ -68,24 +67,25 @@ def code_words(code: Mapping[str, Any]) -> str:
     return f"{path} ({counted(code['files'], 'file')}, {format_bytes(code['bytes'])}, {digest})"
 
 
-def _row(row: Row, size: int, page: Page, mark: str) -> list[str]:
+def _row(row: Row, name: str, size: int, page: Page, mark: str) -> list[str]:
     head = f"{_INDENT}{_symbol(row.symbol, page)} "
     if multiline(row.before) or multiline(row.after):
-        return [f"{head}{row.name}:{mark}", *_block(row, page)]
+        return [f"{head}{name}:{mark}", *_block(row, page)]
     values = _beside(row)
-    if row.symbol != "~" or _fits(row, size, values, page):
-        return [f"{head}{pad(row.name, size)} = {values}{mark}"]
+    if row.symbol != "~" or _fits(name, size, values, page):
+        return [f"{head}{pad(name, size)} = {values}{mark}"]
     return [
-        f"{head}{row.name}:{mark}",
+        f"{head}{name}:{mark}",
         _line("-", brief(row.before), page),
         _line("+", brief(row.after), page),
     ]
 
 
 def _beside(row: Row) -> str:
-    before, after = (_worded(row, value) for value in (row.before, row.after))
+    after = _worded(row, row.after)
     if row.before is MISSING:
         return after
+    before = _worded(row, row.before)
     return f"{before} -> null" if row.after is MISSING else f"{before} -> {after}"
 
 
@@ -96,8 +96,8 @@ def _worded(row: Row, value: Any) -> str:
     return format_bytes(value) if sized else brief(value)
 
 
-def _fits(row: Row, size: int, values: str, page: Page) -> bool:
-    return len(_INDENT) + 2 + max(size, columns(row.name)) + 3 + columns(values) <= page.width
+def _fits(name: str, size: int, values: str, page: Page) -> bool:
+    return len(_INDENT) + 2 + max(size, columns(name)) + 3 + columns(values) <= page.width
 
 
 def _block(row: Row, page: Page) -> list[str]:

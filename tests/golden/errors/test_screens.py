@@ -34,12 +34,12 @@ jobs:
 """,
     "wide": """\
 jobs:
-  sft: {labels: {名前: 学習, 説明: "これは長い説明です。これは長い説明です。これは長い説明です。これは長い説明です。"}, gpus: 1, runtime: {start_commands: [python train.py]}}
+  sft: {labels: {名前: 学習, 説明: "これは長い説明です。これは長い説明です。これは長い説明です。これは長い説明です。"}, priorty: 1, runtime: {start_commands: [python train.py]}}
 """,
     "hostile": """\
 jobs:
-  sft: {"nam\\e[2Je": "\u202eabc", runtime: {start_commands: [python train.py]}}
-  "x\\ny": {"\u202egpus": 1, runtime: {start_commands: [python train.py]}}
+  sft: {"\\e[2Jlabels": "\u202eabc", runtime: {start_commands: [python train.py]}}
+  "x\\ny": {"\u202epriority": 1, runtime: {start_commands: [python train.py]}}
 """,
     "secret": """\
 secrets: {wandb: {from: env, nam: WANDB}}
@@ -47,7 +47,7 @@ weights:
   tiny: {source: "https://me:planted-password@example.com/x.bin"}
 jobs:
   sft:
-    compute: {acelerator: H100, notes: hf_plantedPLANTED0123456789abcdef}
+    compute: {acelerator: H100, memry: hf_plantedPLANTED0123456789abcdef}
     runtime:
       start_commands: [python train.py]
       environment_variables:
@@ -78,7 +78,7 @@ def test_screen(name: str, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
 
 def test_toml_shows_its_lines_too(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     """A wrong value in TOML is shown with its line where its place is known."""
-    text = '[jobs.sft]\ngpus = 8\n[jobs.sft.runtime]\nstart_commands = "python train.py"\n'
+    text = '[jobs.sft]\npriorty = 8\n[jobs.sft.runtime]\nstart_commands = "python train.py"\n'
     assert shown(tmp_path, text, "trainctl.toml") == snapshot.use_extension(Screen)
 
 

@@ -232,6 +232,22 @@ def test_an_interrupted_attempt_is_carried_on_with_its_key(desk: Desk) -> None:
     assert desk.fake.calls == ["make job.sft old"]
 
 
+def test_an_attempt_begun_since_the_plan_is_carried_on(desk: Desk) -> None:
+    """Though the plan knows nothing of it: undone and made again, a run would have run twice."""
+    desk.attempt("since", dead_here())
+    assert desk.run(change(resumes=None)).complete
+    assert desk.fake.calls == ["make job.sft since"]
+    assert desk.ledger.state().resources[SFT].key == "since"
+
+
+def test_a_run_that_was_asked_for_carries_on_nobody_elses(desk: Desk) -> None:
+    """What another began since is undone, and the run is a new one."""
+    desk.attempt("theirs", dead_here())
+    assert desk.run(change(reason=Reason.BY_REQUEST)).complete
+    assert desk.fake.calls[0] == "abandon job.sft theirs"
+    assert desk.ledger.state().resources[SFT].key != "theirs"
+
+
 def test_an_attempt_at_something_else_is_undone_first(desk: Desk) -> None:
     """By its key, and so are earlier ones that failed; after the outcome they are forgotten."""
     failed = desk.attempt("first", dead_here())
@@ -255,7 +271,7 @@ def test_what_cannot_be_undone_keeps_its_key(desk: Desk) -> None:
         raise NodeUnreachable("silent")
 
     desk.fake.abandon = unreachable  # type: ignore[method-assign]
-    desk.run(change())
+    desk.run(change(after={"v": 2}))
     assert desk.fake.calls == []
     assert [one.key for one in desk.ledger.state().unfinished[SFT]] == ["old"]
 
@@ -274,7 +290,7 @@ def test_what_another_left_while_one_waited_is_undone(desk: Desk) -> None:
     ann = desk.attempt("hers", elsewhere("ann"))
     ending = threading.Timer(0.2, lambda: ann.fail(ann.state().open_intents[SFT], "no"))
     ending.start()
-    assert desk.run(change(), permit=Permit(lease_timeout=10)).complete
+    assert desk.run(change(after={"v": 2}), permit=Permit(lease_timeout=10)).complete
     ending.join()
     assert desk.fake.calls[0] == "abandon job.sft hers"
 

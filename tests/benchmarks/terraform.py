@@ -1,0 +1,221 @@
+"""Applying and planning N resources without side effects, beside Terraform doing the same where it is installed.
+
+    python -m tests.benchmarks.terraform [SIZE …] [--rounds 1] [--terraform-up-to 1000]
+
+Each resource has ten attributes: here a project with a name, a description and eight labels, there a ``terraform_data`` with an
+object of ten. Both sides keep their state in a local file and run in turn, each command in a process of its own; the least wall time
+of the rounds is compared, as it is what other work on the machine disturbs least. Terraform writes its whole state after each resource:
+10,000 would take an hour, so it stops at ``--terraform-up-to``. Prints every figure, each ratio with its limit, and exits 1 where a limit
+is not kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+SIZES = (10, 100, 1_000, 10_000)
+RATIOS = {"apply": 20.0, "no-op plan": 5.0}
+"""How many times as fast as Terraform, at 1,000 resources."""
+SECONDS = {"apply": 15.0, "no-op plan": 5.0}
+PEAK_MB = 500.0
+"""Of a no-op plan; both at 10,000 resources."""
+FLAT = 1.25
+"""Most that a resource between 1,000 and 10,000 costs in CPU, of what one between 100 and 1,000 does."""
+ELSEWHERE = {1_000: {"apply": 42.5, "no-op plan": 2.5}}
+"""Least wall seconds of Terraform 1.11.4 on two cores, for a machine that hasn't got it."""
+PER_FILE = 2_000
+"""Resources in one manifest file, which may have 1 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one process took: seconds of wall and of user CPU, and its peak of memory."""
+
+    wall: float
+    user: float
+    peak_mb: float
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One program: what it is declared to in a directory, and its commands."""
+
+    name: str
+    declare: Callable[[Path, int], None]
+    commands: dict[str, list[str]]
+    prepare: list[str] | None = None
+
+
+def measured(command: list[str], directory: Path) -> Cost:
+    """Run a command to its end, its output into a file."""
+    with (directory / "output").open("wb") as output:
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            command, cwd=directory, env=_environment(directory), stdin=subprocess.DEVNULL,
+            stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        _, status, used = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{(directory / 'output').read_text()[-2000:]}")
+    return Cost(wall, used.ru_utime, used.ru_maxrss * 1024 / 1e6)
+
+
+def _environment(directory: Path) -> dict[str, str]:
+    homes = {"HOME": "", "XDG_DATA_HOME": "data", "XDG_CACHE_HOME": "cache"}
+    own = {name: str(directory / place) for name, place in homes.items()}
+    return {"PATH": os.environ["PATH"], "CHECKPOINT_DISABLE": "1", **own}
+
+
+def declare_projects(directory: Path, size: int) -> None:
+    """A manifest of so many projects."""
+    for first in range(0, size, PER_FILE):
+        lines = ["projects:"]
+        for number in range(first, min(size, first + PER_FILE)):
+            lines += [f"  p{number}:", f"    description: number {number}", "    labels:"]
+            lines += [f"      label{each}: value {each} of {number}" for each in range(8)]
+        name = f"part-{first // PER_FILE}.trainctl.yaml"
+        (directory / name).write_text("\n".join(lines) + "\n")
+
+
+def declare_data(directory: Path, size: int) -> None:
+    """A module of so many ``terraform_data``."""
+    lines = []
+    for number in range(size):
+        lines += [f'resource "terraform_data" "p{number}" {{', "  input = {"]
+        lines += [f'    name = "p{number}"', f'    description = "number {number}"']
+        lines += [f'    label{each} = "value {each} of {number}"' for each in range(8)]
+        lines += ["  }", "}"]
+    (directory / "main.tf").write_text("\n".join(lines) + "\n")
+
+
+TRAINCTL = Side(
+    "trainctl",
+    declare_projects,
+    {
+        "apply": [str(Path(sys.executable).with_name("trainctl")), "apply", "--auto-approve"],
+        "no-op plan": [str(Path(sys.executable).with_name("trainctl")), "plan"],
+    },
+)
+TERRAFORM = Side(
+    "terraform",
+    declare_data,
+    {
+        "apply": ["terraform", "apply", "-no-color", "-auto-approve"],
+        "no-op plan": ["terraform", "plan", "-no-color"],
+    },
+    ["terraform", "init", "-no-color"],
+)
+
+
+def once(side: Side, size: int) -> dict[str, Cost]:
+    """Apply from nothing, then plan again: the cost of each."""
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(scratch)
+        side.declare(directory, size)
+        if side.prepare:
+            measured(side.prepare, directory)
+        return {step: measured(command, directory) for step, command in side.commands.items()}
+
+
+def least(rounds: list[dict[str, Cost]]) -> dict[str, Cost]:
+    """Of each step the least of everything."""
+    return {
+        step: Cost(
+            min(one[step].wall for one in rounds),
+            min(one[step].user for one in rounds),
+            min(one[step].peak_mb for one in rounds),
+        )
+        for step in rounds[0]
+    }
+
+
+def compare(size: int, sides: list[Side], rounds: int) -> dict[str, dict[str, Cost]]:
+    """All sides in turn, round by round; prints what each took."""
+    found: dict[str, list[dict[str, Cost]]] = {side.name: [] for side in sides}
+    for _ in range(rounds):
+        for side in sides:
+            found[side.name].append(once(side, size))
+    costs = {name: least(taken) for name, taken in found.items()}
+    for name, steps in costs.items():
+        for step, cost in steps.items():
+            figures = f"{cost.wall:8.2f} s  user {cost.user:7.2f} s  {cost.peak_mb:5.0f} MB"
+            print(f"{size:6,}  {step:<10}  {name:<9}  {figures}", flush=True)
+    return costs
+
+
+Verdict = tuple[str, bool]
+
+
+def beside_terraform(size: int, costs: dict[str, dict[str, Cost]]) -> Iterator[Verdict]:
+    """How many times as fast, with the limit at the size that has one."""
+    for step, ours in costs["trainctl"].items():
+        if "terraform" in costs:
+            theirs, where = costs["terraform"][step].wall, ""
+        elif size in ELSEWHERE:
+            theirs, where = ELSEWHERE[size][step], " (Terraform as measured elsewhere)"
+        else:
+            continue
+        ratio = theirs / ours.wall
+        limit = RATIOS[step] if size == 1_000 else None
+        said = f"(limit {limit:g})" if limit else "(no limit at this size)"
+        yield f"{size:6,}  {step}: {ratio:.1f} times as fast {said}{where}", ratio >= (limit or 0)
+
+
+def by_itself(costs: dict[str, Cost]) -> Iterator[Verdict]:
+    """What has an absolute limit at 10,000."""
+    for step, limit in SECONDS.items():
+        wall = costs[step].wall
+        yield f"10,000  {step}: {wall:.2f} s (limit {limit:g} s)", wall < limit
+    peak = costs["no-op plan"].peak_mb
+    yield f"10,000  no-op plan: {peak:.0f} MB (limit {PEAK_MB:.0f} MB)", peak < PEAK_MB
+
+
+def flatness(ours: dict[int, dict[str, Cost]]) -> Iterator[Verdict]:
+    """Whether one more resource costs the same CPU, however many there are."""
+    for step in RATIOS:
+        few, many, most = (ours[size][step].user for size in (100, 1_000, 10_000))
+        below, above = (many - few) / 900 * 1000, (most - many) / 9_000 * 1000
+        said = f"{above:.2f} ms of CPU a resource above 1,000, {below:.2f} below"
+        yield f"{step}: {said}, ratio {above / below:.2f} (limit {FLAT})", above <= below * FLAT
+
+
+def main() -> int:
+    """Run as a program."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("sizes", type=int, nargs="*", default=list(SIZES))
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--terraform-up-to", type=int, default=1_000)
+    options = parser.parse_args()
+    installed = shutil.which("terraform") is not None
+    if not installed:
+        print("terraform is not installed: only trainctl is measured here")
+    once(TRAINCTL, 1)  # leaves its bytecode behind, as an installation does
+    ours: dict[int, dict[str, Cost]] = {}
+    verdicts: list[Verdict] = []
+    for size in options.sizes:
+        both = installed and size <= options.terraform_up_to
+        costs = compare(size, [TRAINCTL, TERRAFORM] if both else [TRAINCTL], options.rounds)
+        ours[size] = costs["trainctl"]
+        verdicts += beside_terraform(size, costs)
+    if 10_000 in ours:
+        verdicts += by_itself(ours[10_000])
+    if {100, 1_000, 10_000} <= ours.keys():
+        verdicts += flatness(ours)
+    for line, _ in verdicts:
+        print(line)
+    return 0 if all(kept for _, kept in verdicts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

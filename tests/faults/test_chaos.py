@@ -1,0 +1,257 @@
+"""Eight appliers on one state, killed at random: nothing is lost, nothing happens twice, nothing is orphaned.
+
+``CHAOS_SEED`` is printed and repeats a storm's intentions, ``CHAOS_KILLS`` sets how many kills there are at least. The long form, with its
+figures: ``tests/run -m long -s tests/faults/test_chaos.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.declared import declare, job
+from tests.support.project import Project, processes, project
+from tests.support.storm import Command, Reach, Storm, until
+from trainctl.ledger.entries import entry_id, from_json
+from trainctl.ledger.fold import Fold
+from trainctl.ledger.state import Intent
+from trainctl_state import open_directory
+
+APPLY = ("apply", "--auto-approve", "--format", "json")
+PATIENT = (*APPLY, "--lease-timeout", "20s")
+DESTROY = ("destroy", "--auto-approve", "--format", "json")
+COMPLETED = "TRAINING_JOB_COMPLETED"
+UNLUCKY = ("TRAINING_JOB_LOST", "TRAINING_JOB_DEPLOY_FAILED")
+JOBS = ("a", "b", "c", "d", "e", "f")
+BENIGN = (
+    " is being changed (",
+    " has changed since the plan was made",
+    "the saved plan is stale",
+    " does not exist yet",
+    " is not mirrored yet",
+)
+"""What an applier may be told on account of the others,"""
+OF_NODES = (" ended with signal 9",)
+"""and where the programs it started on nodes are killed, too."""
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Project]:
+    """A project of six short jobs, each of which writes its run's id to a file outside; three need weights."""
+    with project(tmp_path) as one:
+        yield one
+
+
+def declared(made: Project, turn: int, chance: random.Random) -> None:
+    """The manifest of this turn: every job is another configuration than before, and so a new run; some weights are new."""
+    diary = made.directory.parent / "diary"
+    made.write(
+        {
+            "weights/model.bin": b"m" * 100_000,
+            "data/data.bin": chance.randbytes(3_000_000),
+            "data/more.bin": chance.randbytes(1_000),
+        }
+    )
+    needs = {"a": ["model"], "b": ["model", "data"], "c": ["data"]}
+    declare(
+        made,
+        {
+            name: job(
+                *(f"test -s data/{one}/{one}.bin" for one in needs.get(name, [])),
+                f"echo $BT_TRAINING_JOB_ID {turn} >> {diary}-{name}",
+                f"sleep {0.1 * number}",
+                weights=needs.get(name, []),
+                runtime={"cache_config": {"enabled": True}},
+            )
+            for number, name in enumerate(JOBS)
+        },
+        weights={
+            "model": {"source": "file:./weights", "mount_location": "data/model"},
+            "data": {"source": "file:./data", "mount_location": "data/data"},
+        },
+    )
+
+
+def commands() -> list[Command]:
+    """Eight: the same plan, and different targets; those that wait for others, and those that don't."""
+    targets = [["job.a", "job.b"], ["job.c"], ["job.d", "job.e", "job.f"], ["weights.data"]]
+    return [
+        APPLY,
+        APPLY,
+        PATIENT,
+        (*PATIENT, "--parallelism", "1"),
+        *((*PATIENT, *(word for one in some for word in ("--target", one))) for some in targets),
+    ]
+
+
+STRICT = (Reach.PROCESS, Reach.GROUP)
+LOOSE = (Reach.KIN, Reach.HELPERS)
+
+
+def kills_of(short: int, long: int) -> pytest.MarkDecorator:
+    """How many kills at least."""
+    forms = [pytest.param(short, id="short"), pytest.param(long, id="long", marks=pytest.mark.long)]
+    return pytest.mark.parametrize("kills", forms)
+
+
+@kills_of(20, 300)
+def test_nothing_is_lost_doubled_or_orphaned(made: Project, kills: int) -> None:
+    """Each job has one run for each configuration it ever had; each ran once and its end is known; destroy leaves nothing."""
+    weather(made, kills, STRICT)
+
+
+@kills_of(8, 150)
+def test_nodes_programs_may_die_too(made: Project, kills: int) -> None:
+    """A run that was lost or not deployed is known as such and followed by another; still none runs twice, and nothing stays."""
+    weather(made, kills, LOOSE)
+
+
+def weather(made: Project, kills: int, reaches: Sequence[Reach]) -> None:
+    """Turn by turn: another configuration, eight appliers in a storm, and everything accounted for; at last destroy in a storm."""
+    seed = int(os.environ.get("CHAOS_SEED", time.time_ns() % 10**6))
+    kills = int(os.environ.get("CHAOS_KILLS", kills))
+    print(f"CHAOS_SEED={seed}")
+    storm, chance = Storm(made, seed, reaches), random.Random(seed)
+    began, turns = time.monotonic(), 0
+    while storm.kills < kills:
+        turns += 1
+        declared(made, turns, chance)
+        storm.blow(commands())
+        check_settled(made, turns, reaches)
+    storm.blow([DESTROY])
+    check_destroyed(made)
+    check_words(storm)
+    codes = Counter(one.code for one in storm.ended)
+    print(
+        f"{storm.kills} of {storm.starts} processes killed and {storm.helpers} that they had started, in {turns} turns of "
+        f"{len(JOBS)} jobs, {time.monotonic() - began:.0f} s; the others ended with {dict(codes)}"
+    )
+
+
+def check_words(storm: Storm) -> None:
+    """Whoever lived to the end got through, or was told of the others; nothing else went wrong."""
+    for one in storm.ended:
+        told = [json.loads(line) for line in one.out.splitlines()]
+        errors = [line["message"] for line in told if line["type"] == "step_failed"]
+        benign = BENIGN if set(storm.reaches) <= set(STRICT) else (*BENIGN, *OF_NODES)
+        strange = [text for text in errors if not any(words in text for words in benign)]
+        assert strange == [], one
+        assert "Traceback" not in one.err, one
+        assert one.code in (0, 10, 11, 12) or errors, one
+
+
+def check_settled(made: Project, turns: int, reaches: Sequence[Reach]) -> None:
+    """One apply more, and everything is as declared and accounted for."""
+    made.run("apply", "--auto-approve", "--wait")
+    made.run("plan", "--detailed-exitcode")
+    until(lambda: processes(str(made.nodes)) == [], "processes are left on the nodes")
+    state = made.json("show")
+    assert (state["open_intents"], state["unfinished"]) == ([], [])
+    check_log(made, state)
+    if set(reaches) <= set(STRICT):
+        check_runs(made, state, turns)
+        check_files(made)
+    else:
+        check_runs_and_losses(made, state, turns)
+
+
+def check_log(made: Project, state: dict[str, Any]) -> None:
+    """Every entry counted, none twice; the serial only grew; nobody acted on an address that another held."""
+    log, fold = open_directory((made.directory / ".trainctl/state").as_uri()), Fold()
+    seen: set[str] = set()
+    for raw in log.replay():
+        before, entry = fold.serial, from_json(raw)
+        assert entry_id(entry) not in seen, raw
+        seen.add(entry_id(entry))
+        holding = fold.open.get(entry.address) if isinstance(entry, Intent) else None
+        counted = fold.apply(entry)
+        assert counted or raw["type"] == "note" or raw["type"] == "observed", raw
+        assert fold.serial - before == (raw["type"] in ("outcome", "released")), raw
+        assert holding is None or holding.holder != entry.holder, raw  # type: ignore[union-attr]
+    assert fold.serial == state["serial"]
+    addresses = [one["address"] for one in state["resources"]]
+    assert sorted(addresses) == sorted(map(str, fold.resources))
+    assert len(set(addresses)) == len(addresses)
+
+
+def recorded_runs(state: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The runs of each job."""
+    found = {
+        one["address"].removeprefix("job."): one["outputs"]["runs"]
+        for one in state["resources"]
+        if one["address"].startswith("job.")
+    }
+    assert sorted(found) == sorted(JOBS)
+    return found
+
+
+def diary(made: Project, name: str) -> list[tuple[str, int]]:
+    """What the runs of a job wrote: their ids and turns."""
+    text = (made.directory.parent / f"diary-{name}").read_text()
+    return [(line.split()[0], int(line.split()[1])) for line in text.splitlines()]
+
+
+def check_runs(made: Project, state: dict[str, Any], turns: int) -> None:
+    """State, diaries and nodes know the same runs, one a turn, and each ran once."""
+    recorded = recorded_runs(state)
+    for name, runs in recorded.items():
+        assert [run["status"] for run in runs] == [COMPLETED] * turns, name
+        assert diary(made, name) == [(run["id"], turn) for turn, run in enumerate(runs, 1)], name
+    known = {run["key"] for runs in recorded.values() for run in runs}
+    on_nodes = list(made.nodes.glob("*/runs/*"))
+    assert sorted(path.name for path in on_nodes) == sorted(known)
+    for path in on_nodes:
+        assert len(list(path.glob("claim.*"))) == 1, path
+        assert json.loads((path / "run.json").read_text())["status"] == COMPLETED
+
+
+def check_runs_and_losses(made: Project, state: dict[str, Any], turns: int) -> None:
+    """Each turn has one run that completed, perhaps after others that did not; none ran twice, and none is unknown."""
+    recorded = recorded_runs(state)
+    for name, runs in recorded.items():
+        ended = {run["id"]: run["status"] for run in runs}
+        assert set(ended.values()) <= {COMPLETED, *UNLUCKY}, name
+        assert runs[-1]["status"] == COMPLETED, name
+        written = diary(made, name)
+        ran = [run for run, _ in written]
+        assert len(set(ran)) == len(ran), name
+        assert set(ran) <= ended.keys(), name
+        completed = [(run, turn) for run, turn in written if ended[run] == COMPLETED]
+        assert [turn for _, turn in completed] == list(range(1, turns + 1)), name
+        assert list(ended.values()).count(COMPLETED) == turns, name
+    known = {run["key"] for runs in recorded.values() for run in runs}
+    assert {path.name for path in made.nodes.glob("*/runs/*")} <= known
+
+
+def check_files(made: Project) -> None:
+    """No half-made files, locks or leases but those that the design leaves to age."""
+    for place in (
+        made.mirror / "partial",
+        *made.nodes.glob("*/cache/partial"),
+        *made.nodes.glob("*/cache/locks"),
+    ):
+        assert below(place) == [], place
+
+
+def below(*places: Path) -> list[str]:
+    """Every file under some directories."""
+    return sorted(str(path) for place in places for path in place.rglob("*") if not path.is_dir())
+
+
+def check_destroyed(made: Project) -> None:
+    """No record, node, process, reference or lease."""
+    assert made.run("state", "list").stdout == ""
+    assert list(made.nodes.iterdir()) == []
+    until(lambda: processes(str(made.directory.parent)) == [], "processes are left")
+    assert below(made.mirror / "references", made.mirror / "partial") == []
+    state = made.json("show")
+    assert (state["open_intents"], state["unfinished"]) == ([], [])
+    check_log(made, state)
