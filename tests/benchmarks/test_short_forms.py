@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ("mirror", ["--gib", "0.03", "--rounds", "1"], "ratio"),
         ("warm_delivery", [], "tree to mount"),
         ("terraform", ["10", "100"], "no-op plan"),
+        ("sweep", ["--jobs", "8", "--small", "2"], "runs at once"),
     ],
 )
 def test_a_benchmark_prints_its_figure_and_limit(

@@ -22,7 +22,12 @@ from trainctl.remote.archive import node_archive
 from trainctl.remote.bootstrap import RUN
 
 T = TypeVar("T")
-LIVE = {"TRAINING_JOB_CREATED", "TRAINING_JOB_DEPLOYING", "TRAINING_JOB_RUNNING"}
+LIVE = {
+    "TRAINING_JOB_PENDING",
+    "TRAINING_JOB_CREATED",
+    "TRAINING_JOB_DEPLOYING",
+    "TRAINING_JOB_RUNNING",
+}
 
 
 def python38() -> str | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.order import effective, waits_for
 from trainctl.apply.result import Result
-from trainctl.apply.step import Handler, Step, StepFailed
+from trainctl.apply.step import Deferred, Handler, Step, StepFailed
 from trainctl.apply.turn import done_by_twin, is_so, wait_for_turn
 from trainctl.apply.walk import Walk
 from trainctl.errors import (
@@ -61,14 +61,19 @@ class Engine:
         interrupt: Interrupt,
         give_up: Callable[[], None],
         parallelism: int = 10,
+        why_not_yet: Callable[[Change], str] = lambda _: "",
     ) -> None:
-        """``give_up`` ends what steps wait for, when the user will not wait any longer."""
+        """``give_up`` ends what steps wait for, when the user will not wait any longer.
+
+        ``why_not_yet`` says why a change whose turn has come is to be left to a later apply; nothing if it isn't.
+        """
         self._ledger = ledger
         self._handlers = handlers
         self._emit = emit
         self._interrupt = interrupt
         self._give_up = give_up
         self._parallelism = parallelism
+        self._why_not_yet = why_not_yet
         self._seconds: dict[Address, float] = {}
         self._lease_lost = False
 
@@ -88,7 +93,8 @@ class Engine:
         walk.close()
         result.interrupted = self._interrupt.stopping.is_set() and not self._lease_lost
         for address, cause in result.skipped.items():
-            how = "failed" if cause in result.failed else "was left alone"
+            how = "waits" if cause in result.deferred else "was left alone"
+            how = "failed" if cause in result.failed else how
             self._emit(Event(EventType.STEP_SKIPPED, f"skipped, as {cause} {how}", address))
         return result
 
@@ -136,6 +142,10 @@ class Engine:
         self, change: Change, plan: Plan, permit: Permit, keeper: LeaseKeeper
     ) -> TrainctlError | None:
         began = time.monotonic()
+        reason = self._why_not_yet(change)
+        if reason:
+            self._emit(Event(EventType.STEP_SKIPPED, reason, change.address))
+            return Deferred(reason, "Apply again then.", address=str(change.address))
         self._emit(
             Event(
                 EventType.STEP_STARTED,

@@ -11,7 +11,7 @@ from trainctl.plan.values import Change
 
 @dataclass(slots=True)
 class Result:
-    """What was done, what failed and why, what was not tried because of which failure, and what was left alone.
+    """What was done, what failed and why, what was not tried because of which failure, what was left alone, and what waits.
 
     ``interrupted``: the user stopped it before its end.
     """
@@ -20,13 +20,15 @@ class Result:
     failed: dict[Address, TrainctlError] = field(default_factory=dict)
     skipped: dict[Address, Address] = field(default_factory=dict)
     left_alone: list[Change] = field(default_factory=list)
+    deferred: dict[Address, TrainctlError] = field(default_factory=dict)
     not_started: list[Address] = field(default_factory=list)
     interrupted: bool = False
 
     @property
     def complete(self) -> bool:
         """Whether everything the plan said is so."""
-        return not (self.failed or self.skipped or self.left_alone or self.not_started)
+        undone = (self.failed, self.skipped, self.left_alone, self.deferred, self.not_started)
+        return not any(undone)
 
     @property
     def exit_code(self) -> int:
@@ -35,7 +37,7 @@ class Result:
             return 0
         if self.interrupted:
             return Interrupted.exit_code
-        if self.done or self.left_alone:
+        if self.done or self.left_alone or self.deferred:
             return PartlyDone.exit_code
         codes = {error.exit_code for error in self.failed.values()}
         if len(codes) == 1 and codes <= {Busy.exit_code, StalePlan.exit_code, Forbidden.exit_code}:

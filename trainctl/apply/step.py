@@ -63,6 +63,12 @@ class StepFailed(TrainctlError):
         self.outputs = outputs
 
 
+class Deferred(TrainctlError):
+    """A step that was not begun, as it has to wait for something that only a later apply can see."""
+
+    usual_code = "waits-for-run"
+
+
 class Handler(Protocol):
     """What create, update and delete mean for one kind of resource. Every method may be repeated with the same key."""
 

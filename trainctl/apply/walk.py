@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from trainctl.apply.result import Result
+from trainctl.apply.step import Deferred
 from trainctl.errors import TrainctlError
 from trainctl.model.address import Address
 from trainctl.plan.values import Change
@@ -51,7 +52,8 @@ class Walk:
         """Note how a change ended; what waited only for it may run, what needed it and can't have it is skipped."""
         self.running.discard(change.address)
         if error is not None:
-            self._result.failed[change.address] = error
+            ended = self._result.deferred if isinstance(error, Deferred) else self._result.failed
+            ended[change.address] = error
             self._skip_dependants(change.address, change.address)
             return
         self._result.done.append(change)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trainctl.desired import resources as make
 from trainctl.desired.expand import Expander
+from trainctl.desired.following import circles
 from trainctl.desired.jobs import Jobs
 from trainctl.desired.provider_settings import ProviderSettings
 from trainctl.desired.scope import Names
@@ -39,7 +41,8 @@ def build(
     where it is not installed; ``providers`` are the installed ones, for suggestions.
     """
     found: list[Diagnostic] = []
-    root = _expanded(documents, variables or {}, var_files, found)
+    expander = _expander(documents, variables or {}, var_files, found)
+    root = expander.manifest(documents.root)
     found += credential_problems(root)
     told = frozenset(one.where for one in found)
     checked = check(root, told)
@@ -53,6 +56,7 @@ def build(
         _keys(root, "clusters") or ["local"],
         _keys(root, "weights"),
         _keys(root, "secrets"),
+        _keys(documents.root, "jobs"),
         told,
     )
     settings = ProviderSettings(provider_schema, providers, names)
@@ -64,23 +68,24 @@ def build(
         *make.declared_weights(manifest, names),
     ):
         resources[resource.address] = resource
-    jobs = Jobs(documents.directory, names, secrets, resources)
+    jobs = Jobs(documents.directory, names, secrets, resources, expander.instances)
     for name, cache in manifest.caches.items():
         jobs.cache(name, cache)
     for name, job in manifest.jobs.items():
         jobs.job(name, job)
     found += [*names.problems, *settings.warnings, *jobs.warnings]
+    found += circles(manifest.jobs, names)
     return _desired(documents, manifest, resources, secrets, found)
 
 
-def _expanded(
+def _expander(
     documents: Documents,
     variables: Mapping[str, str],
     var_files: Sequence[Path],
     found: list[Diagnostic],
-) -> Node:
+) -> Expander:
     known = values(documents.root, variables, var_files, found)
-    return Expander(known, directory_name(documents.directory), found).manifest(documents.root)
+    return Expander(known, directory_name(documents.directory), found)
 
 
 def directory_name(directory: Path) -> str:
@@ -108,7 +113,7 @@ def _desired(
     secrets: Mapping[str, SecretSpec],
     found: list[Diagnostic],
 ) -> Desired:
-    found = sorted({masked(one) for one in found}, key=_in_order)
+    found = sorted({masked(one) for one in _told_once(found)}, key=_in_order)
     if any(one.severity is Severity.ERROR for one in found):
         raise ManifestError(tuple(found))
     places = {
@@ -127,6 +132,15 @@ def _desired(
         manifest_digest=_digest(manifest, ordered, secrets),
         warnings=tuple(found),
     )
+
+
+def _told_once(found: list[Diagnostic]) -> list[Diagnostic]:
+    """What is wrong with all jobs of a matrix alike is wrong with the job that has it."""
+    alike: dict[Diagnostic, list[Diagnostic]] = {}
+    for one in found:
+        name = (one.address or "").partition("[")[0] or None
+        alike.setdefault(replace(one, address=name), []).append(one)
+    return [name if len(set(ones)) > 1 else ones[0] for name, ones in alike.items()]
 
 
 def _in_order(one: Diagnostic) -> tuple[str, int, int, str]:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from trainctl.desired.expression import FOUND, OPEN, BadExpression, Expression, Scope
+from trainctl.desired.matrix import MOST_COMBINATIONS, MOST_NODES, Instance, instances
 from trainctl.desired.shell import Quoting
 from trainctl.manifest.mounts import BadMount, normal_mount
 from trainctl.manifest.scalars import spelled
 from trainctl.manifest.tree import Node, Path, Scalar, list_node, mapping_node, scalar_node
 from trainctl.manifest.types.weights import default_mount
 from trainctl.manifest.wording import address_of, inside
-from trainctl.model.diagnostics import Diagnostic, error
+from trainctl.model.diagnostics import Diagnostic, Severity, error
 
 _MAX_TEXT = 16 * 2**20
+_NAMES = "A job's name has letters, digits, '.', '_' and '-'; a 'matrix' makes one job for each combination."
 _TEXT = frozenset({"environment_variables", "labels"})
 
 
 class Expander:
-    """Expands one manifest's expressions; what is wrong with them is added to ``problems``."""
+    """Expands one manifest's expressions; what is wrong with them is added to ``problems``.
+
+    A job with a matrix becomes one for each combination: ``instances`` says of which, by their names in the expanded tree.
+    """
 
     def __init__(
         self, variables: dict[str, Scalar], directory_name: str, problems: list[Diagnostic]
@@ -28,6 +34,8 @@ class Expander:
         self._directory_name = directory_name
         self._problems = problems
         self._text = 0
+        self._nodes = 0
+        self.instances: dict[str, Instance] = {}
 
     def manifest(self, root: Node) -> Node:
         """Every section, those first that others refer to."""
@@ -69,19 +77,71 @@ class Expander:
 
     def _jobs(self, section: Node, scope: Scope, weights: Node | None) -> Node:
         declared = weights.entries if weights else {}
-        entries = {
-            name: self._job(name, job, scope, declared) for name, job in section.entries.items()
-        }
-        return mapping_node(entries, section.keys, section.where) if entries else section
+        entries: dict[str, Node] = {}
+        keys = dict(section.keys)
+        for name, job in section.entries.items():
+            if "[" in name:  # what an expanded matrix is told apart by
+                self._problems.append(
+                    error(
+                        f"{name!r} is not a name",
+                        _NAMES,
+                        where=section.key_place(name),
+                        code="invalid-name",
+                    )
+                )
+            elif "matrix" not in job.entries or job.entries["matrix"].value is None:
+                entries[name] = self._job(name, job, scope, declared)
+            else:
+                made = self._sweep(name, job, scope, declared)
+                entries.update(made)
+                keys.update(dict.fromkeys(made, section.key_place(name)))
+        return mapping_node(entries, keys, section.where) if entries else section
 
-    def _job(self, name: str, job: Node, outer: Scope, declared: dict[str, Node]) -> Node:
+    def _sweep(
+        self, name: str, job: Node, scope: Scope, declared: dict[str, Node]
+    ) -> dict[str, Node]:
+        """The jobs of a matrix. One whose matrix is wrong has nothing but that, for the types to look at."""
+        matrix = self._node(
+            job.entries["matrix"], ("jobs", name, "matrix"), replace(scope, job=name)
+        )
+        body = {key: entry for key, entry in job.entries.items() if key != "matrix"}
+        section = mapping_node({**body, "matrix": matrix}, job.keys, job.where)
+        before = len(self._problems)
+        found = instances(name, section, self._problems.append)
+        bare = mapping_node(body, job.keys, job.where)
+        self._nodes += bare.size * len(found)
+        if len(self.instances) + len(found) > MOST_COMBINATIONS or self._nodes > MOST_NODES:
+            self._wrong(
+                ("jobs", name, "matrix"),
+                matrix,
+                "all matrices together make the manifest too large",
+                f"They may have {MOST_COMBINATIONS} combinations, and jobs of {MOST_NODES} values.",
+                code="invalid-matrix",
+            )
+            found = []
+        if not found:
+            told = any(one.severity is Severity.ERROR for one in self._problems[before:])
+            return {} if told else {name: _only_matrix(matrix, job)}
+        for one in found:
+            self.instances[one.tree_key] = one
+        return {one.tree_key: self._job(name, bare, scope, declared, one.values) for one in found}
+
+    def _job(
+        self,
+        name: str,
+        job: Node,
+        outer: Scope,
+        declared: dict[str, Node],
+        matrix: Mapping[str, Scalar] | None = None,
+    ) -> Node:
         project = job.entries.get("project")
         listed = job.entries.get("weights")
         scope = Scope(
             self._variables,
             project.value if project and isinstance(project.value, str) else outer.project,
             name,
-            _paths(listed, self._variables, declared),
+            matrix,
+            _paths(listed, Scope(self._variables, matrix=matrix), declared),
             declared,
         )
         return self._node(job, ("jobs", name), scope)
@@ -225,20 +285,24 @@ def _replaced(text: str, replace: Callable[[str, str], str]) -> str:
     return "".join([*parts, text[at:]])
 
 
-def _paths(
-    listed: Node | None, variables: dict[str, Scalar], declared: dict[str, Node]
-) -> dict[str, str]:
+def _paths(listed: Node | None, scope: Scope, declared: dict[str, Node]) -> dict[str, str]:
     paths: dict[str, str] = {}
     for item in listed.items if listed else []:
         name = item.value
         if isinstance(name, str) and OPEN in name:
             try:
-                name = _value(name, Scope(variables), keep_type=True)
+                name = _value(name, scope, keep_type=True)
             except BadExpression:
                 continue
         if isinstance(name, str) and name in declared:
             paths[name] = _path(declared[name])
     return paths
+
+
+def _only_matrix(matrix: Node, job: Node) -> Node:
+    commands = list_node([scalar_node("true", job.where)], job.where)
+    runtime = mapping_node({"start_commands": commands}, {}, job.where)
+    return mapping_node({"matrix": matrix, "runtime": runtime}, job.keys, job.where)
 
 
 def _path(weights: Node) -> str:

@@ -6,14 +6,14 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from trainctl.manifest.nearest import did_you_mean
+from trainctl.manifest.nearest import did_you_mean, nearest
 from trainctl.manifest.tree import Scalar
 
 OPEN = "${{"
 FOUND = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
 _RAW = re.compile(r"raw\((.*)\)", re.DOTALL)
 _WEIGHTS = re.compile(r"weights\.(.+)\.([a-z_]+)")
-_KNOWN = "var.NAME, project.name, job.name and weights.NAME.path"
+_KNOWN = "var.NAME, matrix.NAME, project.name, job.name and weights.NAME.path"
 
 
 class BadExpression(ValueError):
@@ -35,6 +35,7 @@ class Scope:
     variables: Mapping[str, Scalar]
     project: str | None = None
     job: str | None = None
+    matrix: Mapping[str, Scalar] | None = None
     weights: Mapping[str, str] = field(default_factory=dict)
     declared_weights: Collection[str] = ()
 
@@ -58,6 +59,8 @@ class Expression:
         kind, _, rest = self.reference.partition(".")
         if kind == "var" and rest:
             return _variable(rest, scope)
+        if kind == "matrix" and rest:
+            return _matrix(rest, scope)
         if kind == "weights" and rest:
             return _weights_path(self.reference, scope)
         if self.reference == "project.name":
@@ -76,6 +79,24 @@ def _variable(name: str, scope: Scope) -> Scalar:
             code="undeclared-variable",
         )
     return scope.variables[name]
+
+
+def _matrix(name: str, scope: Scope) -> Scalar:
+    if scope.matrix is None:
+        raise BadExpression(
+            f"matrix.{name} has no value here",
+            "Only a job with a 'matrix' has such values.",
+            code="reference-without-value",
+        )
+    if name not in scope.matrix:
+        near = nearest(name, scope.matrix)
+        hint = f"Did you mean 'matrix.{near}'? " if near else ""
+        raise BadExpression(
+            f"matrix.{name} has no value in every combination",
+            f"{hint}Give it a list in 'matrix', or a value in each 'include'.",
+            code="reference-without-value",
+        )
+    return scope.matrix[name]
 
 
 def _weights_path(reference: str, scope: Scope) -> str:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from trainctl.desired.following import followed
 from trainctl.desired.locations import Mounted, overlapping
+from trainctl.desired.matrix import Instance
 from trainctl.desired.resources import lifecycle, weights
 from trainctl.desired.scope import Names
 from trainctl.desired.values import SecretSpec
 from trainctl.manifest.nearest import nearest
+from trainctl.manifest.scalars import spelled
 from trainctl.manifest.tree import Path as ManifestPath
 from trainctl.manifest.types.base import Lifecycle as LifecycleSection
 from trainctl.manifest.types.base import SecretReference
@@ -33,11 +36,16 @@ class Jobs:
         names: Names,
         secrets: dict[str, SecretSpec],
         resources: dict[Address, Resource],
+        instances: Mapping[str, Instance],
     ) -> None:
         self._directory = directory
         self._names = names
         self._secrets = secrets
         self._resources = resources
+        self._instances = instances
+        self._of_matrix: dict[str, list[Address]] = {}
+        for one in instances.values():
+            self._of_matrix.setdefault(one.job, []).append(one.address)
         self._caches: dict[tuple[str, str], Address] = {}
         self._code: dict[str, bool] = {}
         self.warnings: list[Diagnostic] = []
@@ -68,8 +76,10 @@ class Jobs:
         self._add_cache(name, project, cluster, section, path)
 
     def job(self, name: str, section: Job) -> None:
-        """A job, its sources in place, and its cache if it has none yet."""
+        """A job, its sources in place, and its cache if it has none yet. One of a matrix is named with its key."""
         path: ManifestPath = ("jobs", name)
+        instance = self._instances.get(name)
+        address = instance.address if instance else Address(Kind.JOB, name)
         project = self._names.chosen("project", section.project, (*path, "project"))
         cluster = self._names.chosen("cluster", section.cluster, (*path, "cluster"))
         used = list(self._weights(name, section, path))
@@ -83,6 +93,9 @@ class Jobs:
             "weights": used,
             "mounts": [mount.model_dump() for mount in section.mounts],
             "secrets": self._secrets_of(section, path),
+            "matrix": _values(instance),
+            "max_parallel": section.max_parallel,
+            "depends_on": section.depends_on or None,
             "priority": section.priority,
             "max_duration": section.max_duration,
             "retry": section.retry.model_dump(),
@@ -90,13 +103,21 @@ class Jobs:
             "code": self._code_path(section.code, path),
         }
         self._check_accelerator(section, path)
+        if section.max_parallel is not None and instance is None:
+            self._names.complain(
+                "max_parallel is for a job with a 'matrix'",
+                "One job has one run at a time. Leave it out.",
+                (*path, "max_parallel"),
+                code="needless-key",
+            )
         depends_on = [Address.parse(entry["address"]) for entry in used]
         depends_on += [Address(Kind.CLUSTER, cluster), Address(Kind.PROJECT, project)]
         if section.runtime.cache_config.enabled and project and cluster:
             depends_on.append(self._cache_for(project, cluster, path))
+        depends_on += followed(section.depends_on, path, self._names, self._of_matrix)
         self._add(
             Resource(
-                Address(Kind.JOB, name),
+                address,
                 self._provider(cluster),
                 attributes,
                 tuple(sorted(set(depends_on))),
@@ -107,6 +128,7 @@ class Jobs:
 
     def _weights(self, job: str, section: Job, path: ManifestPath) -> Iterator[dict[str, Any]]:
         in_place = 0
+        instance = self._instances.get(job)
         listed: set[str] = set()
         for at, entry in enumerate(section.weights):
             here = (*path, "weights", at)
@@ -121,15 +143,20 @@ class Jobs:
                 listed.add(entry)
                 address = Address(Kind.WEIGHTS, entry)
             else:
-                address = self._in_place(f"{job}-{in_place}", entry, here)
+                place = instance.weights[at] if instance else (in_place, None)
+                number, key = place or (at, None)
+                name = f"{instance.job if instance else job}-{number}"
+                address = self._in_place(Address(Kind.WEIGHTS, name, key), entry, here)
                 in_place += 1
             resource = self._resources.get(address)
             if resource is not None:
                 yield _used(resource)
 
-    def _in_place(self, name: str, entry: str | WeightsInPlace, path: ManifestPath) -> Address:
+    def _in_place(
+        self, address: Address, entry: str | WeightsInPlace, path: ManifestPath
+    ) -> Address:
         section = WeightsInPlace(source=entry) if isinstance(entry, str) else entry
-        address = Address(Kind.WEIGHTS, name)
+        name = address.name
         if name in self._names.weights:
             self._names.complain(
                 f"this source would have the address {address}, which is declared",
@@ -137,8 +164,8 @@ class Jobs:
                 path,
                 code="address-taken",
             )
-        elif self._named(name, path):
-            self._add(weights(name, section, LifecycleSection(), path, self._names))
+        elif address not in self._resources and self._named(name, path):
+            self._add(weights(address, section, LifecycleSection(), path, self._names))
         return address
 
     def _check_mounts(
@@ -277,6 +304,13 @@ class Jobs:
 
     def _add(self, resource: Resource) -> None:
         self._resources[resource.address] = resource
+
+
+def _values(instance: Instance | None) -> list[dict[str, str]] | None:
+    """The values of a job of a matrix as text, in order, for tables."""
+    if instance is None:
+        return None
+    return [{"name": name, "value": spelled(value)} for name, value in instance.values.items()]
 
 
 def _used(resource: Resource) -> dict[str, Any]:

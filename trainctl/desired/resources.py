@@ -100,12 +100,13 @@ def declared_weights(manifest: Manifest, names: Names) -> list[Resource]:
     resources = []
     for name, entry in manifest.weights.items():
         section = Weights(source=entry) if isinstance(entry, str) else entry
-        resources.append(weights(name, section, section.lifecycle, ("weights", name), names))
+        address = Address(Kind.WEIGHTS, name)
+        resources.append(weights(address, section, section.lifecycle, ("weights", name), names))
     return resources
 
 
 def weights(
-    name: str,
+    address: Address,
     section: WeightsInPlace,
     answer: LifecycleSection,
     path: ManifestPath,
@@ -125,7 +126,7 @@ def weights(
         "sha256": section.sha256,
     }
     return Resource(
-        Address(Kind.WEIGHTS, name),
+        address,
         OURS,
         attributes,
         lifecycle=lifecycle(answer, attributes, path, names),

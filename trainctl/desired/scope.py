@@ -25,6 +25,7 @@ class Names:
     clusters: Collection[str]
     weights: Collection[str]
     secrets: Collection[str]
+    jobs: Collection[str]
     told: Collection[Position | None] = ()
     """Places of which a problem was told already: nothing more is said of them."""
     problems: list[Diagnostic] = field(default_factory=list)
@@ -87,4 +88,5 @@ _SECTIONS: Mapping[str, str] = {
     "cluster": "clusters",
     "weights": "weights",
     "secret": "secrets",
+    "job": "jobs",
 }

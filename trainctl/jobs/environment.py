@@ -76,11 +76,11 @@ def environment(
     where: RunPlaces,
     lineage: str,
     *,
-    gpus: int,
+    gpus: int | None,
 ) -> dict[str, str]:
     """Every variable of one rank but the secrets' values; what the user declares can't hide ours.
 
-    ``gpus`` are those of the node, which a job that asks for none by number has all of.
+    ``gpus`` are those of the node, which a job that asks for none by number has all of; the node itself tells the job which it got.
     """
     runtime = attributes["runtime"]
     plain = {
@@ -94,7 +94,7 @@ def environment(
         "BT_TRAINING_JOB_NAME": str(address).removeprefix("job."),
         "BT_TRAINING_PROJECT_ID": digest([lineage, project])[7 : 7 + _SHORT],
         "BT_TRAINING_PROJECT_NAME": project,
-        "BT_NUM_GPUS": str(gpus if wanted is None else wanted),
+        "BT_NUM_GPUS": str((gpus or 0) if wanted is None else wanted),
         "BT_GROUP_SIZE": "1",
         "BT_NODE_RANK": "0",
         "BT_LEADER_ADDR": "127.0.0.1",
@@ -137,8 +137,8 @@ def links(attributes: Mapping[str, Any], where: RunPlaces) -> list[dict[str, str
 
 
 def weights_variable(address: str) -> str:
-    """``TRAINCTL_WEIGHTS_<NAME>`` of a weights address."""
-    name = address.partition(".")[2]
+    """``TRAINCTL_WEIGHTS_<NAME>`` of a weights address, the same in all jobs of a matrix."""
+    name = Address.parse(address).name
     return "TRAINCTL_WEIGHTS_" + re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
@@ -146,6 +146,11 @@ def gpus_wanted(attributes: Mapping[str, Any]) -> int | None:
     """How many GPUs a node the job asks for; None where it takes all that there are."""
     accelerator = attributes["compute"].get("accelerator")
     return None if not accelerator else int(accelerator.partition(":")[2] or 1)
+
+
+def gpu_kind(attributes: Mapping[str, Any]) -> str:
+    """The accelerator that the job asks for, ``H100``; empty where any will do."""
+    return str(attributes["compute"].get("accelerator") or "").partition(":")[0]
 
 
 def secret_environment(attributes: Mapping[str, Any]) -> dict[str, str]:

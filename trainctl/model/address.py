@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -52,6 +53,16 @@ class Address:
     def rank(self) -> tuple[int, str, str]:
         """What addresses are sorted by: ``sorted(addresses, key=Address.rank)`` is the same as without, and faster."""
         return (_ORDER[self.kind], self.name, self.key or "")
+
+    @property
+    def group(self) -> Address:
+        """Of one of many, what they have in common: ``job.sweep``."""
+        return Address(self.kind, self.name)
+
+    @property
+    def typed(self) -> str:
+        """As it is typed in a shell."""
+        return str(self) if self.key is None else shlex.quote(str(self))
 
     @classmethod
     def parse(cls, text: str) -> Address:

@@ -51,6 +51,8 @@ class RankRecord:
 class RunRecord:
     """One execution of a job, as the state keeps it. Times are Unix seconds; ``phases`` are seconds each took.
 
+    ``waiting`` says what a pending run waits for, in words; it changes by itself and is never recorded.
+
     ``delivered`` are the bytes that moved onto its nodes; ``retries`` says how often it was tried again.
     """
 
@@ -67,10 +69,11 @@ class RunRecord:
     delivered: int = 0
     phases: Mapping[str, float] = field(default_factory=dict)
     retries: int = 0
+    waiting: str | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """The form kept in the state."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "waiting"}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RunRecord:

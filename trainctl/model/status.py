@@ -28,12 +28,16 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """A job's run with its checkpoints. ``stale`` says why its nodes could not be asked, if they couldn't."""
+    """A job's run with its checkpoints. ``stale`` says why its nodes could not be asked, if they couldn't.
+
+    ``matrix`` has the values of a job of a matrix, as written and in the order declared.
+    """
 
     address: Address
     run: RunRecord
     checkpoints: tuple[Checkpoint, ...] = ()
     stale: str = ""
+    matrix: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from trainctl.node.deliver import cache_query, deliver
 from trainctl.node.facts import facts
 from trainctl.node.failure import Failure, from_os_error
 from trainctl.node.requirements import build_environment
-from trainctl.node.run_verbs import list_runs, read_log, remove, start, status, stop
+from trainctl.node.run_verbs import list_runs, read_log, remove, reorder, start, status, stop
 from trainctl.node.training_cache import make_cache, remove_cache
 
 _VERBS = {
@@ -27,6 +27,7 @@ _VERBS = {
     "start": start,
     "status": status,
     "stop": stop,
+    "reorder": reorder,
     "remove": remove,
     "runs": list_runs,
     "forget": forget,

@@ -38,11 +38,20 @@ class Ended(NamedTuple):
 class Attempt:
     """One shell and its warden, from the fork to the end."""
 
-    def __init__(self, run: Run, rank: int, launch: Launch, grace: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        run: Run,
+        rank: int,
+        launch: Launch,
+        grace: Callable[[], float],
+        kept: Sequence[int] = (),
+    ) -> None:
+        """``kept`` are files that the warden keeps open as long as anything of the job lives."""
         self._run = run
         self._rank = rank
         self._launch = launch
         self._grace = grace
+        self._kept = kept
         self._supervisor = identity()
 
     def start(self) -> str:
@@ -87,7 +96,7 @@ class Attempt:
     def _guard(self, result: int) -> None:
         """In the warden's process; does not return."""
         try:
-            code = guard(self._execute, result, self._grace, self._supervisor["pid"])
+            code = guard(self._execute, (result, *self._kept), self._grace, self._supervisor["pid"])
             os.write(result, json.dumps(code).encode())
         finally:
             os._exit(0)

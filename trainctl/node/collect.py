@@ -93,7 +93,7 @@ class _Collector:
         for path in [*self._layout.blobs.glob("*/*"), *self._layout.partial.glob("*.part")]:
             freed += _remove_unlinked(path, wanted)
         if not self._references.lineages():
-            for path in self._layout.partial.iterdir():
+            for path in [self._layout.partial / name for name in names_in(self._layout.partial)]:
                 freed += remove_tree(path) if path.is_dir() else _remove_unlinked(path, set())
             for path in self._layout.seals.glob("*.doomed"):
                 path.unlink()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import platform
 import socket
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from trainctl.node import layout
-from trainctl.node.failure import weights_room
+from trainctl.node.failure import Failure, weights_room
+from trainctl.node.gpus import reported
 from trainctl.node.host_environment import check_host
 from trainctl.node.mount import Possible, blocked, private_mounts, try_mounts
 from trainctl.node.processes import boot_id
@@ -22,6 +23,7 @@ def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     root = layout.absolute(request["root"], "root")
     data = layout.absolute(request["data"], "data")
     private = private_mounts()
+    gpus, problem = _gpus([str(one) for one in request.get("accelerators", [])])
     return {
         "hostname": socket.gethostname(),
         "kernel": platform.release(),
@@ -34,8 +36,19 @@ def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         "logout": logout_rules(),
         "hosts": [check_host(wanted) for wanted in request.get("hosts", [])],
         "absent": [path for path in request.get("sources", []) if not Path(path).is_dir()],
+        "gpus": gpus,
+        "gpus_problem": problem,
         "blocked": _blocked([str(one) for one in request.get("mounts", [])], private, root, data),
     }
+
+
+def _gpus(kinds: List[str]) -> Tuple[List[Dict[str, Any]], Optional[str]]:
+    """What the host's tools report, each with those accelerators that it is; and what is wrong with the tools."""
+    try:
+        found = sorted(reported())
+    except Failure as error:
+        return [], error.summary
+    return [{**one.to_json(), "is": [k for k in kinds if one.is_a(k)]} for one in found], None
 
 
 def _blocked(mounts: List[str], private: Possible, root: Any, data: Any) -> List[Dict[str, str]]:

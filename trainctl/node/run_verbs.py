@@ -17,6 +17,7 @@ from trainctl.node.processes import alive
 from trainctl.node.references import References
 from trainctl.node.runs import Run, all_runs
 from trainctl.node.supervisor import Order, grace_seconds, spawn
+from trainctl.node.turn import waiting
 
 Emit = Callable[[Dict[str, Any]], None]
 _STOP_MARGIN_SECONDS = 30.0
@@ -56,7 +57,16 @@ def start(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
 def status(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     """The status of each run that is asked for; null for one that is not here."""
     layout = Layout(request["root"])
-    return {"runs": {key: Run(layout, key).status() for key in request["keys"]}}
+    return {"runs": {key: _told(Run(layout, key)) for key in request["keys"]}}
+
+
+def reorder(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Give a run that may be waiting another priority, and its sweep another number of slots."""
+    run = Run(Layout(request["root"]), request["key"])
+    if run.spec is None:
+        raise Failure("missing", f"the node knows no run {run.key}")
+    run.reorder({name: request[name] for name in ("priority", "slots") if name in request})
+    return _status(run)
 
 
 def list_runs(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
@@ -66,7 +76,7 @@ def list_runs(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         spec = run.spec or {}
         if request.get("lineage") in (None, spec.get("lineage")):
             named = {name: spec.get(name) for name in ("address", "lineage", "project", "job")}
-            found.append({**(run.status() or {}), **named})
+            found.append({**(_told(run) or {}), **named})
     return {"runs": found}
 
 
@@ -127,8 +137,14 @@ def read_log(request: Mapping[str, Any], write: Callable[[bytes], None]) -> None
             write(data)
 
 
-def _status(run: Run) -> Dict[str, Any]:
+def _told(run: Run) -> Optional[Dict[str, Any]]:
+    """The run's status; of one that is pending with its place in the queue."""
     found = run.status()
+    return found and {**found, "waiting": waiting(run, found)}
+
+
+def _status(run: Run) -> Dict[str, Any]:
+    found = _told(run)
     if found is None:
         raise Failure("missing", f"run {run.key} was removed meanwhile")
     return found

@@ -12,6 +12,7 @@ from trainctl.node.files import create_once, make_directory, names_in, read_json
 from trainctl.node.layout import Layout
 from trainctl.node.processes import alive, identity
 
+PENDING = "TRAINING_JOB_PENDING"
 CREATED = "TRAINING_JOB_CREATED"
 DEPLOYING = "TRAINING_JOB_DEPLOYING"
 RUNNING = "TRAINING_JOB_RUNNING"
@@ -70,6 +71,30 @@ class Run:
             )
         if int(spec["generation"]) > recorded and not self.started:
             write_json(path, dict(spec))
+
+    @property
+    def priority(self) -> int:
+        """Who goes first where several wait: the higher."""
+        return int(self._ordered("priority") or 0)
+
+    @property
+    def slots(self) -> Optional[Mapping[str, Any]]:
+        """``{name, count}`` where only so many runs of that name may go on at once."""
+        found = self._ordered("slots")
+        return found if isinstance(found, dict) else None
+
+    @property
+    def created_ns(self) -> int:
+        """When the run was made here, by this node's clock: Unix nanoseconds."""
+        return (self.directory / "spec.json").stat().st_mtime_ns
+
+    def reorder(self, changes: Mapping[str, Any]) -> None:
+        """Change ``priority`` and ``slots`` of a run that may be waiting."""
+        write_json(self.directory / "order.json", dict(changes))
+
+    def _ordered(self, name: str) -> Any:
+        changed = read_json(self.directory / "order.json") or {}
+        return changed[name] if name in changed else (self.spec or {}).get(name)
 
     @property
     def started(self) -> bool:
@@ -145,7 +170,7 @@ class Run:
 
 _RECORDED = (
     *("exit_code", "error", "started_at", "ended_at"),
-    *("mount", "weights_mode", "retries"),
+    *("mount", "weights_mode", "retries", "gpus", "waiting", "lane"),
 )
 
 

@@ -21,7 +21,8 @@ from trainctl.node.log_keeper import LogKeeper
 from trainctl.node.runs import Run
 from trainctl.node.session import leave_session
 from trainctl.node.shell import arguments, program, what_failed
-from trainctl.node.syscalls import PR_SET_CHILD_SUBREAPER, prctl
+from trainctl.node.syscalls import PR_SET_CHILD_SUBREAPER, prctl, trim
+from trainctl.node.turn import Turn
 from trainctl.node.warden import close_all_but
 
 _WRITE_ATTEMPTS = 600
@@ -59,7 +60,7 @@ class Retry(NamedTuple):
 
 
 def spawn(order: Order) -> None:
-    """Start a supervisor that outlives this process; returns when the job runs, has ended, or is another's."""
+    """Start a supervisor that outlives this process; returns when the job runs, waits, has ended, or is another's."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -108,6 +109,7 @@ class _Supervisor:
         self._ready: Optional[int] = ready
         self._record: Dict[str, Any] = {}
         self._clock = Stopwatch()
+        self._turn = Turn(order.run, order.spec, self._pend)
 
     def run(self) -> None:
         """Claim the run, do it, say how it ended. Returns at once if the run is another's."""
@@ -121,12 +123,17 @@ class _Supervisor:
         except OSError as error:
             failure = from_os_error(error, str(self._run.layout.root))
             ending = Ending(runs.DEPLOY_FAILED, error=f"{failure.summary}. {failure.detail}")
+        self._turn.release()
         if ending is not None:
             self._end(ending)
 
     def _do(self) -> Optional[Ending]:
         """Attempts until one completes, the retry policy is exhausted, or somebody wants the end; None if the run is another's."""
         self._say(status=runs.DEPLOYING)
+        if not self._turn.wait():
+            return Ending(runs.STOPPED)
+        if self._record["status"] == runs.PENDING:
+            self._say(status=runs.DEPLOYING, waiting=None, lane=None)
         chores: List[Callable[[], None]] = [LogKeeper(self._run.log(self._rank))]
         retry = Retry.of(self._order.spec)
         number = 0
@@ -145,7 +152,7 @@ class _Supervisor:
     def _attempt(self, number: int, chores: List[Callable[[], None]]) -> Union[Ended, Ending, None]:
         """One attempt, everything laid out anew but what is kept; an Ending where it could not begin."""
         launch = self._launch(number)
-        attempt = Attempt(self._run, self._rank, launch, self._grace)
+        attempt = Attempt(self._run, self._rank, launch, self._grace, self._turn.descriptors)
         try:
             if signal.SIGTERM in signal.sigpending():
                 return Ending(runs.STOPPED)
@@ -163,6 +170,7 @@ class _Supervisor:
     def _launch(self, number: int) -> Launch:
         prepared = prepare(self._run, self._order.spec, self._order.data)
         variables = environment(self._run, self._order.spec, self._order.secrets)
+        variables.update(self._turn.variables)
         variables["BT_RETRY_COUNT"] = str(int(variables.get("BT_RETRY_COUNT", 0)) + number - 1)
         script = self._run.directory / "commands.sh"
         before = activation((self._order.spec.get("host") or {}).get("venv"))
@@ -204,6 +212,13 @@ class _Supervisor:
             ended_at=self._clock.now,
         )
         self._release_caller()
+
+    def _pend(self, waiting: str, lane: Optional[str]) -> None:
+        """Nobody has to stay for what comes: say once what is waited for."""
+        if self._record.get("waiting") != waiting:
+            self._say(status=runs.PENDING, waiting=waiting, lane=lane)
+            self._release_caller()
+            trim()
 
     def _say_patiently(self, **changes: Any) -> None:
         for _ in range(_WRITE_ATTEMPTS):

@@ -80,6 +80,13 @@ def prctl(option: int, value: int) -> None:
     _check(_LIBC.prctl(ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero), "prctl")
 
 
+def trim() -> None:
+    """Give memory that was freed back to the system, where the C library can: malloc_trim(3)."""
+    call = getattr(_LIBC, "malloc_trim", None)
+    if call is not None:
+        call(ctypes.c_size_t(0))
+
+
 def punch_hole(descriptor: int, offset: int, length: int) -> None:
     """Free the blocks of a range of a file, which then reads as zeros; its size stays. fallocate(2)."""
     call = getattr(_LIBC, "fallocate64", _LIBC.fallocate)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 from pathlib import Path
-from typing import Callable, Optional
+from typing import Callable, Optional, Sequence
 
 from trainctl.node.ending import end_descendants
 from trainctl.node.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
@@ -17,7 +17,12 @@ _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-def guard(child: Callable[[], None], kept: int, grace: Callable[[], float], supervisor: int) -> int:
+def guard(
+    child: Callable[[], None],
+    kept: Sequence[int],
+    grace: Callable[[], float],
+    supervisor: int,
+) -> int:
     """Run ``child`` (which executes the shell and doesn't return) and wait; the exit code, negative for a signal.
 
     Called in a process made for this, below the supervisor; of its files it keeps ``kept``. SIGTERM, by the supervisor or by the kernel when the
@@ -31,7 +36,7 @@ def guard(child: Callable[[], None], kept: int, grace: Callable[[], float], supe
     if os.getppid() != supervisor:
         return -signal.SIGKILL
     shell = _fork(child)
-    close_all_but(kept)
+    close_all_but(*kept)
     status = _wait(shell)
     if status is None:
         end_descendants(grace() if os.getppid() == supervisor else 0.0)
@@ -67,10 +72,10 @@ def _wait(shell: int) -> Optional[int]:
             return None
 
 
-def close_all_but(kept: int) -> None:
-    """Close every file of this process but the standard ones and one more."""
+def close_all_but(*kept: int) -> None:
+    """Close every file of this process but the standard ones and some more."""
     for number in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
-        if number > 2 and number != kept:
+        if number > 2 and number not in kept:
             with contextlib.suppress(OSError):  # the one that listed them is closed already
                 os.close(number)
 

@@ -17,6 +17,7 @@ from trainctl.model.address import Kind
 from trainctl.model.events import Emit
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import Change, Plan
+from trainctl.resources.jobs import why_not_yet
 from trainctl.resources.registry import handlers
 from trainctl.resources.weights import lock_entry
 from trainctl.weights.lock import LockEntry, LockFile
@@ -45,7 +46,13 @@ def apply(
         workspace.ledger.note("a new state")
     made = handlers(workspace.ports(delete_checkpoints=options.delete_checkpoints))
     engine = Engine(
-        workspace.ledger, made, emit, interrupt, workspace.agents.close, options.parallelism
+        workspace.ledger,
+        made,
+        emit,
+        interrupt,
+        workspace.agents.close,
+        options.parallelism,
+        lambda change: why_not_yet(change, workspace.agents, workspace.ledger.recorded),
     )
     if plan.options.refresh_only:
         workspace.ledger.observe_many(

@@ -11,10 +11,10 @@ from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.model.run import RunStatus
-from trainctl.operations.runs import Run, find_run, refresh
+from trainctl.operations.runs import Run, find_run, refresh_all
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import Plan
-from trainctl.resources.jobs import runs_of
+from trainctl.resources.run_control import runs_of
 
 POLL_SECONDS = 0.5
 """How often a followed run is looked at."""
@@ -32,8 +32,8 @@ def follow(
     while any(run.record.status.live for run in runs.values()):
         if interrupt.stopping.wait(POLL_SECONDS):
             break
-        for address, run in runs.items():
-            runs[address] = _look_again(workspace, run, emit)
+        now = _look_again(workspace, list(runs.values()), emit)
+        runs = dict(zip(runs, now, strict=True))
     for address, run in runs.items():
         if run.record.status.live:
             said = f"run {run.record.number} goes on without being followed"
@@ -41,22 +41,20 @@ def follow(
     return list(runs.values())
 
 
-def _look_again(workspace: Workspace, run: Run, emit: Emit) -> Run:
-    try:
-        now = refresh(workspace, run)
-    except (
-        NodeUnreachable
-    ) as error:  # the run goes on meanwhile, and may be seen again the next time
-        data = {"phase": error.summary}
-        emit(Event(EventType.STEP_PROGRESS, error.summary, run.job.address, data))
-        return run
-    said = run_event(now)
-    if now.record.status is not run.record.status:
-        emit(said)
-    elif now.record.status.live:
-        address = now.job.address
-        emit(Event(EventType.STEP_PROGRESS, said.message, address, {"phase": said.message}))
-    return now
+def _look_again(workspace: Workspace, runs: list[Run], emit: Emit) -> list[Run]:
+    seen = refresh_all(workspace, runs)
+    for run, (now, problem) in zip(runs, seen, strict=True):
+        said, address = run_event(now), now.job.address
+        if problem is not None and not isinstance(problem, NodeUnreachable):
+            raise problem
+        if problem is not None:  # the run goes on meanwhile, and may be seen again the next time
+            data = {"phase": problem.summary}
+            emit(Event(EventType.STEP_PROGRESS, problem.summary, address, data))
+        elif now.record.status is not run.record.status:
+            emit(said)
+        elif now.record.status.live:
+            emit(Event(EventType.STEP_PROGRESS, said.message, address, {"phase": said.message}))
+    return [now for now, _ in seen]
 
 
 def unfinished(workspace: Workspace, plan: Plan, result: Result) -> list[Address]:
@@ -86,7 +84,8 @@ def started(workspace: Workspace, result: Result) -> list[Address]:
 def run_event(run: Run) -> Event:
     """What there is to say of a run."""
     record = run.record
-    detail = f": {record.error}" if record.error else ""
+    said = record.error or record.waiting
+    detail = f": {said}" if said else ""
     data = {
         "run": record.id,
         "status": record.status.value,

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from trainctl.errors import NodeError, TrainctlError
-from trainctl.jobs.environment import gpus_wanted
+from trainctl.jobs.environment import gpu_kind
 from trainctl.jobs.host_needs import HostNeeds
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address, Kind
-from trainctl.model.diagnostics import Diagnostic, error, warning
+from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.resource import Resource
+from trainctl.operations.look_gpus import gpu_problems
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.values import NodeFacts, TierFacts, WeightsFacts
+from trainctl.plan.values import GpuFacts, NodeFacts, TierFacts, WeightsFacts
 from trainctl.resources.agents import nodes_of
 from trainctl.resources.clusters import section
-from trainctl.resources.jobs import runs_of
-from trainctl.resources.run_control import LOOK_SECONDS
+from trainctl.resources.run_control import LOOK_SECONDS, runs_of
 from trainctl.spi import discovery
 from trainctl.spi.provider import Node
 from trainctl.weights.mirror.known import Known
@@ -37,11 +37,12 @@ class NodesSeen:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What one job wants of a host: mounts at absolute places, directories to mount, and (venv, program, modules)."""
+    """What one job wants of a host: mounts at absolute places, directories to mount, (venv, program, modules), kind of GPU."""
 
     mounts: tuple[str, ...]
     sources: tuple[str, ...]
     host: tuple[str | None, str, tuple[str, ...]] | None
+    accelerator: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +79,27 @@ def look_at_nodes(
             nodes = _nodes(workspace, state, resource)
             seen.names[address] = tuple(node.name for node in nodes)
             jobs = _jobs_on(workspace, address)
-            seen.diagnostics += _too_few_gpus(workspace, address, nodes)
             wanted = {job: _wanted(found, needs.get(job)) for job, found in jobs.items()}
             weights_there, rates = _needed(jobs.values(), known), _rates(state, address)
             questions += [
                 (address, _Question(resource.provider, node, wanted, weights_there, rates))
                 for node in (nodes if jobs else ())
             ]
-    if not ask:
-        return seen
+    if ask:
+        _ask_all(workspace, questions, seen, parallelism)
+    for address in seen.names:
+        asked = [question.node for cluster, question in questions if cluster == address]
+        said = seen.facts.get(address, ())
+        seen.diagnostics += gpu_problems(workspace.desired, address, asked, said)
+    return seen
+
+
+def _ask_all(
+    workspace: Workspace,
+    questions: list[tuple[Address, _Question]],
+    seen: NodesSeen,
+    parallelism: int,
+) -> None:
     with ThreadPoolExecutor(parallelism, thread_name_prefix="ask") as pool:
         answers = pool.map(
             lambda question: _ask(workspace, question), [question for _, question in questions]
@@ -98,7 +111,6 @@ def look_at_nodes(
                 seen.diagnostics.append(
                     warning(answer.summary, answer.detail, address=str(address), code=answer.code)
                 )
-    return seen
 
 
 def _nodes(workspace: Workspace, state: State, cluster: Resource) -> tuple[Node, ...]:
@@ -118,24 +130,6 @@ def _jobs_on(workspace: Workspace, cluster: Address) -> dict[Address, Mapping[st
     }
 
 
-def _too_few_gpus(
-    workspace: Workspace, cluster: Address, nodes: tuple[Node, ...]
-) -> Iterator[Diagnostic]:
-    most = max((node.gpus for node in nodes), default=0)
-    for address, resource in workspace.desired.resources.items():
-        if address.kind is not Kind.JOB or resource.attributes["cluster"] != cluster.name:
-            continue
-        wanted = gpus_wanted(resource.attributes)
-        if wanted is not None and wanted > most:
-            yield error(
-                f"{wanted} GPU{'s' if wanted > 1 else ''} a node are wanted, and {cluster} has {most}",
-                f"Set `gpus` of {cluster} to what its nodes have, or change compute.accelerator.",
-                address=str(address),
-                where=resource.where,
-                code="too-few-gpus",
-            )
-
-
 def _wanted(job: Mapping[str, Any], needs: HostNeeds | None) -> _Wanted:
     places = [one["mount_location"] for one in (*job["weights"], *job["mounts"])]
     host = None
@@ -145,6 +139,7 @@ def _wanted(job: Mapping[str, Any], needs: HostNeeds | None) -> _Wanted:
         tuple(place for place in places if place.startswith("/")),
         tuple(mount["host_path"] for mount in job["mounts"]),
         host,
+        gpu_kind(job),
     )
 
 
@@ -192,6 +187,7 @@ def _ask(workspace: Workspace, question: _Question) -> NodeFacts | TrainctlError
         "data": node.data,
         "mounts": sorted({place for job in jobs for place in job.mounts}),
         "sources": sorted({path for job in jobs for path in job.sources}),
+        "accelerators": sorted({job.accelerator for job in jobs} - {""}),
         "hosts": [dict(zip(("venv", "program", "modules"), host, strict=True)) for host in hosts],
     }
     try:
@@ -212,6 +208,7 @@ def _ask(workspace: Workspace, question: _Question) -> NodeFacts | TrainctlError
         detail="; ".join(f"{one['path']}: {one['why']}" for one in facts["blocked"]),
         lacks=_lacks(question.jobs, facts, dict(zip(hosts, facts["hosts"], strict=True))),
         logout="" if facts["logout"]["survives"] else "{why}. {fix}".format(**facts["logout"]),
+        gpus=tuple(GpuFacts(one["name"], tuple(one["is"])) for one in facts["gpus"]),
     )
 
 

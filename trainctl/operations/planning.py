@@ -9,7 +9,7 @@ from dataclasses import replace
 from trainctl.errors import NodeError, StalePlan, TrainctlError
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.action import Action
-from trainctl.model.address import Address
+from trainctl.model.address import Address, Kind
 from trainctl.operations.leaks import leaks
 from trainctl.operations.look_code import CodeSeen, look_at_code, tree_of
 from trainctl.operations.look_nodes import look_at_nodes
@@ -19,7 +19,9 @@ from trainctl.operations.workspace import Workspace
 from trainctl.plan.planner import make_plan
 from trainctl.plan.staleness import remaining, staleness
 from trainctl.plan.values import Inputs, Observation, Options, Plan
+from trainctl.resources.jobs import observed
 from trainctl.resources.registry import handlers
+from trainctl.resources.run_control import RunControl
 from trainctl.spi.provider import Presence
 
 
@@ -88,5 +90,9 @@ def _observe(workspace: Workspace, state: State, parallelism: int) -> dict[Addre
         except NodeError as failure:
             return Observation(Presence.UNREACHABLE, detail=failure.summary)
 
+    jobs = [one for one in state.resources.values() if one.address.kind is Kind.JOB]
+    others = [one for one in state.resources.values() if one.address.kind is not Kind.JOB]
     with ThreadPoolExecutor(parallelism, thread_name_prefix="read") as pool:
-        return dict(zip(state.resources, pool.map(look, state.resources.values()), strict=True))
+        runs = pool.submit(observed, RunControl(workspace.agents, state.resources.get), jobs)
+        found = dict(zip((one.address for one in others), pool.map(look, others), strict=True))
+        return {**found, **runs.result()}

@@ -9,7 +9,7 @@ from trainctl.model.status import Remain
 from trainctl.operations.runs import Run, control
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import node_named
-from trainctl.resources.jobs import runs_of
+from trainctl.resources.run_control import runs_of
 from trainctl.weights.mirror.known import stored_bytes
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from trainctl.errors import UsageError
+from trainctl.errors import NodeError, UsageError
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord
 from trainctl.operations.workspace import Workspace
-from trainctl.resources.jobs import runs_of
-from trainctl.resources.run_control import RunControl
+from trainctl.resources.run_control import RunControl, runs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,12 @@ def job_address(text: str) -> Address:
 def find_run(state: State, address: Address, run: str | None = None) -> Run:
     """A run by id or number, the newest by default; UsageError says what there is."""
     job = state.resources.get(address)
+    many = [] if job else jobs_of_matrix(state, address)
+    if many:
+        raise UsageError(
+            f"{address} is {len(many)} jobs: name one of them",
+            f"For example {many[0].typed}. They are in: trainctl status {address}",
+        )
     if job is None:
         known = ", ".join(str(one) for one in sorted(state.resources) if one.kind is Kind.JOB)
         raise UsageError(
@@ -63,11 +69,19 @@ def find_run(state: State, address: Address, run: str | None = None) -> Run:
     )
 
 
-def newest_runs(state: State) -> Iterator[Run]:
-    """The newest run of every job that has one."""
-    for address in sorted(state.resources):
-        if address.kind is Kind.JOB and (runs := runs_of(state.resources[address])):
-            yield Run(state.resources[address], runs[-1])
+def jobs_of_matrix(state: State, address: Address) -> list[Address]:
+    """The recorded jobs of a matrix, by the name they have in common; none if the address is of one job."""
+    if address.key is not None:
+        return []
+    return sorted(one for one in state.resources if one.key is not None and one.group == address)
+
+
+def newest_runs(state: State, address: Address | None = None) -> Iterator[Run]:
+    """The newest run of every job that has one, or of those of one matrix."""
+    chosen = jobs_of_matrix(state, address) if address else sorted(state.resources)
+    for each in chosen:
+        if each.kind is Kind.JOB and (runs := runs_of(state.resources[each])):
+            yield Run(state.resources[each], runs[-1])
 
 
 def control(workspace: Workspace) -> RunControl:
@@ -78,12 +92,32 @@ def control(workspace: Workspace) -> RunControl:
 
 def refresh(workspace: Workspace, run: Run) -> Run:
     """The run as its nodes tell it now; what changed is appended to the state as observed."""
-    if not run.record.status.live:
-        return run
-    now = control(workspace).status(run.record)
-    if now != run.record:
-        note(workspace, run.job, now)
-    return Run(run.job, now)
+    now, problem = refresh_all(workspace, [run])[0]
+    if problem is not None:
+        raise problem
+    return now
+
+
+def refresh_all(workspace: Workspace, runs: Sequence[Run]) -> list[tuple[Run, NodeError | None]]:
+    """As ``refresh``, of many runs: each node is asked once, and one append holds what changed.
+
+    A run that nobody could be asked about is as it was, with the reason beside it.
+    """
+    live = [run.record for run in runs if run.record.status.live]
+    told = control(workspace).statuses(live) if live else {}
+    found: list[tuple[Run, NodeError | None]] = []
+    changed: dict[Address, dict[str, Any]] = {}
+    for run in runs:
+        now = told.get(run.record.key, run.record)
+        if isinstance(now, NodeError):
+            found.append((run, now))
+            continue
+        found.append((Run(run.job, now), None))
+        if now != run.record:
+            changed[run.job.address] = {"run": now.to_json()}
+    if changed:
+        workspace.ledger.observe_many(changed)
+    return found
 
 
 def note(workspace: Workspace, job: Recorded, record: RunRecord) -> None:

@@ -2,27 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
 from trainctl.errors import NodeError
 from trainctl.model.address import Address
-from trainctl.model.status import JobStatus
+from trainctl.model.status import Checkpoint, JobStatus
 from trainctl.operations.checkpoints import checkpoints
-from trainctl.operations.runs import Run, find_run, newest_runs, refresh
+from trainctl.operations.runs import Run, find_run, jobs_of_matrix, newest_runs, refresh_all
 from trainctl.operations.workspace import Workspace
+
+_AT_ONCE = 8
+"""How many runs are asked for their checkpoints at the same time."""
 
 
 def status(workspace: Workspace, address: Address, run: str | None = None) -> JobStatus:
     """How one job stands."""
-    return _look(workspace, find_run(workspace.ledger.state(), address, run))
+    return _look(workspace, [find_run(workspace.ledger.state(), address, run)])[0]
 
 
-def all_statuses(workspace: Workspace) -> list[JobStatus]:
-    """How every job in the state stands."""
-    return [_look(workspace, run) for run in newest_runs(workspace.ledger.state())]
+def is_matrix(workspace: Workspace, address: Address) -> bool:
+    """Whether the address is what the jobs of a matrix have in common."""
+    return bool(jobs_of_matrix(workspace.ledger.state(), address))
 
 
-def _look(workspace: Workspace, run: Run) -> JobStatus:
+def all_statuses(workspace: Workspace, address: Address | None = None) -> list[JobStatus]:
+    """How every job in the state stands, or every job of one matrix."""
+    return _look(workspace, list(newest_runs(workspace.ledger.state(), address)))
+
+
+def _look(workspace: Workspace, runs: Sequence[Run]) -> list[JobStatus]:
+    seen = refresh_all(workspace, runs)
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="checkpoints") as pool:
+        return list(pool.map(lambda one: _one(workspace, *one), seen))
+
+
+def _one(workspace: Workspace, run: Run, problem: NodeError | None) -> JobStatus:
+    found: Sequence[Checkpoint] = ()
     try:
-        run = refresh(workspace, run)
-        return JobStatus(run.job.address, run.record, tuple(checkpoints(workspace, run)))
+        if problem is None and _may_have_checkpoints(run):
+            found = checkpoints(workspace, run)
     except NodeError as error:
-        return JobStatus(run.job.address, run.record, stale=error.summary)
+        problem = error
+    values = run.job.attributes.get("matrix") or ()
+    matrix = tuple((str(one["name"]), str(one["value"])) for one in values)
+    stale = problem.summary if problem else ""
+    return JobStatus(run.job.address, run.record, tuple(found), stale, matrix)
+
+
+def _may_have_checkpoints(run: Run) -> bool:
+    """Nobody is asked about those of a run that never began, or whose job keeps none."""
+    runtime = run.job.attributes.get("runtime") or {}
+    enabled = (runtime.get("checkpointing_config") or {}).get("enabled")
+    newest = run.job.outputs["runs"][-1]["id"] == run.record.id
+    return run.record.started_at is not None and bool(enabled or not newest)

@@ -10,9 +10,12 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Position, error, warning
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.plan.graph import REMOVES
+from trainctl.plan.runs import ENDED
 from trainctl.plan.subject import Subject, outputs_seen
 from trainctl.plan.values import Change, Inputs
 from trainctl.spi.provider import Presence
+
+_NEW_RUN = frozenset({Action.CREATE, Action.REPLACE})
 
 
 def unknown_addresses(inputs: Inputs) -> Iterator[Diagnostic]:
@@ -111,6 +114,45 @@ def failed_runs(
                 where=subject.resource.where if subject.resource else None,
                 code="failed-run",
             )
+
+
+def waits(
+    inputs: Inputs, subjects: Iterable[Subject], changes: Mapping[Address, Change]
+) -> Iterator[Diagnostic]:
+    """New runs that this plan can't start, as what they follow won't have completed on their node."""
+    by_address = {subject.address: subject for subject in subjects}
+    told: set[tuple[Address, Address]] = set()
+    for change in changes.values():
+        if change.address.kind is not Kind.JOB or change.action not in _NEW_RUN:
+            continue
+        for needed in change.depends_on:
+            pair = (change.address.group, needed.group)
+            why = _unmet(change, by_address.get(needed), changes.get(needed))
+            if why and pair not in told:
+                told.add(pair)
+                yield warning(
+                    f"{change.address} will wait: {why}",
+                    "It is left to an apply after that run has completed.",
+                    address=str(change.address),
+                    where=_where(inputs, change.address),
+                    code="waits-for-run",
+                )
+
+
+def _unmet(change: Change, needed: Subject | None, its: Change | None) -> str:
+    """Why a job that has to come first neither has completed nor will be waited for on the node."""
+    if needed is None or its is None or needed.address.kind is not Kind.JOB:
+        return ""
+    run, new = needed.newest_run, its.action in _NEW_RUN
+    after, before = change.after or {}, its.after or its.before or {}
+    if not new and run is None:
+        return f"{needed.address} has not run"
+    if new or (run is not None and run.status.live):
+        elsewhere = after.get("cluster") != before.get("cluster")
+        return f"{needed.address} runs on cluster {before.get('cluster')}" if elsewhere else ""
+    if run is not None and run.status is not RunStatus.COMPLETED:
+        return f"run {run.number} of {needed.address} {ENDED[run.status]}"
+    return ""
 
 
 def sources(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:

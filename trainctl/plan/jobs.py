@@ -16,7 +16,10 @@ from trainctl.plan.runs import live_run, news
 from trainctl.plan.subject import Subject
 from trainctl.plan.values import Change, CodeTree
 
-_IN_PLACE = ("labels", "priority", "max_duration", "retry")
+_IN_PLACE = (
+    *("labels", "priority", "max_duration", "retry"),
+    *("matrix", "max_parallel", "depends_on"),
+)
 NOT_CONFIGURATION = frozenset({*_IN_PLACE, "code", "weight_pins"})
 _NEW_RUN = frozenset({"create", "replace"})
 _REASONS = {
@@ -96,7 +99,7 @@ class _Verdict:
         """What remains to be done without a new run: the record of the last one stays, but for what is updated in place."""
         subject, kept = self.subject, dict(self.before)
         for key in _IN_PLACE:
-            if key in self.today:
+            if self.today.get(key) != kept.get(key):
                 kept[key] = self.today[key]
         cause = self.causes[0] if self.causes else None
         reason = _REASONS[cause] if cause else None

@@ -19,7 +19,7 @@ from trainctl.plan.interrupted import never_recorded, resumed
 from trainctl.plan.jobs import job_wish, plan_job
 from trainctl.plan.removals import plan_removal
 from trainctl.plan.resources import Wish, plan_resource
-from trainctl.plan.selection import selected
+from trainctl.plan.selection import expanded, selected
 from trainctl.plan.subject import Subject, subject
 from trainctl.plan.values import Change, DeliveryLine, Inputs, Plan
 from trainctl.plan.weights import pins, weights_lines, wish_of_weights
@@ -27,6 +27,7 @@ from trainctl.plan.weights import pins, weights_lines, wish_of_weights
 
 def make_plan(inputs: Inputs) -> Plan:
     """What has to change so that the world is as desired. Problems are in the plan's diagnostics; nothing is raised."""
+    inputs = replace(inputs, options=expanded(inputs))
     subjects = [subject(inputs, address) for address in selected(inputs)]
     changes = _refreshed(subjects) if inputs.options.refresh_only else _decided(inputs, subjects)
     weights = weights_lines(inputs, changes)
@@ -122,6 +123,7 @@ def _diagnostics(
         found += checks.displaced(inputs, changes)
         found += checks.sources(inputs, changes)
         found += checks.failed_runs(planned, by_address)
+        found += checks.waits(inputs, planned, by_address)
         found += delivery_problems(inputs, changes, deliveries)
         found += host_problems(inputs, changes)
     return tuple(dict.fromkeys(found))

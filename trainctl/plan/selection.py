@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trainctl.model.address import Address
 from trainctl.plan.graph import closure, reverse
-from trainctl.plan.values import Inputs
+from trainctl.plan.values import Inputs, Options
+
+
+def expanded(inputs: Inputs) -> Options:
+    """The options with the name of a job that has a matrix standing for all of its jobs."""
+    options, state = inputs.options, inputs.state
+    known = {*inputs.desired.resources, *state.resources, *state.open_intents}
+    many: dict[Address, list[Address]] = {}
+    for address in sorted(known):
+        if address.key is not None:
+            many.setdefault(address.group, []).append(address)
+
+    def all_of(addresses: tuple[Address, ...]) -> tuple[Address, ...]:
+        found = (
+            [address] if address in known else many.get(address, [address]) for address in addresses
+        )
+        return tuple(dict.fromkeys(one for each in found for one in each))
+
+    return replace(
+        options,
+        targets=all_of(options.targets),
+        excludes=all_of(options.excludes),
+        replace=all_of(options.replace),
+        run=all_of(options.run),
+    )
 
 
 def selected(inputs: Inputs) -> list[Address]:

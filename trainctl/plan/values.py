@@ -70,6 +70,14 @@ class TierFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuFacts:
+    """One GPU as its host reports it; ``kinds`` are those asked-for accelerators that it is."""
+
+    name: str
+    kinds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """What a node says of itself before anything moves: ``mount`` is namespace, container or link.
 
@@ -86,6 +94,7 @@ class NodeFacts:
     """Of each job, what it needs of this host and isn't there, in sentences."""
     logout: str = ""
     """Why a run would not survive the logout of its user, and what to do about it; empty where it does."""
+    gpus: tuple[GpuFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

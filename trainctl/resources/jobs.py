@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainctl.apply.step import Lookup, Step, StepFailed
+from trainctl.apply.step import Deferred, Lookup, Step, StepFailed
 from trainctl.errors import (
     Busy,
     Interrupted,
@@ -25,14 +26,17 @@ from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RankRecord, RunRecord, RunStatus, run_id
-from trainctl.plan.values import Observation
+from trainctl.plan.values import Change, Observation
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.agents import Agents, nodes_of
+from trainctl.resources.following import ahead, seat
 from trainctl.resources.home import Home
-from trainctl.resources.run_control import STOP_GRACE_SECONDS, RunControl
-from trainctl.resources.runs import specification, with_status
+from trainctl.resources.run_control import STOP_GRACE_SECONDS, RunControl, runs_of
+from trainctl.resources.runs import order, specification, with_status
 from trainctl.spi.provider import Node, Presence
 from trainctl.weights.mirror.directory import DirectoryMirror
+
+_NEW_RUN = frozenset({Action.CREATE, Action.REPLACE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +65,18 @@ class JobHandler:
         self._secrets = secrets
         self._home = home
         self._delete_checkpoints = delete_checkpoints
+        self._lock = threading.Lock()
+        self._locks: dict[tuple[str, str], threading.Lock] = {}
 
     def carry_out(self, step: Step) -> Mapping[str, Any]:
         """One new run; for an update the record alone. A run that could not be deployed is recorded as such."""
         earlier = runs_of(step.recorded)
         if step.action is Action.UPDATE:
+            if earlier and earlier[-1].status.live:
+                control = RunControl(self._agents, step.lookup)
+                control.reorder(
+                    earlier[-1], order(step.address, step.attributes, self._home.lineage)
+                )
             return _outputs(*earlier)
         if earlier and earlier[-1].status.live:
             earlier = (*earlier[:-1], RunControl(self._agents, step.lookup).stop(earlier[-1]))
@@ -109,14 +120,7 @@ class JobHandler:
 
     def read(self, recorded: Recorded, lookup: Lookup) -> Observation:
         """The newest run as its nodes tell it; nobody is asked about a run that has ended."""
-        runs = runs_of(recorded)
-        if not runs or not runs[-1].status.live:
-            return Observation(Presence.PRESENT)
-        try:
-            now = RunControl(self._agents, lookup).status(runs[-1])
-        except NodeUnreachable as error:
-            return Observation(Presence.UNREACHABLE, detail=error.summary)
-        return Observation(Presence.PRESENT, {"run": now.to_json()})
+        return observed(RunControl(self._agents, lookup), [recorded])[recorded.address]
 
     def _deploy(self, step: Step, run: RunRecord) -> RunRecord:
         """Deliver weights and code to the rank's node and start it; the record of the run that then runs."""
@@ -147,7 +151,9 @@ class JobHandler:
 
     def _place(self, step: Step, run: RunRecord) -> _Rank:
         cluster = step.needed(Address(Kind.CLUSTER, str(step.attributes["cluster"])))
-        node = nodes_of(cluster)[0]
+        node = seat(cluster)
+        if node is None:
+            raise TrainctlError(f"{cluster.address} has no node", code="not-applied-yet")
         project = str(step.attributes["project"])
         caches = (step.lookup(address) for address in step.depends_on if address.kind is Kind.CACHE)
         directory = next((cache.outputs["directory"] for cache in caches if cache), None)
@@ -194,14 +200,20 @@ class JobHandler:
         return document
 
     def _ship_code(self, step: Step, rank: _Rank) -> None:
+        """Have the code on the node. Jobs that share it, as those of a matrix do, don't send it at the same time."""
         planned = step.attributes["code"]
         request = {"root": rank.node.root, "digest": planned["digest"]}
-        if rank.agent.call("has_code", request)["present"]:
-            return
-        code = self._planned_code(step)
-        with packed(code) as tar:
-            self._planned_code(step)  # nobody wrote to it while it was packed
-            rank.agent.call("put_code", request, payload=tar)
+        with self._shipping(rank.node.id, planned["digest"]):
+            if rank.agent.call("has_code", request)["present"]:
+                return
+            code = self._planned_code(step)
+            with packed(code) as tar:
+                self._planned_code(step)  # nobody wrote to it while it was packed
+                rank.agent.call("put_code", request, payload=tar)
+
+    def _shipping(self, node: str, digest: str) -> threading.Lock:
+        with self._lock:
+            return self._locks.setdefault((node, digest), threading.Lock())
 
     def _planned_code(self, step: Step) -> Code:
         planned = step.attributes["code"]
@@ -236,6 +248,10 @@ class JobHandler:
         listings: Mapping[str, str],
         venv: str | None,
     ) -> RunRecord:
+        control = RunControl(self._agents, step.lookup)
+        before = ahead(control, step.lookup, step.depends_on, rank.node)
+        if before.why_not:
+            raise Deferred(before.why_not, "Apply again once it has completed.")
         spec = specification(
             step.address,
             step.attributes,
@@ -246,6 +262,7 @@ class JobHandler:
             gpus=rank.node.gpus,
             venv=venv,
         )
+        spec["follows"] = [{"key": one.key, "address": str(job)} for job, one in before.follows]
         names = set(secret_environment(step.attributes).values())
         request = {
             "root": rank.node.root,
@@ -273,13 +290,27 @@ def _make_sure_it_ended(rank: _Rank, run: RunRecord) -> None:
         ) from error
 
 
-def runs_of(recorded: Recorded | None) -> tuple[RunRecord, ...]:
-    """The runs of a recorded job, the newest last."""
-    return (
-        tuple(RunRecord.from_json(run) for run in recorded.outputs.get("runs", ()))
-        if recorded
-        else ()
-    )
+def why_not_yet(change: Change, agents: Agents, lookup: Lookup) -> str:
+    """Why a change has to wait for other runs, of which only a later apply can know the end; empty if it hasn't to."""
+    if change.address.kind is not Kind.JOB or change.action not in _NEW_RUN:
+        return ""
+    cluster = lookup(Address(Kind.CLUSTER, str((change.after or {})["cluster"])))
+    return ahead(RunControl(agents, lookup), lookup, change.depends_on, seat(cluster)).why_not
+
+
+def observed(control: RunControl, jobs: Sequence[Recorded]) -> dict[Address, Observation]:
+    """The newest run of each job as its nodes tell it, each node asked once; nobody is asked about one that has ended."""
+    newest = {job.address: runs[-1] for job in jobs if (runs := runs_of(job))}
+    live = {address: run for address, run in newest.items() if run.status.live}
+    now = control.statuses(list(live.values()))
+    found = {job.address: Observation(Presence.PRESENT) for job in jobs}
+    for address, run in live.items():
+        seen = now[run.key]
+        if isinstance(seen, NodeError):
+            found[address] = Observation(Presence.UNREACHABLE, detail=seen.summary)
+        else:
+            found[address] = Observation(Presence.PRESENT, {"run": seen.to_json()})
+    return found
 
 
 def _outputs(*runs: RunRecord) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from trainctl.errors import NodeError
@@ -21,7 +22,16 @@ STOP_GRACE_SECONDS = 30.0
 LOOK_SECONDS = 60.0
 """How long a node that is only looked at may be silent."""
 
+_AT_ONCE = 16
+"""How many nodes are asked at the same time."""
+
 Answer = Mapping[str, Any]
+
+
+def runs_of(recorded: Recorded | None) -> tuple[RunRecord, ...]:
+    """The runs of a recorded job, the newest last."""
+    runs = recorded.outputs.get("runs", ()) if recorded else ()
+    return tuple(RunRecord.from_json(run) for run in runs)
 
 
 class RunControl:
@@ -33,14 +43,47 @@ class RunControl:
 
     def status(self, run: RunRecord) -> RunRecord:
         """The run's record as its nodes tell it now; LOST where a node knows nothing of a live run."""
+        now = self.statuses([run])[run.key]
+        if isinstance(now, NodeError):
+            raise now
+        return now
 
-        def ask(agent: NodeAgent, node: Node) -> Answer | None:
-            runs: Mapping[str, Answer | None] = agent.call(
-                "status", {"root": node.root, "keys": [run.key]}, timeout=LOOK_SECONDS
-            )["runs"]
-            return runs.get(run.key)
+    def statuses(self, runs: Sequence[RunRecord]) -> dict[str, RunRecord | NodeError]:
+        """As ``status``, of many runs by their keys: each node is asked once. What can't be learned is there as its error."""
+        keys: dict[str, set[str]] = {}
+        found: dict[str, RunRecord | NodeError] = {}
+        for run in runs:
+            for rank in run.ranks:
+                keys.setdefault(rank.node, set()).add(run.key)
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="status") as pool:
+            answers = dict(zip(keys, pool.map(self._ask_status, keys.items()), strict=True))
+        for run in runs:
+            told = [answers[rank.node] for rank in run.ranks]
+            failed = next((one for one in told if isinstance(one, NodeError)), None)
+            mine = [one.get(run.key) for one in told if not isinstance(one, NodeError)]
+            found[run.key] = failed or with_status(run, mine)
+        return found
 
-        return with_status(run, self._each(run, ask))
+    def _ask_status(
+        self, question: tuple[str, set[str]]
+    ) -> Mapping[str, Answer | None] | NodeError:
+        node_id, keys = question
+        try:
+            agent, node = self._of_node(node_id)
+            request = {"root": node.root, "keys": sorted(keys)}
+            runs: Mapping[str, Answer | None] = agent.call("status", request, timeout=LOOK_SECONDS)[
+                "runs"
+            ]
+        except NodeError as error:
+            return error
+        return runs
+
+    def reorder(self, run: RunRecord, order: Mapping[str, Any]) -> None:
+        """Tell a run that may be waiting its priority and slots."""
+        self._each(
+            run,
+            lambda agent, node: agent.call("reorder", {"root": node.root, "key": run.key, **order}),
+        )
 
     def stop(self, run: RunRecord, grace_seconds: float = STOP_GRACE_SECONDS) -> RunRecord:
         """End the run: its processes are asked, and after the grace made to."""
@@ -120,8 +163,11 @@ class RunControl:
                 f"It has {len(run.ranks)}, counted from 0.",
                 code="no-such-run",
             )
+        return self._of_node(node_id)
+
+    def _of_node(self, node_id: str) -> tuple[NodeAgent, Node]:
         cluster = self._lookup(Address(Kind.CLUSTER, node_id.partition("/")[0]))
         node = node_named(cluster, node_id) if cluster else None
         if cluster is None or node is None:
-            raise NodeError(f"node {node_id} of run {run.id} is not in the state any more")
+            raise NodeError(f"node {node_id} is not in the state any more")
         return self._agents.to_look(cluster.provider, node), node

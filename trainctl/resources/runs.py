@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from trainctl.jobs.environment import RunPlaces, environment, links, secret_environment
+from trainctl.jobs.environment import (
+    RunPlaces,
+    environment,
+    gpu_kind,
+    gpus_wanted,
+    links,
+    secret_environment,
+)
 from trainctl.model.address import Address
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.model.units import parse_duration
@@ -33,7 +40,7 @@ def specification(
     lineage: str,
     listings: Mapping[str, str],
     *,
-    gpus: int,
+    gpus: int | None,
     venv: str | None = None,
 ) -> dict[str, Any]:
     """What one node needs to know to run one rank: everything but secret values.
@@ -69,8 +76,22 @@ def specification(
         "mounts": list(attributes.get("mounts") or ()),
         "host": {"venv": venv or attributes["runtime"].get("venv")},
         "grace_seconds": 30,
+        "gpus": {
+            "count": gpus_wanted(attributes),
+            "kind": gpu_kind(attributes),
+            "declared": gpus,
+        },
+        **order(address, attributes, lineage),
         **_policy(attributes),
     }
+
+
+def order(address: Address, attributes: Mapping[str, Any], lineage: str) -> dict[str, Any]:
+    """Who goes first where runs wait, and how many of a sweep go on at once: what may change while a run waits."""
+    most = attributes.get("max_parallel")
+    name = f"{lineage} job.{address.name}"
+    slots = None if most is None else {"name": name, "count": most}
+    return {"priority": attributes.get("priority") or 0, "slots": slots}
 
 
 def _policy(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,6 +128,7 @@ def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> 
         ended_at=max(ended) if over else run.ended_at,
         error=next((answer["error"] for answer in known if answer.get("error")), unknown),
         phases=phases,
+        waiting=next((answer["waiting"] for answer in known if answer.get("waiting")), None),
         retries=max((answer.get("retries") or 0 for answer in known), default=run.retries),
     )
 
@@ -114,4 +136,7 @@ def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> 
 def _rank(rank: RankRecord, answer: Mapping[str, Any] | None) -> RankRecord:
     if answer is None:
         return replace(rank, status=RunStatus.LOST if rank.status.live else rank.status)
-    return replace(rank, status=RunStatus(answer["status"]), exit_code=answer.get("exit_code"))
+    status = RunStatus(answer["status"])
+    if status is RunStatus.CREATED and answer.get("supervised") is False:
+        status = RunStatus.LOST  # who was to start it is dead, and nobody else will
+    return replace(rank, status=status, exit_code=answer.get("exit_code"))

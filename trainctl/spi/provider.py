@@ -44,7 +44,8 @@ class Node:
     data: str
     python: str
     key: str = ""
-    gpus: int = 0
+    gpus: int | None = 0
+    """How many GPUs jobs may use; None leaves it to what the machine's own tools report."""
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @property

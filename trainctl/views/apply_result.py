@@ -48,6 +48,8 @@ def result_lines(
         run = change.stops
         what = f"run {run.number} ({run.id}) is live" if run else "it is live"
         lines.append(f"{change.address}: left as it is, as {what}. Pass --stop-running to stop it.")
+    if result.deferred:
+        lines.append("What waits goes on with a later apply.")
     if result.not_started:
         lines.append(
             f"Not started: {', '.join(map(str, result.not_started))}. Apply again to go on."
@@ -59,6 +61,7 @@ def result_lines(
         (len(result.failed), "failed"),
         (len(result.skipped), "skipped"),
         (len(result.left_alone), "left alone"),
+        (len(result.deferred), "waiting"),
         (len(fell), "not completed"),
     ]
     said += "".join(f", {count} {word}" for count, word in problems if count)
@@ -76,7 +79,7 @@ def follow_lines(jobs: Sequence[Address]) -> list[str]:
     """How to watch the runs that go on after the command."""
     if not jobs:
         return []
-    which = f"'{jobs[0]}'" if jobs[0].key is not None else str(jobs[0])
+    which = jobs[0].typed
     if len(jobs) == 1:
         return [f"To follow it: trainctl logs {which} --follow"]
     return [f"To see them: trainctl status. To follow one: trainctl logs {which} --follow"]
@@ -92,7 +95,11 @@ def summary_event(result: Result, exit_code: int, followed: Followed = _NONE) ->
         ],
         "skipped": [str(address) for address in result.skipped],
         "left_alone": [
-            {"address": str(c.address), "reason": "live_run"} for c in result.left_alone
+            *({"address": str(c.address), "reason": "live_run"} for c in result.left_alone),
+            *(
+                {"address": str(address), "reason": "waits", "detail": error.summary}
+                for address, error in result.deferred.items()
+            ),
         ],
         "not_started": [str(address) for address in result.not_started],
         "runs": [
@@ -110,5 +117,4 @@ def _fell_short(run: RunRecord) -> bool:
 
 
 def _run_line(address: Address, run: RunRecord) -> str:
-    shown = f"'{address}'" if address.key is not None else str(address)
-    return f"{address}: run {run.number} ({run.id}) did not complete. What it said: trainctl logs {shown}"
+    return f"{address}: run {run.number} ({run.id}) did not complete. What it said: trainctl logs {address.typed}"

@@ -9,13 +9,13 @@ from trainctl.model.action import Action
 from trainctl.model.address import Kind
 from trainctl.plan.values import Change, Drift, Plan
 from trainctl.views.escape import escape, literal
-from trainctl.views.plan_rows import Row, added, changed
+from trainctl.views.plan_rows import MISSING, Row, added, changed
 from trainctl.views.plan_values import Page, hidden_line, row_lines
 from trainctl.views.plan_words import COLOURS, LEGEND, headline
 from trainctl.views.text import counted
 
-_IN_TABLES = frozenset({"weight_pins", "revision", "pin", "files", "bytes"})
-"""What the tables below say better, and a new resource need not say twice."""
+_IN_TABLES = frozenset({"weight_pins", "revision", "pin", "files", "bytes", "matrix"})
+"""What the tables below or the address say better, and a new resource need not say twice."""
 
 
 def change_lines(change: Change, plan: Plan, page: Page) -> list[str]:
@@ -26,6 +26,18 @@ def change_lines(change: Change, plan: Plan, page: Page) -> list[str]:
         lines.append(page.style(f"  # ({escape(change.note)})", "dim"))
     lines.append(f"{page.style(f'{sign:>3}', COLOURS[sign])} {change.address}")
     return lines + _values(change, plan, page) + _left_out(change, plan, page)
+
+
+def similar_lines(change: Change, shown: Change, page: Page) -> list[str]:
+    """Another new job of the same matrix: what it has that the one shown in full has not."""
+    sign = LEGEND[change.action][0]
+    rows = [
+        Row("+", row.path, after=row.after)
+        for row in changed(_shown(shown), _shown(change))
+        if row.after is not MISSING
+    ]
+    head = f"{page.style(f'{sign:>3}', COLOURS[sign])} {change.address}, as above but for"
+    return [head, *row_lines(rows, page)]
 
 
 def drift_lines(drift: Drift, page: Page) -> list[str]:
@@ -56,10 +68,15 @@ def _values(change: Change, plan: Plan, page: Page) -> list[str]:
 
 
 def _new(change: Change) -> list[Row]:
+    return list(added(_shown(change)))
+
+
+def _shown(change: Change) -> dict[str, Any]:
+    """What is worth showing of a new resource."""
     after = {key: value for key, value in (change.after or {}).items() if key not in _IN_TABLES}
     if "weights" in after:
         after["weights"] = [_weights_words(one) for one in after["weights"]]
-    return list(added(after))
+    return after
 
 
 def _weights_words(weights: Mapping[str, Any]) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
+from trainctl.model.address import Address
 from trainctl.model.units import format_bytes, format_duration
 from trainctl.plan.values import DeliveryLine, TierFacts, WeightsLine
 from trainctl.views.escape import escape
@@ -40,9 +42,13 @@ def weights_table(lines: Sequence[WeightsLine], page: Page) -> list[str]:
 
 
 def deliveries_table(lines: Sequence[DeliveryLine], page: Page) -> list[str]:
-    """A row for each rank and weights. A column that would say nothing is left out; a mount that all share is one line."""
+    """A row for each rank and weights. A column that would say nothing is left out; a mount that all share is one line.
+
+    Jobs of a matrix that get the same share a row.
+    """
+    lines, jobs = _shared(lines)
     columns = {
-        "JOB": [str(line.job) for line in lines],
+        "JOB": jobs,
         "RANK": [str(line.rank) for line in lines],
         "NODE": [escape(line.node or _UNKNOWN) for line in lines],
         "WEIGHTS": [str(line.weights) for line in lines],
@@ -64,6 +70,18 @@ def deliveries_table(lines: Sequence[DeliveryLine], page: Page) -> list[str]:
         list(columns), rows, right=right, width=page.width, style=page.style, indent="  "
     )
     return [*lines_of_table, *([f"  {shared}"] if shared else [])]
+
+
+def _shared(lines: Sequence[DeliveryLine]) -> tuple[list[DeliveryLine], list[str]]:
+    """One of the lines that differ by the job of a matrix only, and whose they are."""
+    alike: dict[tuple[Address, DeliveryLine], list[DeliveryLine]] = {}
+    for line in lines:
+        alike.setdefault((line.job.group, replace(line, job=line.job.group)), []).append(line)
+    jobs = [
+        str(ones[0].job) if len(ones) == 1 else f"{group} ({len(ones)})"
+        for (group, _), ones in alike.items()
+    ]
+    return [ones[0] for ones in alike.values()], jobs
 
 
 def origin(tiers: TierFacts | None) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trainctl.model.action import Action
-from trainctl.model.address import Kind
+from trainctl.model.address import Address, Kind
 from trainctl.plan.values import Change, Drift, Plan, WeightsLine
 from trainctl.views.counts import Counts
 from trainctl.views.escape import escape
-from trainctl.views.plan_changes import change_lines, drift_lines
+from trainctl.views.plan_changes import change_lines, drift_lines, similar_lines
 from trainctl.views.plan_tables import deliveries_table, weights_table
 from trainctl.views.plan_values import Page
 from trainctl.views.plan_words import COLOURS, LEGEND, live_words
@@ -91,9 +91,17 @@ def _endings(changes: Iterable[Change], page: Page, now: float | None) -> list[s
 
 
 def _changes(plan: Plan, page: Page) -> list[str]:
+    """Each in full; of the new jobs of a matrix the first, and of the others what is different."""
     lines: list[str] = []
+    full: dict[Address, Change] = {}
     for change in plan.changes:
-        if change.action is not Action.NOOP:
+        if change.action is Action.NOOP:
+            continue
+        new_of_many = change.action is Action.CREATE and change.address.key is not None
+        alike = full.setdefault(change.address.group, change) if new_of_many else change
+        if alike is not change:
+            lines += similar_lines(change, alike, page)
+        else:
             lines += [*([""] if lines else []), *change_lines(change, plan, page)]
     return lines
 
@@ -162,5 +170,4 @@ def _nothing(plan: Plan) -> str:
 
 
 def _quoted(change: Change) -> str:
-    text = str(change.address)
-    return f"'{text}'" if change.address.key is not None else text
+    return change.address.typed

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from trainctl.model.address import Address
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.status import Checkpoint, JobStatus
 from trainctl.model.units import format_bytes, format_duration
@@ -46,6 +48,8 @@ def status_json(status: JobStatus) -> dict[str, Any]:
         "status": run.status.value,
         "error": run.error,
         "stale": status.stale or None,
+        "waiting": run.waiting,
+        "matrix": dict(status.matrix) or None,
         "ranks": [
             {
                 "rank": rank.rank,
@@ -87,6 +91,8 @@ def status_lines(status: JobStatus) -> list[str]:
         lines.append(f"  as last seen: {status.stale}")
     if run.error:
         lines.append(f"  {'error':<13} {run.error}")
+    if run.waiting:
+        lines.append(f"  {'pending':<13} {run.waiting}")
     for rank in run.ranks:
         code = "" if rank.exit_code is None else f", exit code {rank.exit_code}"
         lines.append(f"  {f'rank {rank.rank}':<13} {rank.node}{code}")
@@ -110,23 +116,68 @@ def status_lines(status: JobStatus) -> list[str]:
 
 
 def status_table(statuses: Sequence[JobStatus], width: int | None = None) -> list[str]:
-    """All jobs, a line each; in so many columns if they must fit."""
+    """All jobs, a line each, and one for all jobs of a matrix; in so many columns if they must fit."""
     if not statuses:
         return ["No job has run yet."]
+    groups: dict[Address, list[JobStatus]] = {}
+    for one in statuses:
+        groups.setdefault(one.address if one.address.key is None else one.address.group, []).append(
+            one
+        )
     rows = [
-        [
-            str(one.address),
-            f"{one.run.number} ({one.run.id})",
-            run_words(one.run) + (" (as last seen)" if one.stale else ""),
-            ", ".join(rank.node for rank in one.run.ranks),
-            minute(one.run.started_at),
-            format_duration(one.run.phases["running"]) if "running" in one.run.phases else "",
-            str(len(one.checkpoints)),
-        ]
-        for one in statuses
+        _row(ones[0]) if address == ones[0].address else _matrix_row(address, ones)
+        for address, ones in groups.items()
     ]
     headers = ["JOB", "RUN", "STATUS", "NODE", "STARTED (UTC)", "RAN", "CKPTS"]
-    return table(headers, rows, width=width, shrinks=frozenset({"NODE"}))
+    return table(headers, rows, width=width, shrinks=frozenset({"NODE", "STATUS"}))
+
+
+def _row(one: JobStatus) -> list[str]:
+    run = one.run
+    return [
+        str(one.address),
+        f"{run.number} ({run.id})",
+        state_words(one),
+        ", ".join(rank.node for rank in run.ranks),
+        minute(run.started_at),
+        format_duration(run.phases["running"]) if "running" in run.phases else "",
+        str(len(one.checkpoints)),
+    ]
+
+
+def _matrix_row(address: Address, ones: Sequence[JobStatus]) -> list[str]:
+    nodes = sorted({rank.node for one in ones for rank in one.run.ranks})
+    started = [one.run.started_at for one in ones if one.run.started_at is not None]
+    return [
+        f"{address} ({len(ones)})",
+        "",
+        counts_by_state(ones),
+        ", ".join(nodes),
+        minute(min(started, default=None)),
+        "",
+        str(sum(len(one.checkpoints) for one in ones)),
+    ]
+
+
+def state_words(one: JobStatus) -> str:
+    """``completed``; ``pending: waits for 2 of 4 GPUs``."""
+    waiting = f": {one.run.waiting}" if one.run.waiting else ""
+    return run_words(one.run) + waiting + (" (as last seen)" if one.stale else "")
+
+
+def counts_by_state(ones: Iterable[JobStatus]) -> str:
+    """``4 running, 88 pending, 4 completed``."""
+    counts = Counter(one.run.status for one in ones)
+    return ", ".join(
+        f"{counts[status]} {status.words}" for status in _LIVELY_FIRST if counts[status]
+    )
+
+
+_LIVELY_FIRST = (
+    *(RunStatus.RUNNING, RunStatus.DEPLOYING, RunStatus.CREATED, RunStatus.PENDING),
+    *(RunStatus.FAILED, RunStatus.DEPLOY_FAILED, RunStatus.LOST, RunStatus.STOPPED),
+    RunStatus.COMPLETED,
+)
 
 
 def ended_code(run: RunRecord) -> int:

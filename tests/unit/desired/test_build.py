@@ -180,6 +180,7 @@ def test_every_attribute_of_the_full_form(project: Path) -> None:
     assert set(job) == {
         *("project", "cluster", "image", "compute", "runtime", "weights", "mounts"),
         *("secrets", "priority", "labels", "code", "max_duration", "retry"),
+        *("matrix", "max_parallel", "depends_on"),
     }
     assert job["compute"]["accelerator"] == "H100"
     assert job["compute"]["node_count"] == 1

@@ -2,41 +2,60 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from trainctl.cli.options import Format, FormatOption, RunOption
-from trainctl.cli.session import session_of
+from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import open_workspace
+from trainctl.model.address import Address
+from trainctl.model.status import JobStatus
 from trainctl.operations.runs import job_address
-from trainctl.operations.status import all_statuses, status
+from trainctl.operations.status import all_statuses, is_matrix, status
 from trainctl.views.statuses import status_json, status_lines, status_table
+from trainctl.views.sweeps import sweep_lines
 
 
 def command(
     ctx: typer.Context,
     address: Annotated[
-        str | None, typer.Argument(metavar="[ADDRESS]", help="A job; all of them by default.")
+        str | None,
+        typer.Argument(metavar="[ADDRESS]", help="A job, or the jobs of a matrix; all by default."),
     ] = None,
     run: RunOption = None,
     format_: FormatOption = Format.TEXT,
 ) -> int:
     """Show how jobs stand."""
     session = session_of(ctx)
+    job = job_address(address) if address is not None else None
     with open_workspace(session) as workspace:
-        if address is not None:
-            one = status(workspace, job_address(address), run)
-            if format_ is Format.JSON:
-                session.output.json(status_json(one))
-            else:
-                for line in status_lines(one):
-                    session.output.print(line)
+        if job is None or (run is None and is_matrix(workspace, job)):
+            _show_all(session, all_statuses(workspace, job), job, format_)
             return 0
-        found = all_statuses(workspace)
+        one = status(workspace, job, run)
         if format_ is Format.JSON:
-            session.output.json({"jobs": [status_json(one) for one in found]})
+            session.output.json(status_json(one))
         else:
-            for line in status_table(found, session.output.width):
+            for line in status_lines(one):
                 session.output.print(line)
     return 0
+
+
+def _show_all(
+    session: Session, found: Sequence[JobStatus], matrix: Address | None, format_: Format
+) -> None:
+    """All jobs, or those of one matrix by its values."""
+    output = session.output
+    if format_ is Format.JSON:
+        output.json({"jobs": [status_json(one) for one in found]})
+        return
+    lines = (
+        sweep_lines(found, time.time(), output.width)
+        if matrix
+        else status_table(found, output.width)
+    )
+    for line in lines:
+        output.print(line)

@@ -71,6 +71,12 @@ NAME_PATTERN = f"^{NAME.pattern}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 """A name that becomes part of an address."""
 
+JobName = Annotated[
+    str,
+    Field(pattern=rf'^{NAME.pattern}(\[".*"\])?$', json_schema_extra={"pattern": NAME_PATTERN}),
+]
+"""A job's name, once expanded with the part in brackets that tells the jobs of a matrix apart."""
+
 Size = Annotated[int | str, AfterValidator(_size)]
 """Bytes, as a number or as text such as 500GB or 64Gi."""
 

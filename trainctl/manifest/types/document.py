@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainctl.manifest.types.base import Name, Section
+from trainctl.manifest.types.base import JobName, Name, Section
 from trainctl.manifest.types.cache import Cache
 from trainctl.manifest.types.cluster import Cluster
 from trainctl.manifest.types.job import Job
@@ -44,5 +44,5 @@ class Manifest(Section):
     """Sources that jobs refer to by name."""
     caches: dict[Name, Cache] = Field(default_factory=dict)
     """Policy for training caches."""
-    jobs: dict[Name, Job] = Field(default_factory=dict)
+    jobs: dict[JobName, Job] = Field(default_factory=dict)
     """Training jobs."""

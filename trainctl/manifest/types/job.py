@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 from trainctl.manifest.types.base import Duration, Labels, Lifecycle, Name, Section, Text, wrong
 from trainctl.manifest.types.compute import Compute
 from trainctl.manifest.types.image import Image
+from trainctl.manifest.types.matrix import Matrix
 from trainctl.manifest.types.runtime import Runtime
 from trainctl.manifest.types.weights import JobWeights, MountLocation
 
@@ -77,6 +78,12 @@ class Job(Section):
     """Directories of its hosts that it finds, read-only unless they say otherwise."""
     runtime: Runtime
     """What runs."""
+    matrix: Matrix | None = None
+    """Makes it a sweep: one job for each combination of values."""
+    max_parallel: Annotated[int, Field(ge=1)] | None = None
+    """How many runs of a sweep go on at once on one host; as many as there is room for if it is left out."""
+    depends_on: list[Text] = Field(default_factory=list)
+    """Jobs whose newest runs have to complete before it starts: ``job.NAME``, which means all jobs of a sweep."""
     priority: int = 0
     """Who goes first where several wait: the higher."""
     max_duration: Duration | None = None

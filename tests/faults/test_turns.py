@@ -1,0 +1,134 @@
+"""Claims on GPUs while everybody wants them, supervisors die, and two users with roots of their own share the host."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.gpus import Gpus
+from tests.support.nodes import LIVE, TestNode, as_nobody, wait_for
+
+# Holds a kernel lock for each GPU that it was given, as long as it lives; two with the same GPU can't both have it.
+JOB = """\
+import fcntl, os, sys, time
+held = []
+for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(","):
+    held.append(open(os.path.join(sys.argv[1], gpu), "a"))
+    try:
+        fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit(99)
+time.sleep(float(sys.argv[2]))
+"""
+GPUS = 3
+RUNS = 8
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory that everybody may enter, a host with three GPUs, and a place for the jobs' locks."""
+    base = Path(tempfile.mkdtemp(prefix="trainctl-test-turns-"))
+    base.chmod(0o777)
+    gpus = Gpus.make(base / "tools", GPUS)
+    monkeypatch.setenv("PATH", f"{gpus.tools}:{os.environ['PATH']}")
+    locks = base / "locks"
+    locks.mkdir()
+    locks.chmod(0o777)
+    for number in range(GPUS):
+        (locks / str(number)).touch()
+        (locks / str(number)).chmod(0o666)
+    yield base
+    shutil.rmtree(base, ignore_errors=True)
+
+
+@pytest.fixture
+def users(host: Path) -> Iterator[list[TestNode]]:
+    """Two nodes on the host: of this user, and of one without privileges where this user may become that."""
+    made = []
+    for number, prefix in enumerate(([], as_nobody() or [])):
+        base = host / f"user-{number}"
+        base.mkdir()
+        base.chmod(0o777)
+        python = "/usr/bin/python3" if prefix else sys.executable
+        node = TestNode(base, python=python, prefix=prefix)
+        node.put_code({"job.py": JOB})
+        made.append(node)
+    yield made
+    for node in made:
+        node.close()
+
+
+def begin(node: TestNode, host: Path, key: str, count: int, seconds: float) -> None:
+    """Start a run that wants so many GPUs for so long."""
+    command = (
+        f"{sys.executable if not node.prefix else '/usr/bin/python3'} job.py {host}/locks {seconds}"
+    )
+    gpus = {"count": count, "declared": None}
+    node.start(node.spec(command, key=key, gpus=gpus, grace_seconds=0))
+
+
+def statuses(node: TestNode) -> dict[str, str]:
+    """How every run of a node stands."""
+    return {run["key"]: run["status"] for run in node.call("runs")["runs"]}
+
+
+def test_never_more_claims_than_gpus(host: Path, users: list[TestNode]) -> None:
+    """Two sweeps of two users race for three GPUs, some of their supervisors are killed waiting or running: no GPU ever has two
+    jobs, nobody waits for the dead, and all the others complete.
+    """
+    choose = random.Random(7)
+    for number in range(RUNS):
+        for node in users:
+            begin(node, host, f"run-{number}", choose.choice([1, 1, 2, 3]), 0.4)
+    killed: set[tuple[int, str]] = set()
+    for number, node in enumerate(users):
+        live = [run for run in node.call("runs")["runs"] if run["supervised"]]
+        for run in choose.sample(live, min(2, len(live))):
+            os.kill(run["pid"], signal.SIGKILL)
+            killed.add((number, run["key"]))
+
+    wait_for(lambda: not any(LIVE & set(_others(users, killed))), 120)
+
+    ended = [
+        node.status(key)
+        for number, node in enumerate(users)
+        for key in statuses(node)
+        if (number, key) not in killed
+    ]
+    assert {(one["status"], one["exit_code"]) for one in ended} == {("TRAINING_JOB_COMPLETED", 0)}
+    assert len(ended) == 2 * RUNS - len(killed)
+    for number, key in killed:
+        assert users[number].status(key)["exit_code"] != 99
+
+
+def _others(users: list[TestNode], killed: set[tuple[int, str]]) -> list[str]:
+    return [
+        status
+        for number, node in enumerate(users)
+        for key, status in statuses(node).items()
+        if (number, key) not in killed
+    ]
+
+
+def test_a_claim_outlives_its_supervisor_as_long_as_the_job_does(
+    host: Path, users: list[TestNode]
+) -> None:
+    """When a supervisor is killed its GPUs are free only once the last process of the job is dead."""
+    node, other = users
+    begin(node, host, "first", GPUS, 600)
+    begin(other, host, "second", GPUS, 0)
+    assert statuses(other)["second"] == "TRAINING_JOB_PENDING"
+    pid = node.status("first")["pid"]
+
+    os.kill(pid, signal.SIGKILL)
+
+    ended = other.ended("second")
+    assert (ended["status"], ended["exit_code"]) == ("TRAINING_JOB_COMPLETED", 0)

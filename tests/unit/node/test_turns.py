@@ -1,0 +1,203 @@
+"""Runs that wait for others, for slots and for GPUs, with nobody logged in."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.gpus import Gpus
+from tests.support.nodes import TestNode, wait_for
+
+PENDING = "TRAINING_JOB_PENDING"
+RUNNING = "TRAINING_JOB_RUNNING"
+COMPLETED = "TRAINING_JOB_COMPLETED"
+
+
+@pytest.fixture
+def gpus(node: TestNode, monkeypatch: pytest.MonkeyPatch) -> Gpus:
+    """Four GPUs that nobody else on this machine knows."""
+    made = Gpus.make(node.base / "tools", 4)
+    monkeypatch.setenv("PATH", f"{made.tools}:{os.environ['PATH']}")
+    return made
+
+
+def waits(node: TestNode, key: str) -> str | None:
+    """What a run waits for."""
+    found = node.status(key)
+    return found["waiting"] if found["status"] == PENDING else None
+
+
+def wants(count: int | None) -> dict[str, Any]:
+    """Of a specification: so many GPUs, all for None."""
+    return {"count": count, "declared": None}
+
+
+def held(node: TestNode, key: str, **changes: Any) -> Path:
+    """Start a run that goes on until the file is removed."""
+    gate = node.base / f"gate-{key}"
+    gate.touch()
+    node.start(node.spec(f"while test -e {gate}; do sleep 0.05; done", key=key, **changes))
+    return gate
+
+
+def test_a_job_sees_the_gpus_that_it_claimed(node: TestNode, gpus: Gpus) -> None:
+    """By their numbers, the lowest that are free first; a second run gets others."""
+    show = "echo $BT_NUM_GPUS: $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER"
+    first = held(node, "one", gpus=wants(1))
+
+    node.run(show, key="two", gpus=wants(2))
+
+    assert node.log("two") == "2: 1,2 PCI_BUS_ID\n"
+    assert node.status("two")["status"] == COMPLETED
+    first.unlink()
+
+
+def test_all_or_none(node: TestNode, gpus: Gpus) -> None:
+    """A run that wants more GPUs than are free holds none of them while it waits, and starts as soon as there are enough."""
+    first = held(node, "one", gpus=wants(2))
+    second = held(node, "two", gpus=wants(None))
+
+    assert waits(node, "two") == "waits for 4 of 4 GPUs"
+    first.unlink()
+    wait_for(lambda: node.status("two")["status"] == RUNNING)
+    second.unlink()
+    assert node.ended("two")["status"] == COMPLETED
+
+
+def test_nobody_passes_in_the_queue(node: TestNode, gpus: Gpus) -> None:
+    """A run that wants fewer GPUs stays behind one that was there before; priority goes first, also when it is changed later."""
+    first = held(node, "first", gpus=wants(3))
+    held(node, "large", gpus=wants(4)).unlink()
+    held(node, "small", gpus=wants(1)).unlink()
+    gate = held(node, "urgent", gpus=wants(4), priority=5)
+    assert waits(node, "urgent") == "waits for 4 of 4 GPUs"
+    wait_for(lambda: waits(node, "small") == "waits for 1 of 4 GPUs, 2 ahead")
+
+    node.call("reorder", {"key": "small", "priority": 9})
+
+    assert node.ended("small")["status"] == COMPLETED
+    assert waits(node, "large") == "waits for 4 of 4 GPUs, 1 ahead"
+    first.unlink()
+    wait_for(lambda: node.status("urgent")["status"] == RUNNING)
+    gate.unlink()
+    assert node.ended("large")["status"] == COMPLETED
+
+
+def test_a_gpu_that_another_process_uses_is_taken(node: TestNode, gpus: Gpus) -> None:
+    """It is left out while some process computes on it, although nobody claims it."""
+    gpus.compute_on(gpus.ids[0])
+
+    node.run("echo $CUDA_VISIBLE_DEVICES", key="one", gpus=wants(3))
+
+    assert node.log("one") == "1,2,3\n"
+
+
+def test_what_can_never_be_is_refused(node: TestNode, gpus: Gpus) -> None:
+    """More GPUs than the host has end the run at once instead of making it wait for ever."""
+    status = node.run("true", gpus=wants(5))
+
+    assert status["status"] == "TRAINING_JOB_DEPLOY_FAILED"
+    assert status["error"] == "5 GPUs are wanted and this node has 4."
+
+
+def test_claims_vanish_with_their_holder(node: TestNode, gpus: Gpus) -> None:
+    """A supervisor that is killed takes its job with it, and then its GPUs are free; one that waits leaves the queue."""
+    held(node, "one", gpus=wants(4))
+    held(node, "two", gpus=wants(4), priority=1)
+    third = held(node, "three", gpus=wants(4))
+    third.unlink()
+    assert waits(node, "three") == "waits for 4 of 4 GPUs, 1 ahead"
+
+    os.kill(node.status("two")["pid"], signal.SIGKILL)
+    os.kill(node.status("one")["pid"], signal.SIGKILL)
+
+    assert node.ended("three")["status"] == COMPLETED
+    assert node.status("one")["status"] == "TRAINING_JOB_LOST"
+
+
+def test_a_run_that_waits_can_be_stopped(node: TestNode, gpus: Gpus) -> None:
+    """It never starts, and nobody waits behind it."""
+    first = held(node, "one", gpus=wants(4))
+    held(node, "two", gpus=wants(4))
+    third = held(node, "three", gpus=wants(4))
+    third.unlink()
+
+    status = node.call("stop", {"key": "two", "grace_seconds": 0})
+
+    assert (status["status"], status["started_at"]) == ("TRAINING_JOB_STOPPED", None)
+    first.unlink()
+    assert node.ended("three")["status"] == COMPLETED
+
+
+def test_programs_of_the_job_hold_no_claim(node: TestNode, gpus: Gpus) -> None:
+    """Sockets of claims are not among the files of the job's processes."""
+    node.run("ls -l /proc/self/fd | grep -c socket || true", gpus=wants(2))
+
+    assert node.log() == "0\n"
+
+
+def test_only_so_many_runs_of_a_sweep_go_on_at_once(node: TestNode) -> None:
+    """A slot is claimed as a GPU is; a run of another sweep doesn't wait for it."""
+    sweep = {"name": f"{node.base} job.sweep", "count": 1}
+    first = held(node, "one", slots=sweep)
+    held(node, "two", slots=sweep).unlink()
+    held(node, "other", slots={**sweep, "name": f"{node.base} job.other"}).unlink()
+
+    assert node.ended("other")["status"] == COMPLETED
+    assert waits(node, "two") == "waits for one of 1 slots of job.sweep"
+    first.unlink()
+    assert node.ended("two")["status"] == COMPLETED
+
+
+def test_slots_can_be_added_while_runs_wait(node: TestNode) -> None:
+    """The waiting run takes one of the new ones."""
+    sweep = {"name": f"{node.base} job.sweep", "count": 1}
+    first = held(node, "one", slots=sweep)
+    held(node, "two", slots=sweep).unlink()
+
+    node.call("reorder", {"key": "two", "slots": {**sweep, "count": 2}})
+
+    assert node.ended("two")["status"] == COMPLETED
+    first.unlink()
+
+
+def test_a_run_starts_when_those_it_follows_completed(node: TestNode) -> None:
+    """It waits with no caller left; its secrets wait in memory."""
+    gate = held(node, "prep")
+    follows = [{"key": "prep", "address": "job.prep"}]
+    spec = node.spec("echo $TOKEN", key="sft", follows=follows, secret_environment={"TOKEN": "t"})
+    node.start(spec, {"t": "value-of-a-secret"})
+
+    assert waits(node, "sft") == "waits for job.prep to complete"
+    gate.unlink()
+    assert node.ended("sft")["status"] == COMPLETED
+    assert node.log("sft") == "value-of-a-secret\n"
+
+
+@pytest.mark.parametrize(
+    ("how", "said"), [("fails", "failed"), ("stops", "was stopped"), ("dies", "was lost")]
+)
+def test_a_run_whose_predecessor_does_not_complete_is_not_deployed(
+    node: TestNode, how: str, said: str
+) -> None:
+    """Whatever the reason: it ends with that, to be planned again."""
+    gate = node.base / "gate"
+    gate.touch()
+    node.start(node.spec(f"while test -e {gate}; do sleep 0.05; done; exit 1", key="prep"))
+    node.start(node.spec("true", key="sft", follows=[{"key": "prep", "address": "job.prep"}]))
+    assert waits(node, "sft")
+
+    if how == "fails":
+        gate.unlink()
+    elif how == "stops":
+        node.call("stop", {"key": "prep", "grace_seconds": 0})
+    else:
+        os.kill(node.status("prep")["pid"], signal.SIGKILL)
+
+    status = node.ended("sft")
+    assert status["status"] == "TRAINING_JOB_DEPLOY_FAILED"
+    assert status["error"] == f"job.prep did not complete: run 1 {said}."

@@ -1,0 +1,315 @@
+"""Sweeps: the combinations of a ``matrix``, as GitHub Actions forms them. DESIGN.md says how, word for word."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from trainctl.desired.expression import FOUND, Expression
+from trainctl.manifest.nearest import did_you_mean
+from trainctl.manifest.scalars import spelled
+from trainctl.manifest.tree import Node, Scalar
+from trainctl.manifest.types.weights import is_source
+from trainctl.model.address import Address, Kind
+from trainctl.model.diagnostics import Diagnostic, error, warning
+
+MOST_COMBINATIONS = 2000
+"""Of all matrices of a manifest together."""
+MOST_NODES = 1_000_000
+"""Values of all jobs that matrices make together, so that a small file can't ask for a large manifest."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_INCLUDE, _EXCLUDE = "include", "exclude"
+_MOST_KEY = 500
+
+Report = Callable[[Diagnostic], None]
+Values = dict[str, Scalar]
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One job of a matrix: its values in the order declared, those that ``include`` adds last.
+
+    ``weights`` has, for each entry of the job's ``weights``, its number among the sources in place and the part of the key
+    that it depends on; None for a declared name.
+    """
+
+    job: str
+    values: Mapping[str, Scalar]
+    weights: tuple[tuple[int, str | None] | None, ...] = ()
+
+    @property
+    def address(self) -> Address:
+        """``job.sweep["lr=1e-5,seed=1"]``."""
+        return Address(Kind.JOB, self.job, key_of(self.values))
+
+    @property
+    def tree_key(self) -> str:
+        """The name under which it stands among the jobs, once expanded."""
+        return str(self.address).removeprefix("job.")
+
+
+def key_of(values: Mapping[str, Scalar]) -> str:
+    """``lr=1e-5,seed=1``: every value as it was written."""
+    return ",".join(f"{name}={spelled(value)}" for name, value in values.items())
+
+
+def instances(job: str, section: Node, report: Report) -> list[Instance]:
+    """The jobs that a matrix makes of one; none where it is wrong, which was reported or is for the types to say."""
+    matrix = section.entries["matrix"]
+    if matrix.value == {}:
+        report(
+            error(
+                "matrix: nothing is in it",
+                "Write lists of values by name, for example {seed: [1, 2, 3]}.",
+                address=f"job.{job}",
+                where=matrix.where,
+                code="invalid-matrix",
+            )
+        )
+    if not _readable(matrix):
+        return []
+    reader = _Matrix(job, matrix, _used(section), report)
+    found = reader.combinations()
+    if not found or reader.wrong:
+        return []
+    weights = section.entries.get("weights")
+    items = weights.items if weights else []
+    return [Instance(job, values, tuple(_in_place(items, values))) for values in found]
+
+
+def _readable(matrix: Node) -> bool:
+    """Whether it has the form that the types ask for."""
+    if not matrix.entries:
+        return False
+    lists = {name: node for name, node in matrix.entries.items() if name not in _OBJECTS}
+    objects = [node for name in _OBJECTS if (node := matrix.entries.get(name))]
+    return all(node.items and all(map(_scalar, node.items)) for node in lists.values()) and all(
+        isinstance(node.value, list)
+        and all(one.entries and all(map(_scalar, one.entries.values())) for one in node.items)
+        for node in objects
+    )
+
+
+_OBJECTS = (_INCLUDE, _EXCLUDE)
+
+
+def _scalar(node: Node) -> bool:
+    return node.value is not None and not isinstance(node.value, dict | list)
+
+
+def _used(section: Node) -> set[str]:
+    """The names that the job refers to as ``matrix.NAME``."""
+    return {
+        reference.removeprefix("matrix.")
+        for text in _texts(section)
+        for match in FOUND.finditer(text)
+        if (reference := Expression.parse(match[1]).reference).startswith("matrix.")
+    }
+
+
+def _texts(node: Node) -> Iterator[str]:
+    pending = [node]
+    while pending:
+        one = pending.pop()
+        if isinstance(one.value, str):
+            yield one.value
+        pending += [*one.entries.values(), *one.items]
+
+
+def _in_place(
+    items: list[Node], values: Mapping[str, Scalar]
+) -> Iterator[tuple[int, str | None] | None]:
+    """What does not depend on the matrix has the same address in all its jobs, and so is one resource."""
+    number = 0
+    for item in items:
+        text = item.value
+        names = _used(item)
+        if isinstance(text, str) and not is_source(text) and "${{" not in text:
+            yield None
+            continue
+        own = {name: value for name, value in values.items() if name in names}
+        yield number, key_of(own) if own else None
+        number += 1
+
+
+@dataclass
+class _Matrix:
+    """One matrix while it is read."""
+
+    job: str
+    node: Node
+    used: Collection[str]
+    report: Report
+    wrong: bool = field(default=False, init=False)
+
+    def combinations(self) -> list[Values]:
+        """The product of the lists, less what is excluded, and with what is included."""
+        lists = {
+            name: [_value(item) for item in node.items]
+            for name, node in self.node.entries.items()
+            if name not in _OBJECTS
+        }
+        self._check_names(lists)
+        self._check_lists(lists)
+        included = self._objects(_INCLUDE)
+        count = math.prod(map(len, lists.values())) + len(included)
+        if count > MOST_COMBINATIONS:
+            self._complain(
+                f"matrix: {count} combinations are too many",
+                f"A manifest has at most {MOST_COMBINATIONS}.",
+                self.node,
+            )
+        if self.wrong:
+            return []
+        product = itertools.product(*lists.values()) if lists else []
+        originals = [dict(zip(lists, values, strict=True)) for values in product]
+        originals = self._without_excluded(originals, lists)
+        found = self._with_included(originals, included, lists)
+        self._check_result(found)
+        return found
+
+    def _without_excluded(
+        self, originals: list[Values], lists: Mapping[str, list[Scalar]]
+    ) -> list[Values]:
+        for at, node in enumerate(self._objects(_EXCLUDE)):
+            excluded = _values(node)
+            unknown = [name for name in excluded if name not in lists]
+            for name in unknown:
+                self._complain(
+                    f"matrix.exclude[{at}]: no list of the matrix is called {name!r}",
+                    did_you_mean(name, lists),
+                    node.entries[name],
+                )
+            kept = [one for one in originals if not _holds(one, excluded)]
+            if len(kept) == len(originals) and not unknown:
+                self.report(
+                    warning(
+                        f"matrix.exclude[{at}] leaves nothing out",
+                        f"No combination has {key_of(excluded)}.",
+                        address=f"job.{self.job}",
+                        where=node.where,
+                        code="unused-exclude",
+                    )
+                )
+            originals = kept
+        return originals
+
+    def _with_included(
+        self, originals: list[Values], included: list[Node], lists: Mapping[str, list[Scalar]]
+    ) -> list[Values]:
+        added: list[Values] = [{} for _ in originals]
+        alone: list[Values] = []
+        for at, node in enumerate(included):
+            values = _values(node)
+            self._check_included(at, node, lists)
+            own = {name: value for name, value in values.items() if name in lists}
+            extra = {name: value for name, value in values.items() if name not in lists}
+            fitting = [place for place, one in enumerate(originals) if _holds(one, own)]
+            for place in fitting:
+                added[place].update(extra)
+            if not fitting:
+                alone.append(values)
+        return [
+            *({**one, **more} for one, more in zip(originals, added, strict=True)),
+            *(_in_order(one, lists) for one in alone),
+        ]
+
+    def _check_included(self, at: int, node: Node, lists: Mapping[str, list[Scalar]]) -> None:
+        for name, value in node.entries.items():
+            if name not in lists and name not in self.used:
+                self._complain(
+                    f"matrix.include[{at}]: no list of the matrix is called {name!r}",
+                    f"{did_you_mean(name, lists)} A new name is for ${{{{ matrix.{name} }}}}, which the job does not use.".strip(),
+                    value,
+                )
+            elif _NAME.fullmatch(name) is None:
+                self._bad_name(name, value)
+
+    def _check_names(self, lists: Mapping[str, list[Scalar]]) -> None:
+        for name in lists:
+            if _NAME.fullmatch(name) is None:
+                self._bad_name(name, self.node.entries[name])
+
+    def _check_lists(self, lists: Mapping[str, list[Scalar]]) -> None:
+        for name in lists:
+            seen: set[tuple[bool, Scalar]] = set()
+            for item in self.node.entries[name].items:
+                value = _value(item)
+                if _plain(value) in seen:
+                    self._complain(
+                        f"matrix.{name} lists {spelled(value)} twice", "Keep it once.", item
+                    )
+                seen.add(_plain(value))
+
+    def _check_result(self, found: list[Values]) -> None:
+        if not found:
+            self._complain(
+                "matrix: nothing is left of it", "Every combination is excluded.", self.node
+            )
+        seen: set[str] = set()
+        for values in found:
+            key = key_of(values)
+            if key in seen:
+                self._complain(
+                    f"matrix: two combinations are both {key}",
+                    "Keep one, or tell them apart by a value.",
+                    self.node,
+                )
+            if len(key) > _MOST_KEY:
+                self._complain(
+                    f"matrix: the name of a combination would have {len(key)} characters",
+                    f"It may have {_MOST_KEY}: shorten names and values, for example by naming files of settings.",
+                    self.node,
+                )
+            seen.add(key)
+
+    def _objects(self, name: str) -> list[Node]:
+        node = self.node.entries.get(name)
+        return node.items if node else []
+
+    def _bad_name(self, name: str, node: Node) -> None:
+        self._complain(
+            f"matrix: {name!r} is not a name of a value",
+            "Write letters, digits, '_' and '-', beginning with a letter or '_'.",
+            node,
+        )
+
+    def _complain(self, summary: str, detail: str, node: Node) -> None:
+        self.wrong = True
+        address = f"job.{self.job}"
+        self.report(
+            error(summary, detail, address=address, where=node.where, code="invalid-matrix")
+        )
+
+
+def _values(node: Node) -> Values:
+    return {name: _value(value) for name, value in node.entries.items()}
+
+
+def _value(node: Node) -> Scalar:
+    assert not isinstance(node.value, dict | list)  # noqa: S101 - looked at before
+    return node.value
+
+
+def _holds(values: Values, part: Values) -> bool:
+    """Whether all values of a part are among the values."""
+    return all(
+        name in values and _plain(values[name]) == _plain(value) for name, value in part.items()
+    )
+
+
+def _plain(value: Scalar) -> tuple[bool, Scalar]:
+    """A value as it compares: true is not 1, and 1e-5 is 0.00001."""
+    return isinstance(value, bool), value
+
+
+def _in_order(values: Values, lists: Collection[str]) -> Values:
+    """In the order in which the lists are declared; names that have none stand last."""
+    return {
+        **{name: values[name] for name in lists if name in values},
+        **{name: value for name, value in values.items() if name not in lists},
+    }

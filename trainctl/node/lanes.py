@@ -1,0 +1,95 @@
+"""Lanes: who waits for the same thing under one ROOT, in order. A record whose holder is dead counts for nothing.
+
+    ROOT/queue/<lane>/<order>-<run key>     an empty file
+
+``order`` sorts by priority, the highest first, then by when the run was made on this node. The holder of a record also holds a
+claim, by which others see that it lives, and for whose release the one behind it waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+from typing import List, Optional
+
+from trainctl.node.claims import Claims, is_held
+from trainctl.node.files import PRIVATE_FILE, make_directory, names_in
+from trainctl.node.runs import Run
+
+_MOST_PRIORITY = 10**9
+_ORDER_LENGTH = len("0000000000-00000000000000000000-")
+
+
+class Lane:
+    """One thing that is waited for under a ROOT."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        self._name = f"{root}\0{name}"
+        self.directory = root / "queue" / name
+
+    def records(self) -> List[str]:
+        """All of them, in order."""
+        return [name for name in names_in(self.directory) if len(name) > _ORDER_LENGTH]
+
+    def ahead_of(self, key: str) -> int:
+        """How many records stand before a run's."""
+        records = self.records()
+        return next((at for at, one in enumerate(records) if key_of(one) == key), len(records))
+
+    def claim(self, key: str) -> str:
+        """The claim that the holder of a run's record holds."""
+        digest = hashlib.sha256(f"{self._name}\0{key}".encode()).hexdigest()
+        return f"wait/{digest[:32]}"
+
+
+class Place:
+    """One run's place in a lane, from entering to leaving."""
+
+    def __init__(self, lane: Lane, run: Run) -> None:
+        self._lane = lane
+        self._run = run
+        self._claims = Claims()
+        self._claims.take(lane.claim(run.key))
+
+    def behind(self) -> Optional[str]:
+        """The claim of whoever stands directly before this run; None if it is first. Its record is made, or put in order."""
+        mine = record_name(self._run)
+        records = self._lane.records()
+        own = [one for one in records if key_of(one) == self._run.key]
+        if mine not in own:
+            make_directory(self._lane.directory)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+            os.close(os.open(self._lane.directory / mine, flags, PRIVATE_FILE))
+        for old in own:
+            if old != mine:
+                self._remove(old)
+        for one in reversed([one for one in records if one < mine and one not in own]):
+            claim = self._lane.claim(key_of(one))
+            if is_held(claim):
+                return claim
+            self._remove(one)
+        return None
+
+    def leave(self) -> None:
+        """Make room."""
+        for one in self._lane.records():
+            if key_of(one) == self._run.key:
+                self._remove(one)
+        self._claims.release()
+
+    def _remove(self, record: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            (self._lane.directory / record).unlink()
+
+
+def record_name(run: Run) -> str:
+    """A run's record, by its present priority."""
+    priority = min(max(run.priority, -_MOST_PRIORITY), _MOST_PRIORITY)
+    return f"{_MOST_PRIORITY - priority:010d}-{run.created_ns:020d}-{run.key}"
+
+
+def key_of(record: str) -> str:
+    """The run of a record."""
+    return record[_ORDER_LENGTH:]

@@ -1,0 +1,173 @@
+"""Waiting for one's turn: for the runs that this one follows, for a slot of its sweep, for GPUs. See DESIGN.md, "Turns"."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from trainctl.node import gpus, runs
+from trainctl.node.claims import Claims, await_release, is_held
+from trainctl.node.failure import Failure
+from trainctl.node.gpus import Gpu
+from trainctl.node.lanes import Lane, Place
+from trainctl.node.runs import Run
+
+Pending = Callable[[str, Optional[str]], None]
+"""Told what is waited for, and in which lane, as often as that changes."""
+
+_LOOK_SECONDS = 1.0
+"""How often somebody who waits looks by himself: a claim that is given up wakes him at once."""
+
+_FOREIGN_SECONDS = 5.0
+"""How often it is asked who else computes on GPUs: each question starts a program."""
+
+_GPU_LANE = "gpus"
+
+
+class Turn:
+    """What a run holds while it runs. Taken in stages, each only after the one before: what is waited for later blocks nobody now."""
+
+    def __init__(self, run: Run, spec: Mapping[str, Any], pending: Pending) -> None:
+        self._run = run
+        self._spec = spec
+        self._pending = pending
+        self._claims = Claims()
+        self._gpus: List[Gpu] = []
+
+    def wait(self) -> bool:
+        """Until everything is this run's; False if somebody wanted it to end meanwhile. Failure if it can never be."""
+        return self._follow() and self._take_slot() and self._take_gpus()
+
+    @property
+    def descriptors(self) -> List[int]:
+        """What the warden keeps, so that nothing is given up before the job's last process is dead."""
+        return self._claims.descriptors
+
+    @property
+    def variables(self) -> Dict[str, str]:
+        """What shows the job its GPUs."""
+        return gpus.variables(self._gpus) if self._gpus else {}
+
+    def release(self) -> None:
+        """Let the next ones have it."""
+        self._claims.release()
+
+    def _follow(self) -> bool:
+        for followed in self._spec.get("follows") or ():
+            run = Run(self._run.layout, followed["key"])
+            while True:
+                status = run.status()
+                if status is not None and status["status"] == runs.COMPLETED:
+                    break
+                _refuse_ended(followed, status, run)
+                self._pending(f"waits for {followed['address']} to complete", None)
+                if _stopped_within(_LOOK_SECONDS):
+                    return False
+        return not _stopping()
+
+    def _take_slot(self) -> bool:
+        slots = self._run.slots
+        if not slots:
+            return not _stopping()
+        name = hashlib.sha256(slots["name"].encode()).hexdigest()[:32]
+
+        def take() -> Optional[List[str]]:
+            count = int((self._run.slots or slots)["count"])
+            names = [f"slot/{name}/{number}" for number in range(count)]
+            return None if self._claims.take_some(names, 1) else names
+
+        words = f"waits for one of {slots['count']} slots of {slots['name'].partition(' ')[2]}"
+        return self._in_lane(f"slot-{name}", words, take)
+
+    def _take_gpus(self) -> bool:
+        wanted = self._spec.get("gpus") or {}
+        kind, count = wanted.get("kind") or "", wanted.get("count")
+        present = [one for one in gpus.usable(wanted.get("declared", 0)) if one.is_a(kind)]
+        count = len(present) if count is None else int(count)
+        if count > len(present):
+            what = f"{count} {kind} GPUs" if kind else f"{count} GPUs"
+            raise Failure("missing", f"{what} are wanted and this node has {len(present)}")
+        if not count:
+            return not _stopping()
+        refused: List[Gpu] = []
+        looked = 0.0
+
+        def take() -> Optional[List[str]]:
+            nonlocal refused, looked
+            free = [one for one in present if not is_held(one.claim)]
+            in_vain = free == refused and time.monotonic() - looked < _FOREIGN_SECONDS
+            if len(free) < count or in_vain:
+                return [one.claim for one in present]
+            used = gpus.used_by_others()
+            looked = time.monotonic()
+            by_claim = {one.claim: one for one in free if one.id not in used}
+            taken = self._claims.take_some(by_claim, count)
+            if not taken:
+                refused = free
+                return [one.claim for one in present]
+            self._gpus = [by_claim[claim] for claim in taken]
+            return None
+
+        words = f"waits for {count} of {len(present)} GPUs"
+        return self._in_lane(_GPU_LANE, words, take)
+
+    def _in_lane(self, name: str, words: str, take: Callable[[], Optional[List[str]]]) -> bool:
+        """In order, until ``take`` has what it wants: it says what that could be, and None once it is taken."""
+        place = Place(Lane(self._run.layout.root, name), self._run)
+        try:
+            while not _stopping():
+                before = place.behind()
+                wanted = [before] if before else take()
+                if wanted is None:
+                    return True
+                self._pending(words, name)
+                await_release(filter(is_held, wanted), _LOOK_SECONDS)
+            return False
+        finally:
+            place.leave()
+
+
+def waiting(run: Run, record: Mapping[str, Any]) -> Optional[str]:
+    """What a run that is pending waits for, with its place, for people: ``waits for 2 of 4 GPUs, 3 ahead``."""
+    if record.get("status") != runs.PENDING or not record.get("waiting"):
+        return None
+    words, lane = str(record["waiting"]), record.get("lane")
+    ahead = Lane(run.layout.root, lane).ahead_of(run.key) if lane else 0
+    return f"{words}, {ahead} ahead" if ahead else words
+
+
+def _refuse_ended(
+    followed: Mapping[str, Any], status: Optional[Mapping[str, Any]], run: Run
+) -> None:
+    """Failure if the run that is waited for will never complete."""
+    if status is None:
+        how = "was removed"
+    elif status["status"] in runs.ENDED or status["status"] == runs.LOST:
+        how = _HOW.get(status["status"], "was lost")
+    elif status["status"] == runs.CREATED and run.supervisor and not status["supervised"]:
+        how = "was lost"
+    else:
+        return
+    number = f"run {status['number']}" if status else "the run that it waited for"
+    raise Failure("missing", f"{followed['address']} did not complete: {number} {how}")
+
+
+_HOW = {
+    runs.FAILED: "failed",
+    runs.DEPLOY_FAILED: "could not be deployed",
+    runs.STOPPED: "was stopped",
+}
+
+
+def _stopping() -> bool:
+    return signal.SIGTERM in signal.sigpending()
+
+
+def _stopped_within(seconds: float) -> bool:
+    """Whether somebody wants the end before so much time has passed; the signal stays where it is."""
+    deadline = time.monotonic() + seconds
+    while not _stopping() and time.monotonic() < deadline:
+        time.sleep(min(0.25, seconds))
+    return _stopping()

@@ -1,0 +1,87 @@
+"""Whether the GPUs that jobs ask for exist where they are to run: told when it is planned, not by a run that waits for ever."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from trainctl.desired.values import Desired
+from trainctl.jobs.environment import gpu_kind, gpus_wanted
+from trainctl.model.address import Address, Kind
+from trainctl.model.diagnostics import Diagnostic, error
+from trainctl.model.resource import Resource
+from trainctl.plan.values import GpuFacts, NodeFacts
+from trainctl.spi.provider import Node
+
+
+def gpu_problems(
+    desired: Desired, cluster: Address, nodes: Sequence[Node], facts: Sequence[NodeFacts]
+) -> Iterator[Diagnostic]:
+    """An error for each job that asks for more GPUs, or others, than any node has; and for nodes that have fewer than declared.
+
+    A node that could not be asked has what is declared for it.
+    """
+    said = {one.id: one.gpus for one in facts}
+    for node in nodes:
+        reported = said.get(node.id, ())
+        if reported and (node.gpus or 0) > len(reported):
+            yield error(
+                f"{node.gpus} GPUs are declared for {node.id}, which has {_listed(reported)}",
+                f"Set `gpus` of {cluster} to {len(reported)}.",
+                address=str(cluster),
+                where=desired.resources[cluster].where,
+                code="too-few-gpus",
+            )
+    unknown = any(node.gpus is None and node.id not in said for node in nodes)
+    for resource in desired.resources.values():
+        if resource.address.kind is Kind.JOB and resource.attributes["cluster"] == cluster.name:
+            yield from _of_job(resource, cluster, nodes, said, unknown=unknown)
+
+
+def _of_job(
+    job: Resource,
+    cluster: Address,
+    nodes: Sequence[Node],
+    said: dict[str, tuple[GpuFacts, ...]],
+    *,
+    unknown: bool,
+) -> Iterator[Diagnostic]:
+    wanted, kind = gpus_wanted(job.attributes), gpu_kind(job.attributes)
+    if wanted is None or unknown:
+        return
+    most = max((_count(node, said.get(node.id, ())) for node in nodes), default=0)
+    if wanted > most:
+        yield error(
+            f"{wanted} GPU{'s' if wanted > 1 else ''} a node are wanted, and {cluster} has {most}",
+            f"Set `gpus` of {cluster} to what its nodes have, or change compute.accelerator.",
+            address=str(job.address),
+            where=job.where,
+            code="too-few-gpus",
+        )
+        return
+    fitting = max((_count(node, said.get(node.id, ()), kind) for node in nodes), default=0)
+    if wanted > fitting:
+        listed = "; ".join(
+            f"{node.id} has {_listed(said[node.id])}" for node in nodes if said.get(node.id)
+        )
+        yield error(
+            f"{wanted} {kind} GPU{'s' if wanted > 1 else ''} a node are wanted: {listed}",
+            "Change compute.accelerator, or run the job on another cluster.",
+            address=str(job.address),
+            where=job.where,
+            code="other-gpus",
+        )
+
+
+def _count(node: Node, reported: tuple[GpuFacts, ...], kind: str = "") -> int:
+    """How many GPUs jobs may use there, of one kind if one is named: those reported, as far as they are declared."""
+    if not reported:
+        return node.gpus or 0
+    usable = reported if node.gpus is None else reported[: node.gpus]
+    return sum(1 for one in usable if not kind or kind in one.kinds)
+
+
+def _listed(gpus: Sequence[GpuFacts]) -> str:
+    """``8 x NVIDIA H100 80GB HBM3``."""
+    counts = Counter(one.name for one in gpus)
+    return ", ".join(f"{count} \u00d7 {name}" for name, count in sorted(counts.items()))

@@ -1,0 +1,58 @@
+"""A sweep: the runs of a matrix as a table of its values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainctl.model.status import Checkpoint, JobStatus
+from trainctl.model.units import format_duration
+from trainctl.views.escape import escape
+from trainctl.views.statuses import counts_by_state, state_words
+from trainctl.views.text import table
+
+
+def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = None) -> list[str]:
+    """All jobs of a matrix by their values, in numeric order where they are numbers, then the counts by state."""
+    if not statuses:
+        return ["No job of it has run yet."]
+    names = list(dict.fromkeys(name for one in statuses for name, _ in one.matrix))
+    ordered = sorted(statuses, key=lambda one: [_order(dict(one.matrix).get(n, "")) for n in names])
+    rows = [
+        [
+            *(escape(dict(one.matrix).get(name, "")) for name in names),
+            state_words(one),
+            f"{one.run.number} ({one.run.id})",
+            _ran(one, now),
+            _newest(one.checkpoints),
+        ]
+        for one in ordered
+    ]
+    headers = [*(escape(name) for name in names), "STATUS", "RUN", "RAN", "CHECKPOINT"]
+    lines = table(headers, rows, width=width, shrinks=frozenset({"STATUS", "CHECKPOINT"}))
+    group = statuses[0].address.group
+    return [*lines, "", f"{group}: {counts_by_state(statuses)}"]
+
+
+def _order(value: str) -> tuple[int, float, str]:
+    try:
+        return 0, float(value), value
+    except ValueError:
+        return 1, 0.0, value
+
+
+def _ran(one: JobStatus, now: float) -> str:
+    """How long it ran, or has been running by this machine's clock."""
+    if "running" in one.run.phases:
+        return format_duration(one.run.phases["running"])
+    if one.run.started_at is None or not one.run.status.live:
+        return ""
+    return format_duration(max(0.0, now - one.run.started_at))
+
+
+def _newest(checkpoints: Sequence[Checkpoint]) -> str:
+    """The newest whole checkpoint: its step, or its name where that has none."""
+    whole = [one for one in checkpoints if one.complete]
+    if not whole:
+        return ""
+    newest = max(whole, key=lambda one: (one.step or 0, one.created_at))
+    return escape(newest.name) if newest.step is None else f"step {newest.step}"
