@@ -26,6 +26,7 @@ _EFFECTS = frozenset(
         "os.rmdir",
         "os.truncate",
         "subprocess.Popen",
+        "http.client.send",
     }
 )
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -41,7 +42,8 @@ def _is_effect(event: str, args: tuple[Any, ...]) -> bool:
     return event in _EFFECTS
 
 
-def _mortal(lethal: int, count: Path) -> None:
+def mortal(lethal: int, count: Path) -> None:
+    """From now on die before the effect of that number; with 0, count them."""
     lock = threading.Lock()
     seen = 0
 
@@ -65,5 +67,5 @@ if __name__ == "__main__":
     from trainctl.cli.main import main
 
     sys.dont_write_bytecode = True
-    _mortal(int(sys.argv[1]), Path(sys.argv[2]))
+    mortal(int(sys.argv[1]), Path(sys.argv[2]))
     sys.exit(main(sys.argv[3:]))

@@ -53,6 +53,8 @@ COMMANDS: tuple[Command | Group, ...] = (
         (
             Command("list", "checkpoints_list", "List a job's checkpoints."),
             Command("download", "checkpoints_download", "Copy a checkpoint to this machine."),
+            Command("url", "checkpoints_url", "Show where a checkpoint's files can be had."),
+            Command("upload", "checkpoints_upload", "Bring what an ended run left to the store."),
         ),
     ),
     Group(

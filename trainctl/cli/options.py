@@ -33,6 +33,19 @@ PlanFormatOption = Annotated[
     PlanFormat,
     typer.Option("--format", help="How it is printed; markdown is for pull requests."),
 ]
+
+
+class ListingFormat(StrEnum):
+    """How a listing is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    CSV = "csv"
+
+
+ListingFormatOption = Annotated[
+    ListingFormat, typer.Option("--format", help="How the result is printed.")
+]
 FormatOption = Annotated[Format, typer.Option("--format", help="How the result is printed.")]
 RunOption = Annotated[
     str | None,

@@ -61,6 +61,9 @@ def build(
     )
     settings = ProviderSettings(provider_schema, providers, names)
     secrets = make.secrets(manifest, documents.directory, names)
+    if manifest.checkpoints and manifest.checkpoints.auth:
+        place = ("checkpoints", "auth", "auth_secret_name")
+        names.known("secret", manifest.checkpoints.auth.auth_secret_name, place)
     resources: dict[Address, Resource] = {}
     for resource in (
         *make.projects(manifest, only, names),
@@ -68,7 +71,7 @@ def build(
         *make.declared_weights(manifest, names),
     ):
         resources[resource.address] = resource
-    jobs = Jobs(documents.directory, names, secrets, resources, expander.instances)
+    jobs = Jobs(documents.directory, names, secrets, resources, expander.instances, manifest.jobs)
     for name, cache in manifest.caches.items():
         jobs.cache(name, cache)
     for name, job in manifest.jobs.items():
@@ -118,7 +121,7 @@ def _desired(
         raise ManifestError(tuple(found))
     places = {
         name: getattr(manifest, name) and getattr(manifest, name).url
-        for name in ("mirror", "checkpoints", "state")
+        for name in ("mirror", "state")
     }
     ordered = {address: resources[address] for address in sorted(resources, key=Address.rank)}
     return Desired(
@@ -126,7 +129,7 @@ def _desired(
         resources=ordered,
         secrets=secrets,
         mirror_url=places["mirror"],
-        checkpoints_url=places["checkpoints"],
+        checkpoints=make.checkpoint_store(manifest),
         state_url=places["state"],
         manifest_files=documents.files,
         manifest_digest=_digest(manifest, ordered, secrets),

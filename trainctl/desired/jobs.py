@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainctl.desired.following import followed
+from trainctl.desired.loading import Referrer, jobs_loaded, load_config
 from trainctl.desired.locations import Mounted, overlapping
 from trainctl.desired.matrix import Instance
 from trainctl.desired.resources import lifecycle, weights
@@ -37,6 +38,7 @@ class Jobs:
         secrets: dict[str, SecretSpec],
         resources: dict[Address, Resource],
         instances: Mapping[str, Instance],
+        declared: Mapping[str, Job],
     ) -> None:
         self._directory = directory
         self._names = names
@@ -46,6 +48,7 @@ class Jobs:
         self._of_matrix: dict[str, list[Address]] = {}
         for one in instances.values():
             self._of_matrix.setdefault(one.job, []).append(one.address)
+        self._declared = declared
         self._caches: dict[tuple[str, str], Address] = {}
         self._code: dict[str, bool] = {}
         self.warnings: list[Diagnostic] = []
@@ -84,12 +87,13 @@ class Jobs:
         cluster = self._names.chosen("cluster", section.cluster, (*path, "cluster"))
         used = list(self._weights(name, section, path))
         self._check_mounts(name, section, used, path)
+        loading = self._loading(name, section, project, path)
         attributes = {
             "project": project,
             "cluster": cluster,
             "image": section.image.model_dump() if section.image else None,
             "compute": section.compute.model_dump(),
-            "runtime": section.runtime.model_dump(),
+            "runtime": {**section.runtime.model_dump(), "load_checkpoint_config": loading},
             "weights": used,
             "mounts": [mount.model_dump() for mount in section.mounts],
             "secrets": self._secrets_of(section, path),
@@ -112,6 +116,7 @@ class Jobs:
             )
         depends_on = [Address.parse(entry["address"]) for entry in used]
         depends_on += [Address(Kind.CLUSTER, cluster), Address(Kind.PROJECT, project)]
+        depends_on += jobs_loaded(loading, name)
         if section.runtime.cache_config.enabled and project and cluster:
             depends_on.append(self._cache_for(project, cluster, path))
         depends_on += followed(section.depends_on, path, self._names, self._of_matrix)
@@ -125,6 +130,15 @@ class Jobs:
                 self._names.place(path),
             )
         )
+
+    def _loading(
+        self, name: str, section: Job, project: str, path: ManifestPath
+    ) -> dict[str, Any] | None:
+        only = next(iter(self._names.projects), "")
+        projects = {job: one.project or only for job, one in self._declared.items()}
+        here = (*path, "runtime", "load_checkpoint_config")
+        config = section.runtime.load_checkpoint_config
+        return load_config(config, Referrer(name, project, projects), self._names, here)
 
     def _weights(self, job: str, section: Job, path: ManifestPath) -> Iterator[dict[str, Any]]:
         in_place = 0
@@ -188,6 +202,12 @@ class Jobs:
         if checkpoints.enabled and checkpoints.checkpoint_path:
             where = self._names.place((*path, "runtime", "checkpointing_config", "checkpoint_path"))
             mounts.append(Mounted(checkpoints.checkpoint_path, "the checkpoint directory", where))
+        loading = section.runtime.load_checkpoint_config
+        if loading and loading.enabled and loading.download_folder:
+            where = self._names.place(
+                (*path, "runtime", "load_checkpoint_config", "download_folder")
+            )
+            mounts.append(Mounted(loading.download_folder, "loaded checkpoints", where))
         self._names.problems.extend(overlapping(mounts, f"job.{name}"))
 
     def _secrets_of(self, section: Job, path: ManifestPath) -> list[dict[str, str | None]]:

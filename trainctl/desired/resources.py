@@ -9,7 +9,7 @@ from typing import Any
 
 from trainctl.desired.provider_settings import ProviderSettings, unspelled
 from trainctl.desired.scope import Names
-from trainctl.desired.values import SecretSpec
+from trainctl.desired.values import CheckpointStore, SecretSpec
 from trainctl.manifest.nearest import did_you_mean
 from trainctl.manifest.tree import Path as ManifestPath
 from trainctl.manifest.types.base import Lifecycle as LifecycleSection
@@ -20,6 +20,7 @@ from trainctl.manifest.types.project import OnlyProject, Project
 from trainctl.manifest.types.weights import Weights, WeightsInPlace
 from trainctl.model.address import Address, Kind
 from trainctl.model.resource import Lifecycle, Resource
+from trainctl.model.units import parse_duration, parse_size
 
 OURS = "trainctl"
 """The provider of what no machine is needed for."""
@@ -92,6 +93,22 @@ def _cluster(name: str, section: Cluster, settings: Mapping[str, Any], names: Na
         attributes,
         lifecycle=lifecycle(section.lifecycle, attributes, path, names),
         where=names.place(path),
+    )
+
+
+def checkpoint_store(manifest: Manifest) -> CheckpointStore:
+    """Where checkpoints are kept."""
+    section = manifest.checkpoints
+    if section is None:
+        return CheckpointStore()
+    return CheckpointStore(
+        url=section.url,
+        endpoint_url=section.endpoint_url,
+        secret=section.auth.auth_secret_name if section.auth else None,
+        keep_last=section.keep_last,
+        keep_every=section.keep_every,
+        max_rate=None if section.max_rate is None else parse_size(section.max_rate),
+        upload_timeout=parse_duration(section.upload_timeout),
     )
 
 

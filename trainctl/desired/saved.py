@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trainctl.desired.values import Desired, SecretSpec
+from trainctl.desired.values import CheckpointStore, Desired, SecretSpec
 from trainctl.model.address import Address
 from trainctl.model.resource import Lifecycle, Resource
 
@@ -17,7 +18,7 @@ def desired_to_json(desired: Desired, addresses: Iterable[Address]) -> dict[str,
     return {
         "directory": str(desired.directory),
         "mirror_url": desired.mirror_url,
-        "checkpoints_url": desired.checkpoints_url,
+        "checkpoints": asdict(desired.checkpoints),
         "state_url": desired.state_url,
         "manifest_files": list(desired.manifest_files),
         "manifest_digest": desired.manifest_digest,
@@ -35,7 +36,7 @@ def desired_from_json(value: Mapping[str, Any]) -> Desired:
         resources={one.address: one for one in resources},
         secrets={one.name: one for one in secrets},
         mirror_url=value["mirror_url"],
-        checkpoints_url=value["checkpoints_url"],
+        checkpoints=CheckpointStore(**value["checkpoints"]),
         state_url=value["state_url"],
         manifest_files=tuple(value["manifest_files"]),
         manifest_digest=value["manifest_digest"],

@@ -24,6 +24,22 @@ class SecretSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointStore:
+    """Where checkpoints are kept, and which. ``url`` None is the data directory of each job's node.
+
+    ``max_rate`` is in bytes a second, ``upload_timeout`` in seconds; ``secret`` names the declared secret that opens a bucket.
+    """
+
+    url: str | None = None
+    endpoint_url: str | None = None
+    secret: str | None = None
+    keep_last: int | None = None
+    keep_every: int | None = None
+    max_rate: int | None = None
+    upload_timeout: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
 class Desired:
     """The whole wish. ``directory`` is the manifest's; URLs are as written or None for the default place."""
 
@@ -31,7 +47,7 @@ class Desired:
     resources: Mapping[Address, Resource]
     secrets: Mapping[str, SecretSpec]
     mirror_url: str | None = None
-    checkpoints_url: str | None = None
+    checkpoints: CheckpointStore = CheckpointStore()
     state_url: str | None = None
     manifest_files: tuple[str, ...] = ()
     manifest_digest: str = ""

@@ -103,6 +103,9 @@ def environment(
         "BT_SCRATCH_DIR": where.scratch,
         "BT_LOAD_CHECKPOINT_DIR": where.loaded,
     }
+    loading = runtime.get("load_checkpoint_config") or {}
+    if loading.get("enabled") and loading.get("download_folder"):
+        own["BT_LOAD_CHECKPOINT_DIR"] = loading["download_folder"]
     for variable, (path, _) in kept_directories(attributes, where).items():
         own[variable] = str(PurePosixPath(where.work) / path)
     if "BT_PROJECT_CACHE_DIR" in own:
@@ -130,10 +133,17 @@ def kept_directories(attributes: Mapping[str, Any], where: RunPlaces) -> dict[st
     return found
 
 
-def links(attributes: Mapping[str, Any], where: RunPlaces) -> list[dict[str, str]]:
-    """Directories that the job is to find elsewhere than where they lie."""
+def links(attributes: Mapping[str, Any], where: RunPlaces) -> list[dict[str, Any]]:
+    """Directories that the job is to find elsewhere than where they lie, or may not write to."""
     places = kept_directories(attributes, where).values()
-    return [{"path": shown, "target": real} for shown, real in places if shown != real]
+    found: list[dict[str, Any]] = [
+        {"path": shown, "target": real} for shown, real in places if shown != real
+    ]
+    loading = attributes["runtime"].get("load_checkpoint_config") or {}
+    if loading.get("enabled"):
+        shown = loading.get("download_folder") or where.loaded
+        found.append({"path": shown, "target": where.loaded, "read_only": True})
+    return found
 
 
 def weights_variable(address: str) -> str:

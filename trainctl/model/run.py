@@ -54,6 +54,8 @@ class RunRecord:
     ``waiting`` says what a pending run waits for, in words; it changes by itself and is never recorded.
 
     ``delivered`` are the bytes that moved onto its nodes; ``retries`` says how often it was tried again.
+    ``store`` is where its checkpoints are kept, ``{url, endpoint_url, secret, prefix}``, url None being its nodes' data
+    directory; ``loaded`` the checkpoints it began with, ``sync`` how its upload stands: ``{state, error, pending}``.
     """
 
     id: str
@@ -70,6 +72,9 @@ class RunRecord:
     phases: Mapping[str, float] = field(default_factory=dict)
     retries: int = 0
     waiting: str | None = field(default=None, compare=False)
+    store: Mapping[str, Any] | None = None
+    loaded: tuple[Mapping[str, Any], ...] = ()
+    sync: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The form kept in the state."""
@@ -84,7 +89,8 @@ class RunRecord:
             for r in known.pop("ranks", ())
         )
         status = RunStatus(known.pop("status", RunStatus.CREATED))
-        return replace(cls(**known), ranks=ranks, status=status)
+        loaded = tuple(known.pop("loaded", ()))
+        return replace(cls(**known), ranks=ranks, status=status, loaded=loaded)
 
 
 def run_id(key: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord
@@ -12,7 +13,9 @@ from trainctl.model.run import RunRecord
 class Checkpoint:
     """One checkpoint of one rank.
 
-    ``run`` is the run's id, ``url`` says where it lies; ``step`` where its name ends in one; ``created_at`` in Unix seconds.
+    ``run`` is the run's id, ``url`` says where it lies; ``state`` is ``complete``, ``uploading`` or ``incomplete``;
+    ``created_at`` in Unix seconds. What files say of it is known once it is complete: ``type`` is ``lora``, ``full``,
+    ``whisper`` or ``other``; ``parameters`` counts those of its safetensors files, by type in ``dtypes``.
     """
 
     name: str
@@ -21,9 +24,31 @@ class Checkpoint:
     step: int | None
     bytes: int
     files: int
-    complete: bool
+    state: str
     created_at: float
     url: str
+    type: str | None = None
+    base_model: str | None = None
+    lora_rank: int | None = None
+    tensors: int = 0
+    parameters: int = 0
+    dtypes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of it can be had."""
+        return self.state == "complete"
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """One file of a checkpoint: ``path`` from the rank's directory on, ``modified`` in Unix seconds."""
+
+    url: str
+    path: str
+    rank: int
+    bytes: int
+    modified: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,12 @@ import sys
 import tempfile
 from typing import Any, BinaryIO, Dict, Mapping
 
-from trainctl.node.checkpoints import checkpoints, read_checkpoint, remove_checkpoints
+from trainctl.node.checkpoints import (
+    checkpoints,
+    read_objects,
+    remove_checkpoints,
+    upload_checkpoints,
+)
 from trainctl.node.codes import has_code, put_code, read_code
 from trainctl.node.collect import forget
 from trainctl.node.deliver import cache_query, deliver
@@ -35,9 +40,10 @@ _VERBS = {
     "remove_cache": remove_cache,
     "checkpoints": checkpoints,
     "remove_checkpoints": remove_checkpoints,
+    "upload_checkpoints": upload_checkpoints,
 }
 _WITH_PAYLOAD = {"put_code": put_code}
-_RAW = {"read_log": read_log, "read_checkpoint": read_checkpoint, "read_code": read_code}
+_RAW = {"read_log": read_log, "read_objects": read_objects, "read_code": read_code}
 _COPY_BYTES = 2**20
 
 

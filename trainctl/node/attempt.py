@@ -12,7 +12,7 @@ from trainctl.node.ending import end_descendants
 from trainctl.node.files import make_directory
 from trainctl.node.launch import Launch
 from trainctl.node.mount import enter
-from trainctl.node.processes import identity
+from trainctl.node.processes import descendants, identity
 from trainctl.node.runs import Run
 from trainctl.node.syscalls import PR_SET_PDEATHSIG, prctl
 from trainctl.node.warden import exit_code, guard
@@ -58,6 +58,7 @@ class Attempt:
         """Fork the warden, which forks the shell; why the shell could not be executed, empty once it was."""
         refusal, self._refusal = os.pipe()
         self._code, code = os.pipe()
+        self._helpers = descendants(os.getpid())
         self._warden = os.fork()
         if self._warden == 0:
             self._guard(code)
@@ -89,7 +90,7 @@ class Attempt:
             _do(chores)
         with os.fdopen(self._code, "rb") as stream:
             told = stream.read()
-        end_descendants(0.0)  # nobody is left, unless the warden itself was killed
+        end_descendants(0.0, self._helpers)  # nobody is left, unless the warden itself was killed
         _do(chores)
         return Ended(int(json.loads(told)) if told else None, exit_code(status), stopped, expired)
 

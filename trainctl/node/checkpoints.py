@@ -1,145 +1,125 @@
-"""Checkpoints of a run: ``<directory>/rank-<r>/<checkpoint>/``, and what of them can be taken for complete."""
+"""Verbs about checkpoints: which there are, reading them, bringing what was left behind, removing them."""
 
 from __future__ import annotations
 
-import os
-import re
-import stat
-import tarfile
-import time
-from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
+import contextlib
+from typing import Any, Callable, Dict, List, Mapping
 
 from trainctl.node import layout
 from trainctl.node.failure import Failure
 from trainctl.node.files import names_in, remove_tree
-from trainctl.node.layout import inside
+from trainctl.node.kept import Kept, Manifest
+from trainctl.node.layout import Layout, inside
+from trainctl.node.runs import Run
+from trainctl.node.saved import Saved, saved_in
+from trainctl.node.store import DirectoryStore, Store, open_store
+from trainctl.node.syncing import upload
+from trainctl.node.uploads import sync_of
 
 Emit = Callable[[Dict[str, Any]], None]
-_QUIET_SECONDS = 60.0
-_SETTLED_SECONDS = 5.0
-_STEP = re.compile(r"(\d+)(?:-\d+)?$")
-_BLOCK = 2**20
-
-
-class _Found(NamedTuple):
-    name: str
-    rank: int
-    files: int
-    bytes: int
-    newest: float
 
 
 def checkpoints(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
-    """The checkpoints of all ranks, oldest first. Loose files beside them are the checkpoint ``.``.
-
-    One is complete when its files have settled and a newer one exists, it was quiet for a minute, or the request says
-    that the run has ``ended``.
-    """
-    directory = layout.absolute(request["directory"], "directory")
-    found = [one for name in names_in(directory) for one in _of_rank(directory / name)]
-    found.sort(key=lambda one: (one.newest, one.rank, one.name))
-    now = time.time()
+    """``complete``: the manifests of a run's checkpoints, without their files if ``brief``; ``unfinished``: what lies on
+    this node without one. ``place`` is the store, ``{url: null}`` for the node's own data directory, or absent."""
+    data = layout.absolute(request["data"], "data")
+    prefix = str(request["prefix"])
+    local = saved_in(data / "checkpoints" / Kept(DirectoryStore(data), prefix).prefix)
+    place = request.get("place")
+    complete: List[Manifest] = []
+    if place is not None:
+        complete = Kept(_store(request), prefix).manifests()
+        if place.get("url") is None:
+            complete = [one for one in complete if _still(one, local)]
+    run = Run(Layout(request["root"]), request["key"])
+    sync = sync_of(run.directory)
+    named = {(one["rank"], one["name"]) for one in complete}
+    left = set(sync.get("pending") or ())
+    unfinished = [
+        one
+        for one in local
+        if (one.rank, one.name) not in named
+        and (one.name in left or not sync or place is None or place.get("url") is None)
+    ]
+    status = run.status() or {}
     return {
-        "checkpoints": [
-            {
-                "name": one.name,
-                "rank": one.rank,
-                "step": _step(one.name),
-                "files": one.files,
-                "bytes": one.bytes,
-                "complete": bool(request.get("ended")) or _complete(one, found, now),
-                "created_at": one.newest,
-            }
-            for one in found
-        ]
+        "complete": [_brief(one) for one in complete] if request.get("brief") else complete,
+        "unfinished": [_row(one) for one in unfinished],
+        "pending": sorted(left),
+        "live": bool(status.get("supervised")),
     }
 
 
-def read_checkpoint(request: Mapping[str, Any], write: Callable[[bytes], None]) -> None:
-    """One checkpoint as a tar; ``directory`` is the rank's, or the run's with ``name`` as ``rank-<r>/<checkpoint>``."""
-    directory = layout.absolute(request["directory"], "directory")
-    name = str(request["name"])
-    if name.startswith("/") or any(part in ("..", "") for part in name.split("/")):
-        raise Failure("request", f"{name!a} is no checkpoint's name")
-    path = directory / name
-    if not path.is_dir() or path.is_symlink():
-        raise Failure("missing", f"there is no checkpoint {name!a} in {directory}")
-    with tarfile.open(fileobj=_Writer(write), mode="w|", format=tarfile.PAX_FORMAT) as archive:  # type: ignore[call-overload]
-        for file in _files(path, loose_only=name == "."):
-            archive.add(str(file), arcname=file.relative_to(path).as_posix(), recursive=False)
+def read_objects(request: Mapping[str, Any], write: Callable[[bytes], None]) -> None:
+    """Objects of a store one after another, each from its ``offset`` on."""
+    store = _store(request)
+    prefix = Kept(store, str(request["prefix"])).prefix
+    for one in request["objects"]:
+        if not str(one["key"]).startswith(f"{prefix}/"):
+            raise Failure("request", f"{one['key']!a} is no object of that run")
+        store.read(one["key"], int(one["offset"]), write)
+
+
+def upload_checkpoints(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Bring to the store what an ended run left behind; how it stands afterwards."""
+    run = Run(Layout(request["root"]), request["key"])
+    data = layout.absolute(request["data"], "data")
+    return {"sync": upload(run, request.get("secrets", {}), data)}
 
 
 def remove_checkpoints(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
-    """Delete the checkpoints of a run, and the directories above them up to ``data`` that are then empty."""
-    directory = layout.absolute(request["directory"], "directory")
+    """Delete a run's checkpoints from this node, and from a store that is a directory; empty directories above go too."""
     data = layout.absolute(request["data"], "data")
+    directory = layout.absolute(request["directory"], "directory")
     if not inside(directory, data) or directory == data:
         raise Failure("request", f"{directory} is no directory of checkpoints below {data}")
+    if (request.get("place") or {}).get("url") is not None:
+        remove_from(_store(request), str(request["prefix"]))
     remove_tree(directory)
     for above in directory.parents:
         if above == data or names_in(above):
             break
-        above.rmdir()
+        with contextlib.suppress(FileNotFoundError):
+            above.rmdir()
     return {"removed": True}
 
 
-class _Writer:
-    """Just enough of a file for tarfile."""
-
-    def __init__(self, write: Callable[[bytes], None]) -> None:
-        self._write = write
-
-    def write(self, data: bytes) -> int:
-        """Pass it on."""
-        self._write(data)
-        return len(data)
+def remove_from(store: Store, prefix: str) -> None:
+    """Delete everything that a store has of a run: first that it is complete."""
+    kept = Kept(store, prefix)
+    for manifest in kept.manifests():
+        kept.remove(manifest)
+    for stored in list(store.list(f"{kept.prefix}/")):
+        store.delete(stored.key)
+    store.abandon(f"{kept.prefix}/")
 
 
-def _of_rank(directory: Path) -> List[_Found]:
-    match = re.fullmatch(r"rank-(\d+)", directory.name)
-    if match is None or not directory.is_dir():
-        return []
-    rank = int(match[1])
-    folders = [name for name in names_in(directory) if (directory / name).is_dir()]
-    found = [_measure(directory / name, name, rank) for name in folders]
-    found.append(_measure(directory, ".", rank))
-    return [one for one in found if one is not None]
+def _store(request: Mapping[str, Any]) -> Store:
+    place = request["place"]
+    if place.get("url") is None:
+        return DirectoryStore(layout.absolute(request["data"], "data") / "checkpoints")
+    return open_store(place, request.get("secrets") or {})
 
 
-def _measure(path: Path, name: str, rank: int) -> Optional[_Found]:
-    sizes: List[int] = []
-    newest = 0.0
-    for file in _files(path, loose_only=name == "."):
-        try:
-            status = file.lstat()
-        except FileNotFoundError:
-            continue
-        sizes.append(status.st_size)
-        newest = max(newest, status.st_mtime)
-    return _Found(name, rank, len(sizes), sum(sizes), newest) if sizes else None
+def _still(manifest: Manifest, local: List[Saved]) -> bool:
+    """Whether a checkpoint that is kept where it was saved is still what its manifest says."""
+    files = {(one["path"], one["size"], one["modified"]) for one in manifest["files"]}
+    return any(
+        {(file.path, file.size, file.modified) for file in one.files} == files
+        for one in local
+        if (one.rank, one.name) == (manifest["rank"], manifest["name"])
+    )
 
 
-def _files(path: Path, *, loose_only: bool) -> List[Path]:
-    """Regular files below a checkpoint; links are not followed and not taken."""
-    found: List[Path] = []
-    for directory, inner, names in os.walk(str(path)):
-        if loose_only:
-            inner.clear()
-        inner.sort()
-        for name in sorted(names):
-            file = Path(directory, name)
-            if stat.S_ISREG(file.lstat().st_mode):
-                found.append(file)
-    return found
+def _brief(manifest: Manifest) -> Dict[str, Any]:
+    return {**manifest, "files": len(manifest["files"])}
 
 
-def _complete(one: _Found, found: List[_Found], now: float) -> bool:
-    quiet = now - one.newest
-    newer = any(other.rank == one.rank and other.newest > one.newest for other in found)
-    return quiet >= _QUIET_SECONDS or (newer and quiet >= _SETTLED_SECONDS)
-
-
-def _step(name: str) -> Optional[int]:
-    match = _STEP.search(name)
-    return int(match[1]) if match else None
+def _row(one: Saved) -> Dict[str, Any]:
+    return {
+        "rank": one.rank,
+        "name": one.name,
+        "bytes": one.bytes,
+        "files": len(one.files),
+        "created_at": one.modified / 1e9,
+    }

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from typing import Iterable
+from typing import Collection, Iterable, List
 
 from trainctl.node.processes import descendants, with_environment
 
@@ -28,16 +28,20 @@ def reap() -> None:
             pass
 
 
-def end_descendants(grace_seconds: float) -> None:
-    """End everything below this process, which must be a child subreaper: TERM, the grace, KILL until nobody is left."""
-    send(descendants(os.getpid()), signal.SIGTERM)
+def end_descendants(grace_seconds: float, spared: Collection[int] = ()) -> None:
+    """End everything below this process, which must be a child subreaper: TERM, the grace, KILL until nobody is left.
+
+    ``spared`` are helpers of this process itself.
+    """
+    send(_left(spared), signal.SIGTERM)
     deadline = time.monotonic() + grace_seconds
-    while time.monotonic() < deadline and _left():
+    while time.monotonic() < deadline and _left(spared):
         time.sleep(_POLL_SECONDS)
     for _ in range(_KILL_ROUNDS):
-        if not _left():
+        left = _left(spared)
+        if not left:
             return
-        send(descendants(os.getpid()), signal.SIGKILL)
+        send(left, signal.SIGKILL)
         time.sleep(_POLL_SECONDS)
 
 
@@ -51,6 +55,6 @@ def kill_marked(entry: bytes) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def _left() -> bool:
+def _left(spared: Collection[int]) -> List[int]:
     reap()
-    return bool(descendants(os.getpid()))
+    return [pid for pid in descendants(os.getpid()) if pid not in spared]

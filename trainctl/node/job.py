@@ -115,7 +115,9 @@ def _place(run: Run, spec: Mapping[str, Any], private: bool) -> _Places:
     for link in spec.get("links", []):
         target = layout.absolute(link["target"], "link")
         if link["path"].startswith("/"):
-            places.mounts.append(Mount(link["path"], str(target), read_only=False))
+            read_only = bool(link.get("read_only"))
+            if private or not (read_only and link["path"] == str(target)):
+                places.mounts.append(Mount(link["path"], str(target), read_only))
         else:
             places.links.append((_free(_in_work(run, link["path"])), target))
     return places

@@ -22,6 +22,7 @@ from trainctl.node.turn import waiting
 Emit = Callable[[Dict[str, Any]], None]
 _STOP_MARGIN_SECONDS = 30.0
 _POLL_SECONDS = 0.05
+_SAY_SECONDS = 10.0
 _READ_BYTES = 2**20
 _SPEC = {
     "key": str,
@@ -88,7 +89,8 @@ def stop(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         return {"key": run.key, "status": runs.LOST, "supervised": False}
     if request.get("grace_seconds") is not None:
         write_json(run.directory / "stop.json", {"grace_seconds": float(request["grace_seconds"])})
-    deadline = time.monotonic() + grace_seconds(run, spec) + _STOP_MARGIN_SECONDS
+    deadline = time.monotonic() + _patience(run, spec)
+    emit = _now_and_then(emit)
     asked: Optional[Mapping[str, Any]] = None
     while time.monotonic() < deadline:
         now = _status(run)
@@ -100,6 +102,7 @@ def stop(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         elif holder != asked and alive(holder):
             asked = holder
             send([int((holder or {})["pid"])], signal.SIGTERM)
+        emit({"waiting": now["status"]})
         time.sleep(_POLL_SECONDS)
     raise Failure("busy", f"run {run.key} did not end", f"Process {_status(run)['pid']} is at it.")
 
@@ -148,6 +151,26 @@ def _status(run: Run) -> Dict[str, Any]:
     if found is None:
         raise Failure("missing", f"run {run.key} was removed meanwhile")
     return found
+
+
+def _patience(run: Run, spec: Mapping[str, Any]) -> float:
+    """How long a stop may take: the job's grace, then the upload of its last checkpoint."""
+    grace = grace_seconds(run, spec)
+    upload = float((spec.get("store") or {}).get("upload_timeout", 0.0)) if grace > 0 else 0.0
+    return grace + upload + _STOP_MARGIN_SECONDS
+
+
+def _now_and_then(emit: Emit) -> Emit:
+    """For a caller who takes long silence for death."""
+    said = time.monotonic()
+
+    def sometimes(event: Dict[str, Any]) -> None:
+        nonlocal said
+        if time.monotonic() - said > _SAY_SECONDS:
+            said = time.monotonic()
+            emit(event)
+
+    return sometimes
 
 
 def _forbid(run: Run) -> bool:

@@ -11,6 +11,7 @@ from trainctl.node.failure import Failure
 from trainctl.node.files import create_once, make_directory, names_in, read_json, write_json
 from trainctl.node.layout import Layout
 from trainctl.node.processes import alive, identity
+from trainctl.node.uploads import sync_of
 
 PENDING = "TRAINING_JOB_PENDING"
 CREATED = "TRAINING_JOB_CREATED"
@@ -39,6 +40,7 @@ class Run:
         self.work = self.directory / "work"
         self.scratch = self.directory / "scratch"
         self.view = self.directory / "view"
+        self.loaded = self.directory / "loaded"
         self.step = self.directory / "step"
 
     @property
@@ -153,6 +155,7 @@ class Run:
             **{name: record.get(name) for name in _RECORDED},
             "created_at": (self.directory / "spec.json").stat().st_mtime,
             "status": status,
+            "sync": sync_of(self.directory),
             "supervised": supervised and status not in ENDED,
             "pid": holder.get("pid") if holder and supervised else None,
         }
@@ -170,7 +173,7 @@ class Run:
 
 _RECORDED = (
     *("exit_code", "error", "started_at", "ended_at"),
-    *("mount", "weights_mode", "retries", "gpus", "waiting", "lane"),
+    *("mount", "weights_mode", "retries", "gpus", "waiting", "lane", "loaded"),
 )
 
 

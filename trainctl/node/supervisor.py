@@ -17,10 +17,12 @@ from trainctl.node.files import read_json, remove_tree, write_atomic
 from trainctl.node.host_environment import activation
 from trainctl.node.job import environment, prepare
 from trainctl.node.launch import Launch
+from trainctl.node.loading import load
 from trainctl.node.log_keeper import LogKeeper
 from trainctl.node.runs import Run
 from trainctl.node.session import leave_session
 from trainctl.node.shell import arguments, program, what_failed
+from trainctl.node.syncing import Keeping
 from trainctl.node.syscalls import PR_SET_CHILD_SUBREAPER, prctl, trim
 from trainctl.node.turn import Turn
 from trainctl.node.warden import close_all_but
@@ -110,6 +112,7 @@ class _Supervisor:
         self._record: Dict[str, Any] = {}
         self._clock = Stopwatch()
         self._turn = Turn(order.run, order.spec, self._pend)
+        self._keeping = Keeping(order.run, order.spec, order.secrets, order.data)
 
     def run(self) -> None:
         """Claim the run, do it, say how it ended. Returns at once if the run is another's."""
@@ -125,7 +128,11 @@ class _Supervisor:
             ending = Ending(runs.DEPLOY_FAILED, error=f"{failure.summary}. {failure.detail}")
         self._turn.release()
         if ending is not None:
-            self._end(ending)
+            at = self._clock.now
+            hurried = ending.status == runs.DEPLOY_FAILED or self._grace() <= 0
+            record = {"status": ending.status, "exit_code": ending.exit_code, "ended_at": at}
+            self._keeping.drain(record, at, hurried=hurried)
+            self._end(ending, at)
 
     def _do(self) -> Optional[Ending]:
         """Attempts until one completes, the retry policy is exhausted, or somebody wants the end; None if the run is another's."""
@@ -134,7 +141,12 @@ class _Supervisor:
             return Ending(runs.STOPPED)
         if self._record["status"] == runs.PENDING:
             self._say(status=runs.DEPLOYING, waiting=None, lane=None)
-        chores: List[Callable[[], None]] = [LogKeeper(self._run.log(self._rank))]
+        self._say(loaded=load(self._run, self._order.spec, self._order.secrets, self._order.data))
+        self._keeping.begin()
+        chores: List[Callable[[], None]] = [
+            LogKeeper(self._run.log(self._rank)),
+            self._keeping.tend,
+        ]
         retry = Retry.of(self._order.spec)
         number = 0
         while True:
@@ -203,13 +215,13 @@ class _Supervisor:
     def _grace(self) -> float:
         return grace_seconds(self._run, self._order.spec)
 
-    def _end(self, ending: Ending) -> None:
+    def _end(self, ending: Ending, at: float) -> None:
         """Scratch first, which may free the space that the record needs."""
         self._say_patiently(
             status=ending.status,
             exit_code=ending.exit_code,
             error=ending.error,
-            ended_at=self._clock.now,
+            ended_at=at,
         )
         self._release_caller()
 
@@ -225,6 +237,7 @@ class _Supervisor:
             with contextlib.suppress(OSError):
                 remove_tree(self._run.scratch)
                 remove_tree(self._run.view)
+                remove_tree(self._run.loaded)
                 self._say(**changes)
                 return
             time.sleep(1)

@@ -1,106 +1,87 @@
-"""Checkpoints of a run: which there are, and getting one."""
+"""Checkpoints of a run: which there are, where they can be had, and bringing what was left behind."""
 
 from __future__ import annotations
 
-import io
-import shutil
-import tarfile
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from trainctl.errors import NodeError, StorageError, UsageError
-from trainctl.model.status import Checkpoint
+from trainctl.errors import NodeError, UsageError
+from trainctl.model.status import Artifact, Checkpoint
 from trainctl.operations.runs import Run, control
-from trainctl.operations.streaming import pieces
 from trainctl.operations.workspace import Workspace
+from trainctl.resources.checkpoints import Checkpoints
+
+_KNOWN = (
+    "name", "rank", "step", "bytes", "files", "created_at", "state", "url", "type", "base_model", "lora_rank",
+    "tensors", "parameters", "dtypes",
+)  # fmt: skip
+
+
+def checkpoints_of(workspace: Workspace, run: Run) -> Checkpoints:
+    """A way to a run's checkpoints, where they are kept and where they were made."""
+    return Checkpoints(
+        control(workspace), workspace.checkpoints, run.job.address, run.project, run.record
+    )
 
 
 def checkpoints(workspace: Workspace, run: Run) -> list[Checkpoint]:
     """The checkpoints of a run, by rank and time."""
-    rows = control(workspace).checkpoints(run.job.address, run.project, run.record)
-    found = [_checkpoint(row, run) for row in rows]
+    found = [checkpoint_from(row, run) for row in checkpoints_of(workspace, run).rows()]
     return sorted(found, key=lambda one: (one.rank, one.created_at, one.step or 0, one.name))
 
 
-def download(
-    workspace: Workspace, run: Run, target: Path, *, name: str | None = None, rank: int = 0
-) -> Path:
-    """Copy a checkpoint (the newest complete one by default) into ``target/<name>``, whole or not at all."""
-    chosen = _choose(checkpoints(workspace, run), run, name, rank)
-    place = target / (f"checkpoint-{run.record.id}" if chosen.name == "." else chosen.name)
-    if place.exists():
-        raise UsageError(
-            f"{place} exists already", "Move it away, or name another directory: --target DIR."
-        )
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(prefix=".download-", dir=target))
-    except OSError as error:
-        raise StorageError(f"{target}: {error.strerror}") from error
-    try:
-        runs = control(workspace)
-        job = run.job.address
-        data = pieces(
-            lambda take: runs.read_checkpoint(job, run.project, run.record, rank, chosen.name, take)
-        )
-        with tarfile.open(fileobj=_Stream(data), mode="r|") as tar:
-            tar.extractall(unfinished, filter="data")
-        (unfinished / chosen.name if (unfinished / chosen.name).is_dir() else unfinished).rename(
-            place
-        )
-    except (OSError, tarfile.TarError) as error:
-        raise StorageError(f"{chosen.name} could not be copied to {target}: {error}") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-    return place
-
-
-def _choose(found: list[Checkpoint], run: Run, name: str | None, rank: int) -> Checkpoint:
-    candidates = [
-        one for one in found if one.rank == rank and (one.name == name if name else one.complete)
-    ]
+def choose(rows: list[dict[str, Any]], run: Run, name: str | None, rank: int) -> dict[str, Any]:
+    """The row that is meant: the newest complete one of a rank, or the one of that name; UsageError says what there is."""
+    complete = [row for row in rows if row["rank"] == rank and row["state"] == "complete"]
+    candidates = [row for row in complete if name in (None, row["name"])]
     if not candidates:
-        known = ", ".join(sorted({one.name for one in found})) or "none"
-        what = f"checkpoint {name}" if name else "complete checkpoint"
+        known = ", ".join(sorted({_label(row) for row in rows})) or "none"
+        what = f"complete checkpoint {name}" if name else "complete checkpoint"
         raise UsageError(
             f"run {run.record.id} of {run.job.address} has no {what} of rank {rank}",
             f"It has: {known}.",
             code="no-such-checkpoint",
         )
-    return candidates[-1]
+    return max(candidates, key=lambda row: (row["created_at"], row["step"] or 0, row["name"]))
 
 
-def _checkpoint(row: dict[str, Any], run: Run) -> Checkpoint:
-    name = str(row["name"])
-    if name in ("", "..") or "/" in name:  # it becomes a directory here
-        raise NodeError(f"node {row['node']} names a checkpoint {name!a}", "That is no file name.")
-    url = f"node://{row['node']}{row['directory']}"
-    known = {
-        name: row[name]
-        for name in ("name", "rank", "step", "bytes", "files", "complete", "created_at")
-    }
-    return Checkpoint(run=run.record.id, url=url, **known)
-
-
-class _Stream(io.RawIOBase):
-    """An iterator of bytes as a file that is read once."""
-
-    def __init__(self, data: Iterator[bytes]) -> None:
-        self._data = data
-        self._rest = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        while size < 0 or len(self._rest) < size:
-            piece = next(self._data, None)
-            if piece is None:
-                break
-            self._rest += piece
-        taken, self._rest = (
-            (self._rest, b"") if size < 0 else (self._rest[:size], self._rest[size:])
+def artifacts(
+    workspace: Workspace, run: Run, name: str | None, expires_seconds: int
+) -> list[Artifact]:
+    """Every file of the run's complete checkpoints, or of the named one, each with a URL from which it can be had."""
+    way = checkpoints_of(workspace, run)
+    rows = way.rows(brief=False)
+    complete = [row for row in rows if row["state"] == "complete" and name in (None, row["name"])]
+    if not complete:
+        choose(rows, run, name, 0)  # says what there is
+    return [
+        Artifact(
+            url=way.url(file["key"], expires_seconds),
+            path=file["path"] if row["name"] == "." else f"{row['name']}/{file['path']}",
+            rank=row["rank"],
+            bytes=file["size"],
+            modified=file["modified"] / 1e9,
         )
-        return taken
+        for row in complete
+        for file in row["files"]
+    ]
+
+
+def upload(workspace: Workspace, run: Run) -> Mapping[str, Any]:
+    """Bring what an ended run left behind to the store; how it stands: ``{state, error, pending}``."""
+    return checkpoints_of(workspace, run).upload()
+
+
+def checkpoint_from(row: Mapping[str, Any], run: Run) -> Checkpoint:
+    """A row as a value. NodeError for a name that would lead elsewhere: it becomes a directory here."""
+    name = str(row["name"])
+    if name in ("", "..") or "/" in name:
+        raise NodeError(
+            f"{row.get('node') or 'the store'} names a checkpoint {name!a}", "That is no file name."
+        )
+    known = {key: row[key] for key in _KNOWN if key in row}
+    return Checkpoint(**{"run": run.record.id, "step": None, **known})
+
+
+def _label(row: Mapping[str, Any]) -> str:
+    return str(row["name"]) if row["state"] == "complete" else f"{row['name']} ({row['state']})"

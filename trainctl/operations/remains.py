@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from trainctl.errors import NodeError
+from trainctl.errors import NodeError, StorageError
 from trainctl.jobs.environment import checkpoint_directory
 from trainctl.model.address import Address, Kind
 from trainctl.model.status import Remain
-from trainctl.operations.runs import Run, control
+from trainctl.operations.checkpoints import checkpoints_of
+from trainctl.operations.runs import Run
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import node_named
 from trainctl.resources.run_control import runs_of
@@ -29,14 +30,17 @@ def remains_of(workspace: Workspace) -> list[Remain]:
 
 def _checkpoints(workspace: Workspace, run: Run) -> list[Remain]:
     try:
-        rows = control(workspace).checkpoints(run.job.address, run.project, run.record)
-    except NodeError:
+        rows = checkpoints_of(workspace, run).rows()
+    except (NodeError, StorageError):
         return []
     size = sum(row["bytes"] for row in rows)
     return [Remain("checkpoints", _place(workspace, run), size)] if size else []
 
 
 def _place(workspace: Workspace, run: Run) -> str:
+    store = run.record.store or {}
+    if store.get("url"):
+        return f"{store['url'].rstrip('/')}/{store['prefix']}"
     node_id = run.record.ranks[0].node
     cluster = workspace.ledger.state().resources.get(
         Address(Kind.CLUSTER, node_id.partition("/")[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from trainctl.errors import NodeError
+from trainctl.errors import NodeError, StorageError, TrainctlError
 from trainctl.model.address import Address
 from trainctl.model.status import Checkpoint, JobStatus
 from trainctl.operations.checkpoints import checkpoints
@@ -37,12 +37,12 @@ def _look(workspace: Workspace, runs: Sequence[Run]) -> list[JobStatus]:
         return list(pool.map(lambda one: _one(workspace, *one), seen))
 
 
-def _one(workspace: Workspace, run: Run, problem: NodeError | None) -> JobStatus:
+def _one(workspace: Workspace, run: Run, problem: TrainctlError | None) -> JobStatus:
     found: Sequence[Checkpoint] = ()
     try:
         if problem is None and _may_have_checkpoints(run):
             found = checkpoints(workspace, run)
-    except NodeError as error:
+    except (NodeError, StorageError) as error:
         problem = error
     values = run.job.attributes.get("matrix") or ()
     matrix = tuple((str(one["name"]), str(one["value"])) for one in values)

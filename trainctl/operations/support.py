@@ -25,10 +25,12 @@ def unsupported(desired: Desired) -> list[Diagnostic]:
 
 
 def _of_the_whole(desired: Desired) -> Iterator[Diagnostic]:
-    if desired.checkpoints_url:
+    url = desired.checkpoints.url
+    if url is not None and not url.startswith(("file:", "s3:")):
+        scheme = url.partition(":")[0]
         yield error(
-            "`checkpoints` is not supported by this version",
-            "Leave it out: checkpoints are then kept in the data directory of the job's node.",
+            f"checkpoints can't be kept at {scheme}:// by this version",
+            "Write file:///DIRECTORY or s3://BUCKET/PREFIX (with endpoint_url for other servers of S3's kind).",
             code="unsupported",
         )
 

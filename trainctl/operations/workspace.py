@@ -14,8 +14,9 @@ from pathlib import Path
 from types import TracebackType
 
 from trainctl.desired.build import build
-from trainctl.desired.values import Desired
+from trainctl.desired.values import CheckpointStore, Desired
 from trainctl.errors import ManifestError, TrainctlError
+from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.ledger import Ledger
 from trainctl.manifest.read import read
@@ -128,6 +129,18 @@ class Workspace:
         return Secrets(self.desired.secrets, setting.directory, setting.environ, setting.redactor)
 
     @cached_property
+    def checkpoints(self) -> CheckpointAccess:
+        """Where checkpoints are kept, and what opens it. A manifest that is wrong or absent says nothing."""
+        try:
+            settings, secrets = self.desired.checkpoints, self.secrets
+        except ManifestError:
+            settings = CheckpointStore()
+            secrets = Secrets(
+                {}, self.setting.directory, self.setting.environ, self.setting.redactor
+            )
+        return CheckpointAccess(settings, secrets, self.setting.environ)
+
+    @cached_property
     def agents(self) -> Agents:
         """The nodes' agents."""
         return self._stack.enter_context(Agents(self.provider))
@@ -138,7 +151,13 @@ class Workspace:
         lineage = self.ledger.state().lineage
         home = Home(self.setting.directory, lineage, self.owner, ", ".join(projects))
         return Ports(
-            self.provider, self.agents, self.mirror, self.secrets, home, delete_checkpoints
+            self.provider,
+            self.agents,
+            self.mirror,
+            self.secrets,
+            home,
+            self.checkpoints,
+            delete_checkpoints,
         )
 
     @property

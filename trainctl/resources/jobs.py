@@ -19,6 +19,7 @@ from trainctl.errors import (
     StorageError,
     TrainctlError,
 )
+from trainctl.jobs.checkpoints import CheckpointAccess, references
 from trainctl.jobs.code import Code, packed, scan
 from trainctl.jobs.environment import RunPlaces, places, secret_environment
 from trainctl.jobs.secrets import Secrets
@@ -29,6 +30,7 @@ from trainctl.model.run import RankRecord, RunRecord, RunStatus, run_id
 from trainctl.plan.values import Change, Observation
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.agents import Agents, nodes_of
+from trainctl.resources.checkpoints import Checkpoints
 from trainctl.resources.following import ahead, seat
 from trainctl.resources.home import Home
 from trainctl.resources.run_control import STOP_GRACE_SECONDS, RunControl, runs_of
@@ -57,6 +59,7 @@ class JobHandler:
         mirror: DirectoryMirror,
         secrets: Secrets,
         home: Home,
+        checkpoints: CheckpointAccess,
         *,
         delete_checkpoints: bool = False,
     ) -> None:
@@ -64,6 +67,7 @@ class JobHandler:
         self._mirror = mirror
         self._secrets = secrets
         self._home = home
+        self._checkpoints = checkpoints
         self._delete_checkpoints = delete_checkpoints
         self._lock = threading.Lock()
         self._locks: dict[tuple[str, str], threading.Lock] = {}
@@ -81,7 +85,10 @@ class JobHandler:
         if earlier and earlier[-1].status.live:
             earlier = (*earlier[:-1], RunControl(self._agents, step.lookup).stop(earlier[-1]))
         run = RunRecord(run_id(step.key), len(earlier) + 1, step.key, created_at=time.time())
+        project = str(step.attributes["project"])
+        run = replace(run, store=self._checkpoints.place(step.address, project, run))
         try:
+            self._checkpoint_secrets(step, run)  # before anything moves
             run = self._deploy(step, run)
         except (NodeUnreachable, Interrupted):
             raise  # nobody knows whether it was started: the intent stays open, and the next apply finds out
@@ -104,7 +111,8 @@ class JobHandler:
                 control.stop(run)
             control.remove(run)
             if self._delete_checkpoints:
-                control.remove_checkpoints(step.address, str(step.attributes["project"]), run)
+                project = str(step.attributes["project"])
+                Checkpoints(control, self._checkpoints, step.address, project, run).remove()
 
     def abandon(self, intent: Intent, lookup: Lookup) -> None:
         """Stop and remove the run that an interrupted attempt may have started."""
@@ -148,6 +156,13 @@ class JobHandler:
         )
         step.stop_if_cancelled()
         return self._start(step, rank, run, listings, venv)
+
+    def _checkpoint_secrets(self, step: Step, run: RunRecord) -> Mapping[str, str]:
+        """What opens the store, if the run has to do with it."""
+        keeps = step.attributes["runtime"]["checkpointing_config"].get("enabled")
+        if not keeps and not references(step.attributes):
+            return {}
+        return self._checkpoints.values(run.store or {})
 
     def _place(self, step: Step, run: RunRecord) -> _Rank:
         cluster = step.needed(Address(Kind.CLUSTER, str(step.attributes["cluster"])))
@@ -261,14 +276,16 @@ class JobHandler:
             listings,
             gpus=rank.node.gpus,
             venv=venv,
+            checkpoints=self._checkpoints.specification(step.attributes, run.store or {}),
         )
         spec["follows"] = [{"key": one.key, "address": str(job)} for job, one in before.follows]
         names = set(secret_environment(step.attributes).values())
+        opened = self._checkpoint_secrets(step, run)
         request = {
             "root": rank.node.root,
             "data": rank.node.data,
             "run": spec,
-            "secrets": {name: self._secrets.value(name) for name in sorted(names)},
+            "secrets": {**{name: self._secrets.value(name) for name in sorted(names)}, **opened},
         }
         try:
             return with_status(run, [rank.agent.call("start", request)])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trainctl.apply.step import Handler, Lookup
+from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Kind
@@ -38,6 +39,7 @@ class Ports:
     mirror: DirectoryMirror
     secrets: Secrets
     home: Home
+    checkpoints: CheckpointAccess
     delete_checkpoints: bool = False
 
 
@@ -53,6 +55,7 @@ def handlers(ports: Ports) -> Mapping[Kind, Resource]:
             ports.mirror,
             ports.secrets,
             ports.home,
+            ports.checkpoints,
             delete_checkpoints=ports.delete_checkpoints,
         ),
     }

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from trainctl.errors import NodeError
-from trainctl.jobs.environment import checkpoint_directory
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord
@@ -104,58 +103,20 @@ class RunControl:
         self, run: RunRecord, rank: int, offset: int, on_bytes: Callable[[bytes], None]
     ) -> None:
         """Hand over one rank's log from the offset on, to its present end."""
-        agent, node = self._of_rank(run, rank)
+        agent, node = self.of_rank(run, rank)
         agent.read(
             "read_log",
             {"root": node.root, "key": run.key, "rank": rank, "offset": offset},
             on_bytes,
         )
 
-    def checkpoints(self, address: Address, project: str, run: RunRecord) -> list[dict[str, Any]]:
-        """The checkpoints of a run, of all its ranks, each with its ``node`` and the run's ``directory`` there."""
-        found: list[dict[str, Any]] = []
-        for rank in run.ranks:
-            agent, node = self._of_rank(run, rank.rank)
-            directory = str(checkpoint_directory(node, address, project, run))
-            rows = agent.call(
-                "checkpoints", {"directory": directory, "ended": not run.status.live}
-            )["checkpoints"]
-            found += [
-                {**row, "node": node.id, "directory": directory}
-                for row in rows
-                if row["rank"] == rank.rank
-            ]
-        return found
-
-    def read_checkpoint(
-        self,
-        address: Address,
-        project: str,
-        run: RunRecord,
-        rank: int,
-        name: str,
-        on_bytes: Callable[[bytes], None],
-    ) -> None:
-        """Hand over one checkpoint of one rank as a tar."""
-        agent, node = self._of_rank(run, rank)
-        directory = str(checkpoint_directory(node, address, project, run) / f"rank-{rank}")
-        agent.read("read_checkpoint", {"directory": directory, "name": name}, on_bytes)
-
-    def remove_checkpoints(self, address: Address, project: str, run: RunRecord) -> None:
-        """Delete the checkpoints of a run, of all its ranks."""
-
-        def ask(agent: NodeAgent, node: Node) -> Answer | None:
-            directory = str(checkpoint_directory(node, address, project, run))
-            return agent.call("remove_checkpoints", {"data": node.data, "directory": directory})
-
-        self._each(run, ask)
-
     def _each(
         self, run: RunRecord, ask: Callable[[NodeAgent, Node], Answer | None]
     ) -> Sequence[Answer | None]:
-        return [ask(*self._of_rank(run, rank.rank)) for rank in run.ranks]
+        return [ask(*self.of_rank(run, rank.rank)) for rank in run.ranks]
 
-    def _of_rank(self, run: RunRecord, rank: int) -> tuple[NodeAgent, Node]:
+    def of_rank(self, run: RunRecord, rank: int) -> tuple[NodeAgent, Node]:
+        """The node of a rank, and the way to ask it. NodeError if there is no such rank or node."""
         node_id = next((one.node for one in run.ranks if one.rank == rank), None)
         if node_id is None:
             raise NodeError(

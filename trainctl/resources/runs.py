@@ -42,10 +42,12 @@ def specification(
     *,
     gpus: int | None,
     venv: str | None = None,
+    checkpoints: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What one node needs to know to run one rank: everything but secret values.
 
-    ``listings`` by weights address; ``venv`` is the environment that was built for it there.
+    ``listings`` by weights address; ``venv`` is the environment that was built for it there,
+    ``checkpoints`` its ``store`` and ``load``.
     """
     plain = environment(address, attributes, run, where, lineage, gpus=gpus)
     secret = secret_environment(attributes)
@@ -83,6 +85,7 @@ def specification(
         },
         **order(address, attributes, lineage),
         **_policy(attributes),
+        **(checkpoints or {}),
     }
 
 
@@ -129,7 +132,16 @@ def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> 
         error=next((answer["error"] for answer in known if answer.get("error")), unknown),
         phases=phases,
         waiting=next((answer["waiting"] for answer in known if answer.get("waiting")), None),
+        loaded=next((tuple(one["loaded"]) for one in known if one.get("loaded")), run.loaded),
+        sync=_worst([answer["sync"] for answer in known if answer.get("sync")]) or run.sync,
         retries=max((answer.get("retries") or 0 for answer in known), default=run.retries),
+    )
+
+
+def _worst(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Of how uploads stand, the one that is not done or in trouble."""
+    return max(
+        found, key=lambda one: (one["state"] != "COMPLETED", bool(one.get("error"))), default=None
     )
 
 

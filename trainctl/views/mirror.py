@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainctl.model.units import format_bytes
+from trainctl.views.moments import minute, moment
 from trainctl.views.plan_tables import short_revision
-from trainctl.views.statuses import minute, moment
 from trainctl.views.text import table
 from trainctl.weights.mirror.report import MirroredSource
 

@@ -9,7 +9,7 @@ from trainctl.ledger.codec import state_to_json
 from trainctl.ledger.history import Row
 from trainctl.ledger.records import recorded_to_json
 from trainctl.ledger.state import Recorded, State
-from trainctl.views.statuses import moment
+from trainctl.views.moments import moment
 
 
 def state_json(state: State) -> dict[str, Any]:

@@ -11,10 +11,11 @@ from trainctl.model.address import Kind
 from trainctl.model.run import RunRecord
 from trainctl.model.units import format_bytes
 from trainctl.views.escape import escape, literal
+from trainctl.views.moments import moment
 from trainctl.views.plan_rows import added
 from trainctl.views.plan_tables import short_revision
 from trainctl.views.plan_values import brief
-from trainctl.views.statuses import moment, run_words
+from trainctl.views.statuses import run_words
 from trainctl.views.text import Style, columns, counted, pad, plain, table
 
 _HIDDEN = frozenset({"runs", "nodes"})

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord, RunStatus
-from trainctl.model.status import Checkpoint, JobStatus
+from trainctl.model.status import JobStatus
 from trainctl.model.units import format_bytes, format_duration
+from trainctl.views.checkpoints import checkpoint_json
 from trainctl.views.escape import escape
+from trainctl.views.moments import minute, moment
 from trainctl.views.text import table
 
 _PHASES = ("mirroring", "provisioning", "delivering", "running")
@@ -20,22 +21,6 @@ _PHASES = ("mirroring", "provisioning", "delivering", "running")
 def run_words(run: RunRecord) -> str:
     """A run's status in words: ``completed``, ``deploy failed``."""
     return run.status.words
-
-
-def moment(seconds: float | None) -> str | None:
-    """A time as RFC 3339 in UTC; None for one that no calendar has, which a wrong clock may have given a file."""
-    if seconds is None:
-        return None
-    try:
-        when = datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, OSError, ValueError):
-        return None
-    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def minute(seconds: float | None) -> str:
-    """A time in tables, in UTC: ``2026-01-31 12:00``; empty where there is none."""
-    return (moment(seconds) or "")[:16].replace("T", " ")
 
 
 def status_json(status: JobStatus) -> dict[str, Any]:
@@ -63,23 +48,10 @@ def status_json(status: JobStatus) -> dict[str, Any]:
         "started_at": moment(run.started_at),
         "ended_at": moment(run.ended_at),
         "phases": {name: run.phases.get(name, 0.0) for name in _PHASES},
+        "checkpoint_sync_status": run.sync.get("state"),
+        "checkpoint_sync_error": run.sync.get("error"),
+        "loaded_checkpoints": [dict(one) for one in run.loaded],
         "checkpoints": [checkpoint_json(one) for one in status.checkpoints],
-    }
-
-
-def checkpoint_json(one: Checkpoint) -> dict[str, Any]:
-    """One row of ``checkpoints list --format json``."""
-    return {
-        "name": one.name,
-        "run": one.run,
-        "rank": one.rank,
-        "step": one.step,
-        "type": None,
-        "bytes": one.bytes,
-        "files": one.files,
-        "complete": one.complete,
-        "created_at": moment(one.created_at),
-        "url": one.url,
     }
 
 
@@ -107,8 +79,12 @@ def status_lines(status: JobStatus) -> list[str]:
         for name in _PHASES
         if name in run.phases
     ]
+    for loaded in run.loaded:
+        lines.append(f"  {'began with':<13} {escape(loaded['run'])}: {escape(loaded['name'])}")
+    if run.sync.get("error"):
+        lines.append(f"  {'upload':<13} {run.sync['state'].lower()}: {escape(run.sync['error'])}")
     for one in status.checkpoints:
-        state = "" if one.complete else ", not complete"
+        state = "" if one.complete else f", {one.state}"
         lines.append(
             f"  {'checkpoint':<13} {escape(one.name)}, rank {one.rank}, {format_bytes(one.bytes)}{state}"
         )
@@ -183,22 +159,3 @@ _LIVELY_FIRST = (
 def ended_code(run: RunRecord) -> int:
     """The exit code of a command that followed a run to its end: 12 unless it completed."""
     return 0 if run.status is RunStatus.COMPLETED else 12
-
-
-def checkpoint_table(found: Sequence[Checkpoint]) -> list[str]:
-    """Checkpoints, a line each."""
-    if not found:
-        return ["No checkpoints."]
-    rows = [
-        [
-            escape(one.name),
-            one.run,
-            str(one.rank),
-            "" if one.step is None else str(one.step),
-            format_bytes(one.bytes),
-            "complete" if one.complete else "being written",
-            minute(one.created_at),
-        ]
-        for one in found
-    ]
-    return table(["CHECKPOINT", "RUN", "RANK", "STEP", "SIZE", "STATE", "CREATED (UTC)"], rows)

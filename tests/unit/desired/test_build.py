@@ -207,7 +207,7 @@ def test_every_attribute_of_the_full_form(project: Path) -> None:
         "wandb": SecretSpec("wandb", "file", "wandb.key", None, redact=False),
     }
     assert wish.mirror_url == "file:///mirror"
-    assert wish.checkpoints_url == "s3://acme-ckpt/runs"
+    assert wish.checkpoints.url == "s3://acme-ckpt/runs"
     assert wish.state_url == "file:///state"
 
 

@@ -1,21 +1,18 @@
-"""Which checkpoint is meant, and what a node may call one."""
+"""Which checkpoint is meant, what a store may call one, and files that arrive one after another."""
 
 from __future__ import annotations
 
-import io
-import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trainctl.errors import NodeError, UsageError
+from trainctl.errors import NodeError, StorageError, UsageError
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord
-from trainctl.model.status import Checkpoint
-from trainctl.operations.checkpoints import _checkpoint, _choose, _Stream
+from trainctl.operations.checkpoints import checkpoint_from, choose
+from trainctl.operations.downloading import _Arriving
 from trainctl.operations.runs import Run
 
 RUN = Run(
@@ -23,73 +20,73 @@ RUN = Run(
 )
 
 
-def checkpoint(name: str, *, rank: int = 0, complete: bool = True) -> Checkpoint:
-    """A checkpoint of the run."""
-    return Checkpoint(name, "abc", rank, None, 1, 1, complete, 0.0, "node://lab/lab-0/x")
-
-
-def row(name: str) -> dict[str, Any]:
-    """What a node says of one."""
+def row(name: str, at: float = 0.0, *, rank: int = 0, state: str = "complete") -> dict[str, Any]:
+    """What is known of one."""
     return {
-        "name": name, "rank": 0, "step": None, "bytes": 1, "files": 1, "complete": True,
-        "created_at": 0.0, "node": "lab/lab-0", "directory": "/data/x",
+        "name": name, "rank": rank, "step": None, "bytes": 1, "files": 1, "state": state, "created_at": at,
+        "node": "lab/lab-0", "url": "file:///store/x",
     }  # fmt: skip
 
 
+FOUND = [
+    row("checkpoint-1", 1.0),
+    row("checkpoint-2", 2.0),
+    row("checkpoint-3", 3.0, state="uploading"),
+    row("checkpoint-9", 9.0, rank=1),
+]
+
+
 def test_the_newest_complete_one_is_meant() -> None:
-    """Of the wanted rank; one that is being written is taken only by name."""
-    found = [
-        checkpoint("checkpoint-1"),
-        checkpoint("checkpoint-2"),
-        checkpoint("checkpoint-3", complete=False),
-        checkpoint("checkpoint-9", rank=1),
-    ]
-    assert _choose(found, RUN, None, 0).name == "checkpoint-2"
-    assert _choose(found, RUN, None, 1).name == "checkpoint-9"
-    assert _choose(found, RUN, "checkpoint-3", 0).name == "checkpoint-3"
+    """Of the wanted rank, or the one of that name."""
+    assert choose(FOUND, RUN, None, 0)["name"] == "checkpoint-2"
+    assert choose(FOUND, RUN, None, 1)["name"] == "checkpoint-9"
+    assert choose(FOUND, RUN, "checkpoint-1", 0)["name"] == "checkpoint-1"
 
 
 @pytest.mark.parametrize(
     ("name", "rank", "said"),
     [
-        ("checkpoint-9", 0, "no checkpoint checkpoint-9 of rank 0"),
-        (None, 1, "no complete checkpoint of rank 1"),
+        ("checkpoint-9", 0, "no complete checkpoint checkpoint-9 of rank 0"),
+        ("checkpoint-3", 0, "no complete checkpoint checkpoint-3 of rank 0"),
+        (None, 2, "no complete checkpoint of rank 2"),
     ],
 )
-def test_one_that_is_not_there_is_named(name: str | None, rank: int, said: str) -> None:
-    """With what there is instead."""
+def test_one_that_cannot_be_had_is_named(name: str | None, rank: int, said: str) -> None:
+    """With what there is instead, and how it stands."""
     with pytest.raises(UsageError) as caught:
-        _choose([checkpoint("checkpoint-1")], RUN, name, rank)
+        choose(FOUND, RUN, name, rank)
     assert said in caught.value.summary
-    assert caught.value.detail == "It has: checkpoint-1."
+    assert "checkpoint-3 (uploading)" in caught.value.detail
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", "/etc", "../../x", ""])
 def test_a_name_that_leaves_the_directory_is_refused(name: str) -> None:
     """A node that lies can't make a download write elsewhere."""
     with pytest.raises(NodeError, match="lab/lab-0 names a checkpoint"):
-        _checkpoint(row(name), RUN)
+        checkpoint_from(row(name), RUN)
 
 
 @pytest.mark.parametrize("name", ["checkpoint-10", ".", "a b", "..x", "-x"])
 def test_other_names_are_fine(name: str) -> None:
     """Among them the one of files that lie in the checkpoint directory itself."""
-    assert _checkpoint(row(name), RUN).name == name
+    assert checkpoint_from(row(name), RUN).name == name
 
 
-def test_a_stream_is_read_as_a_tar(tmp_path: Path) -> None:
-    """Pieces of any size are put together."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
-        info = tarfile.TarInfo("model.bin")
-        info.size = 100_000
-        tar.addfile(info, io.BytesIO(bytes(range(250)) * 400))
-    data = packed.getvalue()
+@pytest.mark.parametrize("piece", [1, 3, 7, 100])
+def test_files_that_arrive_one_after_another_are_told_apart(tmp_path: Path, piece: int) -> None:
+    """By their sizes, whatever the pieces are; empty ones among them, and one of which the beginning is there."""
+    contents = {"a": b"", "b": b"hello", "c": b"", "d": b"more of it", "e": b""}
+    (tmp_path / "d").write_bytes(b"more")
+    wanted = [
+        ({"size": len(data)}, tmp_path / name, 4 if name == "d" else 0)
+        for name, data in contents.items()
+    ]
+    arriving = _Arriving(wanted)
+    stream = b"hello of it"
+    for at in range(0, len(stream), piece):
+        arriving.take(stream[at : at + piece])
+    arriving.close()
 
-    def cut() -> Iterator[bytes]:
-        for start in range(0, len(data), 777):
-            yield data[start : start + 777]
-
-    with tarfile.open(fileobj=_Stream(cut()), mode="r|") as tar:
-        tar.extractall(tmp_path, filter="data")
-    assert (tmp_path / "model.bin").read_bytes() == bytes(range(250)) * 400
+    assert {name: (tmp_path / name).read_bytes() for name in contents} == contents
+    with pytest.raises(StorageError, match="more arrived"):
+        arriving.take(b"x")

@@ -20,10 +20,11 @@ from trainctl.model.status import Checkpoint, JobStatus
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Observation, Options, Plan, WeightsFacts
 from trainctl.spi.provider import Presence
+from trainctl.views.checkpoints import checkpoint_json
 from trainctl.views.mirror import mirror_json
 from trainctl.views.plan_json import plan_json
 from trainctl.views.state_json import history_json, resource_json, state_json
-from trainctl.views.statuses import checkpoint_json, status_json
+from trainctl.views.statuses import status_json
 from trainctl.weights.mirror.report import MirroredSource
 from trainctl_schemas import schema
 
@@ -174,7 +175,9 @@ def test_history_holds_against_its_schema() -> None:
 
 def test_the_other_listings_hold_against_their_schemas() -> None:
     """status, checkpoints and mirror list are what their schemas say."""
-    checkpoint = Checkpoint("checkpoint-5", "abcdefg", 0, 5, 12, 1, True, 6.0, "file:///c")
+    checkpoint = Checkpoint(
+        "checkpoint-5", "abcdefg", 0, 5, 12, 1, "complete", 6.0, "file:///c", type="lora"
+    )
     run = replace(a_run(1, RunStatus.RUNNING, started_at=2.0), phases={"delivering": 0.5})
     status = JobStatus(at("job.sft"), run, (checkpoint,))
     source = MirroredSource("file:./w", "mtime", None, 1, 2, 0, 3.0, ("demo",))

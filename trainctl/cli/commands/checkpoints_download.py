@@ -10,7 +10,7 @@ import typer
 from trainctl.cli.options import RunOption
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
-from trainctl.operations.checkpoints import download
+from trainctl.operations.downloading import download
 from trainctl.operations.runs import find_run, job_address
 
 

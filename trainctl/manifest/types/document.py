@@ -10,7 +10,7 @@ from trainctl.manifest.types.base import JobName, Name, Section
 from trainctl.manifest.types.cache import Cache
 from trainctl.manifest.types.cluster import Cluster
 from trainctl.manifest.types.job import Job
-from trainctl.manifest.types.location import Location
+from trainctl.manifest.types.location import Checkpoints, Location
 from trainctl.manifest.types.project import OnlyProject, Project
 from trainctl.manifest.types.secret import Secret
 from trainctl.manifest.types.weights import DeclaredWeights
@@ -34,8 +34,8 @@ class Manifest(Section):
     """Where secret values come from."""
     mirror: Location | None = None
     """Where all sources are copied to once."""
-    checkpoints: Location | None = None
-    """Where checkpoints are kept."""
+    checkpoints: Checkpoints | None = None
+    """Where checkpoints are kept; in the data directory of each job's node if it is left out."""
     state: Location | None = None
     """Where the state is kept; ``.trainctl/state`` beside the manifest if it is left out."""
     clusters: dict[Name, Cluster] = Field(default_factory=dict)

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from trainctl.manifest.tokens import url_holds_secret
 from trainctl.manifest.types.auth import Auth
-from trainctl.manifest.types.base import Section, wrong
+from trainctl.manifest.types.base import Duration, Section, Size, wrong
 
 _SCHEMES = ("file", "s3", "gs", "r2", "azure", "node")
 _FORMS = "file:///DIRECTORY, s3://BUCKET/PREFIX, gs://, r2://, azure:// or node://CLUSTER/PATH"
@@ -58,14 +58,26 @@ EndpointUrl = Annotated[
 ]
 
 
+Url = Annotated[
+    str,
+    AfterValidator(_url),
+    Field(json_schema_extra={"pattern": f"^({'|'.join(_SCHEMES)})://"}),
+]
+
+
+def _check_server(url: str | None, endpoint: str | None, auth: Auth | None) -> None:
+    if (url is None or url.startswith(("file:", "node:"))) and (endpoint or auth):
+        raise wrong(
+            "a directory has neither endpoint_url nor auth",
+            "Leave them out, or name a bucket.",
+            code="needless-key",
+        )
+
+
 class Location(Section):
     """A directory or a prefix of a bucket."""
 
-    url: Annotated[
-        str,
-        AfterValidator(_url),
-        Field(json_schema_extra={"pattern": f"^({'|'.join(_SCHEMES)})://"}),
-    ]
+    url: Url
     """``file:///DIRECTORY``, ``s3://BUCKET/PREFIX`` (and ``gs``, ``r2``, ``azure``) or ``node://CLUSTER/PATH``."""
     endpoint_url: EndpointUrl | None = None
     """Of a bucket: the server to ask, where it is not the platform's own."""
@@ -74,10 +86,29 @@ class Location(Section):
 
     @model_validator(mode="after")
     def _only_buckets_have_servers(self) -> Location:
-        if self.url.startswith(("file:", "node:")) and (self.endpoint_url or self.auth):
-            raise wrong(
-                "a directory has neither endpoint_url nor auth",
-                "Leave them out, or name a bucket.",
-                code="needless-key",
-            )
+        _check_server(self.url, self.endpoint_url, self.auth)
+        return self
+
+
+class Checkpoints(Section):
+    """Where checkpoints are kept, and which of them."""
+
+    url: Url | None = None
+    """``file:///DIRECTORY`` on the nodes, or ``s3://BUCKET/PREFIX``; the data directory of the job's node if left out."""
+    endpoint_url: EndpointUrl | None = None
+    """Of a bucket: the server to ask, where it is not the platform's own."""
+    auth: Auth | None = None
+    """Of a bucket: the credential, where it is not the environment's (``AWS_ACCESS_KEY_ID`` …)."""
+    keep_last: Annotated[int, Field(ge=1)] | None = None
+    """Of each run, the newest so many complete checkpoints are kept; all if neither this nor ``keep_every`` is said."""
+    keep_every: Annotated[int, Field(ge=1)] | None = None
+    """Checkpoints whose step this number divides are kept as well."""
+    max_rate: Size | None = None
+    """How many bytes a second an upload may take, for example 100MB."""
+    upload_timeout: Duration = "1h"
+    """How long the end of a run waits for its last checkpoint to be uploaded."""
+
+    @model_validator(mode="after")
+    def _only_buckets_have_servers(self) -> Checkpoints:
+        _check_server(self.url, self.endpoint_url, self.auth)
         return self

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from trainctl.manifest.types.base import OBJECT, TEXT, SecretReference, Section, Text, form, wrong
+from trainctl.manifest.types.loading import LoadCheckpointConfig
 from trainctl.manifest.types.weights import MountLocation
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -105,6 +106,8 @@ class Runtime(Section):
     """A virtual environment of the host that is active for the commands: an absolute directory, or one below ``~/``."""
     requirements: CodePath | None = None
     """A requirements file of the code: its packages are installed once on each node, into an environment of their own."""
+    load_checkpoint_config: LoadCheckpointConfig | None = None
+    """Checkpoints to begin with."""
     engine: Literal["host"] | None = None
     """``host`` runs a job on the host itself although it names an image."""
 

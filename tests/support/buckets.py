@@ -1,0 +1,111 @@
+"""S3-compatible servers on this machine: moto in a process of its own, and rclone, which checks signatures."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainctl.node.s3_client import Client
+from trainctl.node.store import Store, open_store
+
+KEY_ID = "AKIDEXAMPLE"
+SECRET = "wJalrXUtnFEMI-example-secret"
+PART_BYTES = 5 * 2**20
+"""The smallest part that S3 takes."""
+
+
+@dataclass
+class Bucket:
+    """A bucket of a server; ``directory`` is where rclone keeps its objects as files."""
+
+    endpoint: str
+    name: str
+    directory: Path | None = None
+
+    @property
+    def credential(self) -> dict[str, str]:
+        """What opens it."""
+        return {"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET}
+
+    def place(self, prefix: str = "pre/fix", **more: Any) -> dict[str, Any]:
+        """How a run's specification names it."""
+        url = f"s3://{self.name}/{prefix}"
+        return {
+            "url": url, "endpoint_url": self.endpoint, "secret": "bucket", "part_bytes": PART_BYTES, **more,
+        }  # fmt: skip
+
+    @property
+    def secrets(self) -> dict[str, str]:
+        """What a node is given for ``place``."""
+        return {"bucket": json.dumps(self.credential)}
+
+    def store(self, **more: Any) -> Store:
+        """A client."""
+        return open_store(self.place(**more), self.secrets)
+
+
+def free_port() -> int:
+    """A port that nobody listens on at the moment."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+@contextmanager
+def rclone(base: Path) -> Iterator[Bucket]:
+    """``rclone serve s3`` over a directory."""
+    (base / "models").mkdir(parents=True)
+    with _served(lambda port: _rclone_words(base, port)) as port:
+        yield Bucket(f"http://127.0.0.1:{port}", "models", base / "models")
+
+
+@contextmanager
+def moto() -> Iterator[Bucket]:
+    """``moto_server`` with one empty bucket."""
+    program = str(Path(sys.executable).with_name("moto_server"))
+    with _served(lambda port: [program, "-H", "127.0.0.1", "-p", str(port)]) as port:
+        bucket = Bucket(f"http://127.0.0.1:{port}", "models")
+        Client(bucket.name, bucket.endpoint, bucket.credential).ask("PUT")
+        yield bucket
+
+
+def _rclone_words(base: Path, port: int) -> list[str]:
+    program = str(Path(sys.executable).with_name("rclone"))
+    config = base.parent / f"{base.name}.conf"
+    config.touch()
+    return [
+        program, "serve", "s3", "--config", str(config), "--auth-key", f"{KEY_ID},{SECRET}",
+        "--addr", f"127.0.0.1:{port}", "--vfs-cache-mode", "off", str(base),
+    ]  # fmt: skip
+
+
+@contextmanager
+def _served(words: Any) -> Iterator[int]:
+    port = free_port()
+    process = subprocess.Popen(
+        words(port), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        _await(port, process)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _await(port: int, process: subprocess.Popen[bytes]) -> None:
+    for _ in range(1200):
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5):
+            return
+        assert process.poll() is None, "the server did not start"
+        time.sleep(0.05)
+    raise AssertionError("nobody listens")

@@ -1,0 +1,105 @@
+"""Runs with checkpoints, without the job: what an uploader finds, and what a store then holds.
+
+    python -m tests.support.checkpointing N COUNTFILE BASE
+
+ends the uploading of the run below BASE before its N-th effect, as ``tests.support.dying`` does with commands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.support.dying import mortal
+from trainctl.node.kept import Kept, Manifest
+from trainctl.node.layout import Layout
+from trainctl.node.runs import Run
+from trainctl.node.store import Store
+from trainctl.node.syncing import work
+from trainctl.node.uploader import End, Uploader
+
+PREFIX = "demo/sft/1-abcdefg"
+
+
+class SavedRun:
+    """One run under a directory: ``save`` plays the job; ``uploader`` is a new one each time, as after a crash."""
+
+    def __init__(
+        self, base: Path, place: Mapping[str, Any], secrets: Mapping[str, str] = {}
+    ) -> None:
+        self.base = base
+        self.data = base / "data"
+        self.directory = self.data / "checkpoints" / PREFIX
+        self.secrets = dict(secrets)
+        self.run = Run(Layout(str(base / "root")), "run-1")
+        self.spec: dict[str, Any] = {
+            "key": "run-1", "id": "abcdefg", "number": 1, "generation": 1, "lineage": "l", "address": "job.sft",
+            "project": "demo", "job": "sft", "rank": 0,
+            "store": {
+                "prefix": PREFIX, "enabled": True, "settle_seconds": 0.0, "quiet_seconds": 0.0, "upload_timeout": 60,
+                **place,
+            },
+        }  # fmt: skip
+        self.run.directory.mkdir(parents=True, exist_ok=True)
+
+    def save(self, name: str, files: Mapping[str, bytes], rank: int = 0) -> None:
+        """Write files of a checkpoint."""
+        for path, data in files.items():
+            file = self.directory / f"rank-{rank}" / name / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+
+    def uploader(self, **changes: Any) -> Uploader:
+        """One that begins anew, with what is on disk."""
+        spec = {**self.spec, "store": {**self.spec["store"], **changes}}
+        return Uploader(self.run, spec, self.secrets, self.data)
+
+    def end(self, *, orderly: bool = True) -> End:
+        """The end of the run, just now."""
+        return End(orderly, time.time(), {"status": "TRAINING_JOB_COMPLETED"})
+
+    def finish(self, **changes: Any) -> None:
+        """Upload everything of the ended run."""
+        uploader, end = self.uploader(**changes), self.end()
+        assert uploader.look(end)
+        uploader.finish(end)
+
+
+def restored(store: Store, prefix: str = PREFIX) -> dict[str, dict[str, bytes]]:
+    """Every complete checkpoint of a run by name, each file as it comes back; AssertionError if one isn't what was kept."""
+    return {one["name"]: _files(store, one) for one in Kept(store, prefix).manifests()}
+
+
+def _files(store: Store, manifest: Manifest) -> dict[str, bytes]:
+    found = {}
+    for file in manifest["files"]:
+        data = bytearray()
+        store.read(file["key"], 0, data.extend)
+        assert hashlib.sha256(data).hexdigest() == file["sha256"], file["key"]
+        found[file["path"]] = bytes(data)
+    return found
+
+
+class _Over:
+    """A supervisor that says at once that the run has ended."""
+
+    def __init__(self, end: End) -> None:
+        self._end = end
+
+    def wait(self, seconds: float) -> End:
+        return self._end
+
+
+if __name__ == "__main__":
+    described = json.loads((Path(sys.argv[3]) / "run.json").read_text())
+    saved = SavedRun(Path(sys.argv[3]), described["place"], described["secrets"])
+    uploader = saved.uploader()
+    end = saved.end()
+    sys.dont_write_bytecode = True
+    mortal(int(sys.argv[1]), Path(sys.argv[2]))
+    sys.exit(work(uploader, _Over(end), []))

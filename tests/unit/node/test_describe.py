@@ -1,0 +1,124 @@
+"""What a checkpoint's files say it is, and how little of them is believed."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainctl.node.describe import describe, looks_whole, step_in
+from trainctl.node.safetensors import MOST_HEADER_BYTES, read_header
+
+
+def weights(path: Path, document: Any, data: int = 0, length: int | None = None) -> Path:
+    """A safetensors file with this header, followed by so many bytes."""
+    header = json.dumps(document).encode()
+    size = len(header) if length is None else length
+    path.write_bytes(struct.pack("<Q", size) + header + bytes(data))
+    return path
+
+
+A = {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}
+GOOD = {
+    "__metadata__": {"format": "pt"},
+    "a": A,
+    "b": {"dtype": "F32", "shape": [], "data_offsets": [12, 16]},
+}
+
+
+def test_a_header_counts_tensors_and_parameters(tmp_path: Path) -> None:
+    """By type; a scalar is one."""
+    header = read_header(weights(tmp_path / "x", GOOD, 16))
+
+    assert header is not None
+    assert (header.tensors, header.parameters, header.dtypes) == (2, 7, {"BF16": 6, "F32": 1})
+    assert (header.metadata, header.end) == ({"format": "pt"}, (tmp_path / "x").stat().st_size)
+
+
+@pytest.mark.parametrize("length", [0, 1, MOST_HEADER_BYTES + 1, 2**63, 2**64 - 1])
+def test_a_hostile_length_is_refused_before_anything_is_read(tmp_path: Path, length: int) -> None:
+    """No header of that length is read, or memory taken for it."""
+    assert read_header(weights(tmp_path / "x", GOOD, length=length)) is None
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        [], "text", None, {"a": None}, {"a": {}}, {"a": {**A, "shape": [-1]}}, {"a": {**A, "shape": ["2"]}},
+        {"a": {**A, "shape": [2**62, 8]}}, {"a": {**A, "data_offsets": [0, 13]}}, {"a": {**A, "data_offsets": [12]}},
+        {"__metadata__": 5},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_a_header_that_cannot_be_is_not_believed(tmp_path: Path, document: Any) -> None:
+    """Nor does it stop anything."""
+    path = weights(tmp_path / "model.safetensors", document, 16)
+    assert read_header(path) is None
+    assert describe(tmp_path, "x", ["model.safetensors"])["parameters"] == 0
+
+
+def test_deep_json_is_not_believed(tmp_path: Path) -> None:
+    """A header of brackets only."""
+    text = b"[" * 200_000
+    (tmp_path / "x").write_bytes(struct.pack("<Q", len(text)) + text)
+    assert read_header(tmp_path / "x") is None
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({}, ("other", None, None)),
+        ({"config.json": {"architectures": ["Qwen3ForCausalLM"], "_name_or_path": "Qwen/Qwen3-0.6B"}},
+         ("full", "Qwen/Qwen3-0.6B", None)),
+        ({"config.json": {"architectures": ["LlamaForCausalLM"]}}, ("full", "LlamaForCausalLM", None)),
+        ({"config.json": {"model_type": "whisper"}}, ("whisper", None, None)),
+        ({"adapter_config.json": {"base_model_name_or_path": "a/b", "r": 16}, "config.json": {}}, ("lora", "a/b", 16)),
+        ({"adapter_config.json": {"r": "16", "base_model_name_or_path": 5}}, ("lora", None, None)),
+        ({"config.json": ["no"]}, ("other", None, None)),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_the_type_and_base_model_of_a_checkpoint(
+    tmp_path: Path, files: dict[str, Any], said: Any
+) -> None:
+    """As trainers write them; nonsense says nothing."""
+    for name, value in files.items():
+        (tmp_path / name).write_text(json.dumps(value))
+    found = describe(tmp_path, "final", files)
+    assert (found["type"], found["base_model"], found["lora_rank"]) == said
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("checkpoint-120", 120), ("checkpoint-120-3", 120), ("global_step120", 120), ("step_7", 7), ("epoch-3", 3),
+        ("120", 120), ("final", None), ("qwen3", None), (".", None), ("checkpoint-" + "9" * 40, None),
+    ],
+)  # fmt: skip
+def test_the_step_in_a_name(name: str, step: int | None) -> None:
+    """As trainers number their checkpoints."""
+    assert step_in(name) == step
+
+
+def test_the_step_of_a_checkpoint_whose_name_has_none(tmp_path: Path) -> None:
+    """The trainer's state says it."""
+    (tmp_path / "trainer_state.json").write_text('{"global_step": 42}')
+    assert describe(tmp_path, "last", ["trainer_state.json"])["step"] == 42
+    (tmp_path / "trainer_state.json").write_text('{"global_step": true}')
+    assert describe(tmp_path, "last", ["trainer_state.json"])["step"] is None
+
+
+def test_what_was_cut_off_says_so(tmp_path: Path) -> None:
+    """Weights shorter than their header says, archives without their table, an index whose shard is missing."""
+    weights(tmp_path / "whole.safetensors", GOOD, 16)
+    weights(tmp_path / "cut.safetensors", GOOD, 15)
+    (tmp_path / "cut.pt").write_bytes(b"PK\x03\x04" + bytes(100))
+    (tmp_path / "old.pt").write_bytes(b"\x80\x02 a pickle, of which nobody can tell")
+    (tmp_path / "m.safetensors.index.json").write_text('{"weight_map": {"a": "whole.safetensors"}}')
+
+    assert looks_whole(tmp_path, ["whole.safetensors", "old.pt", "m.safetensors.index.json"])
+    for cut in (["cut.safetensors"], ["cut.pt"], ["m.safetensors.index.json"]):
+        assert not looks_whole(tmp_path, cut)

@@ -1,0 +1,320 @@
+"""What the uploader takes for finished, complete and worth keeping."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.checkpointing import PREFIX, SavedRun, restored
+from trainctl.node import uploader as module
+from trainctl.node.failure import Failure
+from trainctl.node.kept import Kept
+from trainctl.node.saved import File
+from trainctl.node.store import DirectoryStore
+from trainctl.node.uploads import sync_of
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> SavedRun:
+    """A run that is kept in a directory; files count as finished after a second of the test's clock."""
+    place = {"url": f"file://{tmp_path}/store", "settle_seconds": 5.0, "quiet_seconds": 60.0}
+    return SavedRun(tmp_path / "node", place)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    """Its store."""
+    return DirectoryStore(tmp_path / "store")
+
+
+class Clock:
+    """The uploader's clock, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return 1_790_000_000.0 + self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock that stands still."""
+    made = Clock()
+    monkeypatch.setattr(module, "time", made)
+    return made
+
+
+def test_a_file_is_finished_after_five_quiet_seconds_and_a_checkpoint_after_sixty(
+    run: SavedRun, store: DirectoryStore, clock: Clock
+) -> None:
+    """It is uploaded when it is finished and listed when nothing more came."""
+    uploader = run.uploader()
+    run.save("checkpoint-1", {"model.bin": b"1"})
+    seen = []
+    for seconds in (0, 4, 5, 59, 60):
+        clock.now = 1000.0 + seconds
+        uploader.look()
+        seen.append((len(list(store.list(f"{PREFIX}/rank-0/"))), list(restored(store))))
+
+    assert seen == [(0, []), (0, []), (1, []), (1, []), (1, ["checkpoint-1"])]
+
+
+def test_a_newer_checkpoint_makes_one_complete(
+    run: SavedRun, store: DirectoryStore, clock: Clock
+) -> None:
+    """Loose files beside it, such as a log, don't; nor does an old time of the file itself."""
+    uploader = run.uploader()
+    run.save("checkpoint-1", {"model.bin": b"1"})
+    os.utime(run.directory / "rank-0/checkpoint-1/model.bin", (1, 1))
+    uploader.look()
+    clock.now += 10
+    run.save(".", {"train.log": b"x"})
+    uploader.look()
+    before = list(restored(store))
+    clock.now += 1
+    run.save("checkpoint-2", {"model.bin": b"2"})
+    uploader.look()
+
+    assert (before, list(restored(store))) == ([], ["checkpoint-1"])
+
+
+def test_what_is_open_for_writing_is_not_finished(
+    run: SavedRun, store: DirectoryStore, clock: Clock
+) -> None:
+    """However long nothing was written; open for reading is no matter."""
+    uploader = run.uploader()
+    run.save("checkpoint-1", {"a": b"1", "b": b"2"})
+    with (
+        (run.directory / "rank-0/checkpoint-1/a").open("ab"),
+        (run.directory / "rank-0/checkpoint-1/b").open("rb"),
+    ):
+        uploader.look()
+        clock.now += 1000
+        uploader.look()
+        during = [one.key for one in store.list(f"{PREFIX}/")]
+    uploader.look()
+
+    assert during == [f"{PREFIX}/rank-0/checkpoint-1/b"]
+    assert restored(store) == {"checkpoint-1": {"a": b"1", "b": b"2"}}
+
+
+def test_a_checkpoint_that_changes_becomes_another_version(
+    run: SavedRun, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old one can be had until the new one is whole; what did not change is not uploaded again."""
+    run.save("last", {"model.bin": b"old", "config.json": b"{}"})
+    run.finish()
+    run.save("last", {"model.bin": b"new"})
+    uploader = run.uploader()
+    during = []
+    send = uploader._send
+
+    def spy(path: Path, file: File, key: str) -> str:
+        during.append((key, restored(store)["last"]["model.bin"]))
+        return send(path, file, key)
+
+    monkeypatch.setattr(uploader, "_send", spy)
+    end = run.end()
+    uploader.look(end)
+    uploader.finish(end)
+
+    assert during == [(f"{PREFIX}/.versions/rank-0/last/2/model.bin", b"old")]
+    assert restored(store) == {"last": {"model.bin": b"new", "config.json": b"{}"}}
+    assert [one.key for one in store.list(f"{PREFIX}/rank-0/")] == [
+        f"{PREFIX}/rank-0/last/config.json"
+    ]
+
+
+def test_a_file_that_changes_while_it_is_read_is_taken_again(
+    run: SavedRun, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mixture is never complete."""
+    run.save("checkpoint-1", {"model.bin": b"x" * 3_000_000})
+    path = run.directory / "rank-0/checkpoint-1/model.bin"
+    put = DirectoryStore.put_file
+
+    def change(self: DirectoryStore, key: str, stream: Any, size: int, pace: Any) -> None:
+        put(self, key, stream, size, pace)
+        if path.read_bytes()[:1] == b"x":
+            path.write_bytes(b"y" * 3_000_000)
+
+    monkeypatch.setattr(DirectoryStore, "put_file", change)
+    uploader = run.uploader(settle_seconds=0.0, quiet_seconds=0.0)
+    uploader.look()
+    first = restored(store)
+    uploader.look()
+
+    assert first == {}
+    assert restored(store) == {"checkpoint-1": {"model.bin": b"y" * 3_000_000}}
+
+
+def test_what_the_job_removes_stays_kept(run: SavedRun, store: DirectoryStore) -> None:
+    """A trainer's own rotation frees the disk; what was complete can still be had, what was not is nothing."""
+    uploader = run.uploader(settle_seconds=0.0)
+    run.save("checkpoint-1", {"model.bin": b"1"})
+    run.save("half", {"model.bin": b"half"})
+    uploader._quiet = 0.0
+    uploader.look()
+    uploader._quiet = 60.0
+    run.save("tmp-checkpoint-2", {"model.bin": b"2"})
+    uploader.look()
+    for name in ("checkpoint-1", "tmp-checkpoint-2"):
+        (run.directory / "rank-0" / name / "model.bin").unlink()
+        (run.directory / "rank-0" / name).rmdir()
+    end = run.end()
+    uploader.look(end)
+    uploader.finish(end)
+
+    assert restored(store) == {"checkpoint-1": {"model.bin": b"1"}, "half": {"model.bin": b"half"}}
+    assert not [one for one in store.list(PREFIX) if "tmp-" in one.key]
+
+
+def test_links_and_hidden_directories_are_no_checkpoints(
+    run: SavedRun, store: DirectoryStore, tmp_path: Path
+) -> None:
+    """Nothing of the host gets out through a link."""
+    (tmp_path / "host").mkdir()
+    (tmp_path / "host" / "secret").write_text("s3cret")
+    run.save("checkpoint-1", {"model.bin": b"1"})
+    run.save(".checkpoint-2", {"model.bin": b"2"})
+    (run.directory / "rank-0" / "latest").symlink_to(tmp_path / "host")
+    (run.directory / "rank-0" / "checkpoint-1" / "link").symlink_to(tmp_path / "host" / "secret")
+    (run.directory / "rank-1").symlink_to(tmp_path / "host")
+    run.finish()
+
+    assert restored(store) == {"checkpoint-1": {"model.bin": b"1"}}
+
+
+@pytest.mark.parametrize("name", ["a b", "-rf", "ü", "new\nline", "%2e%2e", "x.json", "<b>"])
+def test_odd_names_are_kept(run: SavedRun, store: DirectoryStore, name: str) -> None:
+    """Of checkpoints and of files in them."""
+    run.save(name, {name: b"1"})
+    run.finish()
+    assert restored(store) == {name: {name: b"1"}}
+
+
+def test_a_name_that_cannot_be_kept_stops_nothing_else(
+    run: SavedRun, store: DirectoryStore
+) -> None:
+    """The others are complete, and the sync says which one is not."""
+    run.save("checkpoint-1", {"model.bin": b"1"})
+    run.save("x" * 252, {"model.bin": b"1"})
+    run.finish()
+
+    assert list(restored(store)) == ["checkpoint-1"]
+    assert "too long a name" in sync_of(run.run.directory)["error"]
+
+
+def test_a_killed_jobs_last_checkpoint_is_not_taken_for_complete(
+    run: SavedRun, store: DirectoryStore, clock: Clock
+) -> None:
+    """One before it is. An orderly end completes both, but for a file that says of itself that it was cut."""
+    run.save("checkpoint-1", {"model.bin": b"1"})
+    uploader = run.uploader()
+    uploader.look()
+    clock.now += 30
+    run.save("checkpoint-2", {"model.bin": b"2"})
+    uploader.look()
+    clock.now += 6
+    killed = module.End(False, clock.time(), {})
+    done = uploader.look(killed)
+    uploader.finish(killed)
+    after_kill = list(restored(store))
+
+    run.save("checkpoint-3", {"model.safetensors": (64).to_bytes(8, "little") + b'{"a"'})
+    run.finish()
+
+    assert done
+    assert after_kill == ["checkpoint-1"]
+    assert sorted(restored(store)) == ["checkpoint-1", "checkpoint-2"]
+    assert sync_of(run.run.directory)["pending"] == ["checkpoint-3"]
+
+
+def test_retention_keeps_the_newest_and_every_nth(
+    run: SavedRun, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is gone is not uploaded again by the next uploader; what is being read stays."""
+    for step in range(1, 8):
+        run.save(f"checkpoint-{step}", {"model.bin": str(step).encode()})
+        os.utime(run.directory / f"rank-0/checkpoint-{step}/model.bin", (step, step))
+    Kept(store, PREFIX).lease(0, "checkpoint-2")
+    run.finish()
+    run.finish(keep_last=2, keep_every=3)
+    first = sorted(restored(store))
+    sent: list[str] = []
+    uploader = run.uploader(keep_last=2, keep_every=3)
+    monkeypatch.setattr(uploader, "_send", lambda path, file, key: sent.append(key))
+    uploader.look(run.end())
+
+    assert first == ["checkpoint-2", "checkpoint-3", "checkpoint-6", "checkpoint-7"]
+    assert sent == []
+    assert (run.directory / "rank-0/checkpoint-1/model.bin").exists()
+
+
+def test_without_a_store_retention_waits_for_the_end(tmp_path: Path) -> None:
+    """A trainer may still want the checkpoint it called its best."""
+    run = SavedRun(tmp_path, {"url": None, "keep_last": 1})
+    for step in (1, 2):
+        run.save(f"checkpoint-{step}", {"model.bin": b"x"})
+        os.utime(run.directory / f"rank-0/checkpoint-{step}/model.bin", (step, step))
+    run.uploader().look()
+    before = sorted(path.name for path in (run.directory / "rank-0").iterdir())
+    run.finish()
+
+    assert before == ["checkpoint-1", "checkpoint-2"]
+    assert [path.name for path in (run.directory / "rank-0").iterdir()] == ["checkpoint-2"]
+
+
+def test_a_manifest_that_leads_elsewhere_is_not_believed(
+    run: SavedRun, store: DirectoryStore
+) -> None:
+    """Neither its paths nor its keys; then the checkpoint isn't complete."""
+    run.save("checkpoint-1", {"model.bin": b"1"})
+    run.finish()
+    kept = Kept(store, PREFIX)
+    (good,) = kept.manifests()
+    for change in (
+        {"path": "../../x"}, {"path": "/etc/x"}, {"key": "other/run/x"}, {"key": f"{PREFIX}/../x"}, {"size": -1},
+        {"sha256": "no"},
+    ):  # fmt: skip
+        kept.put({**good, "files": [{**good["files"][0], **change}]})
+        assert kept.manifests() == [], change
+    store.put(kept.manifest_key(0, "checkpoint-1"), json.dumps({**good, "name": ".."}).encode())
+    assert kept.manifests() == []
+
+
+def test_a_full_disk_of_the_store_is_said_and_waited_for(
+    run: SavedRun, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names what is full; the next round goes on."""
+    run.save("checkpoint-1", {"model.bin": b"1"})
+    real = os.fsync
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    uploader, end = run.uploader(), run.end()
+    with pytest.raises(OSError, match="No space"):
+        uploader.look(end)
+    monkeypatch.setattr(os, "fsync", real)
+
+    assert restored(store) == {}
+    assert uploader.look(end)
+    assert restored(store) == {"checkpoint-1": {"model.bin": b"1"}}
+
+
+def test_a_refused_store_is_known_before_anything_runs(tmp_path: Path) -> None:
+    """``announce`` writes run.json, and fails where nothing can be kept."""
+    (tmp_path / "file").write_text("")
+    run = SavedRun(tmp_path / "node", {"url": f"file://{tmp_path}/file/store"})
+    with pytest.raises((Failure, OSError)):
+        run.uploader().announce()

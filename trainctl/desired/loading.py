@@ -1,0 +1,95 @@
+"""``load_checkpoint_config``: which job, run or project each reference means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainctl.desired.scope import Names
+from trainctl.manifest.nearest import did_you_mean
+from trainctl.manifest.tree import Path as ManifestPath
+from trainctl.manifest.types.loading import (
+    CheckpointReference,
+    LoadCheckpointConfig,
+    NamedCheckpoint,
+)
+from trainctl.model.address import Address, Kind
+
+_RUN = re.compile(r"[a-z2-7]{7}")
+
+
+@dataclass(frozen=True, slots=True)
+class Referrer:
+    """The job that refers, its project, and the projects of all declared jobs by name."""
+
+    name: str
+    project: str
+    jobs: Mapping[str, str]
+
+
+def load_config(
+    section: LoadCheckpointConfig | None, by: Referrer, names: Names, path: ManifestPath
+) -> dict[str, Any] | None:
+    """The section with each reference as ``{project, job, run, name, optional}``, ``job`` an address.
+
+    What the job itself may be the first to save is ``optional``: a loop that resumes must be able to begin.
+    """
+    if section is None:
+        return None
+    return {
+        "enabled": section.enabled,
+        "download_folder": section.download_folder,
+        "checkpoints": [
+            _reference(one, by, names, (*path, "checkpoints", at))
+            for at, one in enumerate(section.checkpoints)
+        ],
+    }
+
+
+def jobs_loaded(config: Mapping[str, Any] | None, name: str) -> list[Address]:
+    """Declared jobs whose checkpoints a job begins with: they come before it."""
+    if not config or not config["enabled"]:
+        return []
+    jobs = (Address.parse(one["job"]) for one in config["checkpoints"] if one["job"])
+    return [address for address in jobs if address.name != name]
+
+
+def _reference(
+    one: CheckpointReference, by: Referrer, names: Names, path: ManifestPath
+) -> dict[str, Any]:
+    job = _job(one.job_id, by, names, path) if one.job_id else None
+    run = one.job_id if job is None else None
+    own = by.jobs.get(job.name, by.project) if job else by.project
+    project = one.project_name or own
+    named = isinstance(one, NamedCheckpoint)
+    return {
+        "project": project,
+        "job": str(job) if job else None,
+        "run": run,
+        "name": one.checkpoint_name if isinstance(one, NamedCheckpoint) else None,
+        "optional": not named
+        and project == by.project
+        and run is None
+        and (job is None or job.name == by.name),
+    }
+
+
+def _job(text: str, by: Referrer, names: Names, path: ManifestPath) -> Address | None:
+    """The declared job that is meant; None for the id of a run."""
+    try:
+        address = Address.parse(text if text.startswith("job.") else f"job.{text}")
+    except ValueError:
+        address = None
+    if address is not None and address.kind is Kind.JOB and address.name in by.jobs:
+        return address
+    if not _RUN.fullmatch(text):
+        hint = did_you_mean(text.removeprefix("job."), by.jobs)
+        names.complain(
+            f"job_id: no job is called {text!r}, and it is no run's id",
+            f"A run's id has seven characters, as `trainctl status` shows it. {hint}".strip(),
+            (*path, "job_id"),
+            code="undeclared-name",
+        )
+    return None

@@ -1,0 +1,126 @@
+"""What a run is told about checkpoints: where they are kept, and which it begins with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from trainctl.desired.values import CheckpointStore
+from trainctl.errors import Forbidden, TrainctlError
+from trainctl.jobs.environment import file_name
+from trainctl.jobs.secrets import Secrets
+from trainctl.model.address import Address
+from trainctl.model.run import RunRecord
+from trainctl.spi.sources import Credential
+
+ENVIRONMENT = "environment variables"
+"""The name under which the operator's own credential travels; no declared secret can be called so."""
+
+_KEYS = {
+    "AWS_ACCESS_KEY_ID": "aws_access_key_id",
+    "AWS_SECRET_ACCESS_KEY": "aws_secret_access_key",
+    "AWS_SESSION_TOKEN": "aws_session_token",
+    "AWS_REGION": "aws_region",
+}
+
+
+class CheckpointAccess:
+    """The store of the manifest, and the credentials of any store that a run was kept in."""
+
+    def __init__(
+        self, settings: CheckpointStore, secrets: Secrets, environ: Mapping[str, str]
+    ) -> None:
+        self._settings = settings
+        self._secrets = secrets
+        self._environ = environ
+
+    def place(self, address: Address, project: str, run: RunRecord) -> dict[str, Any]:
+        """Where a new run's checkpoints will be kept, for its record."""
+        settings = self._settings
+        bucket = settings.url is not None and not settings.url.startswith("file:")
+        return {
+            "url": settings.url,
+            "endpoint_url": self._endpoint if bucket else None,
+            "secret": (settings.secret or ENVIRONMENT) if bucket else None,
+            "prefix": f"{project}/{file_name(address)}/{run.number}-{run.id}",
+        }
+
+    def specification(
+        self, attributes: Mapping[str, Any], place: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """``store`` and ``load`` of a run's specification."""
+        settings = self._settings
+        store = {
+            **place,
+            "keep_last": settings.keep_last,
+            "keep_every": settings.keep_every,
+            "max_rate": settings.max_rate,
+            "upload_timeout": settings.upload_timeout,
+            "enabled": bool(attributes["runtime"]["checkpointing_config"].get("enabled")),
+        }
+        return {"store": store, "load": references(attributes)}
+
+    def values(self, place: Mapping[str, Any]) -> dict[str, str]:
+        """The secrets that open a store, by name; TrainctlError where there are none, Forbidden where they may not go."""
+        name = place.get("secret")
+        if name is None:
+            return {}
+        if name != ENVIRONMENT:
+            return {name: self._secrets.value(name)}
+        return {ENVIRONMENT: self._own(place)}
+
+    @property
+    def _endpoint(self) -> str | None:
+        return self._settings.endpoint_url or self._environment_endpoint
+
+    @property
+    def _environment_endpoint(self) -> str | None:
+        environ = self._environ
+        return environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or None
+
+    def _own(self, place: Mapping[str, Any]) -> str:
+        """The operator's credential: for the platform, and for servers that the environment names or that are this machine."""
+        endpoint = place.get("endpoint_url")
+        if endpoint not in (None, self._environment_endpoint) and not _is_here(str(endpoint)):
+            raise Forbidden(
+                f"the credential of the environment is not sent to {endpoint}, which only the manifest names",
+                "Declare one for it under `secrets` and name it in checkpoints.auth, or set AWS_ENDPOINT_URL_S3.",
+                code="untrusted-host",
+            )
+        found = {key: self._environ.get(name, "").strip() for name, key in _KEYS.items()}
+        found["aws_region"] = found["aws_region"] or self._environ.get("AWS_DEFAULT_REGION", "")
+        if not (found["aws_access_key_id"] and found["aws_secret_access_key"]):
+            raise TrainctlError(
+                f"there is no credential for {place['url']}",
+                "Name a declared secret in checkpoints.auth, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+                code="missing-secret",
+            )
+        for key in ("aws_secret_access_key", "aws_session_token"):
+            if found[key]:
+                self._secrets.registered(Credential(found[key], f"the environment's {key}"))
+        return json.dumps({key: value for key, value in found.items() if value})
+
+
+def references(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The checkpoints that a job begins with, as its nodes are told."""
+    config = attributes["runtime"].get("load_checkpoint_config") or {}
+    if not config.get("enabled"):
+        return []
+    return [
+        {**one, "job": file_name(Address.parse(one["job"])) if one["job"] else None}
+        for one in config["checkpoints"]
+    ]
+
+
+def newest_of(address: Address, project: str) -> dict[str, Any]:
+    """The reference to the newest complete checkpoint of a job's earlier runs, to go on from."""
+    return {
+        "project": project, "job": file_name(address), "run": None, "name": None, "optional": False,
+    }  # fmt: skip
+
+
+def _is_here(endpoint: str) -> bool:
+    host = urlsplit(endpoint).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")

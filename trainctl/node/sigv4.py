@@ -1,0 +1,122 @@
+"""AWS Signature Version 4 for S3: pure functions of a request, a credential and a time.
+
+Source: "Authenticating Requests (AWS Signature Version 4)" in the Amazon S3 API Reference,
+https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-authenticating-requests.html.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from typing import Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
+from urllib.parse import quote
+
+UNSIGNED = "UNSIGNED-PAYLOAD"
+MOST_SECONDS = 7 * 24 * 3600
+"""How long a presigned URL may live."""
+
+_ALGORITHM = "AWS4-HMAC-SHA256"
+Query = Sequence[Tuple[str, str]]
+
+
+class Credential(NamedTuple):
+    """What requests are signed with. Its parts but the key id are secret."""
+
+    key_id: str
+    secret: str
+    token: Optional[str] = None
+
+
+class Target(NamedTuple):
+    """What is asked for: ``host`` with its port, ``path`` not yet quoted."""
+
+    method: str
+    host: str
+    path: str
+    query: Query = ()
+
+
+def quoted_path(path: str) -> str:
+    """The path as it stands in a request: everything but unreserved characters and ``/`` is quoted."""
+    return quote(path, safe="/~")
+
+
+def quoted_query(query: Query) -> str:
+    """The query as it stands in a request and in what is signed: sorted, each part quoted."""
+    pairs = sorted((quote(name, safe="~"), quote(value, safe="~")) for name, value in query)
+    return "&".join(f"{name}={value}" for name, value in pairs)
+
+
+def headers(
+    target: Target, credential: Credential, region: str, payload_sha256: str, now: float
+) -> Dict[str, str]:
+    """The headers that sign a request made ``now`` (Unix seconds)."""
+    moment = _moment(now)
+    signed = {
+        "host": target.host,
+        "x-amz-content-sha256": payload_sha256,
+        "x-amz-date": moment,
+    }
+    if credential.token:
+        signed["x-amz-security-token"] = credential.token
+    scope = f"{moment[:8]}/{region}/s3/aws4_request"
+    signature = _signature(target, signed, payload_sha256, scope, moment, credential)
+    names = ";".join(sorted(signed))
+    return {
+        **signed,
+        "authorization": f"{_ALGORITHM} Credential={credential.key_id}/{scope}, "
+        f"SignedHeaders={names}, Signature={signature}",
+    }
+
+
+def presigned_query(
+    target: Target, credential: Credential, region: str, seconds: int, now: float
+) -> str:
+    """The query that makes the target's URL work for anybody, for so many seconds from ``now``."""
+    moment = _moment(now)
+    scope = f"{moment[:8]}/{region}/s3/aws4_request"
+    query = [
+        *target.query,
+        ("X-Amz-Algorithm", _ALGORITHM),
+        ("X-Amz-Credential", f"{credential.key_id}/{scope}"),
+        ("X-Amz-Date", moment),
+        ("X-Amz-Expires", str(seconds)),
+        ("X-Amz-SignedHeaders", "host"),
+    ]
+    if credential.token:
+        query.append(("X-Amz-Security-Token", credential.token))
+    whole = target._replace(query=query)
+    signature = _signature(whole, {"host": target.host}, UNSIGNED, scope, moment, credential)
+    return f"{quoted_query(query)}&X-Amz-Signature={signature}"
+
+
+def _signature(
+    target: Target,
+    signed: Mapping[str, str],
+    payload: str,
+    scope: str,
+    moment: str,
+    credential: Credential,
+) -> str:
+    names = sorted(signed)
+    request = "\n".join(
+        [
+            target.method,
+            quoted_path(target.path),
+            quoted_query(target.query),
+            *(f"{name}:{signed[name].strip()}" for name in names),
+            "",
+            ";".join(names),
+            payload,
+        ]
+    )
+    text = "\n".join([_ALGORITHM, moment, scope, hashlib.sha256(request.encode()).hexdigest()])
+    key = ("AWS4" + credential.secret).encode()
+    for part in scope.split("/"):
+        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+
+
+def _moment(now: float) -> str:
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))

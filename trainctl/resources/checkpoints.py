@@ -1,0 +1,174 @@
+"""Checkpoints of runs that exist: asked of their store, and of their nodes for what has not reached it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from trainctl.errors import NodeUnreachable, StorageError
+from trainctl.jobs.checkpoints import CheckpointAccess
+from trainctl.jobs.environment import checkpoint_directory, file_name
+from trainctl.model.address import Address
+from trainctl.model.run import RunRecord
+from trainctl.node.checkpoints import remove_from
+from trainctl.node.failure import Failure
+from trainctl.node.kept import Kept
+from trainctl.node.store import Store, open_store
+from trainctl.resources.run_control import LOOK_SECONDS, RunControl
+
+Row = dict[str, Any]
+
+
+class Checkpoints:
+    """Of one run. A bucket is asked from here, a directory through the nodes that see it."""
+
+    def __init__(
+        self,
+        control: RunControl,
+        access: CheckpointAccess,
+        address: Address,
+        project: str,
+        run: RunRecord,
+    ) -> None:
+        self._control = control
+        self._access = access
+        self._address = address
+        self._run = run
+        self._prefix = f"{project}/{file_name(address)}/{run.number}-{run.id}"
+        self._project = project
+        self._place = dict(run.store or {"url": None, "secret": None})
+
+    @property
+    def in_bucket(self) -> bool:
+        """Whether they are kept where everybody can reach them."""
+        return str(self._place["url"] or "").startswith("s3:")
+
+    def rows(self, *, brief: bool = True) -> list[Row]:
+        """Every checkpoint of every rank: a manifest each of those that are complete, with ``state``, ``url`` and ``node``.
+
+        NodeError if nobody can tell; what only an unreachable node knows is left out where there is a store beside it.
+        """
+        complete = self._in_bucket(brief=brief) if self.in_bucket else []
+        found = [self._row(one, "complete", None) for one in complete]
+        known = {(one["rank"], one["name"]) for one in complete}
+        for rank in self._run.ranks:
+            try:
+                answer = self._ask(rank.rank, brief=brief)
+            except NodeUnreachable:
+                if not self.in_bucket:
+                    raise
+                continue
+            for one in answer["complete"]:
+                if (one["rank"], one["name"]) not in known and one["rank"] == rank.rank:
+                    known.add((one["rank"], one["name"]))
+                    found.append(self._row(one, "complete", rank.node))
+            state = "uploading" if answer["live"] else "incomplete"
+            for one in answer["unfinished"]:
+                listed = not self.in_bucket or one["name"] in answer["pending"]
+                if one["rank"] == rank.rank and (one["rank"], one["name"]) not in known and listed:
+                    found.append(self._row(one, state, rank.node))
+        return found
+
+    def read(
+        self, rank: int, objects: Sequence[Mapping[str, Any]], on_bytes: Callable[[bytes], None]
+    ) -> None:
+        """Hand over objects one after another, each a ``{key, offset}``."""
+        if self.in_bucket:
+            with _said(), self._kept() as kept:
+                for one in objects:
+                    kept.store.read(one["key"], one["offset"], on_bytes)
+            return
+        agent, node = self._control.of_rank(self._run, rank)
+        request = {"data": node.data, "prefix": self._prefix, "place": self._place}
+        agent.read("read_objects", {**request, "objects": list(objects)}, on_bytes)
+
+    @contextmanager
+    def leased(self, rank: int, name: str) -> Iterator[None]:
+        """Keep retention from removing one from a bucket while it is read; where that may not be written, it may go."""
+        if not self.in_bucket:
+            yield
+            return
+        with self._kept() as kept:
+            key = None
+            with suppress(Failure, OSError):
+                key = kept.lease(rank, name)
+            try:
+                yield
+            finally:
+                if key is not None:
+                    with _said():
+                        kept.store.delete(key)
+
+    def url(self, key: str, seconds: int) -> str:
+        """Where an object can be had; from a bucket by anybody, for so many seconds."""
+        if self.in_bucket:
+            with _said(), self._kept() as kept:
+                return kept.store.url(key, seconds)
+        rank = self._run.ranks[0].rank
+        _, node = self._control.of_rank(self._run, rank)
+        url = self._place["url"] or f"file://{node.data}/checkpoints"
+        with _said():
+            return open_store({"url": url}, {}).url(key, seconds)
+
+    def upload(self) -> Mapping[str, Any]:
+        """Bring what an ended run left behind to its store; how it stands then."""
+        sync: Mapping[str, Any] = {}
+        for rank in self._run.ranks:
+            agent, node = self._control.of_rank(self._run, rank.rank)
+            request = {"root": node.root, "data": node.data, "key": self._run.key}
+            secrets = self._access.values(self._place)
+            sync = agent.call("upload_checkpoints", {**request, "secrets": secrets})["sync"]
+        return sync
+
+    def remove(self) -> None:
+        """Delete them, from the store and from the nodes."""
+        if self.in_bucket:
+            with _said(), self._kept() as kept:
+                remove_from(kept.store, self._prefix)
+        for rank in self._run.ranks:
+            agent, node = self._control.of_rank(self._run, rank.rank)
+            directory = checkpoint_directory(node, self._address, self._project, self._run)
+            place = None if self.in_bucket else self._place
+            request = {"data": node.data, "directory": str(directory), "prefix": self._prefix}
+            agent.call("remove_checkpoints", {**request, "place": place})
+
+    def _ask(self, rank: int, *, brief: bool) -> dict[str, Any]:
+        agent, node = self._control.of_rank(self._run, rank)
+        request = {
+            "root": node.root, "data": node.data, "key": self._run.key, "prefix": self._prefix,
+            "place": None if self.in_bucket else self._place, "brief": brief,
+        }  # fmt: skip
+        return agent.call("checkpoints", request, timeout=LOOK_SECONDS)
+
+    def _in_bucket(self, *, brief: bool) -> list[Row]:
+        with _said(), self._kept() as kept:
+            found = kept.manifests()
+        return [{**one, "files": len(one["files"])} for one in found] if brief else found
+
+    @contextmanager
+    def _kept(self) -> Iterator[Kept]:
+        store: Store = open_store(self._place, self._access.values(self._place))
+        try:
+            yield Kept(store, self._prefix)
+        finally:
+            store.close()
+
+    def _row(self, one: Mapping[str, Any], state: str, node: str | None) -> Row:
+        folder = "" if one["name"] == "." else f"/{one['name']}"
+        base = str(self._place["url"] or "").rstrip("/")
+        if not base:
+            base = f"node://{node}/checkpoints"
+        url = f"{base}/{self._prefix}/rank-{one['rank']}{folder}"
+        return {**one, "state": state, "url": url, "node": node}
+
+
+@contextmanager
+def _said() -> Iterator[None]:
+    """What the store says, as an error of ours."""
+    try:
+        yield
+    except Failure as error:
+        raise StorageError(error.summary, error.detail) from None
+    except OSError as error:
+        raise StorageError(f"{error.filename or 'the store'}: {error.strerror}") from None

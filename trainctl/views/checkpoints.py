@@ -1,0 +1,137 @@
+"""Checkpoints, for people and for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from trainctl.model.status import Artifact, Checkpoint
+from trainctl.model.units import format_bytes
+from trainctl.views.escape import escape
+from trainctl.views.moments import minute, moment
+from trainctl.views.text import table
+
+_COLUMNS = (
+    "job",
+    "run",
+    "name",
+    "rank",
+    "step",
+    "type",
+    "base_model",
+    "bytes",
+    "state",
+    "created_at",
+    "url",
+)
+
+
+def checkpoint_json(one: Checkpoint) -> dict[str, Any]:
+    """One row of ``checkpoints list --format json``."""
+    return {
+        "name": one.name,
+        "run": one.run,
+        "rank": one.rank,
+        "step": one.step,
+        "type": one.type,
+        "base_model": one.base_model,
+        "lora_rank": one.lora_rank,
+        "bytes": one.bytes,
+        "files": one.files,
+        "tensors": one.tensors,
+        "parameters": one.parameters,
+        "dtypes": dict(one.dtypes),
+        "state": one.state,
+        "complete": one.complete,
+        "created_at": moment(one.created_at),
+        "url": one.url,
+    }
+
+
+def checkpoint_table(found: Sequence[Checkpoint], width: int | None = None) -> list[str]:
+    """Checkpoints, a line each; in so many columns if they must fit."""
+    if not found:
+        return ["No checkpoints."]
+    rows = [
+        [
+            one.run,
+            escape(one.name),
+            *([str(one.rank)] if _ranks(found) else []),
+            "" if one.step is None else str(one.step),
+            _kind(one),
+            escape(one.base_model or ""),
+            _count(one.parameters),
+            format_bytes(one.bytes),
+            one.state,
+            minute(one.created_at),
+        ]
+        for one in found
+    ]
+    rank = ["RANK"] if _ranks(found) else []
+    headers = [
+        "RUN",
+        "CHECKPOINT",
+        *rank,
+        "STEP",
+        "TYPE",
+        "BASE MODEL",
+        "PARAMS",
+        "SIZE",
+        "STATE",
+        "CREATED (UTC)",
+    ]
+    return table(headers, rows, width=width, shrinks=frozenset({"BASE MODEL", "CHECKPOINT"}))
+
+
+def checkpoint_csv(job: str, found: Sequence[Checkpoint]) -> str:
+    """Checkpoints as CSV, with a header."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for one in found:
+        row = {"job": job, **checkpoint_json(one)}
+        writer.writerow([_cell(row[name]) for name in _COLUMNS])
+    return text.getvalue().rstrip("\n")
+
+
+def artifacts_json(job: str, made_at: float, found: Sequence[Artifact]) -> dict[str, Any]:
+    """What ``checkpoints url --format json`` prints: the hosted service's form."""
+    return {
+        "timestamp": moment(made_at),
+        "job": job,
+        "checkpoint_artifacts": [
+            {
+                "url": one.url,
+                "relative_file_name": one.path,
+                "node_rank": one.rank,
+                "size_bytes": one.bytes,
+                "last_modified": moment(one.modified),
+            }
+            for one in found
+        ],
+    }
+
+
+def _cell(value: Any) -> str:
+    """Text that a spreadsheet doesn't take for a formula."""
+    text = "" if value is None else str(value)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+
+
+def _kind(one: Checkpoint) -> str:
+    if one.type == "lora" and one.lora_rank is not None:
+        return f"lora r={one.lora_rank}"
+    return one.type or ""
+
+
+def _ranks(found: Sequence[Checkpoint]) -> bool:
+    return any(one.rank for one in found)
+
+
+def _count(number: int) -> str:
+    for size, letter in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{letter}"
+    return str(number) if number else ""
