@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.container_fixtures import (
+    engine,
+    own_docker,
+    own_podman,
+    own_registry,
+    private_registry,
+)
 from tests.support.project import Project, project
+
+__all__ = ["engine", "own_docker", "own_podman", "own_registry", "private_registry"]
 
 
 @pytest.fixture

@@ -97,6 +97,7 @@ class TestNode:
         self.home = base / "home"
         self.home.mkdir()
         self.prefix = list(prefix)
+        self.variables: dict[str, str] = {}
         self.mirror = Mirror(base / "mirror")
         self.events: list[dict[str, Any]] = []
         archive = node_archive()
@@ -108,7 +109,7 @@ class TestNode:
     @property
     def environment(self) -> dict[str, str]:
         """The variables with which the program is called."""
-        return {**os.environ, "HOME": str(self.home)}
+        return {**os.environ, "HOME": str(self.home), **self.variables}
 
     def argv(self, verb: str) -> list[str]:
         """How the verb is called."""

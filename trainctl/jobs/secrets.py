@@ -9,6 +9,7 @@ from typing import Any
 
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import Forbidden, TrainctlError
+from trainctl.jobs.registry import Login, registry_login
 from trainctl.manifest.tokens import sounds_secret
 from trainctl.model.redaction import Redactor
 from trainctl.model.source_uri import parse_source
@@ -91,6 +92,10 @@ class Secrets:
             )
         name = auth["auth_secret_name"]
         return _checked(Credential(self.value(name).strip(), f"secret {name}"))
+
+    def registry_login(self, image: Mapping[str, Any]) -> Login | None:
+        """Who asks the registry for an image; None where it declares nobody."""
+        return registry_login(image, self.value, self._redactor)
 
     def registered(self, credential: Credential | None) -> Credential | None:
         """A credential that was found elsewhere, masked from now on. One too short to be masked is no real token."""

@@ -75,6 +75,8 @@ class RunRecord:
     store: Mapping[str, Any] | None = None
     loaded: tuple[Mapping[str, Any], ...] = ()
     sync: Mapping[str, Any] = field(default_factory=dict)
+    image_digest: str | None = None
+    """Of the container image that it runs in, as its registry names it; None on the host."""
 
     def to_json(self) -> dict[str, Any]:
         """The form kept in the state."""

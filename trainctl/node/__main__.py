@@ -19,6 +19,7 @@ from trainctl.node.collect import forget
 from trainctl.node.deliver import cache_query, deliver
 from trainctl.node.facts import facts
 from trainctl.node.failure import Failure, from_os_error
+from trainctl.node.images import pull_image
 from trainctl.node.requirements import build_environment
 from trainctl.node.run_verbs import list_runs, read_log, remove, reorder, start, status, stop
 from trainctl.node.training_cache import make_cache, remove_cache
@@ -27,6 +28,7 @@ _VERBS = {
     "facts": facts,
     "cache_query": cache_query,
     "deliver": deliver,
+    "pull_image": pull_image,
     "has_code": has_code,
     "build_environment": build_environment,
     "start": start,

@@ -98,6 +98,8 @@ class Attempt:
         """In the warden's process; does not return."""
         try:
             code = guard(self._execute, (result, *self._kept), self._grace, self._supervisor["pid"])
+            if os.getppid() != self._supervisor["pid"]:
+                self._launch.finish()  # nobody else is there to do it
             os.write(result, json.dumps(code).encode())
         finally:
             os._exit(0)

@@ -11,6 +11,7 @@ from trainctl.node import layout as names
 from trainctl.node import run_verbs
 from trainctl.node.failure import Failure
 from trainctl.node.files import names_in, remove_tree
+from trainctl.node.image_store import ImageStore
 from trainctl.node.layout import Layout
 from trainctl.node.listing import parse
 from trainctl.node.lock import Lock
@@ -35,6 +36,7 @@ def forget(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
                 run_verbs.remove({"root": str(layout.root), "key": run.key}, emit)
     references = References(layout)
     references.drop(lineage)
+    ImageStore(layout).drop(lineage)
     references.release_unstarted(lineage, {run.key for run in all_runs(layout)})
     freed = _Collector(layout).collect() if layout.cache.is_dir() else 0
     freed += _unused_code(layout) + _unused_environments(layout)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import platform
 import socket
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from trainctl.node import layout
+from trainctl.node.engines import Engine, choose
 from trainctl.node.failure import Failure, weights_room
 from trainctl.node.gpus import reported
 from trainctl.node.host_environment import check_host
+from trainctl.node.images import checked, find
+from trainctl.node.layout import Layout
 from trainctl.node.mount import Possible, blocked, private_mounts, try_mounts
 from trainctl.node.processes import boot_id
 from trainctl.node.session import logout_rules
@@ -38,6 +41,7 @@ def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         "absent": [path for path in request.get("sources", []) if not Path(path).is_dir()],
         "gpus": gpus,
         "gpus_problem": problem,
+        "images": _images(Layout(str(root)), request.get("images", [])),
         "blocked": _blocked([str(one) for one in request.get("mounts", [])], private, root, data),
     }
 
@@ -49,6 +53,26 @@ def _gpus(kinds: List[str]) -> Tuple[List[Dict[str, Any]], Optional[str]]:
     except Failure as error:
         return [], error.summary
     return [{**one.to_json(), "is": [k for k in kinds if one.is_a(k)]} for one in found], None
+
+
+def _images(layout: Layout, wanted: List[Mapping[str, Any]]) -> List[Dict[str, Any]]:
+    """For each image which engine would run it, and whether it has it; or why none would."""
+    engines: Dict[Optional[str], Union[Engine, Failure]] = {}
+    found = []
+    for one in wanted:
+        name = one.get("engine")
+        if name not in engines:
+            try:
+                engines[name] = choose(name)
+            except Failure as failure:
+                engines[name] = failure
+        engine = engines[name]
+        if isinstance(engine, Failure):
+            found.append({"engine": None, "present": False, "why": engine.summary})
+        else:
+            present = find(layout, engine, checked(one["image"])) is not None
+            found.append({"engine": engine.name, "present": present, "why": ""})
+    return found
 
 
 def _blocked(mounts: List[str], private: Possible, root: Any, data: Any) -> List[Dict[str, str]]:

@@ -52,6 +52,9 @@ def prepare(run: Run, spec: Mapping[str, Any], data: Path) -> Prepared:
     with codes.open_archive(run.layout, spec["code"]) as stream:
         codes.unpack(stream, run.work)
     _make_directories(run, spec, data)
+    if spec.get("container"):
+        mounts = tuple(_place(run, spec, private=True, linked=False).mounts)
+        return Prepared(mounts, "container", "read-only" if spec.get("weights") else "none")
     private = private_mounts(run.directory)
     places = _place(run, spec, private.possible)
     if not private.possible and places.mounts:
@@ -97,7 +100,8 @@ def _make_directories(run: Run, spec: Mapping[str, Any], data: Path) -> None:
             make_directory(target)
 
 
-def _place(run: Run, spec: Mapping[str, Any], private: bool) -> _Places:
+def _place(run: Run, spec: Mapping[str, Any], private: bool, *, linked: bool = True) -> _Places:
+    """``private``: mounts are possible, below the working directory too; ``linked``: links out of it lead somewhere."""
     places = _Places([], [])
     for weights in spec.get("weights", []):
         location = weights.get("mount_location") or f"weights/{weights['name']}"
@@ -113,14 +117,24 @@ def _place(run: Run, spec: Mapping[str, Any], private: bool) -> _Places:
     for mount in spec.get("mounts", []):
         _place_directory(run, mount, private, places)
     for link in spec.get("links", []):
-        target = layout.absolute(link["target"], "link")
-        if link["path"].startswith("/"):
-            read_only = bool(link.get("read_only"))
-            if private or not (read_only and link["path"] == str(target)):
-                places.mounts.append(Mount(link["path"], str(target), read_only))
-        else:
-            places.links.append((_free(_in_work(run, link["path"])), target))
+        _place_kept(run, link, private, linked, places)
     return places
+
+
+def _place_kept(
+    run: Run, link: Mapping[str, Any], private: bool, linked: bool, places: _Places
+) -> None:
+    """A directory that outlives the run, where the job looks for it."""
+    target = layout.absolute(link["target"], "link")
+    read_only = bool(link.get("read_only"))
+    if link["path"].startswith("/"):
+        if private or not (read_only and link["path"] == str(target)):
+            places.mounts.append(Mount(link["path"], str(target), read_only))
+    elif linked:
+        places.links.append((_free(_in_work(run, link["path"])), target))
+    else:
+        seen = make_directory(_in_work(run, link["path"]))
+        places.mounts.append(Mount(str(seen), str(target), read_only))
 
 
 def _place_directory(run: Run, mount: Mapping[str, Any], private: bool, places: _Places) -> None:

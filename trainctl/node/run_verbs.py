@@ -8,7 +8,7 @@ import time
 from typing import Any, Callable, Dict, Mapping, Optional
 
 from trainctl.node import layout as names
-from trainctl.node import runs
+from trainctl.node import leftovers, runs
 from trainctl.node.ending import kill_marked, send
 from trainctl.node.failure import Failure
 from trainctl.node.files import remove_tree, unique, write_json
@@ -183,6 +183,7 @@ def _forbid(run: Run) -> bool:
 
 def _remove(run: Run) -> bool:
     """Take the directory out of sight first, so that half of a run is never seen."""
+    leftovers.clean(run.directory)
     doomed = run.layout.runs / unique(run.key)
     try:
         run.directory.replace(doomed)

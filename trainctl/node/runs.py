@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
+from trainctl.node import leftovers
 from trainctl.node.ending import kill_marked
 from trainctl.node.failure import Failure
 from trainctl.node.files import create_once, make_directory, names_in, read_json, write_json
@@ -137,7 +138,7 @@ class Run:
     def status(self) -> Optional[Dict[str, Any]]:
         """The run's status as the house's DESIGN.md lists it; None if there is no such run.
 
-        A run that was lost has no process left when this returns.
+        A run that was lost has no process and no container left when this returns.
         """
         spec = self.spec
         if spec is None:
@@ -150,6 +151,7 @@ class Run:
             status = LOST if self.started else CREATED
             if status == LOST:
                 kill_marked(self.mark)
+                leftovers.clean(self.directory)
         return {
             **{name: spec.get(name) for name in ("key", "id", "number", "generation", "rank")},
             **{name: record.get(name) for name in _RECORDED},

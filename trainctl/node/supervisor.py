@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Union
 
-from trainctl.node import runs
+from trainctl.node import container, runs
 from trainctl.node.attempt import AWAITED, TAKEN, Attempt, Ended
 from trainctl.node.clock import Stopwatch
 from trainctl.node.failure import Failure, from_os_error
@@ -175,7 +175,9 @@ class _Supervisor:
                 self._clock = Stopwatch()
                 self._say(status=runs.RUNNING, started_at=self._clock.wall)
                 self._release_caller()
-            return attempt.watch(self._clock, self._deadline, chores)
+            ended = attempt.watch(self._clock, self._deadline, chores)
+            problem = "" if ended.stopped else launch.refused()
+            return Ending(runs.DEPLOY_FAILED, error=problem) if problem else ended
         finally:
             launch.finish()
 
@@ -184,12 +186,17 @@ class _Supervisor:
         variables = environment(self._run, self._order.spec, self._order.secrets)
         variables.update(self._turn.variables)
         variables["BT_RETRY_COUNT"] = str(int(variables.get("BT_RETRY_COUNT", 0)) + number - 1)
+        self._say(mount=prepared.mount, weights_mode=prepared.weights_mode)
+        if self._order.spec.get("container"):
+            write_atomic(self._run.step, b"")
+            return container.launch(
+                self._run, self._order.spec, prepared, variables, self._turn.gpu_ids
+            )
         script = self._run.directory / "commands.sh"
         before = activation((self._order.spec.get("host") or {}).get("venv"))
         text = program(self._order.spec["commands"], self._run.work, self._run.step, before)
         write_atomic(script, text.encode())
         write_atomic(self._run.step, b"")
-        self._say(mount=prepared.mount, weights_mode=prepared.weights_mode)
         return Launch(arguments(script), variables, prepared.mounts)
 
     def _ending(self, ended: Ended) -> Ending:

@@ -50,6 +50,11 @@ class Turn:
         """What shows the job its GPUs."""
         return gpus.variables(self._gpus) if self._gpus else {}
 
+    @property
+    def gpu_ids(self) -> List[str]:
+        """Those that the run has claimed, by uuid; of those that are only declared, by number."""
+        return [one.id for one in self._gpus]
+
     def release(self) -> None:
         """Let the next ones have it."""
         self._claims.release()

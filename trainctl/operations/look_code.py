@@ -13,6 +13,7 @@ from trainctl.jobs.host_needs import HostNeeds, Sources, host_needs, sources
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error
 from trainctl.operations.workspace import Workspace
+from trainctl.plan.images import image_of
 from trainctl.plan.values import CodeTree
 
 
@@ -58,7 +59,7 @@ def look_at_code(workspace: Workspace) -> CodeSeen:
             )
             continue
         seen.trees[address] = found.tree
-        if on_host(resource.attributes):
+        if image_of(resource.attributes) is None:
             needs = seen.needs[address] = host_needs(resource.attributes, found.sources)
             seen.lacks[address] = tuple(_lacking(resource.attributes, needs, found.sources))
     return seen
@@ -70,11 +71,6 @@ def tree_of(
     """The code tree in a directory as it is now, or why it can't be told."""
     found = _read(workspace, path, secret_files)
     return found.tree if isinstance(found, _Read) else found
-
-
-def on_host(attributes: Mapping[str, Any]) -> bool:
-    """Whether a job runs on the host itself."""
-    return not attributes.get("image") or attributes["runtime"].get("engine") == "host"
 
 
 def _read(workspace: Workspace, path: str, secret_files: tuple[Path, ...]) -> _Read | TrainctlError:

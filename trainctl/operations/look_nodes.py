@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trainctl.errors import NodeError, TrainctlError
@@ -16,7 +16,15 @@ from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.resource import Resource
 from trainctl.operations.look_gpus import gpu_problems
 from trainctl.operations.workspace import Workspace
-from trainctl.plan.values import GpuFacts, NodeFacts, TierFacts, WeightsFacts
+from trainctl.plan.images import image_of
+from trainctl.plan.values import (
+    GpuFacts,
+    ImageFacts,
+    ImageWish,
+    NodeFacts,
+    TierFacts,
+    WeightsFacts,
+)
 from trainctl.resources.agents import nodes_of
 from trainctl.resources.clusters import section
 from trainctl.resources.run_control import LOOK_SECONDS, runs_of
@@ -37,12 +45,13 @@ class NodesSeen:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What one job wants of a host: mounts at absolute places, directories to mount, (venv, program, modules), kind of GPU."""
+    """What one job wants of a host: mounts at absolute places, directories to mount, (venv, program, modules), kind of GPU, image."""
 
     mounts: tuple[str, ...]
     sources: tuple[str, ...]
     host: tuple[str | None, str, tuple[str, ...]] | None
     accelerator: str
+    image: ImageWish | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +141,15 @@ def _jobs_on(workspace: Workspace, cluster: Address) -> dict[Address, Mapping[st
 
 def _wanted(job: Mapping[str, Any], needs: HostNeeds | None) -> _Wanted:
     places = [one["mount_location"] for one in (*job["weights"], *job["mounts"])]
-    host = None
+    host, image = None, image_of(job)
     if needs is not None and not job["runtime"].get("requirements"):
         host = (job["runtime"].get("venv"), needs.program, needs.modules)
     return _Wanted(
-        tuple(place for place in places if place.startswith("/")),
+        tuple(place for place in places if place.startswith("/") and image is None),
         tuple(mount["host_path"] for mount in job["mounts"]),
         host,
         gpu_kind(job),
+        image,
     )
 
 
@@ -182,12 +192,14 @@ def _ask(workspace: Workspace, question: _Question) -> NodeFacts | TrainctlError
     listings = [known.listing for known in question.weights.values() if known.listing]
     jobs = question.jobs.values()
     hosts = sorted({job.host for job in jobs if job.host}, key=repr)
+    images = list(dict.fromkeys(job.image for job in jobs if job.image))
     request = {
         "root": node.root,
         "data": node.data,
         "mounts": sorted({place for job in jobs for place in job.mounts}),
         "sources": sorted({path for job in jobs for path in job.sources}),
         "accelerators": sorted({job.accelerator for job in jobs} - {""}),
+        "images": [asdict(wish) for wish in images],
         "hosts": [dict(zip(("venv", "program", "modules"), host, strict=True)) for host in hosts],
     }
     try:
@@ -209,6 +221,10 @@ def _ask(workspace: Workspace, question: _Question) -> NodeFacts | TrainctlError
         lacks=_lacks(question.jobs, facts, dict(zip(hosts, facts["hosts"], strict=True))),
         logout="" if facts["logout"]["survives"] else "{why}. {fix}".format(**facts["logout"]),
         gpus=tuple(GpuFacts(one["name"], tuple(one["is"])) for one in facts["gpus"]),
+        images={
+            wish: ImageFacts(one["engine"], one["present"], one["why"])
+            for wish, one in zip(images, facts["images"], strict=True)
+        },
     )
 
 

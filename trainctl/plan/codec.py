@@ -17,6 +17,7 @@ from trainctl.plan.values import (
     CodeTree,
     DeliveryLine,
     Drift,
+    ImageLine,
     LiveRun,
     Options,
     Plan,
@@ -58,6 +59,7 @@ def plan_from_json(value: Mapping[str, Any]) -> Plan:
         drift=_each(_drift, value["drift"]),
         weights=_each(_weights, value["weights"]),
         deliveries=_each(_delivery, value["deliveries"]),
+        images=_each(_image, value.get("images", ())),
         resolved={Address.parse(key): _resolved(one) for key, one in value["resolved"].items()},
         code={Address.parse(key): _code(one) for key, one in value["code"].items()},
         hourly_cost=value["hourly_cost"],
@@ -109,6 +111,10 @@ def _delivery(value: Mapping[str, Any]) -> DeliveryLine:
             "tiers": TierFacts(**value["tiers"]) if value["tiers"] else None,
         }
     )
+
+
+def _image(value: Mapping[str, Any]) -> ImageLine:
+    return ImageLine(**{**value, "job": Address.parse(value["job"])})
 
 
 def _resolved(value: Mapping[str, Any]) -> ResolvedSource:

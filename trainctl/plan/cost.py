@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trainctl.model.address import Address, Kind
-from trainctl.plan.deliveries import starting
 from trainctl.plan.runs import node_count
+from trainctl.plan.seats import starting
 from trainctl.plan.values import Change, Inputs
 
 

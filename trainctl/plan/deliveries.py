@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
-from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Position, error
 from trainctl.model.units import format_bytes
+from trainctl.plan.images import image_of
 from trainctl.plan.runs import node_count
+from trainctl.plan.seats import Seat, seats, starting
 from trainctl.plan.values import (
     Change,
     DeliveryLine,
@@ -19,17 +19,6 @@ from trainctl.plan.values import (
     WeightsLine,
 )
 from trainctl.plan.weights import tiers_of
-
-NEW_RUN = frozenset({Action.CREATE, Action.REPLACE})
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """Where one rank will run: the node's id, and what the node said of itself if it could be asked."""
-
-    rank: int
-    node: str | None
-    facts: NodeFacts | None
 
 
 def delivery_lines(
@@ -43,29 +32,6 @@ def delivery_lines(
         for seat in seats(inputs, job)
         for line in _of_rank(job, seat, lines)
     )
-
-
-def starting(changes: Iterable[Change]) -> list[Change]:
-    """The changes that start a run, by address."""
-    found = [c for c in changes if c.address.kind is Kind.JOB and c.action in NEW_RUN]
-    return sorted(found, key=lambda change: change.address)
-
-
-def seats(inputs: Inputs, job: Change) -> Iterator[Seat]:
-    """The nodes of a job by rank: the cluster's in its order."""
-    after = job.after or {}
-    cluster = Address(Kind.CLUSTER, str(after.get("cluster")))
-    names = inputs.node_names.get(cluster, ())
-    asked = inputs.nodes.get(cluster, ())
-    by_id = {facts.id: facts for facts in asked}
-    for rank in range(node_count(after.get("compute"))):
-        if rank < len(names):
-            node = f"{cluster.name}/{names[rank]}"
-            yield Seat(rank, node, by_id.get(node))
-        elif not names and rank < len(asked):
-            yield Seat(rank, asked[rank].id, asked[rank])
-        else:
-            yield Seat(rank, None, None)
 
 
 def delivery_problems(
@@ -93,10 +59,16 @@ def _of_rank(
             weights=address,
             tiers=tiers,
             path=_path(tiers),
-            mount=seat.facts.mount if seat.facts else "",
+            mount=_mount(job, seat),
             mount_location=str(wanted.get("mount_location") or ""),
             forecast_seconds=_forecast(tiers, seat.facts),
         )
+
+
+def _mount(job: Change, seat: Seat) -> str:
+    if image_of(job.after or {}):
+        return "container"
+    return seat.facts.mount if seat.facts else ""
 
 
 def _tiers(facts: NodeFacts | None, line: WeightsLine | None, address: Address) -> TierFacts | None:
@@ -149,7 +121,7 @@ def _too_few_nodes(inputs: Inputs, job: Change) -> Iterator[Diagnostic]:
 
 
 def _impossible_mounts(inputs: Inputs, job: Change) -> Iterator[Diagnostic]:
-    absolute = sorted(_absolute_mounts(job))
+    absolute = [] if image_of(job.after or {}) else sorted(_absolute_mounts(job))
     unable = [s for s in seats(inputs, job) if s.facts and s.facts.mount == "link"]
     if not absolute or not unable:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from trainctl.model.diagnostics import Diagnostic, error, warning
-from trainctl.plan.deliveries import seats, starting
+from trainctl.plan.seats import seats, starting
 from trainctl.plan.values import Change, Inputs
 
 _INSTALL = "Install it there, name a venv or requirements in `runtime`, or correct the command. Nothing was moved yet."

@@ -10,15 +10,17 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic
 from trainctl.plan import checks
 from trainctl.plan.cost import hourly_cost
-from trainctl.plan.deliveries import delivery_lines, delivery_problems, starting
+from trainctl.plan.deliveries import delivery_lines, delivery_problems
 from trainctl.plan.digest import plan_digest
 from trainctl.plan.drift import drifted
 from trainctl.plan.graph import REMOVES, ordered
 from trainctl.plan.hosts import host_problems
+from trainctl.plan.images import image_lines, image_problems
 from trainctl.plan.interrupted import never_recorded, resumed
 from trainctl.plan.jobs import job_wish, plan_job
 from trainctl.plan.removals import plan_removal
 from trainctl.plan.resources import Wish, plan_resource
+from trainctl.plan.seats import starting
 from trainctl.plan.selection import expanded, selected
 from trainctl.plan.subject import Subject, subject
 from trainctl.plan.values import Change, DeliveryLine, Inputs, Plan
@@ -41,6 +43,7 @@ def make_plan(inputs: Inputs) -> Plan:
         drift=tuple(drifted(subjects)),
         weights=weights,
         deliveries=deliveries,
+        images=image_lines(inputs, changes),
         resolved={
             address: facts.resolved
             for address, facts in sorted(inputs.weights.items())
@@ -126,4 +129,5 @@ def _diagnostics(
         found += checks.waits(inputs, planned, by_address)
         found += delivery_problems(inputs, changes, deliveries)
         found += host_problems(inputs, changes)
+        found += image_problems(inputs, changes)
     return tuple(dict.fromkeys(found))

@@ -78,6 +78,23 @@ class GpuFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageWish:
+    """An image as the manifest writes it, and the engine that is to run it; None for whichever works."""
+
+    image: str
+    engine: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """What a node says of an image: which engine would run it (None: none works, and ``why``), and whether it has it."""
+
+    engine: str | None
+    present: bool
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """What a node says of itself before anything moves: ``mount`` is namespace, container or link.
 
@@ -95,6 +112,7 @@ class NodeFacts:
     logout: str = ""
     """Why a run would not survive the logout of its user, and what to do about it; empty where it does."""
     gpus: tuple[GpuFacts, ...] = ()
+    images: Mapping[ImageWish, ImageFacts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +230,18 @@ class DeliveryLine:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageLine:
+    """One row of the plan's ``images``: what one rank of a job runs in. ``present`` is None where nobody could tell."""
+
+    job: Address
+    rank: int
+    node: str | None
+    image: str
+    engine: str | None
+    present: bool | None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The difference, in an order in which it can be applied. ``digest`` binds a review to an apply."""
 
@@ -222,6 +252,7 @@ class Plan:
     drift: tuple[Drift, ...] = ()
     weights: tuple[WeightsLine, ...] = ()
     deliveries: tuple[DeliveryLine, ...] = ()
+    images: tuple[ImageLine, ...] = ()
     resolved: Mapping[Address, ResolvedSource] = field(default_factory=dict)
     code: Mapping[Address, CodeTree] = field(default_factory=dict)
     """Of each job that gets a run, the code it would ship."""

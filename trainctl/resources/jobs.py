@@ -33,6 +33,7 @@ from trainctl.resources.agents import Agents, nodes_of
 from trainctl.resources.checkpoints import Checkpoints
 from trainctl.resources.following import ahead, seat
 from trainctl.resources.home import Home
+from trainctl.resources.images import PulledImage, pulled_image
 from trainctl.resources.run_control import STOP_GRACE_SECONDS, RunControl, runs_of
 from trainctl.resources.runs import order, specification, with_status
 from trainctl.spi.provider import Node, Presence
@@ -137,11 +138,13 @@ class JobHandler:
         began = time.monotonic()
         self._ship_code(step, rank)
         venv = self._environment(step, rank)
+        image = pulled_image(step, rank.agent, rank.node.root, self._home.lineage, self._secrets)
         moved = sum(
             self._deliver(step, rank, address, listing) for address, listing in listings.items()
         )
         run = replace(
             run,
+            image_digest=image.digest if image else None,
             delivered=moved,
             ranks=(RankRecord(0, rank.node.id, RunStatus.DEPLOYING),),
             phases={
@@ -155,7 +158,7 @@ class JobHandler:
             },
         )
         step.stop_if_cancelled()
-        return self._start(step, rank, run, listings, venv)
+        return self._start(step, rank, run, listings, venv, image)
 
     def _checkpoint_secrets(self, step: Step, run: RunRecord) -> Mapping[str, str]:
         """What opens the store, if the run has to do with it."""
@@ -262,6 +265,7 @@ class JobHandler:
         run: RunRecord,
         listings: Mapping[str, str],
         venv: str | None,
+        image: PulledImage | None,
     ) -> RunRecord:
         control = RunControl(self._agents, step.lookup)
         before = ahead(control, step.lookup, step.depends_on, rank.node)
@@ -277,6 +281,7 @@ class JobHandler:
             gpus=rank.node.gpus,
             venv=venv,
             checkpoints=self._checkpoints.specification(step.attributes, run.store or {}),
+            container=image.container if image else None,
         )
         spec["follows"] = [{"key": one.key, "address": str(job)} for job, one in before.follows]
         names = set(secret_environment(step.attributes).values())

@@ -43,6 +43,7 @@ def specification(
     gpus: int | None,
     venv: str | None = None,
     checkpoints: Mapping[str, Any] | None = None,
+    container: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What one node needs to know to run one rank: everything but secret values.
 
@@ -84,6 +85,7 @@ def specification(
             "declared": gpus,
         },
         **order(address, attributes, lineage),
+        **({"container": dict(container)} if container else {}),
         **_policy(attributes),
         **(checkpoints or {}),
     }

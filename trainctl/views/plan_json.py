@@ -8,7 +8,7 @@ from typing import Any
 from trainctl import __version__
 from trainctl.model.action import Action
 from trainctl.plan.planner import applyable, complete
-from trainctl.plan.values import Change, DeliveryLine, Drift, LiveRun, Plan, WeightsLine
+from trainctl.plan.values import Change, DeliveryLine, Drift, ImageLine, LiveRun, Plan, WeightsLine
 from trainctl.views.counts import Counts
 
 FORMAT_VERSION = "1.0"
@@ -39,6 +39,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "resource_drift": [_drift(one, providers.get(one.address, "")) for one in plan.drift],
         "weights": [_weights(line) for line in plan.weights],
         "deliveries": [_delivery(line) for line in plan.deliveries],
+        "images": [_image(line) for line in plan.images],
         "cost": {
             "hourly": plan.hourly_cost,
             "currency": "USD",
@@ -148,4 +149,15 @@ def _delivery(line: DeliveryLine) -> dict[str, Any]:
         "mount": line.mount or None,
         "mount_location": line.mount_location or None,
         "forecast_seconds": line.forecast_seconds,
+    }
+
+
+def _image(line: ImageLine) -> dict[str, Any]:
+    return {
+        "job": str(line.job),
+        "rank": line.rank,
+        "node": line.node,
+        "image": line.image,
+        "engine": line.engine,
+        "present": line.present,
     }

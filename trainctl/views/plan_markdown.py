@@ -9,7 +9,7 @@ from trainctl.model.action import Action
 from trainctl.plan.values import Change, Plan
 from trainctl.views.markdown import code, fenced, fold
 from trainctl.views.plan_changes import change_lines, drift_lines
-from trainctl.views.plan_tables import deliveries_table, weights_table
+from trainctl.views.plan_tables import deliveries_table, images_table, weights_table
 from trainctl.views.plan_text import closing_line, cost_lines, left_as_it_is, of_this_plan
 from trainctl.views.plan_values import Page
 from trainctl.views.plan_words import LEGEND, headline, live_words
@@ -42,6 +42,7 @@ def plan_markdown(plan: Plan, now: float | None = None, *, concise: bool = False
         _block("Left as it is", left_as_it_is(plan.changes, _PAGE)),
         _block("Weights", _weights(plan)),
         _block("Deliveries", deliveries_table(plan.deliveries, _PAGE) if plan.deliveries else ()),
+        _block("Images", images_table(plan.images, _PAGE) if plan.images else ()),
     ):
         lines += section
     lines += [line for cost in cost_lines(plan, _PAGE) for line in (cost, "")]

@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from trainctl.model.address import Address
 from trainctl.model.units import format_bytes, format_duration
-from trainctl.plan.values import DeliveryLine, TierFacts, WeightsLine
+from trainctl.plan.values import DeliveryLine, ImageLine, TierFacts, WeightsLine
 from trainctl.views.escape import escape
 from trainctl.views.plan_values import Page
 from trainctl.views.text import table
 
+_Line = TypeVar("_Line", DeliveryLine, ImageLine)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _UNKNOWN = "?"
 _SHORT = 16
+_PRESENT = {True: "present", False: "pulled at start", None: _UNKNOWN}
 _SENTENCES = {
     "namespace": "Mounted read-only; only the job sees them.",
     "container": "Mounted read-only in the job's container.",
@@ -72,9 +75,9 @@ def deliveries_table(lines: Sequence[DeliveryLine], page: Page) -> list[str]:
     return [*lines_of_table, *([f"  {shared}"] if shared else [])]
 
 
-def _shared(lines: Sequence[DeliveryLine]) -> tuple[list[DeliveryLine], list[str]]:
+def _shared(lines: Sequence[_Line]) -> tuple[list[_Line], list[str]]:
     """One of the lines that differ by the job of a matrix only, and whose they are."""
-    alike: dict[tuple[Address, DeliveryLine], list[DeliveryLine]] = {}
+    alike: dict[tuple[Address, _Line], list[_Line]] = {}
     for line in lines:
         alike.setdefault((line.job.group, replace(line, job=line.job.group)), []).append(line)
     jobs = [
@@ -82,6 +85,30 @@ def _shared(lines: Sequence[DeliveryLine]) -> tuple[list[DeliveryLine], list[str
         for (group, _), ones in alike.items()
     ]
     return [ones[0] for ones in alike.values()], jobs
+
+
+def images_table(lines: Sequence[ImageLine], page: Page) -> list[str]:
+    """A row for each rank that runs in a container. A tag that is there is still asked for when the run starts."""
+    lines, jobs = _shared(lines)
+    columns = {
+        "JOB": jobs,
+        "RANK": [str(line.rank) for line in lines],
+        "NODE": [escape(line.node or _UNKNOWN) for line in lines],
+        "IMAGE": [escape(line.image) for line in lines],
+        "ENGINE": [line.engine or _UNKNOWN for line in lines],
+        "THERE": [_PRESENT[line.present] for line in lines],
+    }
+    if all(line.rank == 0 for line in lines):
+        del columns["RANK"]
+    rows = list(zip(*columns.values(), strict=True))
+    return table(
+        list(columns),
+        rows,
+        right=frozenset({"RANK"}),
+        width=page.width,
+        style=page.style,
+        indent="  ",
+    )
 
 
 def origin(tiers: TierFacts | None) -> str:

@@ -10,7 +10,7 @@ from trainctl.plan.values import Change, Drift, Plan, WeightsLine
 from trainctl.views.counts import Counts
 from trainctl.views.escape import escape
 from trainctl.views.plan_changes import change_lines, drift_lines, similar_lines
-from trainctl.views.plan_tables import deliveries_table, weights_table
+from trainctl.views.plan_tables import deliveries_table, images_table, weights_table
 from trainctl.views.plan_values import Page
 from trainctl.views.plan_words import COLOURS, LEGEND, live_words
 from trainctl.views.text import Style, plain
@@ -39,6 +39,7 @@ def plan_text(
         _titled("Left as it is:", left_as_it_is(plan.changes, page), page),
         _weights(plan, page),
         _deliveries(plan, page),
+        _titled("Images:", images_table(plan.images, page) if plan.images else [], page),
         cost_lines(plan, page),
         [closing_line(plan, page)],
     ]

@@ -32,6 +32,7 @@ def status_json(status: JobStatus) -> dict[str, Any]:
         "number": run.number,
         "status": run.status.value,
         "error": run.error,
+        "image_digest": run.image_digest,
         "stale": status.stale or None,
         "waiting": run.waiting,
         "matrix": dict(status.matrix) or None,
@@ -61,10 +62,7 @@ def status_lines(status: JobStatus) -> list[str]:
     lines = [f"{status.address}  run {run.number} ({run.id})  {run_words(run)}"]
     if status.stale:
         lines.append(f"  as last seen: {status.stale}")
-    if run.error:
-        lines.append(f"  {'error':<13} {run.error}")
-    if run.waiting:
-        lines.append(f"  {'pending':<13} {run.waiting}")
+    lines += [f"  {word:<13} {text}" for word, text in _remarks(run)]
     for rank in run.ranks:
         code = "" if rank.exit_code is None else f", exit code {rank.exit_code}"
         lines.append(f"  {f'rank {rank.rank}':<13} {rank.node}{code}")
@@ -79,16 +77,25 @@ def status_lines(status: JobStatus) -> list[str]:
         for name in _PHASES
         if name in run.phases
     ]
-    for loaded in run.loaded:
-        lines.append(f"  {'began with':<13} {escape(loaded['run'])}: {escape(loaded['name'])}")
-    if run.sync.get("error"):
-        lines.append(f"  {'upload':<13} {run.sync['state'].lower()}: {escape(run.sync['error'])}")
     for one in status.checkpoints:
         state = "" if one.complete else f", {one.state}"
         lines.append(
             f"  {'checkpoint':<13} {escape(one.name)}, rank {one.rank}, {format_bytes(one.bytes)}{state}"
         )
     return lines
+
+
+def _remarks(run: RunRecord) -> list[tuple[str, str]]:
+    """What there is to say of a run beside its state."""
+    upload = f"{run.sync['state'].lower()}: {run.sync['error']}" if run.sync.get("error") else ""
+    said = [
+        ("error", run.error),
+        ("pending", run.waiting),
+        ("image", run.image_digest),
+        *(("began with", f"{loaded['run']}: {loaded['name']}") for loaded in run.loaded),
+        ("upload", upload),
+    ]
+    return [(word, escape(text)) for word, text in said if text]
 
 
 def status_table(statuses: Sequence[JobStatus], width: int | None = None) -> list[str]:

@@ -7,7 +7,16 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from trainctl.manifest.types.base import OBJECT, TEXT, SecretReference, Section, Text, form, wrong
+from trainctl.manifest.types.base import (
+    OBJECT,
+    TEXT,
+    SecretReference,
+    Section,
+    Size,
+    Text,
+    form,
+    wrong,
+)
 from trainctl.manifest.types.loading import LoadCheckpointConfig
 from trainctl.manifest.types.weights import MountLocation
 
@@ -108,8 +117,10 @@ class Runtime(Section):
     """A requirements file of the code: its packages are installed once on each node, into an environment of their own."""
     load_checkpoint_config: LoadCheckpointConfig | None = None
     """Checkpoints to begin with."""
-    engine: Literal["host"] | None = None
-    """``host`` runs a job on the host itself although it names an image."""
+    engine: Literal["host", "podman", "docker", "apptainer"] | None = None
+    """What runs the job's image; whichever works if it is left out. ``host`` runs the job on the host itself although it names an image."""
+    shm_size: Size | None = None
+    """How large ``/dev/shm`` may grow in a container, for example 64Gi; half of the node's memory if it is left out."""
 
     @model_validator(mode="after")
     def _one_environment(self) -> Runtime:

@@ -1,0 +1,48 @@
+"""Fixtures of container engines, for the folders whose conftest imports them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support.containers import Engine, Registry, docker, podman, registry
+
+
+@pytest.fixture(scope="session")
+def own_podman() -> Iterator[Engine]:
+    """Podman with storage of this test session's own."""
+    with ExitStack() as stack:
+        top = stack.enter_context(tempfile.TemporaryDirectory(prefix="trainctl-podman-"))
+        yield stack.enter_context(podman(Path(top)))
+
+
+@pytest.fixture(scope="session")
+def own_docker(own_podman: Engine) -> Iterator[Engine]:
+    """The docker CLI on the same storage."""
+    with docker(own_podman, own_podman.top) as engine:
+        yield engine
+
+
+@pytest.fixture(params=["podman", "docker"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Each engine that can be had here, with a small image, and no container when the test begins and ends."""
+    found: Engine = request.getfixturevalue(f"own_{request.param}")
+    return found
+
+
+@pytest.fixture(scope="session")
+def own_registry(own_podman: Engine) -> Iterator[Registry]:
+    """A registry that lets everybody in."""
+    with registry(own_podman, own_podman.top / "registry") as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def private_registry(own_podman: Engine) -> Iterator[Registry]:
+    """A registry that asks for a login."""
+    with registry(own_podman, own_podman.top / "private", private=True) as found:
+        yield found

@@ -1,0 +1,100 @@
+"""PyTorch for the CPU, installed once into a cache, and an image with the Python that can load it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.containers import Engine, pack, unpack_debs
+from tests.support.minilm import cache_directory
+
+VERSION = "2.13.0"
+PYTHON = f"python3.{sys.version_info.minor}"
+IMAGE = "localhost/python:1"
+
+_DEBS = [
+    *("busybox-static", "bash", "coreutils", "libc6", "libgcc-s1", "libstdc++6", "zlib1g", "media-types"),
+    *(f"lib{PYTHON}-minimal", f"lib{PYTHON}-stdlib", f"{PYTHON}-minimal", PYTHON),
+    *("libexpat1", "libssl3", "libbz2-1.0", "liblzma5", "libffi8", "libncursesw6", "libtinfo6"),
+    *("libreadline8", "libuuid1", "libcrypt1", "libacl1", "libattr1", "libgmp10", "libpcre2-8-0"),
+    *("libselinux1", "libsqlite3-0"),
+]  # fmt: skip
+_MERGED = ("bin", "sbin", "lib", "lib64")
+
+
+@functools.cache
+def pytorch() -> Path:
+    """A virtual environment with PyTorch; the test is skipped where it can't be installed, and says why."""
+    place = cache_directory(f"torch-{VERSION}-{PYTHON}") / "venv"
+    if not (place / "complete").exists():
+        shutil.rmtree(place, ignore_errors=True)
+        _install(place)
+        (place / "complete").touch()
+    return place
+
+
+def _install(place: Path) -> None:
+    uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
+    if subprocess.run([uv, "--version"], capture_output=True, check=False).returncode:
+        pytest.skip("needs uv to install PyTorch")
+    found = os.environ.get("PIP_FIND_LINKS")
+    variables = {**os.environ, **({"UV_FIND_LINKS": found} if found else {})}
+    build = [] if found else ["--torch-backend", "cpu"]
+    for words in (
+        ["venv", "-q", "--python", sys.executable, str(place)],
+        ["pip", "install", "-q", *build, "--python", str(place), f"torch=={VERSION}", "numpy"],
+    ):
+        done = subprocess.run(
+            [uv, *words], env=variables, capture_output=True, text=True, timeout=900, check=False
+        )
+        if done.returncode:
+            pytest.skip(f"PyTorch {VERSION} can't be installed: {done.stderr.strip()[-300:]}")
+
+
+def site_packages(venv: Path) -> Path:
+    """Where the environment keeps its packages."""
+    return venv / "lib" / PYTHON / "site-packages"
+
+
+def python_image(podman: Engine) -> str:
+    """An image with this Python of Debian's, made without a registry; its name."""
+    archive = cache_directory("python-image") / f"{PYTHON}.tar"
+    if not archive.exists():
+        _make(archive)
+    podman("import", "--quiet", str(archive), IMAGE)
+    return IMAGE
+
+
+def _make(archive: Path) -> None:
+    root = archive.parent / f"work-{os.getpid()}"
+    shutil.rmtree(root, ignore_errors=True)
+    unpack_debs(_DEBS, root)
+    for name in ("doc", "man", "locale", "initramfs-tools"):
+        shutil.rmtree(root / "usr/share" / name, ignore_errors=True)
+    for name in _MERGED:
+        if (root / name).is_dir() and not (root / name).is_symlink():
+            shutil.copytree(root / name, root / "usr" / name, symlinks=True, dirs_exist_ok=True)
+            shutil.rmtree(root / name)
+        (root / "usr" / name).mkdir(exist_ok=True)
+        (root / name).symlink_to(f"usr/{name}")
+    for name in ("proc", "sys", "dev", "tmp", "run", "root", "var/tmp", "etc"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
+    programs = root / "usr/bin"
+    links = {"python3": PYTHON, "sh": "bash"}
+    applets = subprocess.run(
+        [str(programs / "busybox"), "--list"], capture_output=True, text=True, check=True
+    )
+    links |= {one: "busybox" for one in applets.stdout.split() if one != "busybox"}
+    links["sh"] = "bash"
+    for name, target in links.items():
+        if not os.path.lexists(programs / name):
+            (programs / name).symlink_to(target)
+    pack(root, archive)
+    shutil.rmtree(root)

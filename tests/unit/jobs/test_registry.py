@@ -1,0 +1,109 @@
+"""Logins to registries: each way a manifest can name one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from trainctl.errors import TrainctlError
+from trainctl.jobs.registry import registry_login
+from trainctl.model.redaction import Redactor
+
+ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
+VALUES = {
+    "login": "me:pass:word\n",
+    "bare": "only-a-password",
+    "key": '{"private_key": "x"}',
+    "id": "AKIAIOSFODNN7EXAMPLE",
+    "secret": "not-a-real-secret-key",
+}
+
+
+def login(auth: dict[str, Any] | None) -> Any:
+    """The login that a job's ``docker_auth`` gives."""
+    return registry_login({"docker_auth": auth}, VALUES.__getitem__, Redactor())
+
+
+def by_secret(name: str) -> dict[str, Any]:
+    """``docker_auth`` with a user and a password."""
+    return {
+        "auth_method": "REGISTRY_SECRET",
+        "registry": "ghcr.io",
+        "registry_secret_docker_auth": {"secret_ref": {"secret": name}},
+    }
+
+
+def by_access_key(registry: str = ECR) -> dict[str, Any]:
+    """``docker_auth`` with an access key of AWS."""
+    return {
+        "auth_method": "AWS_IAM",
+        "registry": registry,
+        "aws_iam_docker_auth": {
+            "access_key_secret_ref": {"secret": "id"},
+            "secret_access_key_secret_ref": {"secret": "secret"},
+        },
+    }
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A stand-in for AWS on loopback."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    yield
+    server.stop()
+
+
+def test_a_job_without_docker_auth_asks_as_nobody() -> None:
+    """The engine's own logins then count."""
+    assert login(None) is None
+
+
+def test_a_secret_holds_user_and_password() -> None:
+    """Separated by the first colon; white space around them is not part of them."""
+    assert login(by_secret("login")) == {
+        "registry": "ghcr.io",
+        "username": "me",
+        "password": "pass:word",
+    }
+    with pytest.raises(TrainctlError, match=r"secret 'bare' is no login to ghcr\.io"):
+        login(by_secret("bare"))
+
+
+def test_a_service_accounts_key_is_the_password() -> None:
+    """Google's registries take it so."""
+    auth = {
+        "auth_method": "GCP_SERVICE_ACCOUNT_JSON",
+        "registry": "europe-docker.pkg.dev",
+        "gcp_service_account_json_docker_auth": {
+            "service_account_json_secret_ref": {"secret": "key"}
+        },
+    }
+
+    assert login(auth) == {
+        "registry": "europe-docker.pkg.dev",
+        "username": "_json_key",
+        "password": VALUES["key"],
+    }
+
+
+def test_aws_gives_a_password_for_a_key(aws: None) -> None:
+    """What goes to the node is AWS's own short-lived password, and not the key; it is masked from then on."""
+    redactor = Redactor()
+    found = registry_login({"docker_auth": by_access_key()}, VALUES.__getitem__, redactor)
+
+    assert found is not None
+    assert (found["registry"], found["username"]) == (ECR, "AWS")
+    assert found["password"] not in VALUES.values()
+    assert redactor.redact(f"it is {found['password']}!") == "it is (redacted)!"
+
+
+def test_aws_is_asked_for_its_own_registries_only() -> None:
+    """The region is in the registry's name."""
+    with pytest.raises(TrainctlError, match=r"ghcr\.io is no registry of AWS"):
+        login(by_access_key("ghcr.io"))

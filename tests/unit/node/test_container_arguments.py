@@ -1,0 +1,84 @@
+"""What can't be tried without the machine for it: how GPUs are asked for, and what is told of limits."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+import pytest
+
+from trainctl.node import apptainer, oci
+from trainctl.node.container_program import first_program
+from trainctl.node.oci import Bind, Wanted
+
+WANTED = Wanted(
+    image="sha256:1",
+    directory="/node/runs/key",
+    name="trainctl-x",
+    work="/b10/workspace",
+    binds=[Bind("/data/w", "/w", read_only=True)],
+    variables={"A": "1"},
+    gpus=[],
+    shm_size=1,
+    memory=None,
+    cpus=None,
+)
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpus", "words"),
+    [
+        ("podman", ["GPU-1", "GPU-2"], ["--device", "nvidia.com/gpu=GPU-1", "--device", "nvidia.com/gpu=GPU-2"]),
+        ("podman", ["all"], ["--device", "nvidia.com/gpu=all"]),
+        ("docker", ["GPU-1", "GPU-2"], ["--gpus", '"device=GPU-1,GPU-2"']),
+        ("docker", ["all"], ["--gpus", "all"]),
+    ],
+)  # fmt: skip
+def test_gpus_are_asked_for_by_name(engine: str, gpus: list[str], words: list[str]) -> None:
+    """podman by the Container Device Interface, docker by its own option, whose value is CSV and so is quoted."""
+    argv = oci.arguments(engine, WANTED._replace(gpus=gpus))
+    begin = argv.index(words[0])
+
+    assert list(argv[begin : begin + len(words)]) == words
+    assert "--gpus" not in oci.arguments(engine, WANTED)
+    assert "--device" not in oci.arguments(engine, WANTED)
+
+
+def test_apptainer_sees_all_gpus_and_is_told_the_claimed() -> None:
+    """It has no way to hide some; the job's CUDA is told."""
+    wanted = WANTED._replace(gpus=["GPU-1", "GPU-2"])
+
+    assert "--nv" in apptainer.arguments(wanted)
+    assert apptainer.variables(wanted)["APPTAINERENV_CUDA_VISIBLE_DEVICES"] == "GPU-1,GPU-2"
+    assert "CUDA_VISIBLE_DEVICES" not in str(apptainer.variables(WANTED._replace(gpus=["all"])))
+
+
+def test_limits_are_only_told_where_there_are_any() -> None:
+    """No limit is the engine's default, and that is none."""
+    free = oci.arguments("podman", WANTED)
+    bound = oci.arguments("podman", WANTED._replace(memory=2**30, cpus=4))
+
+    assert "--memory" not in free
+    assert bound[bound.index("--memory") + 1] == str(2**30)
+    assert bound[bound.index("--cpus") + 1] == "4"
+
+
+@pytest.mark.parametrize(
+    ("workdir", "mounted", "copied"),
+    [
+        ("/app", [], True),
+        ("/app", ["/app/models/a"], True),
+        ("/app", ["/app"], False),
+        ("/app/src", ["/app"], False),
+        ("/", [], False),
+        ("", [], False),
+        ("/root", [], False),
+        ("/b10/workspace", [], False),
+    ],
+)
+def test_only_a_directory_of_the_image_itself_is_copied(
+    workdir: str, mounted: list[str], copied: bool
+) -> None:
+    """Not the root, not what is mounted over it, not the working directory onto itself."""
+    text = first_program(workdir, PurePosixPath("/b10/workspace"), mounted, asked=False)
+
+    assert ("cp -RPn" in text) is copied

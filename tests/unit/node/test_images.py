@@ -1,0 +1,250 @@
+"""Images on a node: what a name means when a run starts, what a registry objects to, and whose images they are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.containers import BUSYBOX, LOGIN, Engine, Registry
+from tests.support.nodes import NodeError, TestNode, all_text_below
+from trainctl.node.engines import Answer
+from trainctl.node.refusals import refusal, unreachable
+
+
+@pytest.fixture
+def held(node: TestNode, engine: Engine) -> TestNode:
+    """A node that finds the engine."""
+    node.variables = engine.variables
+    return node
+
+
+def pull(node: TestNode, image: str, engine: str, **more: Any) -> dict[str, Any]:
+    """Ask for an image."""
+    request = {"lineage": "lineage-1", "image": image, "engine": engine, **more}
+    return node.call("pull_image", request)
+
+
+def forgotten(engine: Engine, image: str) -> None:
+    """Make sure the engine doesn't have an image under that name."""
+    engine("image", "rm", "--force", image, check=False)
+
+
+def variant(podman: Engine, tmp_path: Path, text: str) -> str:
+    """An image that nobody has pulled before; its name."""
+    (tmp_path / "file").write_text(text)
+    (tmp_path / "Containerfile").write_text(f"FROM {BUSYBOX}\nCOPY file /file\n")
+    podman("build", "--quiet", "--tag", "localhost/variant:1", str(tmp_path))
+    return "localhost/variant:1"
+
+
+def published(podman: Engine, registry: Registry, tmp_path: Path, name: str, text: str) -> str:
+    """Put a new image into a registry, and nowhere else; its digest."""
+    image = variant(podman, tmp_path, text)
+    digest = registry.push(podman, image, name)
+    forgotten(podman, podman("image", "inspect", "--format", "{{.Id}}", image))
+    return digest
+
+
+def test_a_tag_becomes_a_digest(
+    held: TestNode, engine: Engine, own_podman: Engine, own_registry: Registry, tmp_path: Path
+) -> None:
+    """The digest is the registry's; what is here isn't fetched again; a tag that moved is another digest."""
+    name = f"team/{engine.name}"
+    full = f"{own_registry.address}/{name}:1"
+    first = published(own_podman, own_registry, tmp_path, f"{name}:1", f"one {name}")
+    found = pull(held, full, engine.name)
+    lines = [event["line"] for event in held.events]
+    again = pull(held, full, engine.name)
+    second = published(own_podman, own_registry, tmp_path, f"{name}:1", f"two {name}")
+    moved = pull(held, full, engine.name)
+    by_digest = pull(held, f"{own_registry.address}/{name}@{first}", engine.name)
+
+    assert (found["digest"], found["pulled"], found["note"]) == (first, True, "")
+    assert any(lines)
+    assert (again["digest"], again["pulled"]) == (first, False)
+    assert (moved["digest"], moved["pulled"]) == (second, True)
+    assert (by_digest["id"], by_digest["pulled"]) == (found["id"], False)
+    assert moved["id"] != found["id"]
+
+
+def test_without_a_registry_what_is_here_is_used(
+    held: TestNode, engine: Engine, own_podman: Engine, own_registry: Registry
+) -> None:
+    """A tag that nobody can be asked for is taken as it is here, and that is said; so is an image made on this machine."""
+    gone = "127.0.0.1:9/team/x:1"
+    own_podman("tag", BUSYBOX, gone)
+    found = pull(held, gone, engine.name)
+    forgotten(own_podman, gone)
+
+    assert found["note"] == f"the registry can't be reached, and {gone} is taken as it is here"
+    assert pull(held, BUSYBOX, engine.name)["note"] == ""
+    assert held.events == []  # nobody was asked
+    with pytest.raises(NodeError, match="its registry can't be reached from the node"):
+        pull(held, gone, engine.name)
+
+
+def test_what_is_wrong_with_a_name_is_said(
+    held: TestNode, engine: Engine, own_registry: Registry
+) -> None:
+    """An unknown tag and an unknown name are the registry's; what is no name at all is said to be none."""
+    for name in ("nobody/has:1", "nobody/has@sha256:" + 64 * "0"):
+        with pytest.raises(
+            NodeError, match="the registry has no such image: Check its name and tag"
+        ):
+            pull(held, f"{own_registry.address}/{name}", engine.name)
+    with pytest.raises(NodeError, match="that is no name of an image"):
+        pull(held, "Not//a name", engine.name)
+    with pytest.raises(NodeError, match="is no name of an image"):
+        pull(held, "--all-tags", engine.name)
+
+
+def test_a_private_registry_wants_a_login(
+    held: TestNode, engine: Engine, own_podman: Engine, private_registry: Registry, tmp_path: Path
+) -> None:
+    """With the right one the image comes; without, or with a wrong one, the registry's refusal is told; no file keeps it."""
+    name = f"{private_registry.address}/secret/{engine.name}:1"
+    image = variant(own_podman, tmp_path, engine.name)
+    private_registry.push(own_podman, image, f"secret/{engine.name}:1", "--creds", LOGIN)
+    forgotten(own_podman, "localhost/variant:1")
+    forgotten(own_podman, name)
+    username, _, password = LOGIN.partition(":")
+    login = {"registry": private_registry.address, "username": username, "password": password}
+    for wrong in (None, {**login, "password": "guessed it"}):
+        with pytest.raises(NodeError, match=r"the registry refuses it.*image\.docker_auth"):
+            pull(held, name, engine.name, login=wrong)
+    found = pull(held, name, engine.name, login=login)
+
+    assert found["pulled"]
+    assert password.encode() not in all_text_below(held.base)
+    assert list(held.root.glob("login-*")) == []
+    assert b"c29tZW9uZTpjb3JyZWN0" not in all_text_below(held.base)
+
+
+def test_the_last_to_need_an_image_takes_it_away(
+    held: TestNode, engine: Engine, own_podman: Engine, own_registry: Registry, tmp_path: Path
+) -> None:
+    """An image that was brought for two projects goes with the second; one that was here before stays."""
+    name = f"gone/{engine.name}:1"
+    own_registry.push(own_podman, variant(own_podman, tmp_path, f"gone {engine.name}"), name)
+    forgotten(own_podman, "localhost/variant:1")
+    full = f"{own_registry.address}/{name}"
+    forgotten(own_podman, full)
+    identity = pull(held, full, engine.name)["id"]
+    pull(held, full, engine.name, lineage="lineage-2")
+    pull(held, BUSYBOX, engine.name)
+
+    held.call("forget", {"lineage": "lineage-1"})
+    assert engine("image", "inspect", "--format", "{{.Id}}", identity)
+    held.call("forget", {"lineage": "lineage-2"})
+    assert engine("image", "inspect", identity, check=False) in ("", "[]")
+    assert engine("image", "inspect", "--format", "{{.Id}}", BUSYBOX)
+    assert not (held.root / "images").exists()
+
+
+def test_a_node_says_which_engine_would_run_what(held: TestNode, engine: Engine) -> None:
+    """Asked beforehand: the engine, whether the image is here, or why none works."""
+    asked = [
+        {"image": BUSYBOX, "engine": engine.name},
+        {"image": "localhost/nothing:1", "engine": engine.name},
+        {"image": BUSYBOX, "engine": "apptainer"},
+    ]
+    found = held.call("facts", {"data": str(held.data), "images": asked})["images"]
+
+    assert found[:2] == [
+        {"engine": engine.name, "present": True, "why": ""},
+        {"engine": engine.name, "present": False, "why": ""},
+    ]
+    if shutil.which("apptainer") is None:
+        assert found[2]["why"] == "no container engine works: apptainer is not installed"
+
+
+@pytest.mark.parametrize(
+    ("complaint", "told"),
+    [
+        ("Error response from daemon: pull access denied for x, repository does not exist or may require 'docker login': denied: requested access to the resource is denied", "the registry refuses it"),
+        ("Error response from daemon: manifest for busybox:nope not found: manifest unknown: manifest unknown", "the registry has no such image"),
+        ("Error response from daemon: Head \"https://ghcr.io/v2/x/manifests/1\": unauthorized", "the registry refuses it"),
+        ("write /var/lib/containers/x: no space left on device", "there is no space left"),
+        ("Error: something nobody knows", "can't be pulled"),
+    ],
+)  # fmt: skip
+def test_refusals_are_told_in_few_words(complaint: str, told: str) -> None:
+    """What engines and registries say in many ways is one of few things; their own words follow."""
+    failure = refusal("team/x:1", Answer(1, "", complaint))
+
+    assert told in failure.summary
+    assert not unreachable(Answer(1, "", complaint))
+    assert not failure.detail.startswith("Error response from daemon")
+
+
+FAKE = """\
+#!/usr/bin/env python3
+import json, os, pathlib, sys
+with open(os.environ["CALLS"], "a") as stream:
+    told = {k: v for k, v in os.environ.items() if k.startswith("APPTAINER")}
+    stream.write(json.dumps({"argv": sys.argv[1:], "variables": told, "stdin": sys.argv[1] == "exec" and sys.stdin.read()}) + "\\n")
+if sys.argv[1] == "--version":
+    print("apptainer version 1.3.4")
+elif sys.argv[1] == "pull":
+    print("INFO:    Converting OCI blobs to SIF format", file=sys.stderr)
+    pathlib.Path(sys.argv[2]).write_text("image of " + sys.argv[3])
+else:
+    binds = dict(one.split(":")[1::-1] for one in sys.argv if one.startswith("/") and one.count(":"))
+    pathlib.Path(binds["/run/trainctl/step"]).write_text("1")
+    pathlib.Path(binds["/run/trainctl/log"]).write_text("ran")
+"""
+
+
+def test_apptainer_is_called_as_it_wants_to_be(node: TestNode) -> None:
+    """A stand-in for apptainer, which can't be installed everywhere: the image is a file by digest, variables go by their
+    prefix, secrets by standard input, weights read-only, and all is forgotten with the project."""
+    bin_, calls = node.base / "bin", node.base / "calls"
+    bin_.mkdir()
+    (bin_ / "apptainer").write_text(FAKE)
+    (bin_ / "apptainer").chmod(0o755)
+    node.variables = {"PATH": f"{bin_}:/usr/bin:/bin", "CALLS": str(calls)}
+    login = {"registry": "ghcr.io", "username": "me", "password": "pass word"}
+    found = pull(node, "ghcr.io/team/x:1", "apptainer", login=login)
+    again = pull(node, "ghcr.io/team/x:1", "apptainer")
+    node.mirror.add("model.bin", b"weights")
+    node.deliver()
+    node.start(
+        node.spec(
+            "true",
+            container={"engine": "apptainer", "image": found["id"], "workdir": "", "cpus": 2},
+            environment={"PLAIN": "a,b", "BT_NUM_GPUS": "1"},
+            secret_environment={"TOKEN": "token"},
+            weights=[{"name": "w", "listing": node.mirror.listing.id, "mount_location": "/w"}],
+        ),
+        {"token": "hush hush"},
+    )
+    done = node.ended()
+    (version, first, *_, last) = [json.loads(line) for line in calls.read_text().splitlines()]
+
+    assert version["argv"] == ["--version"]
+    assert first["argv"][0] == "pull"
+    assert first["argv"][2] == "docker://ghcr.io/team/x:1"
+    assert first["variables"]["APPTAINER_DOCKER_PASSWORD"] == "pass word"
+    assert (found["pulled"], again["pulled"], found["digest"]) == (True, False, again["digest"])
+    assert Path(found["id"]).read_text() == "image of docker://ghcr.io/team/x:1"
+    assert (done["status"], node.log()) == ("TRAINING_JOB_COMPLETED", "ran"), done
+    assert last["argv"][:6] == [
+        "exec",
+        "--containall",
+        "--writable-tmpfs",
+        "--pwd",
+        "/b10/workspace",
+        "--cpus",
+    ]
+    assert "--nv" in last["argv"]
+    assert any(word.endswith(":/w:ro") for word in last["argv"])
+    assert last["variables"]["APPTAINERENV_PLAIN"] == "a,b"
+    assert last["stdin"] == "export TOKEN='hush hush'\n"
+    assert "hush" not in json.dumps([last["argv"], last["variables"]])
+    node.call("remove", {"key": "run-1"})
+    node.call("forget", {"lineage": "lineage-1"})
+    assert not (node.root / "images").exists()

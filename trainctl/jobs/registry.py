@@ -1,0 +1,95 @@
+"""Who asks a private registry for an image: ``image.docker_auth`` made into a user and a password."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trainctl.errors import TrainctlError
+from trainctl.model.redaction import Redactor
+
+Login = Mapping[str, str]
+"""``registry``, ``username``, ``password``."""
+
+Value = Callable[[str], str]
+"""The value of a secret by its name."""
+
+NOT_YET = frozenset({"AWS_OIDC", "AWS_ASSUME_ROLE", "GCP_OIDC"})
+"""Methods that this version can't use; refused when the job is planned."""
+
+_ECR = re.compile(r"\d{12}\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?")
+
+
+def registry_login(image: Mapping[str, Any], value: Value, redactor: Redactor) -> Login | None:
+    """The login for a job's image; None where its registry asks for none. TrainctlError says what is wrong with the secret."""
+    auth = image.get("docker_auth")
+    if not auth:
+        return None
+    username, password = _METHODS[auth["auth_method"]](auth, value)
+    redactor.register(password)
+    return {"registry": str(auth["registry"]), "username": username, "password": password}
+
+
+def _registry_secret(auth: Mapping[str, Any], value: Value) -> tuple[str, str]:
+    name = auth["registry_secret_docker_auth"]["secret_ref"]["secret"]
+    username, colon, password = value(name).strip().partition(":")
+    if not (username and colon and password):
+        raise TrainctlError(
+            f"secret {name!r} is no login to {auth['registry']}",
+            "It must hold the user's name, a colon and the password, as plain text.",
+            code="no-registry-login",
+        )
+    return username, password
+
+
+def _service_account(auth: Mapping[str, Any], value: Value) -> tuple[str, str]:
+    block = auth["gcp_service_account_json_docker_auth"]
+    return "_json_key", value(block["service_account_json_secret_ref"]["secret"])
+
+
+def _access_key(auth: Mapping[str, Any], value: Value) -> tuple[str, str]:
+    """AWS gives a password for twelve hours; the key itself stays here."""
+    block = auth["aws_iam_docker_auth"]
+    region = _ECR.fullmatch(_host(str(auth["registry"])))
+    if region is None:
+        raise TrainctlError(
+            f"{auth['registry']} is no registry of AWS",
+            "Write ACCOUNT.dkr.ecr.REGION.amazonaws.com, or use REGISTRY_SECRET.",
+            code="no-registry-login",
+        )
+    try:
+        import boto3
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ImportError:
+        raise TrainctlError(
+            "AWS_IAM needs boto3, which is not installed",
+            "Install it: pip install 'trainctl[aws]'.",
+            code="missing-extra",
+        ) from None
+    try:
+        answer = boto3.client(
+            "ecr",
+            region_name=region[1],
+            aws_access_key_id=value(block["access_key_secret_ref"]["secret"]),
+            aws_secret_access_key=value(block["secret_access_key_secret_ref"]["secret"]),
+        ).get_authorization_token()
+        token = base64.b64decode(answer["authorizationData"][0]["authorizationToken"]).decode()
+    except (BotoCoreError, ClientError) as error:
+        raise TrainctlError(
+            f"AWS gives no login to {auth['registry']}", str(error), code="no-registry-login"
+        ) from None
+    username, _, password = token.partition(":")
+    return username, password
+
+
+def _host(registry: str) -> str:
+    return registry.removeprefix("https://").partition("/")[0]
+
+
+_METHODS: Mapping[str, Callable[[Mapping[str, Any], Value], tuple[str, str]]] = {
+    "REGISTRY_SECRET": _registry_secret,
+    "GCP_SERVICE_ACCOUNT_JSON": _service_account,
+    "AWS_IAM": _access_key,
+}

@@ -1,0 +1,59 @@
+"""Which jobs run in a container, what image each of their ranks needs on its node, and whether anything there can run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from trainctl.model.diagnostics import Diagnostic, error
+from trainctl.plan.seats import Seat, seats, starting
+from trainctl.plan.values import Change, ImageLine, ImageWish, Inputs
+
+
+def image_of(attributes: Mapping[str, Any]) -> ImageWish | None:
+    """The image that a job runs in, and the engine it insists on; None for a job that runs on the host."""
+    image, engine = attributes.get("image"), attributes["runtime"].get("engine")
+    if not image or engine == "host":
+        return None
+    return ImageWish(str(image["base_image"]), engine)
+
+
+def image_lines(inputs: Inputs, changes: Iterable[Change]) -> tuple[ImageLine, ...]:
+    """A row for each rank of each new run in a container."""
+    return tuple(
+        _line(job, wish, seat)
+        for job in starting(changes)
+        if (wish := image_of(job.after or {})) is not None
+        for seat in seats(inputs, job)
+    )
+
+
+def image_problems(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
+    """Jobs that need a container on a node where no engine works."""
+    for job in starting(changes):
+        wish = image_of(job.after or {})
+        for seat in seats(inputs, job) if wish is not None else ():
+            found = seat.facts.images.get(wish) if seat.facts and wish else None
+            if found is None or found.engine is not None:
+                continue
+            resource = inputs.desired.resources.get(job.address)
+            yield error(
+                f"{job.address} runs in an image, and on {seat.node} {found.why}",
+                "Install podman, docker or apptainer there, or set runtime.engine: host.",
+                address=str(job.address),
+                where=resource.where if resource else None,
+                code="no-engine",
+            )
+            break
+
+
+def _line(job: Change, wish: ImageWish, seat: Seat) -> ImageLine:
+    found = seat.facts.images.get(wish) if seat.facts else None
+    return ImageLine(
+        job=job.address,
+        rank=seat.rank,
+        node=seat.node,
+        image=wish.image,
+        engine=found.engine if found else wish.engine,
+        present=found.present if found else None,
+    )

@@ -1,0 +1,67 @@
+"""Having a job's image on its node before the run starts there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainctl.apply.step import Step
+from trainctl.jobs.secrets import Secrets
+from trainctl.model.units import parse_size
+from trainctl.plan.images import image_of
+from trainctl.remote.agent import NodeAgent
+
+
+@dataclass(frozen=True, slots=True)
+class PulledImage:
+    """The image's digest, and the container as a run's specification describes it."""
+
+    digest: str
+    container: Mapping[str, Any]
+
+
+def pulled_image(
+    step: Step, agent: NodeAgent, root: str, lineage: str, secrets: Secrets
+) -> PulledImage | None:
+    """Have the image of the step's job on the node; None for a job that runs on the host.
+
+    NodeError says what the registry or the engine objects to.
+    """
+    wish = image_of(step.attributes)
+    if wish is None:
+        return None
+    began = f"pulling {wish.image}"
+
+    def on_event(event: Mapping[str, Any]) -> None:
+        line = str(event["line"])
+        step.progress(f"{began}: {line}" if line else began, 0, 0)
+
+    request = {
+        "root": root,
+        "lineage": lineage,
+        "image": wish.image,
+        "engine": wish.engine,
+        "login": secrets.registry_login(step.attributes["image"]),
+    }
+    found = agent.call("pull_image", request, on_event=on_event)
+    if found["note"]:
+        step.progress(found["note"], 0, 0)
+    container = {
+        "engine": found["engine"]["name"],
+        "image": found["id"],
+        "workdir": found["workdir"],
+        **_limits(step.attributes),
+    }
+    return PulledImage(str(found["digest"]), container)
+
+
+def _limits(attributes: Mapping[str, Any]) -> dict[str, int | None]:
+    """What the container may use: sizes in bytes, None where nobody said."""
+    compute, shared = attributes["compute"], attributes["runtime"].get("shm_size")
+    memory = compute.get("memory")
+    return {
+        "shm_size": parse_size(shared) if shared else None,
+        "memory": parse_size(memory) if memory else None,
+        "cpus": compute.get("cpu_count"),
+    }
