@@ -260,14 +260,14 @@ def test_stop(fresh: Project) -> None:
 
 
 def test_logs_can_be_followed_and_chosen(fresh: Project) -> None:
-    """--follow ends with the run; --rank, --run by number and id choose; a wrong one is told; JSON lines end with a summary."""
+    """--follow ends with the run, a pipe gets its lines as they are; --rank, --run by number and id choose; a wrong one is told."""
     declare(fresh, {"sft": job("echo one", "sleep 1", "printf 'two\\r\n\\033[31mred\\033[0m'")})
     fresh.run(*APPLY)
     followed = fresh.run("logs", "sft", "-f").stdout.splitlines()
     run = fresh.json("status", "sft")["run"]
     *events, summary = fresh.events("logs", "sft", "--rank", "0", "--run", run)
 
-    assert followed == ["one", "two", "red"]
+    assert followed == ["one", "two", "\x1b[31mred\x1b[0m"]
     assert [one["message"] for one in events][:2] == ["one", "two"]
     assert {(one["type"], one["address"], one["data"]["rank"]) for one in events} == {
         ("log", "job.sft", 0)
