@@ -10,11 +10,7 @@ from typing import Any
 from trainctl.desired.scope import Names
 from trainctl.manifest.nearest import did_you_mean
 from trainctl.manifest.tree import Path as ManifestPath
-from trainctl.manifest.types.loading import (
-    CheckpointReference,
-    LoadCheckpointConfig,
-    NamedCheckpoint,
-)
+from trainctl.manifest.types.loading import CheckpointReference, LoadCheckpointConfig
 from trainctl.model.address import Address, Kind
 
 _RUN = re.compile(r"[a-z2-7]{7}")
@@ -63,13 +59,12 @@ def _reference(
     run = one.job_id if job is None else None
     own = by.jobs.get(job.name, by.project) if job else by.project
     project = one.project_name or own
-    named = isinstance(one, NamedCheckpoint)
     return {
         "project": project,
         "job": str(job) if job else None,
         "run": run,
-        "name": one.checkpoint_name if isinstance(one, NamedCheckpoint) else None,
-        "optional": not named
+        "name": one.checkpoint_name,
+        "optional": one.checkpoint_name is None
         and project == by.project
         and run is None
         and (job is None or job.name == by.name),

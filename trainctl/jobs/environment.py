@@ -14,6 +14,7 @@ from trainctl.model.run import RunRecord
 from trainctl.spi.provider import Node
 
 _SHORT = 7
+_IN_CONTAINER = "/tmp/loaded_checkpoints"  # noqa: S108 - the hosted service's place
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +104,8 @@ def environment(
         "BT_SCRATCH_DIR": where.scratch,
         "BT_LOAD_CHECKPOINT_DIR": where.loaded,
     }
-    loading = runtime.get("load_checkpoint_config") or {}
-    if loading.get("enabled") and loading.get("download_folder"):
-        own["BT_LOAD_CHECKPOINT_DIR"] = loading["download_folder"]
+    if (shown := loaded_directory(attributes, where)) is not None:
+        own["BT_LOAD_CHECKPOINT_DIR"] = shown
     for variable, (path, _) in kept_directories(attributes, where).items():
         own[variable] = str(PurePosixPath(where.work) / path)
     if "BT_PROJECT_CACHE_DIR" in own:
@@ -139,11 +139,19 @@ def links(attributes: Mapping[str, Any], where: RunPlaces) -> list[dict[str, Any
     found: list[dict[str, Any]] = [
         {"path": shown, "target": real} for shown, real in places if shown != real
     ]
-    loading = attributes["runtime"].get("load_checkpoint_config") or {}
-    if loading.get("enabled"):
-        shown = loading.get("download_folder") or where.loaded
+    if (shown := loaded_directory(attributes, where)) is not None:
         found.append({"path": shown, "target": where.loaded, "read_only": True})
     return found
+
+
+def loaded_directory(attributes: Mapping[str, Any], where: RunPlaces) -> str | None:
+    """Where the job finds the checkpoints it begins with; None if it begins with none."""
+    runtime = attributes["runtime"]
+    config = runtime.get("load_checkpoint_config") or {}
+    if not config.get("enabled"):
+        return None
+    in_container = attributes.get("image") and runtime.get("engine") != "host"
+    return config.get("download_folder") or (_IN_CONTAINER if in_container else where.loaded)
 
 
 def weights_variable(address: str) -> str:

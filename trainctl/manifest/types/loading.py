@@ -4,41 +4,45 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field
+from pydantic import Field, model_validator
 
-from trainctl.manifest.types.base import Name, Section, Text
+from trainctl.manifest.types.base import Name, Section, Text, wrong
 from trainctl.manifest.types.weights import MountLocation
 
+_NAMED = ("named", "baseten_named_checkpoint")
 
-class LatestCheckpoint(Section):
-    """The newest complete checkpoint of a project, of a job, or of one run."""
 
-    typ: Literal["latest", "baseten_latest_checkpoint"]
-    """``latest``, or as the hosted service writes it."""
-    project_name: Name | None = None
-    """Of which project; the job's own, or that of ``job_id``, if it is left out."""
+class CheckpointReference(Section):
+    """The newest complete checkpoint of a project, of a job or of one run; or one by its name."""
+
+    typ: Literal["latest", "named", "baseten_latest_checkpoint", "baseten_named_checkpoint"]
+    """``latest`` or ``named``, or as the hosted service writes it."""
+    checkpoint_name: Text | None = None
+    """Of a named one: the name of its directory, for example ``checkpoint-120``."""
     job_id: Text | None = None
     """Of which job (its name or address), or of which run (its id); any of the project if it is left out."""
-
-
-class NamedCheckpoint(Section):
-    """One checkpoint by its name."""
-
-    typ: Literal["named", "baseten_named_checkpoint"]
-    """``named``, or as the hosted service writes it."""
-    checkpoint_name: Text
-    """The name of its directory, for example ``checkpoint-120``."""
-    job_id: Text
-    """Of which job (its name or address), or of which run (its id). Of several runs the newest that has it is meant."""
     project_name: Name | None = None
     """Of which project; the job's own, or that of ``job_id``, if it is left out."""
 
-
-CheckpointReference = Annotated[LatestCheckpoint | NamedCheckpoint, Discriminator("typ")]
+    @model_validator(mode="after")
+    def _named_or_not(self) -> CheckpointReference:
+        if self.typ in _NAMED and not (self.checkpoint_name and self.job_id):
+            raise wrong(
+                "a named checkpoint needs checkpoint_name and job_id",
+                "Write for example {typ: named, job_id: sft, checkpoint_name: checkpoint-120}.",
+                code="missing-key",
+            )
+        if self.typ not in _NAMED and self.checkpoint_name:
+            raise wrong(
+                "the latest checkpoint is not one of a name",
+                "Write typ: named, or leave checkpoint_name out.",
+                code="needless-key",
+            )
+        return self
 
 
 def _latest() -> list[CheckpointReference]:
-    return [LatestCheckpoint(typ="latest")]
+    return [CheckpointReference(typ="latest")]
 
 
 class LoadCheckpointConfig(Section):

@@ -1,0 +1,301 @@
+"""Checkpoints as a user has them: kept, listed, had again, begun with; in a bucket and in a directory."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.buckets import KEY_ID, SECRET, Bucket, rclone
+from tests.support.nodes import all_text_below, wait_for
+from tests.support.project import Project, processes
+
+MANIFEST = """\
+project: {name: demo}
+secrets: {bucket: {from: env, name: BUCKET}}
+CHECKPOINTS
+jobs:
+  sft:
+    code: ./src
+    runtime:
+      start_commands: ["python3 train.py"]
+      checkpointing_config: {enabled: true}
+      load_checkpoint_config: {enabled: true}
+"""
+
+TRAIN = """\
+import json, os, pathlib, struct
+
+loaded = pathlib.Path(os.environ["BT_LOAD_CHECKPOINT_DIR"])
+print("loaded", sorted(str(path.relative_to(loaded)) for path in loaded.rglob("*") if path.is_file()), flush=True)
+number = int(pathlib.Path("number.txt").read_text())
+for step in (number, number + 1):
+    target = pathlib.Path(os.environ["BT_CHECKPOINT_DIR"]) / f"checkpoint-{step}"
+    target.mkdir(parents=True)
+    header = json.dumps({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
+    (target / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes([step]) * 16)
+    (target / "adapter_config.json").write_text('{"base_model_name_or_path": "Qwen/Qwen3-0.6B", "r": 8}')
+"""
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    """A bucket of rclone, which looks at signatures."""
+    with rclone(tmp_path_factory.mktemp("s3") / "root") as one:
+        yield one
+
+
+def write(fresh: Project, checkpoints: str, number: int = 1) -> None:
+    """The manifest and its code; the job saves checkpoints of two steps from ``number`` on."""
+    fresh.write(
+        {
+            "trainctl.yaml": MANIFEST.replace("CHECKPOINTS", checkpoints),
+            "src/train.py": TRAIN,
+            "src/number.txt": str(number),
+        }
+    )
+
+
+def in_bucket(bucket: Bucket, prefix: str, more: str = "") -> str:
+    """The section of a manifest."""
+    return f"checkpoints: {{url: s3://models/{prefix}, endpoint_url: '{bucket.endpoint}', auth: {{auth_secret_name: bucket}}{more}}}"
+
+
+def listed(project: Project, *more: str) -> list[dict[str, Any]]:
+    """What ``checkpoints list`` says."""
+    found: list[dict[str, Any]] = project.json("checkpoints", "list", "sft", *more)["checkpoints"]
+    return found
+
+
+def test_a_bucket_from_training_to_download(fresh: Project, bucket: Bucket) -> None:
+    """Kept, listed with what their headers say, downloaded, had by anybody with the URL; the credential is nowhere."""
+    fresh.variables["BUCKET"] = json.dumps(bucket.credential)
+    write(fresh, in_bucket(bucket, "all"))
+    fresh.run("apply", "--auto-approve", "--wait")
+    rows = listed(fresh)
+    place = fresh.run("checkpoints", "download", "sft").stdout.strip()
+    urls = fresh.json("checkpoints", "url", "sft", "--expires", "60s")
+    table = list(
+        csv.DictReader(
+            io.StringIO(fresh.run("checkpoints", "list", "sft", "--format", "csv").stdout)
+        )
+    )
+    status = fresh.json("status", "sft")
+
+    assert [(one["name"], one["step"], one["type"], one["base_model"], one["lora_rank"], one["parameters"], one["state"])
+            for one in rows] == [
+        (f"checkpoint-{step}", step, "lora", "Qwen/Qwen3-0.6B", 8, 4, "complete") for step in (1, 2)
+    ]  # fmt: skip
+    assert rows[0]["url"] == f"s3://models/all/demo/sft/1-{status['run']}/rank-0/checkpoint-1"
+    assert (fresh.directory / place / "adapter_model.safetensors").read_bytes()[
+        -16:
+    ] == b"\x02" * 16
+    assert {one["relative_file_name"] for one in urls["checkpoint_artifacts"]} == {
+        f"checkpoint-{step}/adapter_{name}" for step in (1, 2) for name in ("config.json", "model.safetensors")
+    }  # fmt: skip
+    for one in urls["checkpoint_artifacts"]:
+        with urllib.request.urlopen(one["url"]) as answer:
+            assert len(answer.read()) == one["size_bytes"]
+    assert [one["base_model"] for one in table] == ["Qwen/Qwen3-0.6B"] * 2
+    assert status["checkpoint_sync_status"] == "COMPLETED"
+    assert SECRET.encode() not in all_text_below(fresh.directory.parent)
+    assert bucket.directory is not None
+    run_json = next((bucket.directory / "all").rglob("run.json"))
+    assert json.loads(run_json.read_text())["status"] == "TRAINING_JOB_COMPLETED"
+
+
+def test_a_run_begins_with_the_newest_checkpoint_of_those_before(
+    fresh: Project, bucket: Bucket
+) -> None:
+    """The first finds nothing; the second what the first saved, from the disk or, where that is empty, from the bucket."""
+    fresh.variables["BUCKET"] = json.dumps(bucket.credential)
+    write(fresh, in_bucket(bucket, "loop"))
+    fresh.run("apply", "--auto-approve", "--wait")
+    first = fresh.run("logs", "sft").stdout
+    write(fresh, in_bucket(bucket, "loop"), 3)
+    fresh.run("run", "sft", "--auto-approve", "--follow")
+    second = fresh.run("logs", "sft").stdout
+    for path in sorted((fresh.directory.parent / "data").rglob("*.safetensors")):
+        path.unlink()
+    fresh.run("run", "sft", "--auto-approve", "--follow")
+    third = fresh.run("logs", "sft").stdout
+    status = fresh.json("status", "sft")
+
+    assert first == "loaded []\n"
+    for said, step in ((second, 2), (third, 4)):
+        folder = f"sft/rank-0/checkpoint-{step}"
+        assert (
+            said
+            == f"loaded ['{folder}/adapter_config.json', '{folder}/adapter_model.safetensors']\n"
+        )
+    assert [(one["name"], one["step"]) for one in status["loaded_checkpoints"]] == [
+        ("checkpoint-4", 4)
+    ]
+
+
+def test_a_wrong_credential_stops_a_run_before_it_trains(fresh: Project, bucket: Bucket) -> None:
+    """Nobody trains for two days to find that nothing was kept; with the right one the next apply runs it."""
+    wrong = {**bucket.credential, "aws_secret_access_key": "another-secret"}
+    fresh.variables["BUCKET"] = json.dumps(wrong)
+    write(fresh, in_bucket(bucket, "wrong"))
+    failed = fresh.run("apply", "--auto-approve", "--wait", code=12)
+    fresh.variables["BUCKET"] = json.dumps(bucket.credential)
+    fresh.run("apply", "--auto-approve", "--wait")
+
+    assert "SignatureDoesNotMatch" in failed.stdout + failed.stderr
+    assert "another-secret" not in failed.stdout + failed.stderr
+    assert [one["name"] for one in listed(fresh)] == ["checkpoint-1", "checkpoint-2"]
+
+
+def test_the_environments_own_credential(fresh: Project, bucket: Bucket) -> None:
+    """It opens the bucket; it doesn't go to a server that only the manifest names; without one the error says what to set."""
+    url = "checkpoints: {url: s3://models/own ENDPOINT}"
+    write(fresh, url.replace("ENDPOINT", ", endpoint_url: 'https://store.example.com'"))
+    fresh.variables |= {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET}
+    forbidden = fresh.run("apply", "--auto-approve", code=None)
+    fresh.variables["AWS_ENDPOINT_URL_S3"] = bucket.endpoint
+    write(fresh, url.replace("ENDPOINT", ""))
+    fresh.run("apply", "--auto-approve", "--wait")
+    names = [one["name"] for one in listed(fresh)]
+    del fresh.variables["AWS_SECRET_ACCESS_KEY"]
+    without = fresh.run("checkpoints", "list", "sft", code=1)
+
+    assert "is not sent to https://store.example.com" in forbidden.stdout + forbidden.stderr
+    assert names == ["checkpoint-1", "checkpoint-2"]
+    assert "AWS_SECRET_ACCESS_KEY" in without.stderr
+
+
+def test_a_directory_keeps_what_the_manifest_says(fresh: Project, tmp_path: Path) -> None:
+    """keep_last; what a destroy leaves is named, and --delete-checkpoints leaves nothing."""
+    write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store', keep_last: 1}}")
+    fresh.run("apply", "--auto-approve", "--wait")
+    names = [one["name"] for one in listed(fresh)]
+    url = fresh.run("checkpoints", "url", "sft").stdout.split()[0]
+    kept = fresh.run("destroy", "--auto-approve").stdout
+    stored = list((tmp_path / "store").rglob("*.safetensors"))
+    fresh.run("apply", "--auto-approve", "--wait")
+    fresh.run("destroy", "--auto-approve", "--delete-checkpoints")
+    left = [path for path in (tmp_path / "store").rglob("*.safetensors") if path not in stored]
+
+    assert names == ["checkpoint-2"]
+    with urllib.request.urlopen(url) as answer:
+        assert answer.read()
+    assert f"file://{tmp_path}/store/demo/sft/1-" in kept
+    assert len(stored) == 1
+    assert left == []
+    assert processes(str(tmp_path)) == []
+
+
+def test_a_named_checkpoint_of_another_job(fresh: Project) -> None:
+    """It comes before the job that begins with it; one that isn't there stops that job before it runs."""
+    write(fresh, "")
+    text = (fresh.directory / "trainctl.yaml").read_text()
+    text = text.replace("load_checkpoint_config: {enabled: true}", "environment_variables: {A: b}")
+    evaluate = """\
+  eval:
+    runtime:
+      start_commands: ["ls $BT_LOAD_CHECKPOINT_DIR/sft/rank-0/*"]
+      load_checkpoint_config: {enabled: true, checkpoints: [{typ: baseten_named_checkpoint, job_id: sft, checkpoint_name: NAME}]}
+"""
+    fresh.write({"trainctl.yaml": text + evaluate.replace("NAME", "checkpoint-1")})
+    fresh.run("apply", "--auto-approve", "--wait", "--target", "job.sft")
+    fresh.run("apply", "--auto-approve", "--wait")
+    log = fresh.run("logs", "eval").stdout
+    fresh.write({"trainctl.yaml": text + evaluate.replace("NAME", "checkpoint-9")})
+    failed = fresh.run("apply", "--auto-approve", "--wait", code=None)
+
+    assert log.split() == ["adapter_config.json", "adapter_model.safetensors"]
+    assert failed.returncode in (1, 12)
+    assert "no complete checkpoint 'checkpoint-9'" in failed.stdout + failed.stderr
+    assert "checkpoint-2" in failed.stdout + failed.stderr
+
+
+def test_an_interrupted_download_is_taken_up(fresh: Project, tmp_path: Path) -> None:
+    """What is there and right is not fetched again; a file that was changed in the store is refused, and nothing appears."""
+    write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store'}}")
+    fresh.run("apply", "--auto-approve", "--wait")
+    (stored,) = (tmp_path / "store").rglob("checkpoint-2/adapter_model.safetensors")
+    good = stored.read_bytes()
+    stored.write_bytes(good[:-1] + b"x")
+    wrong = fresh.run("checkpoints", "download", "sft", code=1)
+    after_wrong = [path.name for path in fresh.directory.glob("checkpoint-*")]
+    stored.write_bytes(good)
+    (unfinished,) = fresh.directory.glob(".download-*")
+    (unfinished / stored.name).write_bytes(good[:50])
+    place = fresh.run("checkpoints", "download", "sft").stdout.strip()
+    again = fresh.run("checkpoints", "download", "sft", code=64)
+
+    assert "is not what was kept" in wrong.stderr
+    assert after_wrong == []
+    assert (fresh.directory / place / stored.name).read_bytes() == good
+    assert not list(fresh.directory.glob(".download-*"))
+    assert "exists already" in again.stderr
+
+
+def test_bad_references_are_told_with_the_manifest(fresh: Project) -> None:
+    """Where, and what to write instead."""
+    for config, said in (
+        ("checkpoints: [{typ: latest, job_id: stf}]", "no job is called 'stf'"),
+        ("checkpoints: [{typ: newest}]", "latest"),
+        ("checkpoints: [{typ: named, job_id: sft}]", "checkpoint_name"),
+        ("checkpoints: []", "checkpoints"),
+    ):
+        write(fresh, "")
+        text = (fresh.directory / "trainctl.yaml").read_text()
+        fresh.write(
+            {
+                "trainctl.yaml": text.replace(
+                    "load_checkpoint_config: {enabled: true",
+                    f"load_checkpoint_config: {{{config}, enabled: true",
+                )
+            }
+        )
+        problems = fresh.json("validate", code=1)["diagnostics"]
+        assert said in json.dumps(problems), config
+
+
+def test_a_killed_supervisor_leaves_a_run_whose_checkpoints_can_be_finished(
+    fresh: Project, tmp_path: Path
+) -> None:
+    """Nothing half written is complete, no process is left, and ``checkpoints upload`` brings what was whole."""
+    write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store'}}")
+    fresh.write(
+        {
+            "src/train.py": (
+                "import os, pathlib, time\n"
+                "top = pathlib.Path(os.environ['BT_CHECKPOINT_DIR'])\n"
+                "for name in ('checkpoint-1', 'checkpoint-2'):\n"
+                "    (top / name).mkdir()\n"
+                "    (top / name / 'model.bin').write_bytes(b'x' * 1000)\n"
+                "    time.sleep(8 if name == 'checkpoint-1' else 0)\n"
+                "print('half', flush=True)\n"
+                "time.sleep(600)\n"
+            )
+        }
+    )
+    fresh.run("apply", "--auto-approve")
+    wait_for(lambda: "half" in fresh.run("logs", "sft").stdout, 60)
+    (claim,) = fresh.nodes.glob("*/runs/*/claim.1")
+    os.kill(json.loads(claim.read_text())["pid"], 9)
+    wait_for(lambda: fresh.json("status", "sft")["status"] == "TRAINING_JOB_LOST", 30)
+    left = [one for one in processes(str(tmp_path / "cache")) if _is_trainctl(one)]
+    fresh.run("checkpoints", "upload", "sft")
+    rows = {one["name"]: one["state"] for one in listed(fresh)}
+
+    assert left == []
+    assert rows == {"checkpoint-1": "complete", "checkpoint-2": "incomplete"}
+
+
+def _is_trainctl(pid: int) -> bool:
+    try:
+        return re.search(rb"train\.py|\.pyz", Path(f"/proc/{pid}/cmdline").read_bytes()) is not None
+    except OSError:
+        return False
