@@ -42,8 +42,8 @@ def _is_effect(event: str, args: tuple[Any, ...]) -> bool:
     return event in _EFFECTS
 
 
-def mortal(lethal: int, count: Path) -> None:
-    """From now on die before the effect of that number; with 0, count them."""
+def mortal(lethal: int, count: Path | None = None) -> None:
+    """Kill this process before its effect of that number; with 0 nothing is killed, and ``count`` is told how many there were."""
     lock = threading.Lock()
     seen = 0
 
@@ -57,7 +57,7 @@ def mortal(lethal: int, count: Path) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
-    if lethal == 0:
+    if lethal == 0 and count is not None:
         import atexit
 
         atexit.register(lambda: count.write_text(str(seen)))

@@ -58,7 +58,21 @@ COMMANDS: tuple[Command | Group, ...] = (
         ),
     ),
     Group(
-        "mirror", "The mirror of weights.", (Command("list", "mirror_list", "List its sources."),)
+        "mirror",
+        "The mirror of weights.",
+        (
+            Command("list", "mirror_list", "List its sources."),
+            Command("verify", "mirror_verify", "Hash everything in it again."),
+            Command("gc", "mirror_gc", "Delete what nobody refers to."),
+        ),
+    ),
+    Group(
+        "cache",
+        "Caches.",
+        (
+            Command("verify", "cache_verify", "Hash the weights in nodes' caches again."),
+            Command("evict", "cache_evict", "Evict weights from nodes' caches."),
+        ),
     ),
     Group(
         "state",

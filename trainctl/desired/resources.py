@@ -81,6 +81,7 @@ def clusters(manifest: Manifest, settings: ProviderSettings, names: Names) -> li
 
 def _cluster(name: str, section: Cluster, settings: Mapping[str, Any], names: Names) -> Resource:
     path: ManifestPath = ("clusters", name)
+    _check_cache(section, path, names)
     attributes = {
         **settings,
         "provider": section.provider,
@@ -110,6 +111,19 @@ def checkpoint_store(manifest: Manifest) -> CheckpointStore:
         max_rate=None if section.max_rate is None else parse_size(section.max_rate),
         upload_timeout=parse_duration(section.upload_timeout),
     )
+
+
+def _check_cache(section: Cluster, path: ManifestPath, names: Names) -> None:
+    tiers = {"node": section.cache.node, "cluster": section.cache.cluster} if section.cache else {}
+    for name, tier in tiers.items():
+        place = tier.dir if tier else None
+        if place is not None and (not place.startswith("/") or ".." in place.split("/")):
+            names.complain(
+                "dir: expected an absolute directory without '..'",
+                "Write for example /nvme/trainctl.",
+                (*path, "cache", name, "dir"),
+                code="invalid-path",
+            )
 
 
 def declared_weights(manifest: Manifest, names: Names) -> list[Resource]:

@@ -15,20 +15,33 @@ from trainctl.node.checkpoints import (
     upload_checkpoints,
 )
 from trainctl.node.codes import has_code, put_code, read_code
-from trainctl.node.collect import forget
+from trainctl.node.collect import forget, forget_cache
 from trainctl.node.deliver import cache_query, deliver
+from trainctl.node.evict import cache_evict
 from trainctl.node.facts import facts
 from trainctl.node.failure import Failure, from_os_error
 from trainctl.node.images import pull_image
 from trainctl.node.requirements import build_environment
-from trainctl.node.run_verbs import list_runs, read_log, remove, reorder, start, status, stop
+from trainctl.node.run_verbs import (
+    list_runs,
+    read_log,
+    release,
+    remove,
+    reorder,
+    start,
+    status,
+    stop,
+)
 from trainctl.node.training_cache import make_cache, remove_cache
+from trainctl.node.verify import cache_verify
 
 _VERBS = {
     "facts": facts,
     "cache_query": cache_query,
     "deliver": deliver,
     "pull_image": pull_image,
+    "cache_evict": cache_evict,
+    "cache_verify": cache_verify,
     "has_code": has_code,
     "build_environment": build_environment,
     "start": start,
@@ -36,8 +49,10 @@ _VERBS = {
     "stop": stop,
     "reorder": reorder,
     "remove": remove,
+    "release": release,
     "runs": list_runs,
     "forget": forget,
+    "forget_cache": forget_cache,
     "make_cache": make_cache,
     "remove_cache": remove_cache,
     "checkpoints": checkpoints,

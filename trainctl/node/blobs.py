@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import stat
@@ -38,6 +39,20 @@ def is_stamped(found: os.stat_result, file: File) -> bool:
     )
 
 
+def has_content(path: Path, file: File) -> bool:
+    """Whether every byte is that of the file; one that the disk can't read is wrong."""
+    try:
+        with path.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            return size == file.size and _good_pieces(stream.fileno(), file.pieces) == len(
+                file.pieces
+            )
+    except OSError as error:
+        if error.errno == errno.EIO:
+            return False
+        raise
+
+
 class Blobs:
     """The blobs under one ROOT."""
 
@@ -60,6 +75,17 @@ class Blobs:
                 _seal_file(path, file)
                 return True
         path.replace(self._layout.part(file.sha256))
+        return False
+
+    def right(self, file: File) -> bool:
+        """Whether the blob is here and every byte of it is right, whatever its times say; a wrong one goes back to ``partial``."""
+        path = self._layout.blob(file.sha256)
+        with contextlib.suppress(FileNotFoundError):
+            if has_content(path, file):
+                _seal_file(path, file)
+                return True
+            os.utime(path)  # trees link it too: nobody may believe its old stamp
+            path.replace(self._layout.part(file.sha256))
         return False
 
     def fetch(self, file: File, origin: Origin, progress: Progress) -> bool:

@@ -10,7 +10,8 @@ from typing import Any, BinaryIO, Callable, Dict, List, Mapping
 
 from trainctl.node.failure import Failure
 from trainctl.node.files import make_directory, sync_directory, unique
-from trainctl.node.layout import Layout, inside
+from trainctl.node.layout import Layout, inside, name
+from trainctl.node.references import References
 
 Emit = Callable[[Dict[str, Any]], None]
 _COPY_BYTES = 2**20
@@ -38,8 +39,15 @@ def put_code(request: Mapping[str, Any], emit: Emit, payload: BinaryIO) -> Dict[
 
 
 def has_code(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
-    """Whether a code tree's tar is here."""
-    return {"present": Layout(request["root"]).archive(request["digest"]).is_file()}
+    """Whether a code tree's tar is here. For the ``lineage`` that asks, what is here stays for a while."""
+    layout = Layout(request["root"])
+    if request.get("lineage"):
+        References(layout).arrive(name(request["lineage"], "lineage"))
+    try:
+        os.utime(layout.archive(request["digest"]))
+    except FileNotFoundError:
+        return {"present": False}
+    return {"present": True}
 
 
 def read_code(request: Mapping[str, Any], write: Callable[[bytes], None]) -> None:

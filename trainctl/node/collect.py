@@ -3,117 +3,111 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping, Set
+from typing import Any, Callable, Dict, List, Mapping
 
 from trainctl.node import layout as names
 from trainctl.node import run_verbs
 from trainctl.node.failure import Failure
-from trainctl.node.files import names_in, remove_tree
+from trainctl.node.files import make_directory, names_in, remove_tree
 from trainctl.node.image_store import ImageStore
-from trainctl.node.layout import Layout
-from trainctl.node.listing import parse
-from trainctl.node.lock import Lock
+from trainctl.node.inventory import Inventory
+from trainctl.node.layout import Layout, layout_of
+from trainctl.node.leases import Leases
 from trainctl.node.references import References
+from trainctl.node.removal import Removal
+from trainctl.node.reservations import room_lock
 from trainctl.node.runs import all_runs
-from trainctl.node.trees import Trees
 
 Emit = Callable[[Dict[str, Any]], None]
 _YOUNG_SECONDS = 3600.0
+_OURS = {"blobs", "partial", "locks", "trees", "seals", "references", "leases", "reservations"}
 
 
 def forget(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     """Drop a lineage's references and ended runs, then whatever nobody else needs.
 
-    ``freed`` in bytes; ``empty`` when nothing of anybody is left under ROOT.
+    ``freed`` in bytes; ``empty`` when nothing of anybody is left under ROOT or in the caches that were used.
     """
-    layout = Layout(request["root"])
+    layout = layout_of(request)
     lineage = names.name(request["lineage"], "lineage")
+    caches = _caches(layout, lineage)
     for run in all_runs(layout):
         if (run.spec or {}).get("lineage") == lineage:
             with contextlib.suppress(Failure):  # a live run stays, and so what it needs
                 run_verbs.remove({"root": str(layout.root), "key": run.key}, emit)
-    references = References(layout)
-    references.drop(lineage)
     ImageStore(layout).drop(lineage)
-    references.release_unstarted(lineage, {run.key for run in all_runs(layout)})
-    freed = _Collector(layout).collect() if layout.cache.is_dir() else 0
-    freed += _unused_code(layout) + _unused_environments(layout)
-    return {"freed": freed, "empty": _empty(layout)}
+    runs = {run.key for run in all_runs(layout)}
+    freed = 0
+    for cache in caches:
+        References(cache).drop(lineage)
+        Leases(cache).release_unstarted(lineage, runs)
+        freed += _collect(cache)
+    alone = not any(References(cache).lineages() for cache in caches)
+    freed += _unused_code(layout, alone=alone) + _unused_environments(layout, alone=alone)
+    return {"freed": freed, "empty": alone and _empty(layout)}
 
 
-class _Collector:
-    """Removes trees that nobody needs, then blobs that no tree links."""
-
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self._references = References(layout)
-        self._trees = Trees(layout)
-
-    def collect(self) -> int:
-        """Bytes freed."""
-        freed = 0
-        for listing in self._doomed():
-            freed += self._remove_tree(listing)
-        return freed + self._remove_blobs()
-
-    def _needed(self) -> Set[str]:
-        leases = set(names_in(self._layout.leases))
-        return set(self._references.listings()) | self._references.leased(leases)
-
-    def _doomed(self) -> Set[str]:
-        return set(names_in(self._layout.trees)) - self._needed()
-
-    def _remove_tree(self, listing: str) -> int:
-        lock = Lock(self._layout.locks, f"listing-{listing}")
-        if not lock.try_acquire():
-            return 0  # somebody is delivering it
-        try:
-            seal = self._layout.seal(listing)
-            aside = seal.with_suffix(".doomed")
-            with contextlib.suppress(FileNotFoundError):
-                seal.replace(aside)
-            if listing in self._needed():
-                with contextlib.suppress(FileNotFoundError):
-                    aside.replace(seal)
-                return 0
-            freed = self._trees.remove(listing)
-            with contextlib.suppress(FileNotFoundError):
-                aside.unlink()
-            return freed
-        finally:
-            lock.release()
-
-    def _remove_blobs(self) -> int:
-        """Blobs and parts without a link, but for those of listings that are being delivered."""
-        wanted: Set[str] = set()
-        for listing, document in self._references.listings().items():
-            if document is not None and not self._trees.sealed(listing):
-                wanted.update(parse(document).contents)
-        freed = 0
-        for path in [*self._layout.blobs.glob("*/*"), *self._layout.partial.glob("*.part")]:
-            freed += _remove_unlinked(path, wanted)
-        if not self._references.lineages():
-            for path in [self._layout.partial / name for name in names_in(self._layout.partial)]:
-                freed += remove_tree(path) if path.is_dir() else _remove_unlinked(path, set())
-            for path in self._layout.seals.glob("*.doomed"):
-                path.unlink()
-        return freed
+def forget_cache(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Drop a lineage's references in one cache, then whatever nobody else needs of it; live runs keep what they lease."""
+    layout = layout_of(request)
+    References(layout).drop_listings(names.name(request["lineage"], "lineage"))
+    return {"freed": _collect(layout)}
 
 
-def _remove_unlinked(path: Path, wanted: Set[str]) -> int:
-    with contextlib.suppress(FileNotFoundError):
-        found = path.stat()
-        if found.st_nlink == 1 and path.name.split(".")[0] not in wanted:
-            path.unlink()
-            return found.st_size
-    return 0
+def _caches(layout: Layout, lineage: str) -> List[Layout]:
+    """The cache under ROOT, the one that is asked about, and those that the lineage's runs have used."""
+    specs = (run.spec or {} for run in all_runs(layout))
+    used = {spec.get("cache") for spec in specs if spec.get("lineage") == lineage}
+    places = {Layout(str(layout.root), one).cache for one in used} | {layout.cache}
+    return [Layout(str(layout.root))] + [
+        Layout(str(layout.root), str(place))
+        for place in sorted(places - {Layout(str(layout.root)).cache})
+    ]
 
 
-def _unused_code(layout: Layout) -> int:
+def _collect(layout: Layout) -> int:
+    """Remove what no lineage refers to and no live run leases; the bytes freed."""
+    if not layout.cache.is_dir():
+        return 0
+    make_directory(layout.locks)
+    references, leases = References(layout), Leases(layout)
+    with room_lock(layout):
+        listings = Inventory(layout).listings()
+        removal = Removal(layout, listings)
+
+        def needed(listing: str) -> bool:
+            return references.refers(listing) or leases.need(listing)
+
+        freed = sum(removal.listing(kept, needed) or 0 for kept in listings) + removal.strays()
+    if not references.lineages() and not leases.live():
+        freed += _empty_out(layout)
+    return freed
+
+
+def _empty_out(layout: Layout) -> int:
+    """Remove what killed processes left in a cache that nobody uses."""
+    freed = sum(remove_tree(layout.partial / name) for name in names_in(layout.partial))
+    remove_tree(layout.reservations)
+    for path in layout.seals.glob("*.doomed"):
+        path.unlink()
+    if layout.cache != Layout(str(layout.root)).cache:
+        _remove_empty(layout)
+    return freed
+
+
+def _remove_empty(layout: Layout) -> None:
+    """Leave a declared directory as empty as it was."""
+    for place in (path for path in layout.cache.iterdir() if path.name in _OURS):
+        for directory, _, _ in os.walk(str(place), topdown=False):
+            with contextlib.suppress(OSError):
+                Path(directory).rmdir()
+
+
+def _unused_code(layout: Layout, *, alone: bool) -> int:
     used = {layout.archive((run.spec or {}).get("code")).name for run in all_runs(layout)}
-    alone = not References(layout).lineages()
     freed = 0
     for name in names_in(layout.code):
         with contextlib.suppress(FileNotFoundError):
@@ -124,10 +118,9 @@ def _unused_code(layout: Layout) -> int:
     return freed
 
 
-def _unused_environments(layout: Layout) -> int:
+def _unused_environments(layout: Layout, *, alone: bool) -> int:
     """As with code: what a run here names stays, and what is young where others are."""
     used = {str(((run.spec or {}).get("host") or {}).get("venv")) for run in all_runs(layout)}
-    alone = not References(layout).lineages()
     freed = 0
     for seal in layout.environments.glob("*.json"):
         path = seal.with_suffix("")
@@ -140,7 +133,7 @@ def _unused_environments(layout: Layout) -> int:
 
 
 def _empty(layout: Layout) -> bool:
-    """Whether nobody refers to anything here, no run is here and no training cache holds a file."""
+    """Whether no run is here and no training cache holds a file."""
     caches = layout.root / "caches"
     held = any(path.is_file() for path in caches.rglob("*")) if caches.is_dir() else False
-    return not (References(layout).lineages() or all_runs(layout) or held)
+    return not (all_runs(layout) or held)

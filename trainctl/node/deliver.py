@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from typing import Any, Callable, Dict, List, Mapping
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from trainctl.node import layout as names
 from trainctl.node.blobs import Blobs
-from trainctl.node.failure import Failure, weights_room
+from trainctl.node.failure import Failure
 from trainctl.node.files import make_directory
-from trainctl.node.layout import Layout
+from trainctl.node.layout import Layout, layout_of
+from trainctl.node.leases import Leases
 from trainctl.node.listing import File, Listing, parse
 from trainctl.node.lock import Lock
 from trainctl.node.mount import private_mounts
 from trainctl.node.origin import Origin, open_origin
 from trainctl.node.references import References
+from trainctl.node.reservations import reserved
+from trainctl.node.room import claimed, make_room
 from trainctl.node.trees import FEW, Trees
 
 Emit = Callable[[Dict[str, Any]], None]
@@ -25,16 +29,15 @@ _EVENT_SECONDS = 0.2
 def deliver(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     """Make the listing's tree whole and sealed here; see the house's DESIGN.md for request and result."""
     began = time.monotonic()
-    layout = Layout(request["root"])
+    layout = layout_of(request)
     listing = parse(request["listing"])
-    for directory in (layout.partial, layout.locks, layout.trees, layout.seals):
-        make_directory(directory)
-    lineage = names.name(request["lineage"], "lineage")
-    references = References(layout)
-    references.refer(lineage, listing, str(request.get("owner", "")))
-    if request.get("lease"):
-        references.lease(names.name(request["lease"], "lease"), listing.id, lineage)
-    fetched = _deliver(layout, listing, request, emit)
+    names.name(request["lineage"], "lineage")
+    lease = names.name(request["lease"], "lease") if request.get("lease") else ""
+    try:
+        fetched = _deliver_patiently(layout, listing, request, emit)
+    except (Failure, OSError):
+        Leases(layout).give_back(lease, listing.id)
+        raise
     return {
         "listing": listing.id,
         "tree": str(layout.tree(listing.id)),
@@ -42,6 +45,28 @@ def deliver(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         "bytes_origin": fetched,
         "seconds": round(time.monotonic() - began, 6),
     }
+
+
+def _deliver_patiently(
+    layout: Layout, listing: Listing, request: Mapping[str, Any], emit: Emit
+) -> int:
+    """Begin again where the last lineage to leave has just swept the cache out; the bytes that came from the origin."""
+    for _ in range(_ATTEMPTS - 1):
+        _announce(layout, listing, request)
+        with contextlib.suppress(FileNotFoundError):
+            return _deliver(layout, listing, request, emit)
+    _announce(layout, listing, request)
+    return _deliver(layout, listing, request, emit)
+
+
+def _announce(layout: Layout, listing: Listing, request: Mapping[str, Any]) -> None:
+    """Reference and lease, before anything is looked at."""
+    lineage = request["lineage"]
+    References(layout).refer(lineage, listing, str(request.get("owner", "")))
+    if request.get("lease"):
+        Leases(layout).take(request["lease"], listing.id, lineage)
+    for directory in (layout.partial, layout.locks, layout.trees, layout.seals):
+        make_directory(directory)
 
 
 def _deliver(layout: Layout, listing: Listing, request: Mapping[str, Any], emit: Emit) -> int:
@@ -54,69 +79,76 @@ def _deliver(layout: Layout, listing: Listing, request: Mapping[str, Any], emit:
     if trees.sound(listing, thoroughly=thoroughly):
         return 0
     with Lock(layout.locks, f"listing-{listing.id}"):
+        trees.settle(listing.id)
         if trees.sound(listing, thoroughly=thoroughly):
             return 0
+        References(layout).refer(request["lineage"], listing, str(request.get("owner", "")))
         origin = open_origin(request["origin"])
         try:
-            return _Filling(layout, listing, origin, emit).run(str(request.get("source", "")))
+            filling = Filling(layout, listing, origin, emit, limit_of(request))
+            return filling.run(str(request.get("source", "")))
         finally:
             origin.close()
 
 
-class _Filling:
-    """One delivery that has work to do."""
+def limit_of(request: Mapping[str, Any]) -> Optional[int]:
+    """How many bytes the cache may hold; None: as many as the disk does."""
+    size = (request.get("cache") or {}).get("size")
+    if size is not None and (not isinstance(size, int) or size < 0):
+        raise Failure("request", f"cache size {size!a} is no number of bytes")
+    return size
 
-    def __init__(self, layout: Layout, listing: Listing, origin: Origin, emit: Emit) -> None:
+
+class Filling:
+    """One delivery that has work to do. The listing's lock is held."""
+
+    def __init__(
+        self, layout: Layout, listing: Listing, origin: Origin, emit: Emit, limit: Optional[int]
+    ) -> None:
         self._layout = layout
         self._listing = listing
         self._origin = origin
         self._emit = emit
+        self._limit = limit
         self._blobs = Blobs(layout)
+        self._fetched = 0
         self._done = 0
         self._spoken = 0.0
 
     def run(self, source: str) -> int:
-        """Fetch what is missing, then build and seal the tree."""
-        fetched = 0
-        for attempt in range(1, _ATTEMPTS + 1):
-            fetched += self._fetch_missing()
-            try:
-                Trees(self._layout).build(self._listing, source)
-            except FileNotFoundError:  # a collector took a blob between looking and linking
-                if attempt == _ATTEMPTS:
-                    raise
-            else:
-                break
-        return fetched
+        """Make room, fetch what is missing, then build and seal the tree; the bytes fetched."""
+        with reserved(self._layout, self._listing):
+            for attempt in range(1, _ATTEMPTS + 1):
+                if self._fill(source, last=attempt == _ATTEMPTS):
+                    break
+        return self._fetched
 
-    def _fetch_missing(self) -> int:
+    def _fill(self, source: str, *, last: bool) -> bool:
+        trees = Trees(self._layout)
+        try:
+            trees.adopt(self._listing)
+            self._fetch_missing()
+            trees.build(self._listing, source)
+        except FileNotFoundError:  # somebody deleted a blob between looking and linking
+            if last:
+                raise
+            return False
+        return True
+
+    def _fetch_missing(self) -> None:
         contents = self._listing.contents.values()
         missing = [file for file in contents if not self._blobs.whole(file)]
-        self._check_space(missing)
+        if missing:
+            make_room(self._layout, self._listing, self._limit)
         total = sum(file.size for file in contents)
         self._done = total - sum(file.size for file in missing)
-        fetched: List[File] = []
         small: List[File] = []
         for count, file in enumerate(missing, len(contents) - len(missing) + 1):
             if self._blobs.fetch(file, self._origin, self._progress(total, count)):
-                fetched.append(file)
+                self._fetched += file.size
                 if len(file.pieces) == 1:
                     small.append(file)
         self._blobs.commit(small)
-        return sum(file.size for file in fetched)
-
-    def _check_space(self, missing: List[File]) -> None:
-        needed = sum(file.size for file in missing)
-        for file in missing:
-            part = self._layout.part(file.sha256)
-            needed -= part.stat().st_blocks * 512 if part.exists() else 0
-        room = weights_room(str(self._layout.cache))
-        if needed > 0 and room is not None and needed > room:
-            raise Failure(
-                "storage",
-                f"no space left for the weights on the node's disk: {self._layout.cache}",
-                f"Weights need {needed / 1e6:.1f} MB there and may take {room / 1e6:.1f} MB. Free some space, then apply again.",
-            )
 
     def _progress(self, total: int, count: int) -> Callable[[int], None]:
         def report(length: int) -> None:
@@ -130,16 +162,17 @@ class _Filling:
 
 
 def cache_query(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
-    """Which of the listings and blobs are whole here, going by seals and names."""
-    layout = Layout(request["root"])
+    """Which of the listings and blobs are whole here, going by seals and names, and how much more could come."""
+    layout = layout_of(request)
     trees = Trees(layout)
-    return {
-        "trees": [
-            one for one in request.get("listings", []) if trees.sealed(names.sha256(one, "listing"))
-        ],
-        "blobs": [
-            one
-            for one in request.get("blobs", [])
-            if layout.blob(names.sha256(one, "blob")).is_file()
-        ],
+    listings = [names.sha256(one, "listing") for one in request.get("listings", [])]
+    blobs = [names.sha256(one, "blob") for one in request.get("blobs", [])]
+    found: Dict[str, Any] = {
+        "trees": [one for one in listings if trees.sealed(one)],
+        "blobs": [one for one in blobs if layout.blob(one).is_file()],
     }
+    if request.get("room"):
+        claims = claimed(layout, limit_of(request))
+        found["room"] = claims.room
+        found["leased"] = [one for one in blobs if one in claims.contents]
+    return found

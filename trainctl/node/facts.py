@@ -23,7 +23,7 @@ Emit = Callable[[Dict[str, Any]], None]
 
 def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     """Kernel, disk, what hosts lack, and whether each of the mounts can be made here: tried, not guessed."""
-    root = layout.absolute(request["root"], "root")
+    places = layout.layout_of(request)
     data = layout.absolute(request["data"], "data")
     private = private_mounts()
     gpus, problem = _gpus([str(one) for one in request.get("accelerators", [])])
@@ -33,7 +33,7 @@ def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "boot": boot_id(),
-        "disk_free": weights_room(str(root)),
+        "disk_free": weights_room(str(places.cache)),
         "mount": "namespace" if private.possible else "link",
         "mount_detail": private.detail,
         "logout": logout_rules(),
@@ -41,8 +41,12 @@ def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         "absent": [path for path in request.get("sources", []) if not Path(path).is_dir()],
         "gpus": gpus,
         "gpus_problem": problem,
-        "images": _images(Layout(str(root)), request.get("images", [])),
-        "blocked": _blocked([str(one) for one in request.get("mounts", [])], private, root, data),
+        "images": _images(places, request.get("images", [])),
+        "blocked": _blocked(
+            [str(one) for one in request.get("mounts", [])],
+            private,
+            [places.root, places.cache, data],
+        ),
     }
 
 
@@ -75,11 +79,11 @@ def _images(layout: Layout, wanted: List[Mapping[str, Any]]) -> List[Dict[str, A
     return found
 
 
-def _blocked(mounts: List[str], private: Possible, root: Any, data: Any) -> List[Dict[str, str]]:
+def _blocked(mounts: List[str], private: Possible, kept: List[Path]) -> List[Dict[str, str]]:
     if not private.possible:
         why = f"private mounts don't work here: {private.detail}"
         return [{"path": path, "why": why} for path in mounts]
-    reasons = {path: blocked(path, [root, data]) for path in mounts}
+    reasons = {path: blocked(path, kept) for path in mounts}
     promising = [path for path, why in reasons.items() if why is None]
     if promising and not try_mounts(promising).possible:
         for path in promising:

@@ -14,6 +14,7 @@ from typing import Any, Iterable, List, Optional
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
 _FEW = 128
+_ATTEMPTS = 5
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -64,6 +65,25 @@ def create_once(path: Path, data: bytes) -> bool:
 def write_json(path: Path, value: Any) -> None:
     """Create or replace a JSON file."""
     write_atomic(path, (json.dumps(value, sort_keys=True) + "\n").encode())
+
+
+def write_volatile(path: Path, value: Any) -> None:
+    """Create or replace a JSON file at once, in a directory that may vanish; a power cut may take it, as it takes processes."""
+    for attempt in range(_ATTEMPTS):
+        temporary = make_directory(path.parent) / unique(path.name)
+        try:
+            temporary.write_text(json.dumps(value, sort_keys=True))
+            temporary.replace(path)
+        except FileNotFoundError:  # the directory was removed in between
+            if attempt + 1 == _ATTEMPTS:
+                raise
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            error.filename = str(path)
+            raise
+        else:
+            return
 
 
 def read_json(path: Path) -> Optional[Any]:
@@ -146,6 +166,12 @@ def names_in(path: Path) -> List[str]:
         return sorted(entry.name for entry in path.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def modified(path: Path) -> float:
+    """When a file was last written or touched, in Unix seconds; 0 if there is no such file."""
+    found = _lstat(path)
+    return found.st_mtime if found is not None else 0.0
 
 
 def _write_temporary(path: Path, data: bytes) -> Path:

@@ -10,9 +10,9 @@ from trainctl.node import codes, layout
 from trainctl.node.failure import Failure
 from trainctl.node.files import make_directory, remove_tree
 from trainctl.node.layout import inside
+from trainctl.node.leases import hold
 from trainctl.node.mount import Mount, check, private_mounts
 from trainctl.node.runs import MARK, Run
-from trainctl.node.trees import Trees
 
 _INHERITED = (
     "HOME",
@@ -63,7 +63,7 @@ def prepare(run: Run, spec: Mapping[str, Any], data: Path) -> Prepared:
             f"{places.mounts[0].target} can't be made visible to the job alone on this node",
             f"Private mounts don't work there: {private.detail}. Use a relative mount_location.",
         )
-    check(places.mounts, [run.layout.root, data])
+    check(places.mounts, [run.layout.root, run.layout.cache, data])
     for path, target in places.links:
         path.symlink_to(str(target))
     if not spec.get("weights"):
@@ -155,7 +155,7 @@ def _place_directory(run: Run, mount: Mapping[str, Any], private: bool, places: 
 
 def _tree(run: Run, weights: Mapping[str, Any]) -> Path:
     listing = layout.sha256(weights["listing"], "listing")
-    if not Trees(run.layout).sealed(listing):
+    if not hold(run, listing):
         raise Failure("missing", f"weights {weights['name']} are not delivered to this node")
     return run.layout.tree(listing)
 

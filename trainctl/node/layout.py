@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Mapping, Optional
 
 from trainctl.node.failure import Failure
 
@@ -13,11 +13,11 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Layout:
-    """Where everything under one ROOT lies."""
+    """Where everything under one ROOT lies, and its cache of weights where that lies elsewhere."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, cache: Optional[Any] = None) -> None:
         self.root = absolute(root, "root")
-        cache = self.root / "cache"
+        cache = self.root / "cache" if cache is None else absolute(cache, "cache")
         self.cache = cache
         self.blobs = cache / "blobs" / "sha256"
         self.partial = cache / "partial"
@@ -26,6 +26,7 @@ class Layout:
         self.seals = cache / "seals"
         self.references = cache / "references"
         self.leases = cache / "leases"
+        self.reservations = cache / "reservations"
         self.code = self.root / "code"
         self.runs = self.root / "runs"
         self.environments = self.root / "environments"
@@ -46,6 +47,10 @@ class Layout:
         """The proof that the listing's tree is whole."""
         return self.seals / f"{listing}.json"
 
+    def unsealed(self, listing: str) -> Path:
+        """The seal while somebody decides whether the tree goes."""
+        return self.seals / f"{listing}.doomed"
+
     def run(self, key: Any) -> Path:
         """The directory of a run."""
         return self.runs / name(key, "key")
@@ -53,6 +58,11 @@ class Layout:
     def archive(self, digest: Any) -> Path:
         """The tar of a code tree."""
         return self.code / (name(str(digest).replace(":", "-"), "digest") + ".tar")
+
+
+def layout_of(request: Mapping[str, Any]) -> Layout:
+    """The places that a request names: ``root``, and in ``cache`` a ``dir`` where its weights are cached."""
+    return Layout(request["root"], (request.get("cache") or {}).get("dir"))
 
 
 def name(value: Any, what: str) -> str:

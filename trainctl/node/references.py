@@ -1,19 +1,28 @@
-"""Who needs what in the node's cache: references of lineages, leases of runs. One file each, so that nobody shares one."""
+"""Which lineages use what in the node's cache, and when they last did. One file each, so that nobody shares one."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from pathlib import Path
-from typing import Any, Dict, List, Set
+from typing import Any, Dict, List
 
-from trainctl.node.files import make_directory, names_in, read_json, remove_tree, write_json
+from trainctl.node.files import (
+    make_directory,
+    modified,
+    names_in,
+    read_json,
+    remove_tree,
+    write_json,
+)
 from trainctl.node.layout import Layout
 from trainctl.node.listing import Listing
 
+_HERE = "here.json"
+
 
 class References:
-    """The references and leases under one ROOT."""
+    """The references in one cache."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -26,6 +35,12 @@ class References:
             os.utime(path)
         except FileNotFoundError:
             write_json(path, {"owner": owner, "document": listing.document})
+
+    def arrive(self, lineage: str) -> None:
+        """Say that a lineage is about to use this node: what it ships is not swept out with another's leavings."""
+        path = make_directory(self._layout.references / lineage) / _HERE
+        if not path.exists():
+            write_json(path, {})
 
     def refer_cache(self, lineage: str, name: str, directory: str) -> None:
         """Say that a lineage needs a training cache."""
@@ -41,6 +56,13 @@ class References:
         """Drop all references of a lineage."""
         remove_tree(self._layout.references / lineage)
 
+    def drop_listings(self, lineage: str) -> None:
+        """Drop a lineage's references to listings; the others stay."""
+        for name in names_in(self._layout.references / lineage):
+            if _is_listing(name):
+                with contextlib.suppress(FileNotFoundError):
+                    (self._layout.references / lineage / name).unlink()
+
     def lineages(self) -> List[str]:
         """Every lineage that refers to something here."""
         found = names_in(self._layout.references)
@@ -51,10 +73,25 @@ class References:
         found: Dict[str, Any] = {}
         for lineage in self.lineages():
             for name in names_in(self._layout.references / lineage):
-                if not name.startswith((".", "cache-")):
+                if _is_listing(name):
                     value = read_json(self._layout.references / lineage / name) or {}
                     found[Path(name).stem] = value.get("document")
         return found
+
+    def refers(self, listing_id: str) -> bool:
+        """Whether some lineage refers to the listing."""
+        return any(self._layout.references.glob(f"*/{listing_id}.json"))
+
+    def last_used(self, listing_id: str) -> float:
+        """When a lineage last had the listing delivered, in Unix seconds; 0 if none refers to it."""
+        paths = self._layout.references.glob(f"*/{listing_id}.json")
+        return max((modified(path) for path in paths), default=0.0)
+
+    def drop_listing(self, listing_id: str) -> None:
+        """Drop every lineage's reference to a listing that is not here any more."""
+        for path in self._layout.references.glob(f"*/{listing_id}.json"):
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
 
     def cache_users(self, name: str) -> List[str]:
         """The lineages that refer to a training cache."""
@@ -64,21 +101,6 @@ class References:
             if (self._layout.references / lineage / f"cache-{name}.json").exists()
         ]
 
-    def lease(self, key: str, listing_id: str, lineage: str) -> None:
-        """Say that a run needs a listing for as long as its directory or it lives."""
-        (make_directory(self._layout.leases / key) / listing_id).write_text(lineage)
 
-    def release_unstarted(self, lineage: str, runs: Set[str]) -> None:
-        """Drop the leases that a lineage took for runs which never came to be here."""
-        for key in set(names_in(self._layout.leases)) - runs:
-            for path in (self._layout.leases / key).iterdir():
-                if path.read_text() in ("", lineage):
-                    path.unlink()
-
-    def release(self, key: str) -> None:
-        """Drop the leases of a run."""
-        remove_tree(self._layout.leases / key)
-
-    def leased(self, live: Set[str]) -> Set[str]:
-        """The listings that the given runs lease."""
-        return {listing for key in live for listing in names_in(self._layout.leases / key)}
+def _is_listing(name: str) -> bool:
+    return not name.startswith((".", "cache-")) and name != _HERE

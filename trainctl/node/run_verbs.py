@@ -12,9 +12,9 @@ from trainctl.node import leftovers, runs
 from trainctl.node.ending import kill_marked, send
 from trainctl.node.failure import Failure
 from trainctl.node.files import remove_tree, unique, write_json
-from trainctl.node.layout import Layout
+from trainctl.node.layout import Layout, layout_of
+from trainctl.node.leases import Leases
 from trainctl.node.processes import alive
-from trainctl.node.references import References
 from trainctl.node.runs import Run, all_runs
 from trainctl.node.supervisor import Order, grace_seconds, spawn
 from trainctl.node.turn import waiting
@@ -46,7 +46,7 @@ def start(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     for name, kind in _SPEC.items():
         if not isinstance(spec.get(name), kind):
             raise Failure("request", f"the run's {name} is missing or no {kind.__name__}")
-    run = Run(Layout(request["root"]), spec["key"])
+    run = Run(Layout(request["root"], spec.get("cache")), spec["key"])
     run.create(spec)
     now = run.status()
     if now is None or (now["status"] == runs.CREATED and not now["supervised"]):
@@ -109,15 +109,26 @@ def stop(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
 
 def remove(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     """Remove what an ended run left, but for its checkpoints, and its leases."""
-    layout = Layout(request["root"])
-    run = Run(layout, request["key"])
+    run = Run(Layout(request["root"]), request["key"])
     now = run.status()
     if now is not None and now["supervised"]:
         raise Failure("busy", f"run {run.key} is still live", "Stop it first.")
     if now is not None and now["status"] == runs.CREATED and not _forbid(run):
         raise Failure("busy", f"run {run.key} was started this very moment", "Stop it first.")
-    References(layout).release(run.key)
+    caches = {None, (run.spec or {}).get("cache"), (request.get("cache") or {}).get("dir")}
+    for cache in caches:
+        Leases(Layout(request["root"], cache)).release(run.key)
     return {"removed": _remove(run)}
+
+
+def release(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Drop the leases of a run that never came to be here; those of one that did end with it."""
+    layout = layout_of(request)
+    key = names.name(request["key"], "key")
+    unstarted = Run(layout, key).spec is None
+    if unstarted:
+        Leases(layout).release(key)
+    return {"released": unstarted}
 
 
 def read_log(request: Mapping[str, Any], write: Callable[[bytes], None]) -> None:

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Set
 
-from trainctl.node.blobs import is_stamped, stamp
+from trainctl.node.blobs import has_content, is_stamped, stamp
 from trainctl.node.files import (
     make_directory,
     make_durable,
@@ -47,8 +47,9 @@ class Trees:
     def build(self, listing: Listing, source: str) -> None:
         """Link the listing's blobs, which must be here, and seal the tree; one that exists is mended in place."""
         tree = self._layout.tree(listing.id)
-        with contextlib.suppress(FileNotFoundError):
-            self._layout.seal(listing.id).unlink()
+        for seal in (self._layout.unsealed(listing.id), self._layout.seal(listing.id)):
+            with contextlib.suppress(FileNotFoundError):
+                seal.unlink()
         if tree.is_dir():
             self._fill(tree, listing)
         else:
@@ -70,8 +71,44 @@ class Trees:
             },
         )
 
+    def adopt(self, listing: Listing) -> None:
+        """Give blobs whose name is gone their name again, from the listing's tree."""
+        for file in listing.files:
+            path, blob = self._layout.tree(listing.id) / file.path, self._layout.blob(file.sha256)
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError, FileExistsError):
+                if not blob.exists() and is_stamped(path.lstat(), file):
+                    make_directory(blob.parent)
+                    os.link(path, blob, follow_symlinks=False)
+
+    def distrust_copies(self, listing: Listing) -> None:
+        """Have files that share no inode with their blob and are not right linked again when the tree is mended."""
+        for file in listing.files:
+            path = self._layout.tree(listing.id) / file.path
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                shared = os.path.samestat(path.lstat(), self._layout.blob(file.sha256).lstat())
+                if not shared and not has_content(path, file):
+                    os.utime(path, follow_symlinks=False)
+
+    def unseal(self, listing_id: str) -> None:
+        """Put the seal aside, so that nobody begins to use the tree. The listing's lock is held."""
+        with contextlib.suppress(FileNotFoundError):
+            self._layout.seal(listing_id).replace(self._layout.unsealed(listing_id))
+
+    def settle(self, listing_id: str) -> None:
+        """Put a seal back that was put aside, if the tree is still there. The listing's lock is held.
+
+        A tree is removed by one rename, so one that is there is what the seal says, whoever was killed at it.
+        """
+        aside, seal = self._layout.unsealed(listing_id), self._layout.seal(listing_id)
+        with contextlib.suppress(FileNotFoundError):
+            if self._layout.tree(listing_id).is_dir() and not seal.exists():
+                aside.replace(seal)
+            else:
+                aside.unlink()
+
     def remove(self, listing_id: str) -> int:
         """Remove a tree whose seal is gone already; the bytes that only it held."""
+        remove_tree(self._layout.partial / f"tree-{listing_id}")
         doomed = self._layout.partial / unique(f"gone-{listing_id}")
         with contextlib.suppress(FileNotFoundError):
             self._layout.tree(listing_id).chmod(0o700)

@@ -27,6 +27,7 @@ from trainctl.plan.values import (
 )
 from trainctl.resources.agents import nodes_of
 from trainctl.resources.clusters import section
+from trainctl.resources.node_cache import at
 from trainctl.resources.run_control import LOOK_SECONDS, runs_of
 from trainctl.spi import discovery
 from trainctl.spi.provider import Node
@@ -63,6 +64,7 @@ class _Question:
     jobs: Mapping[Address, _Wanted]
     weights: Mapping[Address, Known]
     rates: Mapping[str, float]
+    cluster: Mapping[str, Any]
 
 
 def look_at_nodes(
@@ -91,7 +93,17 @@ def look_at_nodes(
             wanted = {job: _wanted(found, needs.get(job)) for job, found in jobs.items()}
             weights_there, rates = _needed(jobs.values(), known), _rates(state, address)
             questions += [
-                (address, _Question(resource.provider, node, wanted, weights_there, rates))
+                (
+                    address,
+                    _Question(
+                        resource.provider,
+                        node,
+                        wanted,
+                        weights_there,
+                        rates,
+                        resource.attributes,
+                    ),
+                )
                 for node in (nodes if jobs else ())
             ]
     if ask:
@@ -193,8 +205,9 @@ def _ask(workspace: Workspace, question: _Question) -> NodeFacts | TrainctlError
     jobs = question.jobs.values()
     hosts = sorted({job.host for job in jobs if job.host}, key=repr)
     images = list(dict.fromkeys(job.image for job in jobs if job.image))
+    where = at(node, question.cluster)
     request = {
-        "root": node.root,
+        **where,
         "data": node.data,
         "mounts": sorted({place for job in jobs for place in job.mounts}),
         "sources": sorted({path for job in jobs for path in job.sources}),
@@ -206,7 +219,7 @@ def _ask(workspace: Workspace, question: _Question) -> NodeFacts | TrainctlError
         facts = agent.call("facts", request, timeout=LOOK_SECONDS)
         cached = agent.call(
             "cache_query",
-            {"root": node.root, "listings": listings, "blobs": blobs},
+            {**where, "listings": listings, "blobs": blobs, "room": bool(question.weights)},
             timeout=LOOK_SECONDS,
         )
     except NodeError as error:
@@ -217,6 +230,9 @@ def _ask(workspace: Workspace, question: _Question) -> NodeFacts | TrainctlError
         disk_free=facts["disk_free"],
         tiers={address: _tiers(known, cached) for address, known in question.weights.items()},
         rates=question.rates,
+        room=cached.get("room"),
+        limit=where["cache"]["size"],
+        claims=_claims(question.weights, frozenset(cached.get("leased", ()))),
         detail="; ".join(f"{one['path']}: {one['why']}" for one in facts["blocked"]),
         lacks=_lacks(question.jobs, facts, dict(zip(hosts, facts["hosts"], strict=True))),
         logout="" if facts["logout"]["survives"] else "{why}. {fix}".format(**facts["logout"]),
@@ -246,6 +262,14 @@ def _lacks(
         for address, wanted in jobs.items()
     }
     return {address: lacks for address, lacks in found.items() if lacks}
+
+
+def _claims(weights: Mapping[Address, Known], leased: frozenset[str]) -> dict[Address, int]:
+    """The bytes of each that no live run has there already."""
+    return {
+        address: sum(size for sha256, size, _ in known.files if sha256 not in leased)
+        for address, known in weights.items()
+    }
 
 
 def _tiers(known: Known, cached: Mapping[str, Any]) -> TierFacts:

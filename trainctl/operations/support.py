@@ -46,11 +46,11 @@ def _of_cluster(cluster: Resource, providers: frozenset[str]) -> Iterator[Diagno
             detail,
             code="missing-provider",
         )
-    if cluster.attributes.get("cache"):
+    if (cluster.attributes.get("cache") or {}).get("cluster"):
         yield _at(
             cluster,
-            "`cache` of a cluster is not supported by this version",
-            "Leave it out.",
+            "`cache.cluster` is not supported by this version",
+            "Leave it out: each node has a cache of its own, `cache.node`.",
             code="unsupported",
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from trainctl.model.address import Address, Kind
-from trainctl.model.diagnostics import Diagnostic, Position, error
+from trainctl.model.diagnostics import Diagnostic, Position, error, warning
 from trainctl.model.units import format_bytes
 from trainctl.plan.images import image_of
 from trainctl.plan.runs import node_count
@@ -151,23 +151,47 @@ def _relative(place: str) -> str:
 def _full_disks(
     facts: Mapping[str, NodeFacts], lines: Iterable[DeliveryLine]
 ) -> Iterator[Diagnostic]:
-    needed: dict[str, dict[Address, int]] = {}
-    jobs: dict[str, set[str]] = {}
+    takes: dict[str, dict[Address, dict[Address, int]]] = {}
     for line in lines:
         if line.node in facts and line.node is not None and line.tiers is not None:
-            missing = line.tiers.total - line.tiers.node
-            needed.setdefault(line.node, {})[line.weights] = missing
-            jobs.setdefault(line.node, set()).add(str(line.job))
-    for node in sorted(needed):
-        count, free = sum(needed[node].values()), facts[node].disk_free
-        if count > free:
-            names = sorted(jobs[node])
-            yield error(
-                f"{node} has {format_bytes(free)} free and needs {format_bytes(count)} of weights",
-                f"Free space there, put the node cache on a larger disk, or narrow allow_patterns. It is for {', '.join(names)}.",
-                address=names[0],
-                code="too-little-space",
-            )
+            of_job = takes.setdefault(line.node, {}).setdefault(line.job, {})
+            of_job[line.weights] = _takes(facts[line.node], line)
+    for node, jobs in sorted(takes.items()):
+        yield from _full_disk(facts[node], jobs)
+
+
+def _full_disk(
+    seen: NodeFacts, jobs: Mapping[Address, Mapping[Address, int]]
+) -> Iterator[Diagnostic]:
+    """An error for a job whose weights can't all be on the node; a warning where only those of all jobs together can't."""
+    free = seen.disk_free if seen.room is None else seen.room
+    limit = "" if seen.limit is None else f" of {format_bytes(seen.limit)}"
+    more = "" if seen.limit is None else "raise cache.node.size, "
+    too_large = {job: sum(one.values()) for job, one in jobs.items() if sum(one.values()) > free}
+    together = sum(
+        {weights: size for one in jobs.values() for weights, size in one.items()}.values()
+    )
+    for job, size in sorted(too_large.items()):
+        yield error(
+            f"{seen.id} has {format_bytes(free)}{limit} free and needs {format_bytes(size)} of weights",
+            f"Free space there, put the node cache on a larger disk, {more}or narrow allow_patterns. "
+            "What no live run needs makes room by itself.",
+            address=str(job),
+            code="too-little-space",
+        )
+    if together > free and not too_large:
+        yield warning(
+            f"{seen.id} has {format_bytes(free)}{limit} free for weights and needs {format_bytes(together)} if all jobs run at once",
+            f"It is for {', '.join(sorted(map(str, jobs)))}: what finds no room fails to deploy, unless others have ended by then.",
+            address=str(min(jobs)),
+            code="too-little-space",
+        )
+
+
+def _takes(seen: NodeFacts, line: DeliveryLine) -> int:
+    """Bytes that the weights take of the room: all that no live run has there, as the rest makes room; else what is missing."""
+    missing = line.tiers.total - line.tiers.node if line.tiers else 0
+    return missing if seen.room is None else seen.claims.get(line.weights, missing)
 
 
 def _where(inputs: Inputs, address: Address) -> Position | None:

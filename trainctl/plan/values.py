@@ -98,6 +98,8 @@ class ImageFacts:
 class NodeFacts:
     """What a node says of itself before anything moves: ``mount`` is namespace, container or link.
 
+    ``room`` is what weights may take beside those that live runs have, in bytes (None: not known); ``limit`` what its
+    cache may hold, if there is a limit; ``claims`` what of each weights no live run has there already.
     ``rates`` are recorded, in bytes per second: ``upstream`` into the mirror, ``mirror`` and ``cluster`` onto the node.
     """
 
@@ -113,6 +115,9 @@ class NodeFacts:
     """Why a run would not survive the logout of its user, and what to do about it; empty where it does."""
     gpus: tuple[GpuFacts, ...] = ()
     images: Mapping[ImageWish, ImageFacts] = field(default_factory=dict)
+    room: int | None = None
+    limit: int | None = None
+    claims: Mapping[Address, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainctl.apply.step import Lookup, Step
@@ -12,6 +12,7 @@ from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action
 from trainctl.plan.values import Observation
 from trainctl.resources.agents import Agents, Providers, nodes_of
+from trainctl.resources.node_cache import at, cache_settings
 from trainctl.spi.provider import Cluster, Node, Presence
 
 _WORST = (Presence.PRESENT, Presence.UNREADABLE, Presence.UNREACHABLE, Presence.GONE)
@@ -38,21 +39,21 @@ class ClusterHandler:
             for node in provider.plan(cluster)
         ]
         for node in nodes:
-            self._agents.of(name, node).call(
-                "facts", {"root": node.root, "data": node.data, "mounts": []}
-            )
+            request = {**at(node, step.attributes), "data": node.data, "mounts": []}
+            self._agents.of(name, node).call("facts", request)
         wanted = {node.name for node in nodes}
         if step.recorded is not None and step.action is not Action.REPLACE:
             for node in nodes_of(step.recorded):
                 if node.name not in wanted:
-                    self._remove(step.recorded.provider, node)
+                    self._remove(step.recorded.provider, node, step.recorded.attributes)
+            self._leave_old_cache(step, step.recorded, nodes)
         return {"nodes": [node.to_json() for node in nodes]}
 
     def delete(self, step: Step) -> None:
         """Leave the nodes as they were found: nothing of this state stays, and nobody else's things go."""
         if step.recorded is not None:
             for node in nodes_of(step.recorded):
-                self._remove(step.recorded.provider, node)
+                self._remove(step.recorded.provider, node, step.recorded.attributes)
 
     def abandon(self, intent: Intent, lookup: Lookup) -> None:
         """Remove the nodes that an interrupted attempt made and nobody recorded."""
@@ -66,7 +67,7 @@ class ClusterHandler:
         for planned in provider.plan(cluster):
             node = provider.find(cluster, f"{intent.key}/{planned.name}")
             if node is not None and node.key not in kept:
-                self._remove(intent.provider, node)
+                self._remove(intent.provider, node, attributes)
 
     def read(self, recorded: Recorded, lookup: Lookup) -> Observation:
         """The worst of what its nodes say."""
@@ -88,7 +89,15 @@ class ClusterHandler:
         find = self._providers(provider_name).find
         return {node.name: node.key for node in nodes_of(recorded) if find(cluster, node.key)}
 
-    def _remove(self, provider_name: str, node: Node) -> None:
+    def _leave_old_cache(self, step: Step, recorded: Recorded, nodes: Sequence[Node]) -> None:
+        """Let go of the caches that the nodes had elsewhere; what live runs need of them stays until they are forgotten."""
+        if cache_settings(step.attributes)["dir"] == cache_settings(recorded.attributes)["dir"]:
+            return
+        for node in nodes:
+            request = {**at(node, recorded.attributes), "lineage": self._lineage}
+            self._agents.of(recorded.provider, node).call("forget_cache", request)
+
+    def _remove(self, provider_name: str, node: Node, attributes: Mapping[str, Any]) -> None:
         provider = self._providers(provider_name)
         presence = provider.read(node)
         if presence is Presence.GONE:
@@ -104,7 +113,7 @@ class ClusterHandler:
             "remove_cache",
             {"root": node.root, "directory": team_cache(node), "lineage": self._lineage},
         )
-        agent.call("forget", {"root": node.root, "lineage": self._lineage})
+        agent.call("forget", {**at(node, attributes), "lineage": self._lineage})
         provider.delete(node)  # takes only what nobody else has a part in
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -34,6 +35,7 @@ from trainctl.resources.checkpoints import Checkpoints
 from trainctl.resources.following import ahead, seat
 from trainctl.resources.home import Home
 from trainctl.resources.images import PulledImage, pulled_image
+from trainctl.resources.node_cache import at, cache_settings
 from trainctl.resources.run_control import STOP_GRACE_SECONDS, RunControl, runs_of
 from trainctl.resources.runs import order, specification, with_status
 from trainctl.spi.provider import Node, Presence
@@ -49,6 +51,7 @@ class _Rank:
     node: Node
     agent: NodeAgent
     where: RunPlaces
+    cluster: Mapping[str, Any]
 
 
 class JobHandler:
@@ -125,7 +128,7 @@ class JobHandler:
             agent.call(
                 "stop", {"root": node.root, "key": intent.key, "grace_seconds": STOP_GRACE_SECONDS}
             )
-            agent.call("remove", {"root": node.root, "key": intent.key})
+            agent.call("remove", {**at(node, cluster.attributes), "key": intent.key})
 
     def read(self, recorded: Recorded, lookup: Lookup) -> Observation:
         """The newest run as its nodes tell it; nobody is asked about a run that has ended."""
@@ -139,9 +142,7 @@ class JobHandler:
         self._ship_code(step, rank)
         venv = self._environment(step, rank)
         image = pulled_image(step, rank.agent, rank.node.root, self._home.lineage, self._secrets)
-        moved = sum(
-            self._deliver(step, rank, address, listing) for address, listing in listings.items()
-        )
+        moved = self._deliver_all(step, rank, listings)
         run = replace(
             run,
             image_digest=image.digest if image else None,
@@ -167,6 +168,20 @@ class JobHandler:
             return {}
         return self._checkpoints.values(run.store or {})
 
+    def _deliver_all(self, step: Step, rank: _Rank, listings: Mapping[str, str]) -> int:
+        """Have all weights on the node; the bytes that moved. A run that can't be deployed needs none of them any more."""
+        try:
+            return sum(
+                self._deliver(step, rank, address, listing) for address, listing in listings.items()
+            )
+        except (NodeUnreachable, Interrupted):
+            raise  # the next apply carries on with what is there
+        except TrainctlError:
+            with contextlib.suppress(TrainctlError):
+                request = {**at(rank.node, rank.cluster), "key": step.key}
+                rank.agent.call("release", request)
+            raise
+
     def _place(self, step: Step, run: RunRecord) -> _Rank:
         cluster = step.needed(Address(Kind.CLUSTER, str(step.attributes["cluster"])))
         node = seat(cluster)
@@ -176,7 +191,8 @@ class JobHandler:
         caches = (step.lookup(address) for address in step.depends_on if address.kind is Kind.CACHE)
         directory = next((cache.outputs["directory"] for cache in caches if cache), None)
         where = places(node, step.address, project, run, 0, directory)
-        return _Rank(node, self._agents.of(cluster.provider, node), where)
+        agent = self._agents.of(cluster.provider, node)
+        return _Rank(node, agent, where, cluster.attributes)
 
     def _listing(self, step: Step, address: Address) -> str:
         listing = step.needed(address).outputs.get("listing")
@@ -195,8 +211,9 @@ class JobHandler:
             step.progress(f"delivering {address}", int(event["done"]), int(event["total"]))
 
         step.stop_if_cancelled()
+        self._mirror.renew(self._home.lineage, address)
         request = {
-            "root": rank.node.root,
+            **at(rank.node, rank.cluster),
             "lineage": self._home.lineage,
             "owner": self._home.owner,
             "lease": step.key,
@@ -221,8 +238,9 @@ class JobHandler:
         """Have the code on the node. Jobs that share it, as those of a matrix do, don't send it at the same time."""
         planned = step.attributes["code"]
         request = {"root": rank.node.root, "digest": planned["digest"]}
+        asked = {**request, "lineage": self._home.lineage}
         with self._shipping(rank.node.id, planned["digest"]):
-            if rank.agent.call("has_code", request)["present"]:
+            if rank.agent.call("has_code", asked)["present"]:
                 return
             code = self._planned_code(step)
             with packed(code) as tar:
@@ -284,6 +302,7 @@ class JobHandler:
             container=image.container if image else None,
         )
         spec["follows"] = [{"key": one.key, "address": str(job)} for job, one in before.follows]
+        spec["cache"] = cache_settings(rank.cluster)["dir"]
         names = set(secret_environment(step.attributes).values())
         opened = self._checkpoint_secrets(step, run)
         request = {

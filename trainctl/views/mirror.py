@@ -11,6 +11,10 @@ from trainctl.views.plan_tables import short_revision
 from trainctl.views.text import table
 from trainctl.weights.mirror.report import MirroredSource
 
+MIRROR_COLUMNS = (
+    "source", "revision", "listing", "files", "bytes", "bytes_shared", "last_used", "projects",
+)  # fmt: skip
+
 
 def mirror_json(rows: Sequence[MirroredSource]) -> dict[str, Any]:
     """The object that CONTRACT's ``mirror list --format json`` describes."""

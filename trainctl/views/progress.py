@@ -86,6 +86,12 @@ class Progress:
             elif event.type in (EventType.STEP_STARTED, EventType.STEP_PROGRESS):
                 self._update(name, event, now)
 
+    def track(self, name: str, phase: str, done: int, total: int) -> None:
+        """Show how far something is that is no step of an apply; from any thread."""
+        data = {"phase": phase, "done": done, "total": total}
+        with self._lock:
+            self._update(name, Event(EventType.STEP_PROGRESS, "", data=data), self._clock())
+
     def look(self) -> None:
         """Show how things stand, whether or not anything was heard."""
         with self._lock:

@@ -16,4 +16,6 @@ def remains_lines(remains: Sequence[Remain]) -> list[str]:
     lines += [f"  {one.what:<12} {one.place}  {format_bytes(one.bytes)}" for one in remains]
     if any(one.what == "checkpoints" for one in remains):
         lines.append("With --delete-checkpoints, destroy deletes checkpoints as well.")
+    if any(one.what == "mirror" for one in remains):
+        lines.append("`trainctl mirror gc` deletes what no state refers to any more of the mirror.")
     return lines

@@ -91,6 +91,25 @@ def lease(
             path.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def shown(path: Path) -> Iterator[None]:
+    """Touch a file every few seconds, so that who watches it sees that this process goes on."""
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(BEAT_SECONDS):
+            with contextlib.suppress(OSError):
+                os.utime(path)
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
 def _acquire(
     path: Path,
     mine: Path,

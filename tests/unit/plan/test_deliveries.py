@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.support.plans import World, applied, at
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import NodeFacts, Plan, TierFacts, WeightsFacts
@@ -83,6 +85,22 @@ def test_disk_space_is_checked_before_anything_moves() -> None:
     plan = make_plan(world.inputs(nodes=small))
 
     assert errors(plan) == ["lab/lab-0 has 1.0 GB free and needs 1.5 GB of weights"]
+
+
+def test_a_limit_counts_what_live_runs_dont_have_there_already() -> None:
+    """Of a limited cache the error says how much is free of how much; what live runs have there takes no room again."""
+    world = World()
+    weights = at("weights.qwen3")
+    tiers = {weights: TierFacts(upstream=world.resolved.size)}
+    seen = NodeFacts("lab/lab-0", "namespace", 10**12, tiers, room=10**9, limit=5 * 10**9)
+    lab = at("cluster.lab")
+
+    full = make_plan(world.inputs(nodes={lab: (replace(seen, claims={weights: 1_500_000_000}),)}))
+    shared = make_plan(world.inputs(nodes={lab: (replace(seen, claims={weights: 500_000_000}),)}))
+
+    assert errors(full) == ["lab/lab-0 has 1.0 GB of 5.0 GB free and needs 1.5 GB of weights"]
+    assert "raise cache.node.size" in full.diagnostics[-1].detail
+    assert errors(shared) == []
 
 
 def test_ranks_need_nodes() -> None:

@@ -30,7 +30,7 @@ def rank(calls: list[tuple[str, Mapping[str, Any]]], error: TrainctlError | None
         return {}
 
     agent = cast(NodeAgent, SimpleNamespace(call=call))
-    return _Rank(NODE, agent, places(NODE, Address.parse("job.sft"), "demo", RUN, 0))
+    return _Rank(NODE, agent, places(NODE, Address.parse("job.sft"), "demo", RUN, 0), {})
 
 
 def test_what_may_have_been_started_is_ended() -> None:

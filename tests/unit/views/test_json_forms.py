@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.support.plans import HOLDER, World, a_run, applied, at, change_of, in
 from trainctl.ledger.history import Row
 from trainctl.model.action import Reason
 from trainctl.model.diagnostics import Position, error
+from trainctl.model.node_cache import CachedListing, CacheReport
 from trainctl.model.run import RunStatus
 from trainctl.model.status import Checkpoint, JobStatus
 from trainctl.plan.planner import make_plan
@@ -22,10 +24,15 @@ from trainctl.plan.values import Observation, Options, Plan, WeightsFacts
 from trainctl.spi.provider import Presence
 from trainctl.views.checkpoints import checkpoint_json
 from trainctl.views.mirror import mirror_json
+from trainctl.views.mirror_care import collected_json, verified_json
+from trainctl.views.node_cache import evict_json, verify_json
 from trainctl.views.plan_json import plan_json
 from trainctl.views.state_json import history_json, resource_json, state_json
 from trainctl.views.statuses import status_json
+from trainctl.weights.mirror.collect import Collected, Removed
+from trainctl.weights.mirror.needs import Need
 from trainctl.weights.mirror.report import MirroredSource
+from trainctl.weights.mirror.verify import Finding, Outcome, Verified
 from trainctl_schemas import schema
 
 
@@ -186,3 +193,27 @@ def test_the_other_listings_hold_against_their_schemas() -> None:
     assert problems("status", {"jobs": [status_json(status)]}) == []
     assert problems("checkpoints", {"checkpoints": [checkpoint_json(checkpoint)]}) == []
     assert problems("mirror", mirror_json([source])) == []
+
+
+def test_care_of_caches_and_mirror_holds_against_its_schemas() -> None:
+    """With everything that can be null null, and with everything that can be there."""
+    row = CachedListing("lab/n", "0" * 64, "", 0, 0, "busy", None, ("job.a run 1",), ("x",), "why")
+    need = Need(
+        Path("x"),
+        {
+            **dict.fromkeys(("source", "revision", "project", "owner", "address", "lineage"), "x"),
+            "listing": None,
+            "files": 1,
+            "bytes": 2,
+        },
+        0,
+        1.5,
+    )
+    finding = Finding(Path("/m/x"), "changed", 5, ("file:x",), Outcome.REMOVED, "gone")
+    collected = Collected(False, 1, 2, (Removed("0" * 64, 1, 2),), (need,), (need,), (need,))
+
+    assert problems("cache-evict", evict_json(CacheReport((row,), 5), dry_run=True)) == []
+    verified = CacheReport((replace(row, outcome="wrong"),), 5, 6)
+    assert problems("cache-verify", verify_json(verified)) == []
+    assert problems("mirror-verify", verified_json(Verified(1, 2, (finding,)))) == []
+    assert problems("mirror-gc", collected_json(collected)) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -9,9 +11,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainctl.errors import StorageError
 from trainctl.model.files import CHUNK_BYTES, Listing, ResolvedSource, SourceFile
 from trainctl.model.json import canonical
 from trainctl.spi.sources import Credential, WeightSource
+from trainctl.weights.exclusive import holder_name, shown
+from trainctl.weights.mirror.condemned import restore
 from trainctl.weights.mirror.disk import explained, require_space, sync_directory, write_record
 from trainctl.weights.mirror.fetch import Crowd, Progress, Tally, by_fingerprint, present
 from trainctl.weights.mirror.layout import Content, Layout, Reference
@@ -50,23 +55,32 @@ class DirectoryMirror:
         What is here already is not fetched again. SourceError's kinds name the file; Interrupted when cancelled.
         """
         layout = self._layout
-        groups = by_fingerprint(resolved)
-        tally = Tally(resolved.size, progress)
         with explained(self.root):
             layout.prepare()
             sweep(layout.partial)
             self._refer(resolved, reference, None)
+            restore(layout)
+        with shown(layout.reference(reference.lineage, reference.address)):
+            tally = Tally(resolved.size, progress)
+            upstream = Upstream(source, resolved, credential, self.retry)
+            transfer = Transfer(layout, upstream, threading.Event(), tally.add)
+            contents = self._bring(transfer, tally, parallelism, cancelled or threading.Event())
+            return self._list(resolved, reference, contents)
+
+    def _bring(
+        self, transfer: Transfer, tally: Tally, parallelism: int, cancelled: threading.Event
+    ) -> dict[str, Content]:
+        """What every fingerprint turned out to be, once all of it is here."""
+        groups = by_fingerprint(transfer.upstream.resolved)
+        with explained(self.root):
             contents = self._have(groups)
             for key in contents:
                 tally.add(sum(file.size for file in groups[key]), len(groups[key]))
             missing = {key: files for key, files in groups.items() if key not in contents}
-            require_space(self.root, _still_to_come(layout, missing))
-        upstream = Upstream(source, resolved, credential, self.retry)
-        transfer = Transfer(layout, upstream, threading.Event(), tally.add)
+            require_space(self.root, _still_to_come(self._layout, missing))
         if missing:
-            crowd = Crowd(transfer, tally, missing)
-            contents |= crowd.run(parallelism, cancelled or threading.Event())
-        return self._list(resolved, reference, contents)
+            contents |= Crowd(transfer, tally, missing).run(parallelism, cancelled)
+        return contents
 
     def mirrored_bytes(self, resolved: ResolvedSource) -> tuple[int, str | None]:
         """How many of the source's bytes are here, and its listing's id if all are. Writes nothing."""
@@ -98,6 +112,11 @@ class DirectoryMirror:
         with explained(self.root):
             return sources(self._layout)
 
+    def renew(self, lineage: str, address: str) -> None:
+        """Say that a resource's source was used just now."""
+        with explained(self.root), contextlib.suppress(FileNotFoundError):
+            os.utime(self._layout.reference(lineage, address))
+
     def drop_reference(self, lineage: str, address: str) -> bool:
         """Say that a resource does not want its source any more. False if nobody had said that it does."""
         path = self._layout.reference(lineage, address)
@@ -126,6 +145,12 @@ class DirectoryMirror:
         listing = _listing(resolved, contents)
         layout = self._layout
         with explained(self.root):
+            self.renew(reference.lineage, reference.address)
+            if not all(layout.has_blob(file.sha256, file.size) for file in listing.files):
+                raise StorageError(
+                    f"the mirror {self.root} lost content while it was mirrored",
+                    "This machine was asleep, or somebody removes files there. Apply again.",
+                )
             if not self.has_listing(listing.id):
                 for directory in {layout.blob(file.sha256).parent for file in listing.files}:
                     sync_directory(directory)
@@ -147,6 +172,7 @@ class DirectoryMirror:
             "previous": before.get("previous" if same else "listing") if listing is None else None,
             "files": len(resolved.files),
             "bytes": resolved.size,
+            "holder": holder_name() if listing is None else None,
             "last_used": self.clock(),
         }
         write_record(path, canonical(record), self._layout.partial)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from queue import Queue
 from typing import Protocol
 
@@ -129,3 +131,16 @@ def upstream_hash(validator: str, size: int) -> hashlib._Hash | None:
     chosen = hashlib.sha1(usedforsecurity=False) if len(value) == 40 else hashlib.sha256()
     chosen.update(b"blob %d\0" % size)
     return chosen
+
+
+def file_sha256(path: Path) -> str | None:
+    """The hex sha256 of a file's content; None if there is no such file. Empty for one that the disk can't read."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno == errno.EIO:
+            return ""
+        raise

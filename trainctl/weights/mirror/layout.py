@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -88,13 +87,9 @@ class Layout:
 
     def known(self, key: str) -> Content | None:
         """What a fingerprint is known to be, if the content is there too."""
-        try:
-            record = json.loads(self._fingerprint(key).read_bytes())
-            content = Content(record["sha256"], record["size"], tuple(record["chunks"]))
-        except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
-            return None
-        whole = len(content.chunks) == self.chunk_count(content.size)
-        return content if whole and self.has_blob(content.sha256, content.size) else None
+        content = self.recorded(key)
+        here = content is not None and self.has_blob(content.sha256, content.size)
+        return content if here else None
 
     def learn(self, key: str, content: Content) -> None:
         """Remember what a fingerprint turned out to be, and that such content is here."""
@@ -131,12 +126,14 @@ class Layout:
             raise _damaged(path, "it is not an object")
         return record
 
-    def references(self) -> Iterator[dict[str, Any]]:
-        """Every reference's record, in the order of their files' names."""
-        for path in sorted(self.root.glob("references/*/*.json")):
-            record = self.read_reference(path)
-            if record is not None:
-                yield record
+    def recorded(self, key: str) -> Content | None:
+        """What a fingerprint turned out to be when it was last mirrored, whether the content is there or not."""
+        try:
+            record = json.loads(self._fingerprint(key).read_bytes())
+            content = Content(record["sha256"], record["size"], tuple(record["chunks"]))
+        except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+            return None
+        return content if len(content.chunks) == self.chunk_count(content.size) else None
 
     def _fingerprint(self, key: str) -> Path:
         return self.root / "fingerprints" / key[:2] / f"{key}.json"

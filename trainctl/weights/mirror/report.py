@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainctl.weights.mirror.layout import Layout
+from trainctl.weights.mirror.needs import needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,8 @@ class MirroredSource:
 def sources(layout: Layout) -> list[MirroredSource]:
     """The rows, in the order of sources and revisions."""
     rows: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
-    for record in layout.references():
+    for need in needs(layout):
+        record = {**need.record, "last_used": need.last_used}
         key = (record["source"], record["revision"], record["listing"] or "")
         rows.setdefault(key, []).append(record)
     blobs = _blobs(layout, {listing for *_, listing in rows if listing})

@@ -1,0 +1,189 @@
+"""Caches and the mirror as their users look after them, and several projects on the same ones."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.support.declared import declare, job, lasting
+from tests.support.project import Project
+from trainctl_schemas import schema
+
+SIZE = 40_000
+APPLY = ("apply", "--auto-approve")
+
+
+def cluster(made: Project, size: str = "100kB") -> dict[str, Any]:
+    """A cluster whose nodes cache so much beside the project."""
+    place = {"dir": str(made.directory.parent / "nvme"), "size": size}
+    return {"lab": {"provider": "local", "cache": {"node": place}}}
+
+
+def wants(made: Project, *names: str, name: str = "demo", command: str = "true") -> None:
+    """Declare a job for each of the weights, which have a file of random bytes."""
+    for one in names:
+        if not (made.directory / one).exists():
+            made.write({f"{one}/model.bin": os.urandom(SIZE)})
+    weights = {one: {"source": f"file:./{one}", "mount_location": f"w/{one}"} for one in names}
+    jobs = {one: job(command, weights=[one], cluster="lab") for one in names}
+    declare(made, jobs, weights=weights, clusters=cluster(made), project={"name": name})
+
+
+def valid(made: Project, name: str, *arguments: str, code: int = 0) -> Any:
+    """What a command prints as JSON, held against its schema."""
+    form = made.json(*arguments, code=code)
+    Draft202012Validator(schema(name)).validate(form)
+    return form
+
+
+def blob(root: Path) -> Path:
+    """The one large content below a directory of blobs."""
+    found = [path for path in root.rglob("*") if path.is_file() and path.stat().st_size == SIZE]
+    assert len(found) == 1
+    return found[0]
+
+
+def flip(path: Path) -> None:
+    """Change one byte, and no time."""
+    times = path.stat()
+    path.chmod(0o644)
+    data = bytearray(path.read_bytes())
+    data[SIZE // 2] ^= 1
+    path.write_bytes(data)
+    path.chmod(0o444)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def test_a_limit_is_kept(fresh: Project) -> None:
+    """A third listing takes the place of the one used longest ago; the directory holds no more than it may."""
+    wants(fresh, "a", "b")
+    fresh.run(*APPLY, "--wait")
+    wants(fresh, "a", "b", "c")
+    fresh.run(*APPLY, "--wait")
+    left = valid(fresh, "cache-evict", "cache", "evict", "lab", "--dry-run")["listings"]
+
+    assert sorted(row["source"] for row in left)[1] == "file:./c"
+    assert [row["outcome"] for row in left] == ["evicted", "evicted"]
+
+
+def test_what_does_not_fit_is_found_while_planning(fresh: Project) -> None:
+    """Live runs' weights count; the plan says what there is, of how much, and what is needed."""
+    wants(fresh, "a", "b", command=lasting(300))
+    fresh.run(*APPLY)
+    wants(fresh, "a", "b", "c", command=lasting(300))
+    refused = fresh.run("plan", code=1)
+    held = fresh.run("cache", "evict", "lab", "weights.a", code=1)
+    fresh.run("stop", "a", "--grace", "0")
+    fresh.run("plan")
+
+    assert "job.c: lab/lab-0 has 20.0 kB of 100 kB free and needs 40.0 kB of weights" in (
+        refused.stdout + refused.stderr
+    )
+    assert "job.a run 1" in held.stdout
+    assert "leased" in held.stdout
+
+
+def test_flipped_bits_are_found_and_mended(fresh: Project) -> None:
+    """The mirror from its source, the node's cache from the mirror; exit codes say when something stays wrong."""
+    wants(fresh, "a")
+    fresh.run(*APPLY, "--wait")
+    mirrored, cached = blob(fresh.mirror / "blobs"), blob(fresh.directory.parent / "nvme" / "blobs")
+    content = (fresh.directory / "a" / "model.bin").read_bytes()
+    for path in (mirrored, cached):
+        flip(path)
+
+    told = valid(fresh, "mirror-verify", "mirror", "verify", code=1)
+    mended = valid(fresh, "mirror-verify", "mirror", "verify", "--repair")
+    cache = valid(fresh, "cache-verify", "cache", "verify", "lab")
+    again = fresh.run("cache", "verify", "lab", "--node", "lab-0", "--format", "csv").stdout
+
+    assert ([one["outcome"] for one in told["findings"]], told["whole"]) == (["wrong"], False)
+    assert [one["outcome"] for one in mended["findings"]] == ["repaired"]
+    assert [(one["outcome"], one["wrong_files"]) for one in cache["listings"]] == [
+        ("repaired", ["model.bin"])
+    ]
+    assert (mirrored.read_bytes(), cached.read_bytes()) == (content, content)
+    assert [row["outcome"] for row in csv.DictReader(io.StringIO(again))] == ["whole"]
+
+
+def test_what_cant_be_mended_is_mirrored_again(fresh: Project) -> None:
+    """A source that has changed gives nothing back; the plan sees the gap, and the next apply fills it."""
+    wants(fresh, "a")
+    fresh.run(*APPLY, "--wait")
+    flip(blob(fresh.mirror / "blobs"))
+    os.utime(fresh.directory / "a" / "model.bin")
+    removed = valid(fresh, "mirror-verify", "mirror", "verify", "--repair", code=1)
+    actions = fresh.actions()
+    fresh.run(*APPLY)
+
+    assert [one["outcome"] for one in removed["findings"]] == ["removed"]
+    assert "weights.a" in actions
+    assert valid(fresh, "mirror-verify", "mirror", "verify")["whole"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("cache", "verify", "nowhere"), "cluster nowhere is not in the state"),
+        (("cache", "evict", "lab", "weights.x"), "weights.x is not in the state"),
+        (("cache", "evict", "lab", "--node", "x"), "cluster.lab has no node x"),
+        (("mirror", "gc", "--grace", "soon"), "--grace: 'soon' is not a duration"),
+    ],
+)
+def test_what_is_not_there_is_said(fresh: Project, arguments: tuple[str, ...], said: str) -> None:
+    """Wrong names are wrong usage."""
+    wants(fresh, "a")
+    fresh.run(*APPLY, "--target", "cluster.lab")
+
+    assert said in fresh.run(*arguments, code=64).stderr
+
+
+def second(fresh: Project) -> Project:
+    """Another project, with another state, beside the first."""
+    other = Project(fresh.directory.parent / "other", fresh.variables)
+    other.directory.mkdir()
+    return other
+
+
+def end(*processes: subprocess.Popen[str]) -> None:
+    """Wait for processes, all of which must succeed."""
+    for process in processes:
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == 0, out + err
+
+
+def test_one_project_leaves_while_another_comes(fresh: Project) -> None:
+    """Destroy and gc of one beside apply of the other, on one mirror and one cache: the other is whole; together they leave nothing."""
+    other = second(fresh)
+    wants(fresh, "a", "b")
+    fresh.run(*APPLY, "--wait")
+    same = {
+        f"{one}/model.bin": (fresh.directory / one / "model.bin").read_bytes() for one in ("a", "b")
+    }
+    other.write(same)
+    wants(other, "a", "b", name="other", command="cat w/*/model.bin | sha256sum")
+    end(
+        fresh.start("destroy", "--auto-approve"),
+        other.start(*APPLY, "--wait"),
+        fresh.start("mirror", "gc", "--grace", "0s"),
+    )
+    fresh.run("mirror", "gc", "--grace", "0s")
+    kept = valid(other, "mirror-gc", "mirror", "gc", "--dry-run")
+
+    assert {one["project"] for one in kept["kept"]} == {"other"}
+    assert valid(other, "mirror-verify", "mirror", "verify")["whole"]
+    rows = valid(other, "cache-verify", "cache", "verify", "lab")["listings"]
+    assert [row["outcome"] for row in rows] == ["whole", "whole"]
+    other.run("destroy", "--auto-approve")
+    freed = valid(other, "mirror-gc", "mirror", "gc", "--grace", "0s")["freed"]
+    assert freed["bytes"] == 2 * SIZE
+    assert list((fresh.directory.parent / "nvme").iterdir()) == []
+    assert list(fresh.nodes.iterdir()) == []
+    assert [path for path in (fresh.mirror / "blobs").rglob("*") if path.is_file()] == []

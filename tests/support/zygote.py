@@ -1,0 +1,120 @@
+"""A process that does verbs of the node program in forks of itself, so that each can be killed or meet a full disk.
+
+Reads lines ``{"verb", "request", "die", "full"}`` and answers each with a line: what the verb said, or ``{"killed": true}``.
+``die``: the fork is killed before its n-th effect on the disk. ``full``: from its n-th write on there is no space.
+A chunk is 4096 bytes here, so that small files have several.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainctl.node import listing
+
+CHUNK_BYTES = 4096
+
+
+class Zygote:
+    """The process, from the test's side."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.zygote"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+
+    def send(self, verb: str, request: Mapping[str, Any], *, die: int = 0, full: int = 0) -> None:
+        """Begin a verb."""
+        assert self._process.stdin is not None
+        message = {"verb": verb, "request": request, "die": die, "full": full}
+        self._process.stdin.write(json.dumps(message) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for what it said: ``result``, ``error`` or ``killed``."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the zygote died"
+        found: dict[str, Any] = json.loads(line)
+        assert "crash" not in found, found["crash"]
+        return found
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.communicate()
+
+
+def _serve() -> None:
+    listing.CHUNK_BYTES = CHUNK_BYTES
+    os.fsync = lambda fd: None  # a process that is killed loses nothing that it wrote
+    from trainctl.node.__main__ import _VERBS
+
+    for line in sys.stdin:
+        order = json.loads(line)
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reader)
+            try:
+                os.write(writer, json.dumps(_do(_VERBS[order["verb"]], order)).encode())
+            finally:
+                os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as stream:
+            said = stream.read()
+        os.waitpid(child, 0)
+        print(said.decode() or '{"killed": true}', flush=True)
+
+
+def _do(verb: Callable[..., Any], order: Mapping[str, Any]) -> dict[str, Any]:
+    from tests.support.dying import mortal
+    from trainctl.node.failure import Failure, from_os_error
+
+    if order["die"]:
+        mortal(order["die"])
+    if order["full"]:
+        _fill_up(order["full"])
+    try:
+        return {"result": verb(order["request"], lambda event: None)}
+    except Failure as error:
+        return {"error": error.to_json()}
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            return {"crash": traceback.format_exc()}
+        return {"error": from_os_error(error, order["request"]["root"]).to_json()}
+    except Exception:  # noqa: BLE001 - whatever it is, the test must hear of it
+        return {"crash": traceback.format_exc()}
+
+
+def _fill_up(number: int) -> None:
+    """Let the disk have no more space from the n-th call on that would need some."""
+    left = number
+
+    def fails(call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **named: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return call(*args, **named)
+
+        return wrapped
+
+    for name in ("pwrite", "fsync", "link", "mkdir"):
+        setattr(os, name, fails(getattr(os, name)))
+
+
+if __name__ == "__main__":
+    _serve()

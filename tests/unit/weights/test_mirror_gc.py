@@ -1,0 +1,245 @@
+"""Collecting what nobody needs of a mirror."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.mirrors import REFERENCE, MemorySource, assert_sound, contents, mirror_at
+from trainctl.errors import Busy, StorageError
+from trainctl.weights.exclusive import BEAT_SECONDS, STALE_SECONDS, holder_name, lease
+from trainctl.weights.mirror import DirectoryMirror, Reference
+from trainctl.weights.mirror.collect import Collected, Collecting, collect
+from trainctl.weights.mirror.needs import Watch, needs
+
+OTHER = Reference("lineage-2", "weights.other", "bob@desk", "second")
+SHARED, FIRST, SECOND = os.urandom(5000), os.urandom(300), os.urandom(200)
+FILES = {REFERENCE: {"shared": SHARED, "own": FIRST}, OTHER: {"shared": SHARED, "own": SECOND}}
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> DirectoryMirror:
+    """A mirror with two sources of two lineages that share a file."""
+    made = mirror_at(tmp_path / "mirror", chunk_bytes=1024)
+    for reference in FILES:
+        fill(made, reference)
+    return made
+
+
+def fill(mirror: DirectoryMirror, reference: Reference) -> str:
+    """Mirror a lineage's source; the listing's id."""
+    source = MemorySource(FILES[reference], piece=64)
+    resolved = source.resolve(f"memory://{reference.address}", None, None)
+    return mirror.mirror(resolved, source, reference).id
+
+
+def gc(mirror: DirectoryMirror, **asked: object) -> Collected:
+    """Collect without waiting."""
+    return collect(mirror, replace(Collecting(grace_seconds=0), **asked))  # type: ignore[arg-type]
+
+
+def during(act: Callable[[], object]) -> dict[str, object]:
+    """Ask for a wait, and do something in it."""
+    return {"grace_seconds": 1.0, "wait": lambda seconds: act()}
+
+
+def blobs(mirror: DirectoryMirror) -> int:
+    """How many contents there are."""
+    return len(list(mirror.root.glob("blobs/sha256/*/*")))
+
+
+def test_what_somebody_refers_to_stays(mirror: DirectoryMirror) -> None:
+    """Nothing goes, and it is said for whom it is kept; nobody has to wait for that."""
+
+    def never(seconds: float) -> None:
+        raise AssertionError
+
+    report = collect(mirror, Collecting(wait=never))
+
+    assert (report.bytes, report.blobs, report.listings) == (0, 0, ())
+    assert sorted(need.record["project"] for need in report.kept) == ["demo", "second"]
+    assert blobs(mirror) == 3
+
+
+def test_what_nobody_refers_to_goes(mirror: DirectoryMirror) -> None:
+    """Of a dropped source what another shares stays; the last one's end leaves no content, listing or record."""
+    mirror.drop_reference(REFERENCE.lineage, REFERENCE.address)
+
+    told = gc(mirror, dry_run=True)
+    before = blobs(mirror)
+    report = gc(mirror)
+    left = needs(mirror._layout)
+    mirror.drop_reference(OTHER.lineage, OTHER.address)
+    last = gc(mirror)
+
+    assert (told.bytes, told.blobs, len(told.listings), before) == (300, 1, 1, 3)
+    assert (report.bytes, report.blobs, len(report.listings)) == (300, 1, 1)
+    assert [need.record["project"] for need in left] == ["second"]
+    assert (last.bytes, last.blobs) == (5200, 2)
+    assert [path for path in mirror.root.rglob("*") if path.is_file()] == []
+
+
+def test_a_listing_that_is_replaced_stays_until_it_is(mirror: DirectoryMirror) -> None:
+    """While a source's new version is mirrored the old one is kept."""
+    path = mirror._layout.reference(REFERENCE.lineage, REFERENCE.address)
+    record = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**record, "listing": None, "previous": record["listing"]}))
+
+    assert gc(mirror).bytes == 0
+    assert contents(mirror, record["listing"]) == FILES[REFERENCE]
+
+
+def test_a_source_that_is_wanted_again_meanwhile_is_not_fetched_again(
+    mirror: DirectoryMirror,
+) -> None:
+    """A writer that comes in the grace period takes back what was condemned, and the collection lets it."""
+    mirror.drop_reference(REFERENCE.lineage, REFERENCE.address)
+    listing: list[str] = []
+    source = MemorySource(FILES[REFERENCE])
+    resolved = source.resolve(f"memory://{REFERENCE.address}", None, None)
+
+    report = gc(
+        mirror,
+        **during(lambda: listing.append(mirror.mirror(resolved, source, REFERENCE).id)),
+    )
+
+    assert (report.bytes, report.listings) == (0, ())
+    assert source.asked == []
+    assert contents(mirror, listing[0]) == FILES[REFERENCE]
+    assert_sound(mirror.root)
+
+
+def test_a_reference_that_shows_late_counts(mirror: DirectoryMirror) -> None:
+    """One that a network file system shows only after the first look still saves its content."""
+    path = mirror._layout.reference(REFERENCE.lineage, REFERENCE.address)
+    hidden = path.rename(mirror.root.parent / "hidden.json")
+
+    report = gc(mirror, **during(lambda: hidden.rename(path.parent / path.name)))
+
+    assert report.bytes == 0
+    assert contents(mirror, str(report.kept[0].record["listing"])) == FILES[REFERENCE]
+
+
+def test_nothing_goes_while_somebody_mirrors(mirror: DirectoryMirror) -> None:
+    """What a writer has looked at must stay, whatever it is; the report says who it was."""
+    mirror.drop_reference(OTHER.lineage, OTHER.address)
+    path = mirror._layout.reference(REFERENCE.lineage, REFERENCE.address)
+    record = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**record, "holder": "another.machine-1-1"}))
+
+    report = gc(mirror)
+
+    assert (report.bytes, [need.record["owner"] for need in report.busy]) == (0, ["ann@laptop"])
+    assert blobs(mirror) == 3
+
+
+def test_a_writer_that_died_keeps_nothing(mirror: DirectoryMirror) -> None:
+    """On this machine that is known at once; elsewhere after half a minute without a sign, by the watcher's own clock."""
+    path = mirror._layout.reference(REFERENCE.lineage, REFERENCE.address)
+    record = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**record, "holder": "another.machine-1-1"}))
+    now = [100.0]
+    watch = Watch(lambda: now[0])
+    first = watch.busy(needs(mirror._layout))
+    now[0] += 29
+    os.utime(path, (1, 1))
+    second = watch.busy(needs(mirror._layout))
+    now[0] += 29
+    third = watch.busy(needs(mirror._layout))
+    now[0] += 2
+    last = watch.busy(needs(mirror._layout))
+
+    assert [len(one) for one in (first, second, third, last)] == [1, 1, 1, 0]
+
+
+def test_a_reference_says_who_mirrors_for_it(mirror: DirectoryMirror) -> None:
+    """Its holder is there while files come, shows itself several times in a watcher's patience, and is gone afterwards."""
+    path = mirror._layout.reference(OTHER.lineage, "weights.new")
+    seen: list[object] = []
+
+    def note(done: int, total: int, files: int) -> None:
+        seen.append(json.loads(path.read_bytes())["holder"])
+
+    source = MemorySource({"x": b"new"})
+    resolved = source.resolve("memory://new", None, None)
+    mirror.mirror(resolved, source, replace(OTHER, address="weights.new"), progress=note)
+
+    assert set(seen) == {holder_name()}
+    assert json.loads(path.read_bytes())["holder"] is None
+    assert BEAT_SECONDS * 3 < STALE_SECONDS
+
+
+def test_references_that_nobody_renews_are_dropped_when_asked(mirror: DirectoryMirror) -> None:
+    """Of whatever lineage; those that were used since stay."""
+    path = mirror._layout.reference(OTHER.lineage, OTHER.address)
+    old = time.time() - 91 * 86400
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "last_used": old}))
+    os.utime(path, (old, old))
+
+    kept = gc(mirror)
+    told = gc(mirror, unused_seconds=90 * 86400.0, dry_run=True)
+    report = gc(mirror, unused_seconds=90 * 86400.0)
+
+    assert (kept.dropped, kept.bytes) == ((), 0)
+    assert (told.bytes, report.bytes) == (200, 200)
+    assert [need.record["project"] for need in report.dropped] == ["second"]
+
+
+def test_use_renews_a_reference(mirror: DirectoryMirror) -> None:
+    """A deployment counts as use, without anything being mirrored."""
+    path = mirror._layout.reference(OTHER.lineage, OTHER.address)
+    os.utime(path, (1, 1))
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "last_used": 1.0}))
+    mirror.renew(OTHER.lineage, OTHER.address)
+
+    assert gc(mirror, unused_seconds=60.0).dropped == ()
+    assert {row.last_used > 60.0 for row in mirror.sources()} == {True}
+
+
+def test_a_reference_that_cant_be_read_stops_it(mirror: DirectoryMirror) -> None:
+    """Nobody can know what it keeps."""
+    mirror.drop_reference(OTHER.lineage, OTHER.address)
+    mirror._layout.reference(REFERENCE.lineage, REFERENCE.address).write_text("{")
+
+    with pytest.raises(StorageError, match="is damaged"):
+        gc(mirror)
+    assert blobs(mirror) == 3
+
+
+def test_two_at_once_is_one_at_a_time(mirror: DirectoryMirror) -> None:
+    """The second says so at once."""
+    with lease(mirror.root / "partial" / "collection.lease", threading.Event()) as held:
+        assert held
+        with pytest.raises(Busy, match="another collection"):
+            gc(mirror)
+
+
+def test_abandoned_transfers_go(mirror: DirectoryMirror) -> None:
+    """Half of a file that nobody refers to any more; one that somebody still wants stays."""
+    partial = mirror.root / "partial" / f"{'0' * 64}.free.abcd"
+    partial.mkdir()
+    (partial / "data").write_bytes(bytes(777))
+    path = mirror._layout.reference(REFERENCE.lineage, REFERENCE.address)
+    whole = path.read_bytes()
+    path.write_text(
+        json.dumps({**json.loads(whole), "listing": None, "previous": json.loads(whole)["listing"]})
+    )
+    wanted = gc(mirror)
+    path.write_bytes(whole)
+
+    assert (wanted.bytes, partial.exists()) == (0, True)
+    assert gc(mirror).bytes == 777
+    assert not partial.exists()
+
+
+def test_a_mirror_that_was_never_made(tmp_path: Path) -> None:
+    """There is nothing to collect, and nothing is made."""
+    assert gc(mirror_at(tmp_path / "none")).bytes == 0
+    assert not (tmp_path / "none").exists()

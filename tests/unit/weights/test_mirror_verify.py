@@ -1,0 +1,193 @@
+"""Verifying a mirror, and repairing it from what upstream still has."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.mirrors import (
+    REFERENCE,
+    MemorySource,
+    assert_sound,
+    contents,
+    impatient,
+    mirror_at,
+)
+from trainctl.errors import SourceGone
+from trainctl.weights.mirror import DirectoryMirror
+from trainctl.weights.mirror.mend import Origin
+from trainctl.weights.mirror.verify import Outcome, Verified, Verifying, verify
+
+CHUNK = 1024
+FILES = {"large": os.urandom(10 * CHUNK + 5), "small": b"small", "empty": b""}
+URI = "memory://model"
+
+
+class Mirrored:
+    """A mirror with one source, and the source."""
+
+    def __init__(self, root: Path, *, announce: bool) -> None:
+        self.mirror: DirectoryMirror = mirror_at(root, chunk_bytes=CHUNK)
+        self.source = MemorySource(dict(FILES), announce=announce, piece=100)
+        resolved = self.source.resolve(URI, None, None)
+        self.listing = self.mirror.mirror(resolved, self.source, REFERENCE).id
+        self.source.asked.clear()
+
+    def blob(self, name: str) -> Path:
+        """Where a file's content lies."""
+        return self.mirror.blob_path(hashlib.sha256(FILES[name]).hexdigest())
+
+    def verify(self, *, repair: bool = True) -> Verified:
+        """Verify, with the source as it is now."""
+        return verify(self.mirror, Verifying(repair, self.origin))
+
+    def origin(self, record: Mapping[str, object]) -> Origin:
+        """Where a reference's bytes come from."""
+        resolved = self.source.resolve(str(record["source"]), None, None)
+        return Origin(self.source, resolved, None, impatient())
+
+    def damage(self, name: str, how: str) -> None:
+        """Have a blob wrong."""
+        blob = self.blob(name)
+        if how == "missing":
+            blob.unlink()
+            return
+        blob.chmod(0o644)
+        data = bytearray(blob.read_bytes())
+        if how == "flipped":
+            data[len(data) // 2] ^= 1
+        elif how == "longer":
+            data += b"x"
+        blob.write_bytes(bytes(data[: len(data) // 3] if how == "truncated" else data))
+
+
+@pytest.fixture(params=[True, False], ids=["announced", "unannounced"])
+def mirrored(request: pytest.FixtureRequest, tmp_path: Path) -> Mirrored:
+    """From an upstream that announces digests, and from one that doesn't."""
+    return Mirrored(tmp_path / "mirror", announce=request.param)
+
+
+def test_what_is_right_is_said_to_be(mirrored: Mirrored) -> None:
+    """Every byte was read, and upstream was not asked for any."""
+    report = mirrored.verify()
+
+    assert (report.blobs, report.bytes, report.findings) == (3, sum(map(len, FILES.values())), ())
+    assert report.whole
+    assert mirrored.source.asked == []
+
+
+@pytest.mark.parametrize("name", ["large", "small"])
+@pytest.mark.parametrize("how", ["flipped", "truncated", "longer", "missing"])
+def test_what_is_wrong_is_found_and_mended(mirrored: Mirrored, name: str, how: str) -> None:
+    """Without --repair it is only told; with it everything is right again, and a second look finds nothing."""
+    mirrored.damage(name, how)
+
+    told = mirrored.verify(repair=False)
+    still = mirrored.verify(repair=False)
+    report = mirrored.verify()
+
+    assert [one.outcome for one in told.findings] == [Outcome.WRONG]
+    assert told == still
+    assert not told.whole
+    assert [(one.outcome, one.sources) for one in report.findings] == [(Outcome.REPAIRED, (URI,))]
+    assert report.whole
+    assert contents(mirrored.mirror, mirrored.listing) == FILES
+    assert mirrored.verify().findings == ()
+    assert_sound(mirrored.mirror.root)
+
+
+def test_only_the_wrong_chunk_is_fetched_again(mirrored: Mirrored) -> None:
+    """One flipped bit in the middle costs one chunk, asked for where it begins."""
+    mirrored.damage("large", "flipped")
+
+    mirrored.verify()
+
+    assert mirrored.source.asked == [("large", 5 * CHUNK)]
+
+
+@pytest.mark.parametrize("name", ["large", "small"])
+def test_what_upstream_has_no_more_goes(mirrored: Mirrored, name: str) -> None:
+    """So that the next apply sees it missing and mirrors what there is; the exit code says that something is left to do."""
+    mirrored.damage(name, "flipped")
+    mirrored.source.files[name] = FILES[name] + b"changed"
+
+    report = mirrored.verify()
+
+    assert [one.outcome for one in report.findings] == [Outcome.REMOVED]
+    assert "has not got the content" in report.findings[0].detail
+    assert not report.whole
+    assert not mirrored.blob(name).exists()
+    assert not mirrored.mirror.has_listing(mirrored.listing)
+    mirrored.source.files[name] = FILES[name]
+    again = mirrored.mirror.mirror(
+        mirrored.source.resolve(URI, None, None), mirrored.source, REFERENCE
+    )
+    assert contents(mirrored.mirror, again.id) == FILES
+
+
+def test_an_upstream_that_lies_mends_nothing(tmp_path: Path) -> None:
+    """Same size, same validator, other bytes: the listing's digests decide, and what was right is kept to be resumed."""
+    mirrored = Mirrored(tmp_path / "mirror", announce=False)
+    mirrored.damage("large", "flipped")
+    mirrored.source.files["large"] = bytes(len(FILES["large"]))
+
+    report = mirrored.verify()
+
+    assert [one.outcome for one in report.findings] == [Outcome.REMOVED]
+    assert "has other content now" in report.findings[0].detail
+    assert len(list(mirrored.mirror.root.glob("partial/*.free.*/data"))) == 1
+
+
+def test_what_nobody_refers_to_is_removed_if_wrong(mirrored: Mirrored) -> None:
+    """There is nobody to ask where it came from."""
+    mirrored.mirror.drop_reference(REFERENCE.lineage, REFERENCE.address)
+    mirrored.damage("small", "flipped")
+
+    report = mirrored.verify()
+
+    assert [(one.outcome, one.detail) for one in report.findings] == [
+        (Outcome.REMOVED, "nobody refers to it")
+    ]
+
+
+def test_a_source_that_does_not_answer(mirrored: Mirrored) -> None:
+    """Its error is told, and the content goes."""
+    mirrored.damage("small", "flipped")
+
+    def gone(record: Mapping[str, object]) -> Origin:
+        raise SourceGone(f"{record['source']} is not there any more")
+
+    report = verify(mirrored.mirror, Verifying(repair=True, origins=gone))
+
+    assert report.findings[0].detail == f"{URI} is not there any more"
+    assert report.findings[0].outcome is Outcome.REMOVED
+
+
+def test_a_damaged_listing_goes(mirrored: Mirrored) -> None:
+    """It is found by its digest; the contents stay, and the next mirroring writes it anew without fetching."""
+    mirrored.mirror._layout.listing(mirrored.listing).write_bytes(b"{}")
+
+    told = mirrored.verify(repair=False)
+    report = mirrored.verify()
+    listing = mirrored.mirror.mirror(
+        mirrored.source.resolve(URI, None, None), mirrored.source, REFERENCE
+    )
+
+    assert [one.what for one in told.findings] == ["listing changed"]
+    assert [one.outcome for one in report.findings] == [Outcome.REMOVED]
+    assert listing.id == mirrored.listing
+    assert mirrored.source.asked == []
+
+
+def test_progress_ends_at_the_total(mirrored: Mirrored) -> None:
+    """The last word is that all bytes were read."""
+    said: list[tuple[int, int, int]] = []
+
+    verify(mirrored.mirror, Verifying(progress=lambda *numbers: said.append(numbers)))
+
+    total = sum(map(len, FILES.values()))
+    assert said[-1] == (total, total, 3)

@@ -1,0 +1,51 @@
+"""``trainctl mirror gc``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trainctl.cli.listings import ListingFormat, ListingFormatOption, seconds, show
+from trainctl.cli.session import session_of
+from trainctl.cli.workspaces import open_workspace
+from trainctl.views.mirror_care import (
+    GC_COLUMNS,
+    collected_json,
+    collected_lines,
+    collected_rows,
+)
+from trainctl.weights.mirror.collect import Collecting, collect
+
+
+def command(
+    ctx: typer.Context,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    drop_unused: Annotated[
+        str | None,
+        typer.Option(
+            "--drop-unused",
+            metavar="TIME",
+            help="Also drop what nobody has used for so long, for example 90d, whoever refers to it.",
+        ),
+    ] = None,
+    grace: Annotated[
+        str,
+        typer.Option("--grace", metavar="TIME", help="How long to wait for writers seen late."),
+    ] = "30s",
+    format_: ListingFormatOption = ListingFormat.TEXT,
+) -> int:
+    """Delete what no state refers to any more. Safe beside running applies, and to interrupt."""
+    session = session_of(ctx)
+    asked = Collecting(
+        dry_run=dry_run,
+        grace_seconds=seconds(grace, "--grace"),
+        unused_seconds=None if drop_unused is None else seconds(drop_unused, "--drop-unused"),
+        tell=session.output.note,
+    )
+    with open_workspace(session) as workspace:
+        report = collect(workspace.mirror, asked)
+    lines = collected_lines(report, session.output.width)
+    rows = (GC_COLUMNS, collected_rows(report))
+    show(session.output, format_, collected_json(report), rows, lines)
+    return 0

@@ -1,0 +1,38 @@
+"""``trainctl mirror verify``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trainctl.cli.listings import ListingFormat, ListingFormatOption, show
+from trainctl.cli.session import session_of
+from trainctl.cli.workspaces import open_workspace
+from trainctl.operations.mirror_repair import verify_mirror
+from trainctl.views.mirror_care import FINDING_COLUMNS, verified_json, verified_lines
+from trainctl.views.progress import Progress
+
+
+def command(
+    ctx: typer.Context,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="Fetch what is wrong again, or remove it for the next apply."
+        ),
+    ] = False,
+    format_: ListingFormatOption = ListingFormat.TEXT,
+) -> int:
+    """Hash everything in the mirror again. Exit code 1 if something stays wrong."""
+    session = session_of(ctx)
+    with open_workspace(session) as workspace, Progress(session.output) as progress:
+        report = verify_mirror(
+            workspace,
+            repair=repair,
+            progress=lambda done, total, files: progress.track("mirror", "verifying", done, total),
+        )
+    form = verified_json(report)
+    lines = verified_lines(report, session.output.width)
+    show(session.output, format_, form, (FINDING_COLUMNS, form["findings"]), lines)
+    return 0 if report.whole else 1

@@ -1,0 +1,65 @@
+"""Verifying the mirror with what upstream still has: where the bytes of a reference come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trainctl.errors import ManifestError, TrainctlError
+from trainctl.model.address import Kind
+from trainctl.model.source_uri import parse_source
+from trainctl.operations.workspace import Workspace
+from trainctl.resources.weights import credential_of, wanted_of
+from trainctl.spi.sources import Credential
+from trainctl.weights.mirror.fetch import Progress
+from trainctl.weights.mirror.mend import Origin
+from trainctl.weights.mirror.verify import Verified, Verifying, verify
+from trainctl.weights.sources import source_for
+
+
+def verify_mirror(
+    workspace: Workspace, *, repair: bool, progress: Progress | None = None
+) -> Verified:
+    """Hash the whole mirror; with ``repair`` what is wrong is fetched again where its source is unchanged, else removed."""
+    asked = Verifying(repair, Origins(workspace).of if repair else None, progress)
+    return verify(workspace.mirror, asked)
+
+
+class Origins:
+    """Resolves each source once, at the revision that was mirrored; a failure is remembered too."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._found: dict[tuple[str, str], Origin | TrainctlError] = {}
+
+    def of(self, record: Mapping[str, object]) -> Origin:
+        """Where the bytes of a reference come from. SourceError's kinds where upstream does not answer."""
+        key = (str(record.get("source")), str(record.get("revision")))
+        if key not in self._found:
+            try:
+                self._found[key] = self._resolve(*key)
+            except TrainctlError as error:
+                self._found[key] = error
+        found = self._found[key]
+        if isinstance(found, TrainctlError):
+            raise found
+        return found
+
+    def _resolve(self, text: str, revision: str) -> Origin:
+        uri = parse_source(text)
+        source = source_for(uri.scheme)
+        credential = self._credential(text)
+        pinned = revision if uri.scheme == "hf" else None
+        return Origin(
+            source, source.resolve(text, pinned, credential), credential, self._workspace.retry
+        )
+
+    def _credential(self, text: str) -> Credential | None:
+        """What the manifest gives for the source, if it names it; else what its platform usually finds."""
+        secrets, directory = self._workspace.secrets, self._workspace.setting.directory
+        try:
+            resources = list(self._workspace.desired.resources.values())
+        except ManifestError:
+            resources = []
+        declared = (one.attributes for one in resources if one.address.kind is Kind.WEIGHTS)
+        same = (one for one in declared if wanted_of(one, directory).uri.text == text)
+        return credential_of(next(same, {"source": text}), secrets)

@@ -1,0 +1,155 @@
+"""What verifying and collecting did to a mirror, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trainctl.model.units import format_bytes
+from trainctl.views.escape import escape
+from trainctl.views.moments import minute, moment
+from trainctl.views.plan_tables import short_revision
+from trainctl.views.text import counted, table
+from trainctl.weights.mirror.collect import Collected
+from trainctl.weights.mirror.needs import Need
+from trainctl.weights.mirror.verify import Finding, Verified
+
+FINDING_COLUMNS = ("path", "what", "bytes", "sources", "outcome", "detail")
+GC_COLUMNS = (
+    "action", "source", "revision", "listing", "files", "bytes", "project", "owner", "address", "lineage", "last_used",
+)  # fmt: skip
+
+
+def verified_json(report: Verified) -> dict[str, Any]:
+    """The form of ``mirror verify --format json``."""
+    return {
+        "whole": report.whole,
+        "blobs": report.blobs,
+        "bytes": report.bytes,
+        "findings": [finding_json(one) for one in report.findings],
+    }
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """One thing that was wrong."""
+    return {
+        "path": str(finding.path),
+        "what": finding.what,
+        "bytes": finding.bytes,
+        "sources": list(finding.sources),
+        "outcome": finding.outcome.value,
+        "detail": finding.detail,
+    }
+
+
+def verified_lines(report: Verified, width: int | None = None) -> list[str]:
+    """What was wrong, and the counts."""
+    lines: list[str] = []
+    if report.findings:
+        cells = [
+            [
+                finding.path.name[:12],
+                finding.what,
+                format_bytes(finding.bytes),
+                finding.outcome.value,
+                escape(", ".join(finding.sources)),
+                escape(finding.detail),
+            ]
+            for finding in report.findings
+        ]
+        headers = ["CONTENT", "WHAT", "SIZE", "OUTCOME", "SOURCES", "DETAIL"]
+        shrinks = frozenset({"SOURCES", "DETAIL"})
+        lines = [*table(headers, cells, width=width, shrinks=shrinks), ""]
+    looked = f"{counted(report.blobs, 'content')} verified, {format_bytes(report.bytes)}"
+    return [*lines, f"{looked}: {_verdict(report.findings)}"]
+
+
+def _verdict(findings: Sequence[Finding]) -> str:
+    if not findings:
+        return "all right."
+    counts = {
+        outcome: sum(one.outcome.value == outcome for one in findings)
+        for outcome in ("wrong", "repaired", "removed")
+    }
+    said = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+    hints = "".join(
+        hint
+        for outcome, hint in (
+            ("wrong", " mirror verify --repair mends what it can."),
+            ("removed", " The next apply mirrors what was removed again."),
+        )
+        if counts[outcome]
+    )
+    return f"{said}.{hints}"
+
+
+def collected_json(report: Collected) -> dict[str, Any]:
+    """The form of ``mirror gc --format json``."""
+    return {
+        "dry_run": report.dry_run,
+        "freed": {
+            "bytes": report.bytes,
+            "blobs": report.blobs,
+            "listings": len(report.listings),
+        },
+        "removed": [
+            {"listing": one.listing, "files": one.files, "bytes": one.bytes}
+            for one in report.listings
+        ],
+        "dropped": [_need(one) for one in report.dropped],
+        "kept": [_need(one) for one in report.kept],
+        "busy": [_need(one) for one in report.busy],
+    }
+
+
+def collected_rows(report: Collected) -> list[dict[str, Any]]:
+    """The same as one list of rows, each with what became of it."""
+    form = collected_json(report)
+    return [
+        {"action": name, **row}
+        for name in ("removed", "dropped", "kept", "busy")
+        for row in form[name]
+    ]
+
+
+def collected_lines(report: Collected, width: int | None = None) -> list[str]:
+    """What was dropped, what is kept for whom, and what was freed."""
+    lines = [
+        f"Not used since {minute(one.last_used)} UTC, dropped: {_whose(one)}"
+        for one in report.dropped
+    ]
+    if report.kept:
+        cells = [
+            [
+                escape(str(one.record.get("source"))),
+                short_revision(str(one.record.get("revision"))),
+                format_bytes(int(one.record.get("bytes") or 0)),
+                escape(str(one.record.get("project"))),
+                escape(str(one.record.get("owner"))),
+                minute(one.last_used),
+            ]
+            for one in report.kept
+        ]
+        headers = ["KEPT", "REVISION", "SIZE", "PROJECT", "OWNER", "LAST USED (UTC)"]
+        shrinks = frozenset({"KEPT"})
+        lines += table(headers, cells, width=width, right=frozenset({"SIZE"}), shrinks=shrinks)
+    lines += [
+        f"Being mirrored now: {_whose(one)}. No content goes meanwhile; try again later."
+        for one in report.busy
+    ]
+    done = "would be freed" if report.dry_run else "freed"
+    what = f"{counted(report.blobs, 'content')} of {counted(len(report.listings), 'listing')}"
+    return [*lines, *([""] if lines else []), f"{format_bytes(report.bytes)} {done}: {what}."]
+
+
+def _whose(need: Need) -> str:
+    record = need.record
+    return escape(
+        f"{record.get('source')} for {record.get('address')} of {record.get('project')} ({record.get('owner')})"
+    )
+
+
+def _need(need: Need) -> dict[str, Any]:
+    record = need.record
+    named = ("source", "revision", "listing", "files", "bytes", "project", "owner", "address", "lineage")  # fmt: skip
+    return {**{name: record.get(name) for name in named}, "last_used": moment(need.last_used)}

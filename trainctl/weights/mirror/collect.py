@@ -1,0 +1,265 @@
+"""Collecting what nobody needs any more of a mirror. Why it is safe is in DESIGN.md, "Collection"."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from trainctl.errors import Busy, StorageError
+from trainctl.model.files import Listing
+from trainctl.weights.exclusive import holder_name, known_dead, lease
+from trainctl.weights.mirror.condemned import Condemned, restore
+from trainctl.weights.mirror.directory import DirectoryMirror
+from trainctl.weights.mirror.disk import explained
+from trainctl.weights.mirror.layout import Layout
+from trainctl.weights.mirror.needs import Need, Watch, needs
+from trainctl.weights.mirror.partial import sweep
+
+GRACE_SECONDS = 30.0
+"""How long what is condemned waits for references that a network file system shows late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collecting:
+    """What is asked for. ``unused_seconds``: references not renewed for so long are dropped; None: none is."""
+
+    dry_run: bool = False
+    grace_seconds: float = GRACE_SECONDS
+    unused_seconds: float | None = None
+    wait: Callable[[float], object] = time.sleep
+    tell: Callable[[str], None] = lambda text: None
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A listing that nobody referred to."""
+
+    listing: str
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What was, or would be, removed, and what stays for whom.
+
+    ``bytes`` and ``blobs`` are what goes; ``busy`` are references that are being mirrored for: while there is one no
+    content goes. ``dropped`` are references that nobody renewed.
+    """
+
+    dry_run: bool
+    bytes: int = 0
+    blobs: int = 0
+    listings: tuple[Removed, ...] = ()
+    dropped: tuple[Need, ...] = ()
+    kept: tuple[Need, ...] = ()
+    busy: tuple[Need, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """What may go, as one look found it."""
+
+    listings: tuple[Path, ...] = ()
+    blobs: tuple[Path, ...] = ()
+    partials: tuple[Path, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.listings or self.blobs or self.partials)
+
+
+def collect(mirror: DirectoryMirror, asked: Collecting) -> Collected:
+    """Delete what no reference needs. Busy if another collection is at it; StorageError where the disk refuses.
+
+    May be killed anywhere, and may run beside writers and other collections.
+    """
+    layout = Layout(mirror.root, mirror.chunk_bytes)
+    with explained(mirror.root):
+        if not layout.root.is_dir():
+            return Collected(asked.dry_run)
+        if asked.dry_run:
+            return _Collection(layout, asked, mirror.clock).preview()
+        layout.prepare()
+        never = threading.Event()
+        with lease(layout.partial / "collection.lease", never, _once()) as held:
+            if not held:
+                raise Busy(
+                    f"another collection of {mirror.root} is under way", "Try again when it ended."
+                )
+            return _Collection(layout, asked, mirror.clock).run()
+
+
+def _once() -> Callable[[], bool]:
+    """Says "go on" once, then "enough": the lease is tried a second time after a dead holder's was removed."""
+    asked = iter((False, False))
+    return lambda: next(asked, True)
+
+
+@dataclass(slots=True)
+class _Collection:
+    """One collection."""
+
+    layout: Layout
+    asked: Collecting
+    clock: Callable[[], float]
+    watch: Watch = field(default_factory=Watch)
+
+    def preview(self) -> Collected:
+        """What ``run`` would do now; writes nothing."""
+        found = needs(self.layout)
+        dropped = self._unused(found)
+        kept = [need for need in found if need not in dropped]
+        busy = self.watch.busy(kept)
+        mark = _Mark() if busy else self._mark(kept)
+        size = _sizes(mark.blobs) + sum(_sizes(path.glob("*")) for path in mark.partials)
+        return self._report(mark, dropped, kept, busy, size)
+
+    def run(self) -> Collected:
+        """Mark, condemn, wait, look again, delete."""
+        restore(self.layout)
+        sweep(self.layout.partial)
+        dropped = self._unused(needs(self.layout))
+        for need in dropped:
+            need.path.unlink(missing_ok=True)
+        kept = needs(self.layout)
+        if self.watch.busy(kept):
+            self._wait("somebody is mirroring")
+            kept = needs(self.layout)
+        busy = self.watch.busy(kept)
+        mark = _Mark() if busy else self._mark(kept)
+        if not mark:
+            return self._report(mark, dropped, kept, busy, 0)
+        removed = self._report(mark, dropped, kept, (), 0)
+        condemned = Condemned(self.layout)
+        condemned.take((*mark.listings, *mark.blobs))
+        mark, _, busy = self._reprieve(condemned, mark)
+        if mark:
+            self._wait("so that references which are written just now are seen")
+            mark, kept, busy = self._reprieve(condemned, mark)
+        condemned.delete(mark.listings)
+        freed = condemned.delete(mark.blobs) + sum(_remove(path) for path in mark.partials)
+        condemned.close()
+        self._forget_fingerprints()
+        gone = {path.stem for path in mark.listings}
+        listings = tuple(one for one in removed.listings if one.listing in gone)
+        return replace(self._report(mark, dropped, kept, busy, freed), listings=listings)
+
+    def _reprieve(self, condemned: Condemned, mark: _Mark) -> tuple[_Mark, list[Need], list[Need]]:
+        """Look again; what is needed after all is put back, and everything is while somebody mirrors."""
+        found = needs(self.layout)
+        busy = self.watch.busy(found)
+        wanted = frozenset().union(*(need.listings for need in found))
+        back = [path for path in mark.listings if busy or path.stem in wanted]
+        condemned.put_back(back)
+        blobs = _blobs(self._listings(wanted))
+        again = [path for path in mark.blobs if busy or path.name in blobs]
+        condemned.put_back(again)
+        left = _Mark(
+            tuple(path for path in mark.listings if path not in set(back)),
+            tuple(path for path in mark.blobs if path not in set(again)),
+            () if busy else mark.partials,
+        )
+        return left, found, busy
+
+    def _mark(self, kept: Sequence[Need]) -> _Mark:
+        """What no kept listing names. What is written meanwhile may be marked too, and is reprieved."""
+        listings = sorted(self.layout.root.glob("listings/*.json"))
+        blobs = sorted(self.layout.root.glob("blobs/sha256/*/*"))
+        wanted = frozenset().union(*(need.listings for need in kept))
+        named = _blobs(self._listings(wanted))
+        unfinished = any(need.record.get("listing") is None for need in kept)
+        return _Mark(
+            tuple(path for path in listings if path.stem not in wanted),
+            tuple(path for path in blobs if path.name not in named),
+            () if unfinished else tuple(_abandoned(self.layout)),
+        )
+
+    def _listings(self, ids: Iterable[str]) -> list[Listing]:
+        found = (self.layout.load_listing(one) for one in ids)
+        return [listing for listing in found if listing is not None]
+
+    def _unused(self, found: Sequence[Need]) -> list[Need]:
+        limit = self.asked.unused_seconds
+        if limit is None:
+            return []
+        busy = self.watch.busy(found)
+        before = self.clock() - limit
+        return [need for need in found if need.last_used < before and need not in busy]
+
+    def _wait(self, why: str) -> None:
+        if self.asked.grace_seconds > 0:
+            self.asked.tell(f"Waiting {self.asked.grace_seconds:g} s, {why}.")
+            self.asked.wait(self.asked.grace_seconds)
+
+    def _forget_fingerprints(self) -> None:
+        """Drop records of contents that are gone; they are hints, and one too few costs a transfer at most."""
+        for path in self.layout.root.glob("fingerprints/*/*.json"):
+            try:
+                sha256 = json.loads(path.read_bytes())["sha256"]
+            except (OSError, ValueError, KeyError, TypeError):
+                sha256 = ""
+            if not self.layout.blob(str(sha256)).is_file():
+                path.unlink(missing_ok=True)
+
+    def _report(
+        self,
+        mark: _Mark,
+        dropped: Sequence[Need],
+        kept: Sequence[Need],
+        busy: Sequence[Need],
+        freed: int,
+    ) -> Collected:
+        loaded = _readable(self.layout, mark.listings)
+        return Collected(
+            dry_run=self.asked.dry_run,
+            bytes=freed,
+            blobs=len(mark.blobs),
+            listings=tuple(Removed(one.id, len(one.files), one.size) for one in loaded),
+            dropped=tuple(dropped),
+            kept=tuple(kept),
+            busy=tuple(busy),
+        )
+
+
+def _blobs(listings: Iterable[Listing]) -> set[str]:
+    return {file.sha256 for listing in listings for file in listing.files}
+
+
+def _sizes(paths: Iterable[Path]) -> int:
+    return sum(path.stat().st_size for path in paths if path.exists())
+
+
+def _abandoned(layout: Layout) -> Iterator[Path]:
+    """Transfers that nobody is at and that nobody needs finished."""
+    for path in layout.partial.glob("*.*.*"):
+        holder = path.name.partition(".")[2].rpartition(".")[0]
+        if path.is_dir() and (holder == "free" or known_dead(holder)):
+            yield path
+
+
+def _remove(directory: Path) -> int:
+    """Take it over by name first, as whoever resumes a transfer does: only one of them gets it."""
+    key = directory.name.partition(".")[0]
+    mine = directory.with_name(f"{key}.{holder_name()}.{secrets.token_hex(4)}")
+    try:
+        directory.rename(mine)
+    except FileNotFoundError:
+        return 0
+    freed = _sizes(mine.glob("*"))
+    shutil.rmtree(mine, ignore_errors=True)
+    return freed
+
+
+def _readable(layout: Layout, paths: Iterable[Path]) -> Iterator[Listing]:
+    for path in paths:
+        with contextlib.suppress(StorageError):
+            listing = layout.load_listing(path.stem)
+            if listing is not None:
+                yield listing

@@ -1,0 +1,82 @@
+"""What a collection is about to delete, out of sight of those who look for it, and how it comes back.
+
+``condemned/<id>/`` belongs to one collection. A name in it is that of the file below the mirror, percent-encoded, so
+that putting it back is one rename, which either wins against the deletion or finds nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from trainctl.weights.exclusive import holder_name
+from trainctl.weights.mirror.disk import make_directory
+from trainctl.weights.mirror.layout import Layout
+
+
+class Condemned:
+    """The condemned files of one collection."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._directory = _place(layout) / f"{holder_name()}.{secrets.token_hex(4)}"
+
+    def take(self, paths: Iterable[Path]) -> None:
+        """Condemn files; those that are gone already are not missed."""
+        make_directory(self._directory)
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                path.rename(self._directory / _name(self._layout, path))
+
+    def put_back(self, paths: Iterable[Path]) -> None:
+        """Let files be found again."""
+        for path in paths:
+            _return(self._directory / _name(self._layout, path), path)
+
+    def delete(self, paths: Iterable[Path]) -> int:
+        """Delete those that nobody took back meanwhile; the bytes freed."""
+        return sum(_delete(self._directory / _name(self._layout, path)) for path in paths)
+
+    def close(self) -> None:
+        """Remove the directory once it is empty."""
+        with contextlib.suppress(OSError):
+            self._directory.rmdir()
+
+
+def restore(layout: Layout) -> None:
+    """Put everything back that anybody has condemned: before a writer looks for content, and after a killed collection.
+
+    Blobs first, so that a listing that can be seen has its blobs.
+    """
+    found = [path for path in _place(layout).glob("*/*") if path.is_file()]
+    for path in sorted(found, key=lambda path: not path.name.startswith("blobs")):
+        _return(path, layout.root / unquote(path.name))
+    for directory in _place(layout).glob("*"):
+        with contextlib.suppress(OSError):
+            directory.rmdir()
+
+
+def _place(layout: Layout) -> Path:
+    return layout.root / "condemned"
+
+
+def _name(layout: Layout, path: Path) -> str:
+    return quote(str(path.relative_to(layout.root)), safe="")
+
+
+def _return(condemned: Path, path: Path) -> None:
+    make_directory(path.parent)
+    with contextlib.suppress(FileNotFoundError):
+        condemned.rename(path)
+
+
+def _delete(path: Path) -> int:
+    try:
+        size = path.stat().st_size
+        path.unlink()
+    except FileNotFoundError:
+        return 0
+    return size

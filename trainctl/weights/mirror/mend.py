@@ -1,0 +1,148 @@
+"""Repairing one content of a mirror: of a large one only the chunks that are wrong are fetched again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainctl.errors import SourceGone, SourceWrong
+from trainctl.model.files import ListedFile, ResolvedSource, SourceFile
+from trainctl.spi.sources import Credential, WeightSource
+from trainctl.weights.exclusive import holder_name, lease
+from trainctl.weights.mirror.disk import make_directory, sync_directory
+from trainctl.weights.mirror.hashing import file_sha256
+from trainctl.weights.mirror.layout import Layout, fingerprint
+from trainctl.weights.mirror.partial import Partial
+from trainctl.weights.mirror.transfer import Transfer, Upstream, stopped
+from trainctl.weights.retry import Retry
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A source as upstream shows it now, and what opens it."""
+
+    source: WeightSource
+    resolved: ResolvedSource
+    credential: Credential | None
+    retry: Retry
+
+
+def mend(layout: Layout, origin: Origin, file: ListedFile, cancelled: threading.Event) -> None:
+    """Have the content right again. SourceGone where upstream has not got it any more; SourceError's other kinds as ever.
+
+    Killed anywhere, what was right of it lies in ``partial`` as a transfer that the next apply resumes.
+    """
+    wanted = _same(layout, origin.resolved, file)
+    if not file.chunks or not layout.blob(file.sha256).exists():
+        layout.blob(file.sha256).unlink(missing_ok=True)
+        _fetch_whole(layout, origin, wanted, file, cancelled)
+        return
+    key = fingerprint(origin.resolved, wanted)
+    with lease(layout.partial / f"{key}.lease", cancelled) as held:
+        if not held:
+            raise stopped()
+        _Mending(layout, origin, wanted, file, key).run()
+
+
+def _same(layout: Layout, resolved: ResolvedSource, file: ListedFile) -> SourceFile:
+    """The file upstream whose content is, as far as anybody can know, the one that was mirrored."""
+    for one in resolved.files:
+        if one.size != file.size:
+            continue
+        known = layout.recorded(fingerprint(resolved, one))
+        if one.sha256 == file.sha256 or (known is not None and known.sha256 == file.sha256):
+            return one
+    raise SourceGone(
+        f"{resolved.source} has not got the content of {file.path!a} any more",
+        "The next apply mirrors what it has now.",
+    )
+
+
+def _fetch_whole(
+    layout: Layout,
+    origin: Origin,
+    wanted: SourceFile,
+    file: ListedFile,
+    cancelled: threading.Event,
+) -> None:
+    upstream = Upstream(origin.source, origin.resolved, origin.credential, origin.retry)
+    content = Transfer(layout, upstream, cancelled, lambda count: None).fetch(wanted)
+    if content.sha256 != file.sha256:
+        raise SourceWrong(f"{origin.resolved.source}: {wanted.path!a} has other content now")
+
+
+class _Mending:
+    """A blob that is taken out of sight, made right chunk by chunk, and put back."""
+
+    def __init__(
+        self, layout: Layout, origin: Origin, wanted: SourceFile, file: ListedFile, key: str
+    ) -> None:
+        self._layout = layout
+        self._origin = origin
+        self._wanted = wanted
+        self._file = file
+        self._directory = layout.partial / f"{key}.{holder_name()}.{secrets.token_hex(4)}"
+
+    def run(self) -> None:
+        """Do it; SourceWrong, and the blob left as a partial transfer, where upstream's bytes don't fit."""
+        make_directory(self._directory)
+        blob, data = self._layout.blob(self._file.sha256), self._directory / "data"
+        blob.chmod(0o600)
+        blob.rename(data)
+        partial = Partial(self._directory, self._directory)
+        try:
+            os.truncate(data, self._file.size)
+            for number, digest in enumerate(self._file.chunks):
+                self._chunk(partial, number, digest)
+            self._check(data)
+        except BaseException:
+            partial.release()
+            raise
+        partial.publish(blob)
+        sync_directory(blob.parent)
+
+    def _check(self, data: Path) -> None:
+        if file_sha256(data) != self._file.sha256:
+            raise SourceWrong(f"the listing of {self._file.path!a} has wrong chunks")
+
+    def _chunk(self, partial: Partial, number: int, digest: str) -> None:
+        offset = number * self._layout.chunk_bytes
+        length = min(self._layout.chunk_bytes, self._file.size - offset)
+        with partial.data.open("rb", buffering=0) as stream:
+            stream.seek(offset)
+            right = hashlib.sha256(_read(stream.fileno(), length)).hexdigest() == digest
+        if not right:
+            partial.write(offset, self._fetch(offset, length, digest))
+        partial.note(number, digest)
+
+    def _fetch(self, offset: int, length: int, digest: str) -> bytes:
+        def attempt() -> bytes:
+            found = bytearray()
+            origin = self._origin
+            with origin.source.open(
+                origin.resolved, self._wanted, offset, origin.credential
+            ) as pieces:
+                for piece in pieces:
+                    found += piece
+                    if len(found) >= length:
+                        break
+            return bytes(found[:length])
+
+        data = self._origin.retry.run(attempt, threading.Event())
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise SourceWrong(
+                f"{self._origin.resolved.source}: {self._wanted.path!a} has other content now"
+            )
+        return data
+
+
+def _read(descriptor: int, length: int) -> bytes:
+    parts = []
+    while length and (part := os.read(descriptor, length)):
+        parts.append(part)
+        length -= len(part)
+    return b"".join(parts)

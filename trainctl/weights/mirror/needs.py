@@ -1,0 +1,74 @@
+"""Who needs what of a mirror: its references, those that are being written just now, and those that nobody renews."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainctl.weights.exclusive import STALE_SECONDS, known_dead
+from trainctl.weights.mirror.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One reference. ``last_used`` is in Unix seconds; ``listings`` are those it keeps, none before its first is whole."""
+
+    path: Path
+    record: Mapping[str, Any]
+    touched: int
+    last_used: float
+
+    @property
+    def listings(self) -> frozenset[str]:
+        """The listings that must stay: the one it names and the one that this replaces."""
+        return frozenset(filter(None, (self.record.get("listing"), self.record.get("previous"))))
+
+    @property
+    def writer(self) -> str:
+        """The process that is mirroring for it; empty when none is."""
+        return str(self.record.get("holder") or "")
+
+
+def needs(layout: Layout) -> list[Need]:
+    """Every reference as it is now. StorageError where one can't be read: nothing may be deleted then."""
+    return list(_read(layout))
+
+
+def _read(layout: Layout) -> Iterator[Need]:
+    for path in sorted(layout.root.glob("references/*/*.json")):
+        try:
+            status = path.stat()
+            record = layout.read_reference(path)
+        except FileNotFoundError:
+            continue
+        if record is not None:
+            used = max(float(record.get("last_used") or 0.0), status.st_mtime)
+            yield Need(path, record, status.st_mtime_ns, used)
+
+
+class Watch:
+    """Which mirroring goes on, by this process's own clock: a writer shows itself every few seconds.
+
+    One on this machine is known to live or to be dead. One elsewhere counts as living until it was watched for
+    ``STALE_SECONDS`` without a sign.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: dict[Path, tuple[int, float]] = {}
+
+    def busy(self, found: Sequence[Need]) -> list[Need]:
+        """Those of the references that somebody is mirroring for."""
+        return [need for need in found if need.writer and self._lives(need)]
+
+    def _lives(self, need: Need) -> bool:
+        if known_dead(need.writer):
+            return False
+        touched, since = self._seen.get(need.path, (None, 0.0))
+        if touched != need.touched:
+            self._seen[need.path] = (need.touched, self._clock())
+            return True
+        return self._clock() - since < STALE_SECONDS
