@@ -69,6 +69,7 @@ Lived = tuple[Project, dict[str, list[dict[str, Any]]]]
         ("status", "status job.bad"),
         ("mirror", "mirror list"),
         ("checkpoints", "checkpoints list good"),
+        ("metrics", "metrics good"),
         ("history", "history"),
         ("history", "history job.good"),
         ("validate", "validate"),
@@ -154,6 +155,7 @@ def test_schemas_refuse_what_is_wrong(lived: Lived) -> None:
         "status": made.json("status", "good"),
         "mirror": made.json("mirror", "list"),
         "checkpoints": made.json("checkpoints", "list", "good"),
+        "metrics": made.json("metrics", "good"),
     }
     for name, document in documents.items():
         for field in schema(name).get("required", []):

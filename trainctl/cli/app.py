@@ -46,7 +46,9 @@ COMMANDS: tuple[Command | Group, ...] = (
     Command("show", "show", "Show a saved plan, or the state."),
     Command("status", "status", "Show jobs and their runs."),
     Command("logs", "logs", "Show what a job said."),
+    Command("metrics", "metrics", "Show what a run uses: GPUs, CPU, memory, disk."),
     Command("stop", "stop", "Stop a job's run."),
+    Command("download", "download", "Copy the code that a run ran to this machine."),
     Group(
         "checkpoints",
         "Checkpoints of jobs.",

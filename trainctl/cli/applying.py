@@ -81,7 +81,8 @@ def carry_out(
         workspace.tell = lambda text: emit(Event(EventType.DIAGNOSTIC, text))
         with Interrupt(session.output.note) as interrupt:
             result, followed, code = _walk(workspace, plan, options, consent, emit, interrupt)
-        emit(summary_event(result, code, followed))
+        if code != 0 or not consent.follows:  # what follows ends with a summary of its own
+            emit(summary_event(result, code, followed))
         return code
     with Progress(session.output) as progress, Interrupt(progress.note) as interrupt:
         workspace.tell = progress.note

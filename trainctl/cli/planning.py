@@ -70,6 +70,8 @@ class PlanningFlags:
     variables: tuple[str, ...] = ()
     var_files: tuple[Path, ...] = ()
     parallelism: int = 10
+    resume: bool = False
+    again: str | None = None
 
     def __post_init__(self) -> None:
         if self.parallelism < 1:

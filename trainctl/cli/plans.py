@@ -14,6 +14,7 @@ from trainctl.cli.session import Session
 from trainctl.cli.workspaces import addresses
 from trainctl.desired.values import Desired
 from trainctl.errors import StorageError, UsageError
+from trainctl.operations.beginnings import plan_again, resumptions
 from trainctl.operations.look_weights import LookOptions
 from trainctl.operations.planning import plan_of
 from trainctl.operations.workspace import Workspace
@@ -37,7 +38,10 @@ def make_plan(workspace: Workspace, flags: PlanningFlags, *, writes_lock: bool =
         run=addresses(flags.runs, "ADDRESS"),
     )
     look = LookOptions(flags.refresh, flags.offline, flags.upgrade, flags.parallelism, writes_lock)
-    return plan_of(workspace, options, look)
+    if flags.again is not None:
+        return plan_again(workspace, options.run[0], flags.again, look)
+    starts = resumptions(workspace, options.run) if flags.resume else {}
+    return plan_of(workspace, options, look, starts)
 
 
 def show_plan(

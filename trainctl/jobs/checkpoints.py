@@ -114,13 +114,6 @@ def references(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def newest_of(address: Address, project: str) -> dict[str, Any]:
-    """The reference to the newest complete checkpoint of a job's earlier runs, to go on from."""
-    return {
-        "project": project, "job": file_name(address), "run": None, "name": None, "optional": False,
-    }  # fmt: skip
-
-
 def _is_here(endpoint: str) -> bool:
     host = urlsplit(endpoint).hostname or ""
     return host in ("localhost", "::1") or host.startswith("127.")

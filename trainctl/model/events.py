@@ -26,12 +26,16 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened. ``data`` of a STEP_PROGRESS: ``done`` and ``total`` in bytes, ``phase`` in words."""
+    """One thing that happened. ``data`` of a STEP_PROGRESS: ``done`` and ``total`` in bytes, ``phase`` in words.
+
+    ``time`` is in Unix seconds, where it is not when it is told.
+    """
 
     type: EventType
     message: str
     address: Address | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
+    time: float | None = None
 
 
 Emit = Callable[[Event], None]

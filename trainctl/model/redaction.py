@@ -41,6 +41,14 @@ class Redactor:
                 text = text.replace(value, MASK)
         return text
 
+    def safe_length(self, text: str) -> int:
+        """How much of a text that goes on can be shown already: all but an end that may be the beginning of a secret."""
+        held = 0
+        for value in self._values:
+            most = min(len(value) - 1, len(text))
+            held = max(held, next((n for n in range(most, 0, -1) if text.endswith(value[:n])), 0))
+        return len(text) - held
+
 
 def _spellings(value: str) -> set[str]:
     """The value as JSON, Python, URLs and basic authentication write it."""

@@ -56,6 +56,8 @@ class RunRecord:
     ``delivered`` are the bytes that moved onto its nodes; ``retries`` says how often it was tried again.
     ``store`` is where its checkpoints are kept, ``{url, endpoint_url, secret, prefix}``, url None being its nodes' data
     directory; ``loaded`` the checkpoints it began with, ``sync`` how its upload stands: ``{state, error, pending}``.
+    ``code`` is the digest of its code and ``code_archive`` the sha256 of the archive that its nodes unpacked; ``rerun_of`` is the id
+    of the run that it repeats.
     """
 
     id: str
@@ -77,6 +79,9 @@ class RunRecord:
     sync: Mapping[str, Any] = field(default_factory=dict)
     image_digest: str | None = None
     """Of the container image that it runs in, as its registry names it; None on the host."""
+    code: str | None = None
+    code_archive: str | None = None
+    rerun_of: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The form kept in the state."""

@@ -56,6 +56,8 @@ class JobStatus:
     """A job's run with its checkpoints. ``stale`` says why its nodes could not be asked, if they couldn't.
 
     ``matrix`` has the values of a job of a matrix, as written and in the order declared.
+    ``deadline`` is when a live run is ended, in Unix seconds; ``forecast`` how long its phases should take, in seconds: as long as
+    those of ``like``, the newest run before it that completed.
     """
 
     address: Address
@@ -63,6 +65,9 @@ class JobStatus:
     checkpoints: tuple[Checkpoint, ...] = ()
     stale: str = ""
     matrix: tuple[tuple[str, str], ...] = ()
+    deadline: float | None = None
+    forecast: Mapping[str, float] = field(default_factory=dict)
+    like: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,12 @@ from trainctl.node.evict import cache_evict
 from trainctl.node.facts import facts
 from trainctl.node.failure import Failure, from_os_error
 from trainctl.node.images import pull_image
+from trainctl.node.log_lines import read_lines
+from trainctl.node.metrics import metrics
 from trainctl.node.requirements import build_environment
 from trainctl.node.run_verbs import (
     list_runs,
+    past,
     read_log,
     release,
     remove,
@@ -48,6 +51,8 @@ _VERBS = {
     "status": status,
     "stop": stop,
     "reorder": reorder,
+    "metrics": metrics,
+    "past": past,
     "remove": remove,
     "release": release,
     "runs": list_runs,
@@ -60,7 +65,12 @@ _VERBS = {
     "upload_checkpoints": upload_checkpoints,
 }
 _WITH_PAYLOAD = {"put_code": put_code}
-_RAW = {"read_log": read_log, "read_objects": read_objects, "read_code": read_code}
+_RAW = {
+    "read_log": read_log,
+    "read_lines": read_lines,
+    "read_objects": read_objects,
+    "read_code": read_code,
+}
 _COPY_BYTES = 2**20
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tarfile
@@ -35,19 +36,23 @@ def put_code(request: Mapping[str, Any], emit: Emit, payload: BinaryIO) -> Dict[
         if temporary.exists():
             temporary.unlink()
     sync_directory(path.parent)
-    return {"present": True}
+    return {"present": True, "sha256": _sha256(path)}
 
 
 def has_code(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
-    """Whether a code tree's tar is here. For the ``lineage`` that asks, what is here stays for a while."""
+    """Whether a code tree's tar is here, and its own digest: the same tree may be packed with other line ends.
+
+    For the ``lineage`` that asks, what is here stays for a while.
+    """
     layout = Layout(request["root"])
     if request.get("lineage"):
         References(layout).arrive(name(request["lineage"], "lineage"))
+    path = layout.archive(request["digest"])
     try:
-        os.utime(layout.archive(request["digest"]))
+        os.utime(path)
     except FileNotFoundError:
-        return {"present": False}
-    return {"present": True}
+        return {"present": False, "sha256": None}
+    return {"present": True, "sha256": _sha256(path)}
 
 
 def read_code(request: Mapping[str, Any], write: Callable[[bytes], None]) -> None:
@@ -84,6 +89,14 @@ def unpack(stream: BinaryIO, target: Path) -> None:
         raise Failure("request", f"the code can't be unpacked: {error}") from None
     for member in links:
         _link(target, member)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        for data in iter(lambda: stream.read(_COPY_BYTES), b""):
+            digest.update(data)
+    return digest.hexdigest()
 
 
 def _path(target: Path, member: tarfile.TarInfo) -> Path:

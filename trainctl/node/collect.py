@@ -38,6 +38,7 @@ def forget(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         if (run.spec or {}).get("lineage") == lineage:
             with contextlib.suppress(Failure):  # a live run stays, and so what it needs
                 run_verbs.remove({"root": str(layout.root), "key": run.key}, emit)
+    run_verbs.remove_old_marks(layout)
     ImageStore(layout).drop(lineage)
     runs = {run.key for run in all_runs(layout)}
     freed = 0

@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional
 
 _AFTER_NAME_STATE = 0
 _AFTER_NAME_PARENT = 1
+_AFTER_NAME_CPU = slice(11, 15)
 _AFTER_NAME_START = 19
 
 
@@ -51,6 +52,18 @@ def descendants(pid: int) -> List[int]:
         level = [child for parent in level for child in children.get(parent, [])]
         found += level
     return found
+
+
+def parent_of(pid: int) -> Optional[int]:
+    """The process's parent; None if there is no such process."""
+    fields = _fields(pid)
+    return int(fields[_AFTER_NAME_PARENT]) if fields else None
+
+
+def cpu_ticks(pid: int) -> int:
+    """CPU time of the process and of those that it has waited for, user and system; 0 if there is none."""
+    fields = _fields(pid)
+    return sum(map(int, fields[_AFTER_NAME_CPU])) if fields else 0
 
 
 def with_environment(entry: bytes) -> List[int]:

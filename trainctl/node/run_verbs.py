@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -11,10 +12,10 @@ from trainctl.node import layout as names
 from trainctl.node import leftovers, runs
 from trainctl.node.ending import kill_marked, send
 from trainctl.node.failure import Failure
-from trainctl.node.files import remove_tree, unique, write_json
+from trainctl.node.files import make_directory, names_in, remove_tree, unique, write_json
 from trainctl.node.layout import Layout, layout_of
 from trainctl.node.leases import Leases
-from trainctl.node.processes import alive
+from trainctl.node.processes import alive, descendants
 from trainctl.node.runs import Run, all_runs
 from trainctl.node.supervisor import Order, grace_seconds, spawn
 from trainctl.node.turn import waiting
@@ -22,7 +23,8 @@ from trainctl.node.turn import waiting
 Emit = Callable[[Dict[str, Any]], None]
 _STOP_MARGIN_SECONDS = 30.0
 _POLL_SECONDS = 0.05
-_SAY_SECONDS = 10.0
+_TELL_SECONDS = 1.0
+_MARK_SECONDS = 86400.0
 _READ_BYTES = 2**20
 _SPEC = {
     "key": str,
@@ -70,6 +72,16 @@ def reorder(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     return _status(run)
 
 
+def past(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """What a run was made of, for who wants to run the same again; whether its code is still here."""
+    layout = Layout(request["root"])
+    spec = Run(layout, request["key"]).spec
+    if spec is None:
+        raise Failure("missing", f"the node knows no run {request['key']}")
+    present = layout.archive(spec["code"]).is_file()
+    return {"code": spec["code"], "code_present": present, "made_of": spec.get("made_of")}
+
+
 def list_runs(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     """Every run of a lineage, or of all."""
     found = []
@@ -82,18 +94,21 @@ def list_runs(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
 
 
 def stop(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
-    """End the run and see it end. One that was never started can't be started afterwards."""
+    """End the run and see it end, saying each second how far that is. One that was never started can't be started afterwards."""
     run = Run(Layout(request["root"]), request["key"])
-    spec = run.spec
+    spec = run.spec or _forbid_unknown(run)
     if spec is None:
         return {"key": run.key, "status": runs.LOST, "supervised": False}
     if request.get("grace_seconds") is not None:
         write_json(run.directory / "stop.json", {"grace_seconds": float(request["grace_seconds"])})
-    deadline = time.monotonic() + _patience(run, spec)
-    emit = _now_and_then(emit)
+    began = told = time.monotonic()
+    grace, patience = grace_seconds(run, spec), _patience(run, spec)
     asked: Optional[Mapping[str, Any]] = None
-    while time.monotonic() < deadline:
+    while time.monotonic() < began + patience:
         now = _status(run)
+        if time.monotonic() - told >= _TELL_SECONDS:
+            told = time.monotonic()
+            emit({"seconds": round(told - began), "grace": grace, "processes": _left(now)})
         if now["status"] in runs.ENDED or now["status"] == runs.LOST:
             return now
         holder = run.supervisor
@@ -102,7 +117,6 @@ def stop(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         elif holder != asked and alive(holder):
             asked = holder
             send([int((holder or {})["pid"])], signal.SIGTERM)
-        emit({"waiting": now["status"]})
         time.sleep(_POLL_SECONDS)
     raise Failure("busy", f"run {run.key} did not end", f"Process {_status(run)['pid']} is at it.")
 
@@ -118,6 +132,8 @@ def remove(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     caches = {None, (run.spec or {}).get("cache"), (request.get("cache") or {}).get("dir")}
     for cache in caches:
         Leases(Layout(request["root"], cache)).release(run.key)
+    if now is None:
+        return {"removed": False}  # a mark that forbids its start stays
     return {"removed": _remove(run)}
 
 
@@ -129,6 +145,16 @@ def release(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     if unstarted:
         Leases(layout).release(key)
     return {"released": unstarted}
+
+
+def remove_old_marks(layout: Layout) -> None:
+    """Remove what forbids the start of runs that never came, when nobody can be about to start them any more."""
+    for name in names_in(layout.runs):
+        run = Run(layout, name) if not name.startswith(".") else None
+        if run is not None and run.spec is None and run.record:
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - run.directory.stat().st_mtime > _MARK_SECONDS:
+                    remove_tree(run.directory)
 
 
 def read_log(request: Mapping[str, Any], write: Callable[[bytes], None]) -> None:
@@ -151,6 +177,19 @@ def read_log(request: Mapping[str, Any], write: Callable[[bytes], None]) -> None
             write(data)
 
 
+def _left(status: Mapping[str, Any]) -> int:
+    """How many processes of the job are left."""
+    return max(0, len(descendants(status["pid"])) - 1) if status["pid"] else 0
+
+
+def _forbid_unknown(run: Run) -> Optional[Dict[str, Any]]:
+    """Decide that a run which nobody started here never starts; its specification if it was started this very moment."""
+    if run.layout.root.is_dir():  # a node that is gone stays gone
+        make_directory(run.directory)
+        _forbid(run)
+    return run.spec
+
+
 def _told(run: Run) -> Optional[Dict[str, Any]]:
     """The run's status; of one that is pending with its place in the queue."""
     found = run.status()
@@ -169,19 +208,6 @@ def _patience(run: Run, spec: Mapping[str, Any]) -> float:
     grace = grace_seconds(run, spec)
     upload = float((spec.get("store") or {}).get("upload_timeout", 0.0)) if grace > 0 else 0.0
     return grace + upload + _STOP_MARGIN_SECONDS
-
-
-def _now_and_then(emit: Emit) -> Emit:
-    """For a caller who takes long silence for death."""
-    said = time.monotonic()
-
-    def sometimes(event: Dict[str, Any]) -> None:
-        nonlocal said
-        if time.monotonic() - said > _SAY_SECONDS:
-            said = time.monotonic()
-            emit(event)
-
-    return sometimes
 
 
 def _forbid(run: Run) -> bool:

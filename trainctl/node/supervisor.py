@@ -19,6 +19,7 @@ from trainctl.node.job import environment, prepare
 from trainctl.node.launch import Launch
 from trainctl.node.loading import load
 from trainctl.node.log_keeper import LogKeeper
+from trainctl.node.metrics import Sampler
 from trainctl.node.runs import Run
 from trainctl.node.session import leave_session
 from trainctl.node.shell import arguments, program, what_failed
@@ -113,6 +114,7 @@ class _Supervisor:
         self._clock = Stopwatch()
         self._turn = Turn(order.run, order.spec, self._pend)
         self._keeping = Keeping(order.run, order.spec, order.secrets, order.data)
+        self._sampler = Sampler(order.run, order.spec)
 
     def run(self) -> None:
         """Claim the run, do it, say how it ended. Returns at once if the run is another's."""
@@ -145,6 +147,7 @@ class _Supervisor:
         self._keeping.begin()
         chores: List[Callable[[], None]] = [
             LogKeeper(self._run.log(self._rank)),
+            self._sampler,
             self._keeping.tend,
         ]
         retry = Retry.of(self._order.spec)
@@ -224,6 +227,8 @@ class _Supervisor:
 
     def _end(self, ending: Ending, at: float) -> None:
         """Scratch first, which may free the space that the record needs."""
+        if "started_at" in self._record:
+            self._sampler.finish()
         self._say_patiently(
             status=ending.status,
             exit_code=ending.exit_code,

@@ -1,83 +1,156 @@
-"""A run's own lines: of one rank or of all, once or for as long as the run lives."""
+"""A run's own lines: of one rank or of all, some or every one, once or for as long as the run lives."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+import heapq
+import re
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from trainctl.errors import NodeForgot, UsageError
-from trainctl.operations.runs import Run, control, refresh
+from trainctl.errors import NodeForgot, NodeUnreachable, UsageError
+from trainctl.model.log import Piece
+from trainctl.operations.log_frames import Frames
+from trainctl.operations.merging import as_they_come
+from trainctl.operations.runs import Run, control
 from trainctl.operations.streaming import pieces
 from trainctl.operations.workspace import Workspace
+from trainctl.resources.run_control import RunControl
 
-POLL_SECONDS = 0.5
-"""How often a followed log is looked at."""
+RETRY_SECONDS = 2.0
+"""How long to wait before a node that could not be reached is asked again."""
 
 
 @dataclass(frozen=True, slots=True)
-class LogLine:
-    """One line of one rank, as the job wrote it, without its line end."""
+class Moment:
+    """A time in Unix seconds, or with ``ago`` so many seconds before now on the node's clock."""
 
-    rank: int
-    text: str
+    seconds: float
+    ago: bool = False
+
+    @property
+    def request(self) -> dict[str, float]:
+        """As a node is told."""
+        return {"ago" if self.ago else "at": self.seconds}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What of a log is wanted: written from ``since`` on and before ``until``, matching ``grep``, and the last ``tail`` of
+    those of each rank; with ``follow`` those to come, too.
+    """
+
+    rank: int | None = None
+    since: Moment | None = None
+    until: Moment | None = None
+    grep: str | None = None
+    tail: int | None = None
+    follow: bool = False
+
+    def __post_init__(self) -> None:
+        if self.follow and self.until is not None:
+            raise UsageError("--follow goes on until the run ends", "Leave out --until.")
+        if self.tail is not None and self.tail < 0:
+            raise UsageError(f"--tail {self.tail}: 0 or more")
+        try:
+            re.compile(self.grep or "")
+        except re.error as error:
+            raise UsageError(
+                f"--grep {self.grep!r} is no regular expression: {error}",
+                "Put a backslash before characters that are meant as they are.",
+            ) from None
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """What a node is asked."""
+        return {
+            "since": self.since and self.since.request,
+            "until": self.until and self.until.request,
+            "grep": self.grep,
+            "tail": self.tail,
+        }
+
+
+def log_pieces(workspace: Workspace, run: Run, wanted: Selection) -> Iterator[Piece]:
+    """The lines of a run's log, of several ranks by time, and those to come as they come."""
+    ranks = [one.rank for one in run.record.ranks]
+    if wanted.rank is not None and ranks and wanted.rank not in ranks:
+        counted = f"It has {len(ranks)}, counted from 0."
+        raise UsageError(f"run {run.record.id} has no rank {wanted.rank}", counted)
+    left = threading.Event()
+
+    def give_up() -> None:
+        left.set()
+        workspace.agents.close()
+
+    readers = [
+        _Reader(workspace, run, rank, wanted, left, give_up)
+        for rank in ranks
+        if wanted.rank in (None, rank)
+    ]
+    if len(readers) == 1:
+        yield from readers[0].read(follow=wanted.follow)
+        return
+    written = [reader.read(follow=False, to_be_continued=wanted.follow) for reader in readers]
+    yield from heapq.merge(*written, key=lambda piece: piece.time)
+    if wanted.follow:
+        yield from as_they_come([reader.read(follow=True) for reader in readers], give_up)
 
 
 class _Reader:
-    """One rank's log from where it was last read; hands out whole lines."""
+    """One rank's log, from where it was last read."""
 
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-        self.offset = 0
-        self._rest = b""
+    def __init__(
+        self,
+        workspace: Workspace,
+        run: Run,
+        rank: int,
+        wanted: Selection,
+        left: threading.Event,
+        give_up: Callable[[], None],
+    ) -> None:
+        self._workspace = workspace
+        self._left = left
+        self._give_up = give_up
+        self._run = run
+        self._rank = rank
+        self._request = wanted.request
+        self._frames = Frames(rank)
 
-    def take(self, data: bytes) -> Iterator[LogLine]:
-        self.offset += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            yield self._line(line)
+    def read(self, *, follow: bool, to_be_continued: bool = False) -> Iterator[Piece]:
+        """What is there; with ``follow`` to the end of the run, over whatever happens to the connection."""
+        while True:
+            try:
+                yield from self._call({"follow": follow, "open_end": to_be_continued})
+            except NodeUnreachable as error:
+                if not follow:
+                    raise
+                if not self._left.is_set():
+                    self._workspace.tell(f"{error.summary}; trying again")
+                if self._left.wait(RETRY_SECONDS):
+                    return
+                self._frames.restart()
+            else:
+                return
 
-    def end(self) -> Iterator[LogLine]:
-        if self._rest:
-            yield self._line(self._rest)
-            self._rest = b""
+    def _call(self, how: dict[str, Any]) -> Iterator[Piece]:
+        runs: RunControl = control(self._workspace)
+        request = {**self._request, **how, "offset": self._frames.offset}
+        record = self._run.record
 
-    def _line(self, line: bytes) -> LogLine:
-        return LogLine(self.rank, line.decode("utf-8", "replace").removesuffix("\r"))
+        def produce(take: Callable[[bytes], None]) -> None:
+            runs.read_lines(record, self._rank, request, take)
 
-
-def lines(
-    workspace: Workspace, run: Run, *, rank: int | None = None, follow: bool = False
-) -> Iterator[LogLine]:
-    """The lines of a run's log; with ``follow`` those to come, too, until the run has ended."""
-    ranks = [one.rank for one in run.record.ranks]
-    if rank is not None and ranks and rank not in ranks:
-        counted = f"It has {len(ranks)}, counted from 0."
-        raise UsageError(f"run {run.record.id} has no rank {rank}", counted, code="no-such-run")
-    readers = [_Reader(one) for one in ranks if rank in (None, one)]
-    while True:
-        live = run.record.status.live
-        if follow and live:
-            run = refresh(workspace, run)
-        for reader in readers:
-            yield from _news(workspace, run, reader)
-        if not (follow and live):
-            break
-        if run.record.status.live:
-            time.sleep(POLL_SECONDS)
-    for reader in readers:
-        yield from reader.end()
-
-
-def _news(workspace: Workspace, run: Run, reader: _Reader) -> Iterator[LogLine]:
-    offset, runs = reader.offset, control(workspace)
-    try:
-        for piece in pieces(lambda take: runs.read_log(run.record, reader.rank, offset, take)):
-            yield from reader.take(piece)
-    except NodeForgot as error:
-        node = next(one.node for one in run.record.ranks if one.rank == reader.rank)
-        raise NodeForgot(
-            f"{node} knows nothing of run {run.record.number} ({run.record.id}) any more",
-            "Its log went with what was deleted there.",
-            address=str(run.job.address),
-        ) from error
+        try:
+            for data in pieces(produce, self._give_up):
+                yield from self._frames.take(data)
+                if self._frames.offset:
+                    self._request["tail"] = None  # from here on every line is wanted
+        except NodeForgot as error:
+            node = next(one.node for one in record.ranks if one.rank == self._rank)
+            raise NodeForgot(
+                f"{node} knows nothing of run {record.number} ({record.id}) any more",
+                "Its log went with what was deleted there.",
+                address=str(self._run.job.address),
+            ) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -18,14 +18,19 @@ from trainctl.operations.support import unsupported
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.planner import make_plan
 from trainctl.plan.staleness import remaining, staleness
-from trainctl.plan.values import Inputs, Observation, Options, Plan
+from trainctl.plan.values import Inputs, Observation, Options, Plan, Start
 from trainctl.resources.jobs import observed
 from trainctl.resources.registry import handlers
 from trainctl.resources.run_control import RunControl
 from trainctl.spi.provider import Presence
 
 
-def plan_of(workspace: Workspace, options: Options, look: LookOptions) -> Plan:
+def plan_of(
+    workspace: Workspace,
+    options: Options,
+    look: LookOptions,
+    starts: Mapping[Address, Start] | None = None,
+) -> Plan:
     """The plan for the world as it is now. Appends nothing, writes nothing."""
     state = workspace.ledger.state()
     desired = workspace.desired
@@ -46,13 +51,14 @@ def plan_of(workspace: Workspace, options: Options, look: LookOptions) -> Plan:
     inputs = Inputs(
         desired=desired,
         state=state,
-        observed=_observe(workspace, state, look.parallelism) if look.refresh else {},
+        observed=observe(workspace, state, look.parallelism) if look.refresh else {},
         code=code.trees,
         weights=weights.facts,
         nodes=nodes.facts,
         node_names=nodes.names,
         lacks=code.lacks,
         options=options,
+        starts=starts or {},
         diagnostics=(*diagnostics, *weights.diagnostics, *code.problems, *nodes.diagnostics),
     )
     return make_plan(inputs)
@@ -81,7 +87,8 @@ def _changed_code(workspace: Workspace, plan: Plan) -> Iterator[str]:
             yield f"{change.address}: its code changed since the plan was made"
 
 
-def _observe(workspace: Workspace, state: State, parallelism: int) -> dict[Address, Observation]:
+def observe(workspace: Workspace, state: State, parallelism: int) -> dict[Address, Observation]:
+    """What a look at everything that is recorded finds."""
     kinds = handlers(workspace.ports())
 
     def look(recorded: Recorded) -> Observation:

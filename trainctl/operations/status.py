@@ -7,10 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from trainctl.errors import NodeError, StorageError, TrainctlError
 from trainctl.model.address import Address
+from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.status import Checkpoint, JobStatus
+from trainctl.model.units import parse_duration
 from trainctl.operations.checkpoints import checkpoints
 from trainctl.operations.runs import Run, find_run, jobs_of_matrix, newest_runs, refresh_all
 from trainctl.operations.workspace import Workspace
+from trainctl.resources.run_control import runs_of
 
 _AT_ONCE = 8
 """How many runs are asked for their checkpoints at the same time."""
@@ -47,7 +50,17 @@ def _one(workspace: Workspace, run: Run, problem: TrainctlError | None) -> JobSt
     values = run.job.attributes.get("matrix") or ()
     matrix = tuple((str(one["name"]), str(one["value"])) for one in values)
     stale = problem.summary if problem else ""
-    return JobStatus(run.job.address, run.record, tuple(found), stale, matrix)
+    like = _like(run) if run.record.status.live else None
+    return JobStatus(
+        run.job.address,
+        run.record,
+        tuple(found),
+        stale,
+        matrix,
+        deadline=_deadline(run),
+        forecast=like.phases if like else {},
+        like=like.number if like else None,
+    )
 
 
 def _may_have_checkpoints(run: Run) -> bool:
@@ -56,3 +69,17 @@ def _may_have_checkpoints(run: Run) -> bool:
     enabled = (runtime.get("checkpointing_config") or {}).get("enabled")
     newest = run.job.outputs["runs"][-1]["id"] == run.record.id
     return run.record.started_at is not None and bool(enabled or not newest)
+
+
+def _deadline(run: Run) -> float | None:
+    """When the run is ended, if it still runs and may not last for ever."""
+    longest, record = run.job.attributes.get("max_duration"), run.record
+    if longest is None or record.started_at is None or not record.status.live:
+        return None
+    return record.started_at + parse_duration(longest)
+
+
+def _like(run: Run) -> RunRecord | None:
+    """The newest run before this one that completed."""
+    before = [one for one in runs_of(run.job) if one.number < run.record.number]
+    return next((one for one in reversed(before) if one.status is RunStatus.COMPLETED), None)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from trainctl.errors import NodeError
+from trainctl.model.events import Emit, Event, EventType
 from trainctl.operations.runs import Run, control, note
 from trainctl.operations.workspace import Workspace
 
@@ -13,23 +15,34 @@ _AT_ONCE = 16
 """How many runs are ended at the same time."""
 
 
-def stop(workspace: Workspace, run: Run, grace_seconds: float) -> Run:
+def stop(workspace: Workspace, run: Run, grace_seconds: float, emit: Emit) -> Run:
     """Ask the run's processes to end, make them after the grace, and note how it ended. An ended run stays as it is."""
+    address = run.job.address
     if not run.record.status.live:
         return run
-    now = control(workspace).stop(run.record, grace_seconds)
+
+    def on_event(event: Mapping[str, Any]) -> None:
+        count, seconds, grace = event["processes"], event["seconds"], event["grace"]
+        left = f"{count} process{'es' if count != 1 else ''} left"
+        rest = f", {grace - seconds:.0f} s to end by itself" if seconds < grace else ""
+        phase = f"stopping, {left}{rest};"
+        emit(Event(EventType.STEP_PROGRESS, phase, address, {"phase": phase}))
+
+    emit(Event(EventType.STEP_STARTED, "stopping", address, {"phase": "stopping;"}))
+    now = control(workspace).stop(run.record, grace_seconds, on_event)
     note(workspace, run.job, now)
+    emit(Event(EventType.RUN_STATUS, now.status.words, address))
     return Run(run.job, now)
 
 
 def stop_all(
-    workspace: Workspace, runs: Sequence[Run], grace_seconds: float
+    workspace: Workspace, runs: Sequence[Run], grace_seconds: float, emit: Emit
 ) -> list[tuple[Run, NodeError | None]]:
     """As ``stop``, of many: those that wait first, so that none of them starts as others end; what failed beside the run."""
 
     def end(run: Run) -> tuple[Run, NodeError | None]:
         try:
-            return stop(workspace, run, grace_seconds), None
+            return stop(workspace, run, grace_seconds, emit), None
         except NodeError as error:
             return run, error
 

@@ -16,8 +16,11 @@ class _Abandoned(Exception):
     """The reader has left; nothing more is wanted."""
 
 
-def pieces(produce: Produce) -> Iterator[bytes]:
-    """What ``produce`` hands over, as it comes. An error in it is raised here; leaving early ends it."""
+def pieces(produce: Produce, give_up: Callable[[], None] | None = None) -> Iterator[bytes]:
+    """What ``produce`` hands over, as it comes. An error in it is raised here; leaving early ends it.
+
+    It ends when it next hands over something, unless ``give_up`` makes it end before.
+    """
     waiting: Queue[bytes | BaseException | None] = Queue(_PIECES)
     left = threading.Event()
     thread = threading.Thread(
@@ -31,6 +34,8 @@ def pieces(produce: Produce) -> Iterator[bytes]:
             raise piece
     finally:
         left.set()
+        if thread.is_alive() and give_up is not None:
+            give_up()
         while thread.is_alive():
             _drain(waiting)
             thread.join(0.05)

@@ -14,13 +14,14 @@ from trainctl.plan.interrupted import UNDONE, attempted
 from trainctl.plan.resources import unchanged
 from trainctl.plan.runs import live_run, news
 from trainctl.plan.subject import Subject
-from trainctl.plan.values import Change, CodeTree
+from trainctl.plan.values import Change, CodeTree, Start
 
 _IN_PLACE = (
     *("labels", "priority", "max_duration", "retry"),
     *("matrix", "max_parallel", "depends_on"),
 )
-NOT_CONFIGURATION = frozenset({*_IN_PLACE, "code", "weight_pins"})
+_STARTS = frozenset({"rerun_of", "resume_from"})
+NOT_CONFIGURATION = frozenset({*_IN_PLACE, *_STARTS, "code", "weight_pins"})
 _NEW_RUN = frozenset({"create", "replace"})
 _REASONS = {
     "config": Reason.CONFIG_CHANGED,
@@ -61,6 +62,19 @@ def plan_job(subject: Subject, today: dict[str, Any]) -> Change:
             note=news(subject, run),
         )
     return verdict.same_run()
+
+
+def plan_start(subject: Subject, today: dict[str, Any], start: Start) -> Change:
+    """One new run that begins from an earlier one, because the user asked for it."""
+    kept = subject.before if start.as_recorded else today
+    return subject.make(
+        Action.REPLACE,
+        {**{name: kept[name] for name in kept if name not in _STARTS}, **start.attributes},
+        Reason.BY_REQUEST,
+        after_unknown={"runs": True},
+        stops=live_run(subject),
+        note=start.note,
+    )
 
 
 @dataclass(frozen=True)

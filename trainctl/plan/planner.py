@@ -17,7 +17,7 @@ from trainctl.plan.graph import REMOVES, ordered
 from trainctl.plan.hosts import host_problems
 from trainctl.plan.images import image_lines, image_problems
 from trainctl.plan.interrupted import never_recorded, resumed
-from trainctl.plan.jobs import job_wish, plan_job
+from trainctl.plan.jobs import job_wish, plan_job, plan_start
 from trainctl.plan.removals import plan_removal
 from trainctl.plan.resources import Wish, plan_resource
 from trainctl.plan.seats import starting
@@ -104,7 +104,9 @@ def _decide(
             return plan_removal(one)
         return never_recorded(one)
     if one.address.kind is Kind.JOB:
-        return plan_job(one, job_wish(one, inputs.code.get(one.address), known))
+        today = job_wish(one, inputs.code.get(one.address), known)
+        start = inputs.starts.get(one.address)
+        return plan_start(one, today, start) if start else plan_job(one, today)
     wish = wishes.get(one.address) or Wish(one.wanted({}))
     return plan_resource(one, wish)
 

@@ -135,6 +135,18 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """How a run that the user asked for begins from an earlier one.
+
+    ``attributes`` are recorded with the job's; ``as_recorded`` says that nothing of today's manifest counts.
+    """
+
+    attributes: Mapping[str, Any]
+    note: str
+    as_recorded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Inputs:
     """All that planning looks at."""
 
@@ -151,6 +163,7 @@ class Inputs:
     """Of each job, what its own code lacks, in sentences."""
     options: Options = Options()
     diagnostics: tuple[Diagnostic, ...] = ()
+    starts: Mapping[Address, Start] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

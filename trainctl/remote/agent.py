@@ -60,10 +60,14 @@ class NodeAgent:
         return answers.result
 
     def read(
-        self, verb: str, request: Mapping[str, Any], on_bytes: Callable[[bytes], None]
+        self,
+        verb: str,
+        request: Mapping[str, Any],
+        on_bytes: Callable[[bytes], None],
+        timeout: float | None = None,
     ) -> None:
         """One ``read_`` verb: raw bytes, handed over as they arrive. An error may come after some of them."""
-        output = self._run(verb, request, (), on_bytes, None)
+        output = self._run(verb, request, (), on_bytes, timeout)
         if output.exit_code != 0:
             raise self._raw_error(output)
 

@@ -6,7 +6,8 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +32,8 @@ from trainctl.model.run import RankRecord, RunRecord, RunStatus, run_id
 from trainctl.plan.values import Change, Observation
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.agents import Agents, nodes_of
+from trainctl.resources.archives import fetched, ship
+from trainctl.resources.beginnings import Beginning, begin
 from trainctl.resources.checkpoints import Checkpoints
 from trainctl.resources.following import ahead, seat
 from trainctl.resources.home import Home
@@ -92,8 +95,9 @@ class JobHandler:
         project = str(step.attributes["project"])
         run = replace(run, store=self._checkpoints.place(step.address, project, run))
         try:
-            self._checkpoint_secrets(step, run)  # before anything moves
-            run = self._deploy(step, run)
+            begun = begin(RunControl(self._agents, step.lookup), self._mirror, step, earlier)
+            self._checkpoint_secrets(begun.step, run)  # before anything moves
+            run = self._deploy(begun, begun.mark(run))
         except (NodeUnreachable, Interrupted):
             raise  # nobody knows whether it was started: the intent stays open, and the next apply finds out
         except TrainctlError as error:
@@ -134,18 +138,21 @@ class JobHandler:
         """The newest run as its nodes tell it; nobody is asked about a run that has ended."""
         return observed(RunControl(self._agents, lookup), [recorded])[recorded.address]
 
-    def _deploy(self, step: Step, run: RunRecord) -> RunRecord:
+    def _deploy(self, begun: Beginning, run: RunRecord) -> RunRecord:
         """Deliver weights and code to the rank's node and start it; the record of the run that then runs."""
+        step = begun.step
         rank = self._place(step, run)
         listings = {str(address): self._listing(step, address) for address in _weights(step)}
         began = time.monotonic()
-        self._ship_code(step, rank)
+        archive = self._ship_code(begun, rank)
         venv = self._environment(step, rank)
         image = pulled_image(step, rank.agent, rank.node.root, self._home.lineage, self._secrets)
         moved = self._deliver_all(step, rank, listings)
         run = replace(
             run,
             image_digest=image.digest if image else None,
+            code=step.attributes["code"]["digest"],
+            code_archive=archive,
             delivered=moved,
             ranks=(RankRecord(0, rank.node.id, RunStatus.DEPLOYING),),
             phases={
@@ -159,7 +166,7 @@ class JobHandler:
             },
         )
         step.stop_if_cancelled()
-        return self._start(step, rank, run, listings, venv, image)
+        return self._start(begun.step, rank, run, listings, venv, image)
 
     def _checkpoint_secrets(self, step: Step, run: RunRecord) -> Mapping[str, str]:
         """What opens the store, if the run has to do with it."""
@@ -234,22 +241,28 @@ class JobHandler:
         document: Mapping[str, Any] = json.loads(listing.to_bytes())
         return document
 
-    def _ship_code(self, step: Step, rank: _Rank) -> None:
-        """Have the code on the node. Jobs that share it, as those of a matrix do, don't send it at the same time."""
-        planned = step.attributes["code"]
-        request = {"root": rank.node.root, "digest": planned["digest"]}
-        asked = {**request, "lineage": self._home.lineage}
-        with self._shipping(rank.node.id, planned["digest"]):
-            if rank.agent.call("has_code", asked)["present"]:
-                return
-            code = self._planned_code(step)
-            with packed(code) as tar:
-                self._planned_code(step)  # nobody wrote to it while it was packed
-                rank.agent.call("put_code", request, payload=tar)
+    def _ship_code(self, begun: Beginning, rank: _Rank) -> str:
+        """Have the code on the node; the sha256 of the archive there. Jobs that share it don't send it at the same time."""
+        step, repeated = begun.step, begun.repeats
+        digest = step.attributes["code"]["digest"]
+
+        def archive() -> AbstractContextManager[Iterator[bytes]]:
+            if repeated is not None:
+                return fetched(RunControl(self._agents, step.lookup), repeated, digest)
+            return self._packed(step)
+
+        with self._shipping(rank.node.id, digest):
+            return ship(rank.agent, rank.node.root, digest, self._home.lineage, archive)
 
     def _shipping(self, node: str, digest: str) -> threading.Lock:
         with self._lock:
             return self._locks.setdefault((node, digest), threading.Lock())
+
+    @contextmanager
+    def _packed(self, step: Step) -> Iterator[Iterator[bytes]]:
+        with packed(self._planned_code(step)) as tar:
+            self._planned_code(step)  # nobody wrote to it while it was packed
+            yield tar
 
     def _planned_code(self, step: Step) -> Code:
         planned = step.attributes["code"]

@@ -11,6 +11,7 @@ from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord
 from trainctl.remote.agent import NodeAgent
+from trainctl.remote.answers import OnEvent
 from trainctl.resources.agents import Agents, node_named
 from trainctl.resources.runs import with_status
 from trainctl.spi.provider import Node
@@ -84,12 +85,17 @@ class RunControl:
             lambda agent, node: agent.call("reorder", {"root": node.root, "key": run.key, **order}),
         )
 
-    def stop(self, run: RunRecord, grace_seconds: float = STOP_GRACE_SECONDS) -> RunRecord:
-        """End the run: its processes are asked, and after the grace made to."""
+    def stop(
+        self,
+        run: RunRecord,
+        grace_seconds: float = STOP_GRACE_SECONDS,
+        on_event: OnEvent | None = None,
+    ) -> RunRecord:
+        """End the run: its processes are asked, and after the grace made to. Events: ``seconds, grace, processes``."""
         request = {"key": run.key, "grace_seconds": grace_seconds}
 
         def ask(agent: NodeAgent, node: Node) -> Answer | None:
-            return agent.call("stop", {"root": node.root, **request})
+            return agent.call("stop", {"root": node.root, **request}, on_event=on_event)
 
         return with_status(run, self._each(run, ask))
 
@@ -99,16 +105,33 @@ class RunControl:
             run, lambda agent, node: agent.call("remove", {"root": node.root, "key": run.key})
         )
 
-    def read_log(
-        self, run: RunRecord, rank: int, offset: int, on_bytes: Callable[[bytes], None]
+    def read_lines(
+        self,
+        run: RunRecord,
+        rank: int,
+        wanted: Mapping[str, Any],
+        on_bytes: Callable[[bytes], None],
     ) -> None:
-        """Hand over one rank's log from the offset on, to its present end."""
+        """Hand over one rank's log as frames; ``wanted`` is what ``read_lines`` of the node program takes."""
         agent, node = self.of_rank(run, rank)
-        agent.read(
-            "read_log",
-            {"root": node.root, "key": run.key, "rank": rank, "offset": offset},
-            on_bytes,
-        )
+        request = {"root": node.root, "key": run.key, "rank": rank, **wanted}
+        agent.read("read_lines", request, on_bytes, LOOK_SECONDS)
+
+    def past(self, run: RunRecord) -> dict[str, Any]:
+        """What the run's first node knows it was made of: ``made_of``, ``code``, ``code_present``."""
+        agent, node = self.of_rank(run, 0)
+        return agent.call("past", {"root": node.root, "key": run.key}, timeout=LOOK_SECONDS)
+
+    def read_code(self, run: RunRecord, digest: str, on_bytes: Callable[[bytes], None]) -> None:
+        """Hand over the archive of a code tree that the run's first node has."""
+        agent, node = self.of_rank(run, 0)
+        agent.read("read_code", {"root": node.root, "digest": digest}, on_bytes)
+
+    def metrics(self, run: RunRecord, rank: int, since: float) -> tuple[str, list[dict[str, Any]]]:
+        """The id of a rank's node, and the samples that it took after a time, the oldest first."""
+        agent, node = self.of_rank(run, rank)
+        request = {"root": node.root, "key": run.key, "since": since}
+        return node.id, agent.call("metrics", request, timeout=LOOK_SECONDS)["samples"]
 
     def _each(
         self, run: RunRecord, ask: Callable[[NodeAgent, Node], Answer | None]

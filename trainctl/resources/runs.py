@@ -86,6 +86,7 @@ def specification(
         },
         **order(address, attributes, lineage),
         **({"container": dict(container)} if container else {}),
+        "made_of": {"attributes": attributes, "listings": listings},
         **_policy(attributes),
         **(checkpoints or {}),
     }

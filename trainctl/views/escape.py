@@ -9,8 +9,8 @@ from typing import Any
 UNSEEN = re.compile(
     r"[\x00-\x1f\x7f-\x9f"  # controls, with the escapes that move cursors and set titles
     r"\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"  # invisible, or turning the reading direction
-    r"\ud800-\udfff\ufff9-\ufffb]"  # halves of characters, annotations
-    r"|[\U000e0000-\U000e007f]"  # tags: invisible text
+    r"\ud800-\udfff\ufff9-\ufffb"  # halves of characters, annotations
+    r"\U000e0000-\U000e007f]"  # tags: invisible text
 )
 """A character that acts or hides. Newline and tab are among them; who wants these excludes them."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +14,7 @@ from trainctl.model.diagnostics import Diagnostic
 from trainctl.model.events import Event, EventType
 from trainctl.views.output import Output
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 _PROGRESS = 1.0
 """Seconds between two progress lines of one address."""
 
@@ -42,6 +44,19 @@ class EventsJson:
                 self._output.json(_object(event, now), indent=None)
             except BrokenPipeError:
                 self._over = True  # the reader has left; that doesn't stop the work
+
+    def several(self, events: Sequence[Event]) -> None:
+        """Print many events at once: much faster than one by one, and none of them is left out."""
+        with self._lock:
+            now = self._clock()
+            if self._over or not events:
+                return
+            lines = [_ENCODER.encode(_object(event, now)) for event in events]
+            try:
+                self._output.print("\n".join(lines))
+                self._output.flush()
+            except BrokenPipeError:
+                self._over = True
 
     def fail(self, error: TrainctlError) -> None:
         """Tell of an error that ended the command, then close."""
@@ -80,7 +95,8 @@ class EventsJson:
 
 
 def _object(event: Event, now: float) -> dict[str, Any]:
-    time_ = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds")
+    when = now if event.time is None else event.time
+    time_ = datetime.fromtimestamp(when, UTC).isoformat(timespec="milliseconds")
     return {
         "type": event.type.value,
         "time": time_.replace("+00:00", "Z"),

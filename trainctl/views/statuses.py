@@ -52,11 +52,15 @@ def status_json(status: JobStatus) -> dict[str, Any]:
         "checkpoint_sync_status": run.sync.get("state"),
         "checkpoint_sync_error": run.sync.get("error"),
         "loaded_checkpoints": [dict(one) for one in run.loaded],
+        "forecast": dict(status.forecast) or None,
+        "deadline_at": moment(status.deadline),
+        "retries": run.retries,
+        "rerun_of": run.rerun_of,
         "checkpoints": [checkpoint_json(one) for one in status.checkpoints],
     }
 
 
-def status_lines(status: JobStatus) -> list[str]:
+def status_lines(status: JobStatus, now: float) -> list[str]:
     """One job in full."""
     run = status.run
     lines = [f"{status.address}  run {run.number} ({run.id})  {run_words(run)}"]
@@ -72,11 +76,7 @@ def status_lines(status: JobStatus) -> list[str]:
         for word, when in times
         if moment(when)
     ]
-    lines += [
-        f"  {name:<13} {format_duration(run.phases[name])}"
-        for name in _PHASES
-        if name in run.phases
-    ]
+    lines += _phase_lines(status, now)
     for one in status.checkpoints:
         state = "" if one.complete else f", {one.state}"
         lines.append(
@@ -90,12 +90,32 @@ def _remarks(run: RunRecord) -> list[tuple[str, str]]:
     upload = f"{run.sync['state'].lower()}: {run.sync['error']}" if run.sync.get("error") else ""
     said = [
         ("error", run.error),
+        ("retries", str(run.retries or "")),
+        ("repeats", f"run {run.rerun_of}" if run.rerun_of else None),
         ("pending", run.waiting),
         ("image", run.image_digest),
         *(("began with", f"{loaded['run']}: {loaded['name']}") for loaded in run.loaded),
         ("upload", upload),
     ]
     return [(word, escape(text)) for word, text in said if text]
+
+
+def _phase_lines(status: JobStatus, now: float) -> list[str]:
+    """How long each phase took, or has taken so far, beside what it should take; and what time is left."""
+    run, lines = status.run, []
+    phases = dict(run.phases)
+    if run.status is RunStatus.RUNNING and run.started_at is not None:
+        phases["running"] = max(0.0, now - run.started_at)
+    for name in _PHASES:
+        if name in phases:
+            took = format_duration(phases[name])
+            expected = status.forecast.get(name)
+            beside = f", in run {status.like} {format_duration(expected)}" if expected else ""
+            lines.append(f"  {name:<13} {took}{beside}")
+    if status.deadline is not None:
+        left = format_duration(max(0.0, status.deadline - now))
+        lines.append(f"  {'deadline':<13} in {left}")
+    return lines
 
 
 def status_table(statuses: Sequence[JobStatus], width: int | None = None) -> list[str]:

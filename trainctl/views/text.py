@@ -52,23 +52,32 @@ def table(
     shrinks: frozenset[str] | None = None,
     style: Style = plain,
     indent: str = "",
+    paint: Callable[[int, str, str], str] | None = None,
 ) -> list[str]:
     """Aligned columns under dim headers. ``right`` names those of numbers.
 
-    Cells shrink only where ``width`` says so, and only those of the columns ``shrinks``, if it names any.
+    Cells shrink only where ``width`` says so, and only those of the columns ``shrinks``, if it names any. ``paint`` is given a
+    row's number, a header and the cell's text, and gives that text in a style.
     """
     lines = [list(headers), *(list(row) for row in rows)]
     widths = [max(columns(line[i]) for line in lines) for i in range(len(headers))]
     if width is not None:
         may = [i for i, header in enumerate(headers) if shrinks is None or header in shrinks]
         widths = _shrunk(widths, width - len(indent) - 2 * (len(headers) - 1), may)
+
+    def shown(number: int, cell: str, size: int, header: str) -> str:
+        text = shorten(cell, size)
+        padded = pad(text, size, right=header in right)
+        if paint is None or number == 0 or not text:
+            return padded
+        return padded.replace(text, paint(number - 1, header, text), 1)
+
     texts = [
         indent
         + "  ".join(
-            pad(shorten(cell, size), size, right=header in right)
-            for cell, size, header in zip(line, widths, headers, strict=True)
+            shown(number, *each) for each in zip(line, widths, headers, strict=True)
         ).rstrip()
-        for line in lines
+        for number, line in enumerate(lines)
     ]
     return [style(texts[0], "dim"), *texts[1:]]
 

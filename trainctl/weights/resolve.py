@@ -109,8 +109,8 @@ def _pinned(uri: SourceUri, wanted: Wanted, followed: LockEntry | None) -> str |
         return f"sha256:{wanted.sha256}"
     if followed is None:
         return None
-    immutable = uri.scheme == "hf" or followed.revision.startswith("sha256:")
-    return followed.revision if immutable else None
+    declared = uri.scheme == "https" and followed.revision.startswith("sha256:")
+    return followed.revision if uri.scheme == "hf" or declared else None
 
 
 def _locked_file(

@@ -136,6 +136,41 @@ def test_stop_ends_the_whole_tree(node: TestNode) -> None:
     assert not (node.directory() / "scratch").exists()
 
 
+def test_a_run_that_was_stopped_before_it_came_never_starts(node: TestNode) -> None:
+    """Stop of an unknown run leaves a mark, also after its removal; the mark goes with time."""
+    node.call("facts", {"data": str(node.data), "mounts": []})
+    node.root.mkdir(exist_ok=True)
+    assert node.call("stop", {"key": "run-1"})["status"] == "TRAINING_JOB_LOST"
+    assert node.call("remove", {"key": "run-1"}) == {"removed": False}
+    assert node.call("runs")["runs"] == []
+    status = node.start(node.spec("echo started"))
+    assert (status["status"], node.log()) == ("TRAINING_JOB_STOPPED", "")
+
+    node.call("stop", {"key": "run-2"})
+    old = node.directory("run-2")
+    node.call("forget", {"lineage": "other"})
+    assert old.exists()
+    os.utime(old, (0, 0))
+    node.call("forget", {"lineage": "other"})
+    assert not old.exists()
+
+
+def test_stop_leaves_a_node_that_is_gone_alone(node: TestNode) -> None:
+    """Where there is no root there is nothing that could start the run."""
+    assert node.call("stop", {"key": "run-1"})["status"] == "TRAINING_JOB_LOST"
+    assert not node.root.exists()
+
+
+def test_stop_says_how_far_it_is(node: TestNode) -> None:
+    """Each second: how many processes are left, and the grace that they have."""
+    node.start(node.spec("trap '' TERM; echo ready; while :; do sleep 0.1; done"))
+    wait_for(lambda: "ready" in node.log())
+    node.call("stop", {"key": "run-1", "grace_seconds": 2.5})
+
+    assert [event["grace"] for event in node.events][:1] == [2.5]
+    assert node.events[0]["processes"] >= 1
+
+
 def stubborn_as_expression(mark: Path) -> str:
     """A Python expression that leaves the session, ignores TERM and sleeps."""
     return (

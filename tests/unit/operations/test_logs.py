@@ -1,41 +1,77 @@
-"""A log's bytes as lines, however they are cut."""
+"""A log's frames as lines, however they are cut, and what may be asked of a log."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from trainctl.operations.logs import LogLine, _Reader
+from trainctl.errors import UsageError
+from trainctl.model.log import Piece
+from trainctl.operations.log_frames import Frames
+from trainctl.operations.logs import Moment, Selection
 
 
-def texts(data: bytes, size: int) -> list[str]:
-    """The lines of data that arrive in pieces of one size."""
-    reader = _Reader(0)
-    found: list[LogLine] = []
-    for start in range(0, len(data), size):
-        found += reader.take(data[start : start + size])
-    assert reader.offset == len(data)
-    return [line.text for line in (*found, *reader.end())]
+def frame(data: bytes, time: float = 1.0, next_: int = 0, *, open_: bool = False) -> bytes:
+    """As a node writes it."""
+    head = {"time": time, "bytes": len(data), "next": next_, "open": open_}
+    return json.dumps(head).encode() + b"\n" + data
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
-def test_pieces_are_put_together(size: int) -> None:
-    """Lines are whole, and so are characters that a cut went through."""
-    assert texts("one\nzwölf\n\n→ three\n".encode(), size) == ["one", "zwölf", "", "→ three"]
+SAID = (
+    frame("one\nzwölf\n\n".encode(), 1.0, 12)
+    + b"{}\n"
+    + b'{"left_out": 5000, "time": 2.0, "next": 5012}\n'
+    + frame("→ thr".encode(), 3.0, 5018, open_=True)
+    + frame(b"ee\r\n\xff\n", 4.0, 5024)
+)
 
 
-def test_the_last_line_needs_no_end() -> None:
-    """It is handed out once, when nothing more is to come."""
-    reader = _Reader(2)
-    assert list(reader.take(b"whole\npart")) == [LogLine(2, "whole")]
-    assert list(reader.end()) == [LogLine(2, "part")]
-    assert list(reader.end()) == []
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100, 1000])
+def test_frames_are_put_together(size: int) -> None:
+    """Whatever the pieces in which they arrive, characters that a cut went through included; what is no text is shown so."""
+    frames = Frames(2)
+    found: list[Piece] = []
+    for start in range(0, len(SAID), size):
+        found += frames.take(SAID[start : start + size])
+
+    assert found == [
+        Piece(2, 1.0, ("one", "zwölf", "")),
+        Piece(2, 2.0, left_out=5000),
+        Piece(2, 3.0, ("→ thr",), open=True),
+        Piece(2, 4.0, ("ee", "\ufffd")),
+    ]
+    assert frames.offset == 5024
 
 
-def test_line_ends_of_other_systems_are_no_text() -> None:
-    """With or without a newline after them; a return within a line stays the job's."""
-    assert texts(b"a\r\nb\rc\r\nd\r", 100) == ["a", "b\rc", "d"]
+def test_half_a_frame_is_forgotten() -> None:
+    """After a connection that broke the next call begins anew where the last whole frame ended."""
+    frames = Frames(0)
+    list(frames.take(frame(b"one\n", 1.0, 4) + frame(b"two\nthree\n", 2.0, 14)[:-3]))
+    assert frames.offset == 4
+    frames.restart()
+
+    assert list(frames.take(frame(b"two\n", 2.0, 8))) == [Piece(0, 2.0, ("two",))]
 
 
-def test_what_is_no_text_is_shown_as_such() -> None:
-    """A job may write any bytes."""
-    assert texts(b"\xff\xfe\n", 1) == ["\ufffd\ufffd"]
+def test_what_a_node_is_asked() -> None:
+    """Times are absolute, or so long ago by the node's own clock."""
+    wanted = Selection(since=Moment(600, ago=True), until=Moment(1e9), grep="a+", tail=5)
+
+    assert wanted.request == {
+        "since": {"ago": 600}, "until": {"at": 1e9}, "grep": "a+", "tail": 5,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"grep": "("}, "no regular expression"),
+        ({"tail": -1}, "--tail -1"),
+        ({"follow": True, "until": Moment(1.0)}, "until the run ends"),
+    ],
+)
+def test_what_can_not_be_asked(flags: dict[str, object], said: str) -> None:
+    """It is wrong usage, told before any node is asked."""
+    with pytest.raises(UsageError, match=said):
+        Selection(**flags)  # type: ignore[arg-type]

@@ -7,10 +7,14 @@ from typing import Annotated
 import typer
 
 from trainctl.cli.logs import print_logs
+from trainctl.cli.moments import moment
 from trainctl.cli.options import Format, FormatOption, RunOption
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
+from trainctl.operations.logs import Selection
 from trainctl.operations.runs import find_run, job_address
+
+_WHEN = "TIME"
 
 
 def command(
@@ -20,6 +24,23 @@ def command(
     rank: Annotated[
         int | None, typer.Option("--rank", metavar="N", help="Only this rank's lines.")
     ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", metavar=_WHEN, help="Only what was written since: 10m, 2h, or a time."
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar=_WHEN, help="Only what was written before that."),
+    ] = None,
+    grep: Annotated[
+        str | None,
+        typer.Option("--grep", metavar="REGEX", help="Only lines in which this is found."),
+    ] = None,
+    tail: Annotated[
+        int | None, typer.Option("--tail", metavar="N", help="Only each rank's last lines.")
+    ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the run ends.")
     ] = False,
@@ -27,7 +48,15 @@ def command(
 ) -> int:
     """Show what a run printed."""
     session = session_of(ctx)
+    wanted = Selection(
+        rank=rank,
+        since=moment("--since", since),
+        until=moment("--until", until),
+        grep=grep,
+        tail=tail,
+        follow=follow,
+    )
     with open_workspace(session) as workspace:
         found = find_run(workspace.ledger.state(), job_address(address), run)
-        print_logs(session, workspace, found, rank=rank, follow=follow, format_=format_)
+        print_logs(session, workspace, found, wanted, format_)
     return 0

@@ -39,7 +39,7 @@ def command(
         if format_ is Format.JSON:
             session.output.json(status_json(one))
         else:
-            for line in status_lines(one):
+            for line in status_lines(one, time.time()):
                 session.output.print(line)
     return 0
 

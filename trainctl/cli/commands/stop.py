@@ -9,14 +9,16 @@ import typer
 from trainctl.cli import planning
 from trainctl.cli.approval import approve
 from trainctl.cli.options import RunOption
+from trainctl.cli.planning import duration
 from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import open_workspace
-from trainctl.errors import UsageError
+from trainctl.errors import PartlyDone, UsageError
 from trainctl.model.address import Address
-from trainctl.operations.runs import find_run, job_address, newest_runs, refresh_all
+from trainctl.operations.runs import Run, find_run, job_address, newest_runs, refresh_all
 from trainctl.operations.status import is_matrix
 from trainctl.operations.stopping import stop, stop_all
 from trainctl.operations.workspace import Workspace
+from trainctl.views.progress import Progress
 from trainctl.views.statuses import run_words
 from trainctl.views.text import counted
 
@@ -24,56 +26,74 @@ from trainctl.views.text import counted
 def command(
     ctx: typer.Context,
     address: Annotated[
-        str, typer.Argument(metavar="ADDRESS", help="The job, or all jobs of a matrix.")
-    ],
+        str | None,
+        typer.Argument(metavar="[ADDRESS]", help="The job, or all jobs of a matrix."),
+    ] = None,
     run: RunOption = None,
     grace: Annotated[
-        float,
-        typer.Option("--grace", metavar="SECONDS", help="How long it may take to end by itself."),
-    ] = 30.0,
+        str,
+        typer.Option("--grace", metavar="TIME", help="How long it may take to end by itself: 60s."),
+    ] = "30s",
+    every: Annotated[bool, typer.Option("--all", help="Stop every live run.")] = False,
     auto_approve: planning.AutoApprove = False,
 ) -> int:
     """End a run: its processes are asked to end, and after the grace made to. Of a matrix all runs, after one question."""
     session = session_of(ctx)
-    job = job_address(address)
+    if every == (address is not None) or (every and run):
+        raise UsageError("stop takes the address of a job, or --all")
+    seconds = duration("--grace", grace)
     with open_workspace(session) as workspace:
+        if address is None:
+            return _stop_many(session, workspace, _live(workspace), seconds)
+        job = job_address(address)
         if run is None and is_matrix(workspace, job):
-            return _stop_matrix(session, workspace, job, grace, auto_approve=auto_approve)
+            return _stop_matrix(session, workspace, job, seconds, auto_approve=auto_approve)
         found = find_run(workspace.ledger.state(), job, run)
-        ended = stop(workspace, found, grace)
+        with Progress(session.output) as progress:
+            ended = stop(workspace, found, seconds, progress.listen)
     before = "" if found.record.status.live else " already"
-    session.output.print(
-        f"{found.job.address}: run {ended.record.number} ({ended.record.id}) is{before} {run_words(ended.record)}"
-    )
+    session.output.print(_line(ended, f"is{before} {run_words(ended.record)}"))
     return 0
+
+
+def _live(workspace: Workspace, job: Address | None = None) -> list[Run]:
+    """The live runs of all jobs, or of those of one matrix."""
+    seen = refresh_all(workspace, list(newest_runs(workspace.ledger.state(), job)))
+    return [run for run, _ in seen if run.record.status.live]
 
 
 def _stop_matrix(
     session: Session, workspace: Workspace, job: Address, grace: float, *, auto_approve: bool
 ) -> int:
-    seen = [
-        now for now, _ in refresh_all(workspace, list(newest_runs(workspace.ledger.state(), job)))
-    ]
-    live = [run for run in seen if run.record.status.live]
-    if not live:
-        session.output.print(f"{job}: no run is live")
-        return 0
-    if not auto_approve:
+    live = _live(workspace, job)
+    if live and not auto_approve:
         if not session.stdin.isatty():
+            jobs = len(list(newest_runs(workspace.ledger.state(), job)))
             raise UsageError(
-                f"{job} is {counted(len(seen), 'job')}, of which {counted(len(live), 'run')} would be stopped",
+                f"{job} is {counted(jobs, 'job')}, of which {counted(len(live), 'run')} would be stopped",
                 f"Pass --auto-approve, or name one, such as {live[0].job.address.typed}.",
             )
         if not approve(session, f"Do you want to stop {counted(len(live), 'run')} of {job}?"):
             session.output.note("Nothing was changed.")
             return 1
-    code = 0
-    for run, problem in stop_all(workspace, live, grace):
+    return _stop_many(session, workspace, live, grace, f"{job}: ")
+
+
+def _stop_many(
+    session: Session, workspace: Workspace, live: list[Run], grace: float, whose: str = ""
+) -> int:
+    if not live:
+        session.output.print(f"{whose}no run is live")
+        return 0
+    with Progress(session.output) as progress:
+        ended = stop_all(workspace, live, grace, progress.listen)
+    for run, problem in ended:
         how = (
-            f"is {run_words(run.record)}"
-            if problem is None
-            else f"could not be stopped: {problem.summary}"
+            f"could not be stopped: {problem.summary}" if problem else f"is {run_words(run.record)}"
         )
-        code = code if problem is None else 12
-        session.output.print(f"{run.job.address}: run {run.record.number} ({run.record.id}) {how}")
-    return code
+        session.output.print(_line(run, how))
+    return PartlyDone.exit_code if any(problem for _, problem in ended) else 0
+
+
+def _line(run: Run, how: str) -> str:
+    return f"{run.job.address}: run {run.record.number} ({run.record.id}) {how}"

@@ -1,0 +1,162 @@
+"""Samples of what a run uses."""
+
+from __future__ import annotations
+
+import json
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.nodes import TestNode, wait_for
+from trainctl.node import gpu_meter, measure, metrics
+
+SMI = """\
+#!/bin/sh
+echo "0, GPU-aaaa, NVIDIA H100 80GB HBM3, 93, 70000, 81559"
+echo "1, GPU-bbbb, NVIDIA H100, [N/A], 0, 81559"
+"""
+ROCM = """\
+#!/bin/sh
+echo '{"card0": {"GPU use (%)": "7", "VRAM Total Memory (B)": "1000", "VRAM Total Used Memory (B)": "10"}, "system": {}}'
+"""
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    """A program that is found before any other of that name."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    (folder / name).chmod(0o755)
+
+
+@pytest.fixture
+def bin_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder at the beginning of the PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
+
+
+def samples(node: TestNode) -> list[dict[str, Any]]:
+    """All that the node has taken."""
+    found: list[dict[str, Any]] = node.call("metrics", {"key": "run-1"})["samples"]
+    return found
+
+
+def test_a_short_run_has_a_first_and_a_last_sample(node: TestNode) -> None:
+    """With what all its processes have used, those that ended included, and what its directories hold."""
+    busy = "python3 -c \"import time\nwhile time.process_time() < 0.3: pass\nopen('big', 'wb').write(b'x' * 1000000)\""
+    node.run(busy)
+    found = samples(node)
+
+    assert len(found) >= 2
+    assert found[-1]["cpu_seconds"] >= 0.3
+    assert found[-1]["processes"] == 0
+    assert found[-1]["ephemeral_storage"]["usage_bytes"] >= 1_000_000
+    assert 0 < found[-1]["ephemeral_storage"]["utilization"] <= 1
+    assert [one["time"] for one in found] == sorted(one["time"] for one in found)
+    assert found[-1]["host"]["memory_total_bytes"] > found[-1]["host"]["memory_available_bytes"] > 0
+    assert node.call("metrics", {"key": "run-1", "since": found[-1]["time"]})["samples"] == []
+
+
+def test_memory_is_that_of_the_whole_tree(node: TestNode) -> None:
+    """Of processes that left the session, too, and not of what watches over them."""
+    hold = "import time; block = b'x' * 80_000_000; time.sleep(60)"
+    node.start(node.spec(f'setsid python3 -c "{hold}" & python3 -c "{hold}"'))
+    found = wait_for(
+        lambda: next((one for one in samples(node) if one["cpu_memory_usage_bytes"] > 1.6e8), None)
+    )
+
+    assert found["cpu_memory_usage_bytes"] < 3e8
+    assert 2 <= found["processes"] <= 4
+
+
+def test_gpus_that_the_job_may_use(node: TestNode, bin_: Path) -> None:
+    """Busy and memory by number; what the driver doesn't tell is null; those of others are left out."""
+    program(bin_, "nvidia-smi", SMI)
+    node.start(node.spec("sleep 60", environment={"CUDA_VISIBLE_DEVICES": "0"}))
+    found = wait_for(lambda: samples(node))[0]
+
+    assert found["gpu_utilization"] == {"0": 0.93}
+    assert found["gpu_memory_usage_bytes"] == {"0": 70000 * 2**20}
+    assert found["gpu_names"] == {"0": "NVIDIA H100 80GB HBM3"}
+
+
+def test_gpus_of_both_vendors(bin_: Path) -> None:
+    """By index, by UUID or all; no program and one that fails are no GPUs."""
+    program(bin_, "nvidia-smi", SMI)
+    both = gpu_meter.gpus(60)
+    assert [(one.number, one.utilization) for one in both] == [("0", 0.93), ("1", None)]
+    assert gpu_meter.visible(both, {"NVIDIA_VISIBLE_DEVICES": "all"}) == both
+    assert gpu_meter.visible(both, {"CUDA_VISIBLE_DEVICES": "GPU-bb"}) == both[1:]
+    assert gpu_meter.visible(both, {}) == both
+    program(bin_, "nvidia-smi", "#!/bin/sh\nexit 9\n")
+    program(bin_, "rocm-smi", ROCM)
+    (card,) = gpu_meter.gpus(60)
+    assert (card.utilization, card.memory_used, card.memory_total) == (0.07, 10, 1000)
+    program(bin_, "rocm-smi", "#!/bin/sh\nexit 9\n")
+    assert gpu_meter.gpus(60) == []
+
+
+def test_a_program_that_hangs_holds_up_nobody(node: TestNode, bin_: Path) -> None:
+    """The run ends when its command does and has its samples; that the GPUs are silent is said."""
+    program(
+        bin_, "nvidia-smi", f"#!/bin/sh\necho x >> {bin_}/asked\ntrap '' TERM\nexec sleep 600\n"
+    )
+    gate = node.base / "gate"
+    node.start(node.spec(f"while [ ! -e {gate} ]; do sleep 0.05; done"))
+    found = wait_for(lambda: [one for one in samples(node) if one.get("problem")], 60)
+    wait_for(lambda: len(samples(node)) > 1, 60)
+    gate.touch()
+
+    assert node.ended()["status"] == "TRAINING_JOB_COMPLETED"
+    assert "nvidia-smi did not answer" in found[0]["problem"]
+    assert (bin_ / "asked").read_text() == "x\n"
+    assert "gpu_utilization" not in samples(node)[-1]
+
+
+def test_a_history_stays_small(tmp_path: Path) -> None:
+    """Recent samples are all there, older ones ever fewer, and the first one stays."""
+    path = tmp_path / "metrics.jsonl"
+    for number in range(12_000):
+        metrics._append(path, {"time": number, "host": {}, "more": "x" * 400})
+    times = [one["time"] for one in metrics._read(path)]
+    half = len(times) // 2
+
+    assert path.stat().st_size <= metrics.HISTORY_BYTES
+    assert times[0] == 0
+    assert times[-half:] == list(range(12_000 - half, 12_000))
+    assert times == sorted(times)
+    gaps = [after - before for before, after in pairwise(times)]
+    assert gaps == sorted(gaps, reverse=True)
+
+
+def test_half_a_line_is_no_sample(tmp_path: Path) -> None:
+    """What a crash cut off is passed over, and rates are taken from the sample before."""
+    path = tmp_path / "metrics.jsonl"
+    whole = {"time": 1.0, "cpu_seconds": 2.0, "host": {"cpu_seconds": 5.0}}
+    path.write_text(json.dumps(whole) + "\n" + json.dumps(whole)[:20] + "\n")
+    now: dict[str, Any] = {"time": 3.0, "cpu_seconds": 6.0, "host": {"cpu_seconds": 6.0}}
+    metrics._add_rates(now, metrics._last(path), 0.0)
+    back: dict[str, Any] = {"time": 0.5, "cpu_seconds": 6.0, "host": {"cpu_seconds": 6.0}}
+    metrics._add_rates(back, metrics._last(path), 0.0)
+
+    assert metrics._last(path) == whole
+    assert (now["cpu_usage"], now["host"]["cpu_usage"]) == (2.0, 0.5)
+    assert back["cpu_usage"] is None
+
+
+def test_a_file_is_counted_once(tmp_path: Path) -> None:
+    """However often it is linked; links to elsewhere are not followed, and time runs out."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "file").write_bytes(b"x" * 100_000)
+    os.link(tmp_path / "a" / "file", tmp_path / "a" / "again")
+    (tmp_path / "a" / "away").symlink_to("/usr")
+    found = measure.disk_usage([tmp_path / "a", tmp_path / "none"], float("inf"))
+
+    assert found is not None
+    assert 100_000 <= found < 200_000
+    assert measure.disk_usage([tmp_path / "a"], 0.0) is None

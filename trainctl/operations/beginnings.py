@@ -1,0 +1,93 @@
+"""Plans of runs that begin from earlier ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from trainctl.desired.values import Desired
+from trainctl.errors import TrainctlError
+from trainctl.ledger.state import Recorded, State
+from trainctl.model.address import Address
+from trainctl.model.resource import Resource
+from trainctl.model.status import Checkpoint
+from trainctl.operations.checkpoints import checkpoints
+from trainctl.operations.look_weights import LookOptions
+from trainctl.operations.planning import observe
+from trainctl.operations.runs import Run, control, find_run
+from trainctl.operations.workspace import Workspace
+from trainctl.plan.planner import make_plan
+from trainctl.plan.values import Inputs, Options, Plan, Start
+from trainctl.resources.beginnings import RERUN, RESUME, as_it_needs, past_of
+from trainctl.resources.run_control import runs_of
+
+
+def resumptions(workspace: Workspace, addresses: Iterable[Address]) -> dict[Address, Start]:
+    """For each job, that its new run resumes from its newest complete checkpoint; TrainctlError where there is none."""
+    found = {}
+    for address in addresses:
+        run = find_run(workspace.ledger.state(), address)
+        newest = newest_complete(workspace, run.job)
+        note = f"resumes from {newest.name} of run {newest.run}"
+        if run.record.status.live:
+            note += ", or from what else is saved until that is stopped"
+        found[address] = Start({RESUME: "latest"}, note)
+    return found
+
+
+def newest_complete(workspace: Workspace, job: Recorded) -> Checkpoint:
+    """The newest complete checkpoint of all of a job's runs; TrainctlError names the runs that have none."""
+    runs = runs_of(job)
+    found = [
+        one
+        for record in runs
+        if record.started_at is not None
+        for one in checkpoints(workspace, Run(job, record))
+        if one.complete
+    ]
+    if not found:
+        looked = ", ".join(f"{run.number} ({run.id})" for run in runs)
+        raise TrainctlError(
+            f"{job.address} has no complete checkpoint to resume from",
+            f"Runs looked at: {looked}. Leave out --resume to begin anew.",
+            code="no-such-checkpoint",
+        )
+    return max(found, key=lambda one: (one.created_at, one.step or 0))
+
+
+def plan_again(workspace: Workspace, address: Address, run: str, look: LookOptions) -> Plan:
+    """The plan of one new run that repeats an earlier one; today's manifest, code and sources are not looked at."""
+    state = workspace.ledger.state()
+    old = find_run(state, address, run)
+    past = past_of(control(workspace), workspace.mirror, old.record)
+    as_it_needs(past, state.resources.get)
+    commands = "; ".join(past.attributes["runtime"]["start_commands"])
+    note = f"repeats run {old.record.number} ({old.record.id}): {commands}"
+    inputs = Inputs(
+        desired=_as_recorded(workspace, state, old),
+        state=state,
+        observed=observe(workspace, state, look.parallelism),
+        options=Options(targets=(address,), run=(address,)),
+        starts={address: Start({RERUN: old.record.id}, note, as_recorded=True)},
+    )
+    # What is delivered are the weights of then: nothing of these tables, which speak of today's.
+    return replace(make_plan(inputs), weights=(), deliveries=())
+
+
+def _as_recorded(workspace: Workspace, state: State, run: Run) -> Desired:
+    """The job and what it needs, as the state has them: nothing of these is to change."""
+    resources: dict[Address, Resource] = {}
+    waiting = [run.job.address]
+    while waiting:
+        recorded = state.resources.get(waiting.pop())
+        if recorded is None or recorded.address in resources:
+            continue
+        resources[recorded.address] = Resource(
+            recorded.address,
+            recorded.provider,
+            recorded.attributes,
+            recorded.depends_on,
+            recorded.lifecycle,
+        )
+        waiting += recorded.depends_on
+    return replace(workspace.desired, resources=resources, warnings=())

@@ -1,0 +1,74 @@
+"""Several sources as one, in the order in which things arrive."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from queue import Empty, Full, Queue
+from typing import TypeVar
+
+T = TypeVar("T")
+_WAITING = 64
+_LOOK_SECONDS = 0.2
+
+
+class _Ended(Exception):
+    """A source has nothing more."""
+
+
+def as_they_come(sources: Sequence[Iterator[T]], give_up: Callable[[], None]) -> Iterator[T]:
+    """What the sources give, a thread each and a bounded number waiting. The first error is raised here and ends all.
+
+    ``give_up`` makes sources end that wait for something themselves.
+    """
+    waiting: Queue[T | BaseException] = Queue(_WAITING)
+    left = threading.Event()
+    threads = [
+        threading.Thread(target=_work, args=(source, waiting, left), name="merge", daemon=True)
+        for source in sources
+    ]
+    for thread in threads:
+        thread.start()
+    running = len(threads)
+    try:
+        while running:
+            item = waiting.get()
+            if isinstance(item, _Ended):
+                running -= 1
+            elif isinstance(item, BaseException):
+                raise item
+            else:
+                yield item
+    finally:
+        left.set()
+        if any(thread.is_alive() for thread in threads):
+            give_up()
+        while any(thread.is_alive() for thread in threads):
+            _drain(waiting)
+
+
+def _work(source: Iterator[T], waiting: Queue[T | BaseException], left: threading.Event) -> None:
+    end: BaseException = _Ended()
+    try:
+        for item in source:
+            _put(waiting, item, left)
+            if left.is_set():
+                return
+    except BaseException as error:  # noqa: BLE001 (handed to the reader, who raises it)
+        end = error
+    _put(waiting, end, left)
+
+
+def _put(waiting: Queue[T | BaseException], item: T | BaseException, left: threading.Event) -> None:
+    while not left.is_set():
+        with suppress(Full):
+            waiting.put(item, timeout=_LOOK_SECONDS)
+            return
+
+
+def _drain(waiting: Queue[T | BaseException]) -> None:
+    try:
+        waiting.get(timeout=_LOOK_SECONDS)
+    except Empty:
+        return

@@ -1,0 +1,103 @@
+"""A job's own lines, for people and for programs. What we say about them goes elsewhere."""
+
+from __future__ import annotations
+
+from trainctl.model.address import Address
+from trainctl.model.events import Event, EventType
+from trainctl.model.log import Piece
+from trainctl.model.units import format_bytes
+from trainctl.views.events_json import EventsJson
+from trainctl.views.output import Output
+
+_LONGEST = 2**20
+
+
+class LogText:
+    """Lines as the job wrote them; with the rank before each where there are ``several``."""
+
+    def __init__(self, output: Output, *, several: bool) -> None:
+        self._output = output
+        self._several = several
+        self._open: int | None = None
+        self._begun = False
+        self._held = ""
+
+    def show(self, piece: Piece) -> None:
+        """Some more lines."""
+        if piece.left_out or piece.rank != self._open:
+            self.close()
+        if piece.left_out:
+            whose = f" of rank {piece.rank}" if self._several else ""
+            self._output.note(_left_out(piece, whose))
+        if not piece.lines:
+            return
+        self._open = piece.rank
+        lines = [self._held + piece.lines[0], *piece.lines[1:]]
+        self._held = ""
+        whole, part = (lines[:-1], lines[-1]) if piece.open else (lines, None)
+        if whole:
+            self._output.log_lines(whole, self._mark, self._first)
+            self._begun = False
+        if part is None:
+            self._open = None
+        else:
+            self._held = self._output.log_part(part, self._first)
+            self._begun = self._begun or len(self._held) < len(part)
+
+    def close(self) -> None:
+        """End a line that was left open."""
+        if self._begun or self._held:
+            self._output.log_lines((self._held,), self._mark, self._first)
+        self._open, self._begun, self._held = None, False, ""
+
+    @property
+    def _mark(self) -> str:
+        return f"[rank {self._open}] " if self._several else ""
+
+    @property
+    def _first(self) -> str:
+        return "" if self._begun else self._mark
+
+
+class LogJson:
+    """An event for each line, with the time at which it was written."""
+
+    def __init__(self, emit: EventsJson, address: Address, run: str) -> None:
+        self._emit = emit
+        self._address = address
+        self._run = run
+        self._open: dict[int, str] = {}
+
+    def show(self, piece: Piece) -> None:
+        """Some more lines. One that is not whole yet waits; of one that is written over and over, how it looks now is told."""
+        events = []
+        if piece.left_out:
+            events = [*self._rest(piece.rank, piece.time), self._gap(piece)]
+        if piece.lines:
+            first, *rest = piece.lines
+            lines = [self._open.pop(piece.rank, "") + first, *rest]
+            if piece.open and "\r" in lines[-1]:
+                lines[-1] = lines[-1].rstrip("\r").rpartition("\r")[2]
+            elif piece.open and len(lines[-1]) < _LONGEST:
+                self._open[piece.rank] = lines.pop()
+            events += [self._event(line, piece.rank, piece.time) for line in lines]
+        self._emit.several(events)
+
+    def close(self) -> None:
+        """Tell of the lines that never ended."""
+        self._emit.several([event for rank in sorted(self._open) for event in self._rest(rank)])
+
+    def _rest(self, rank: int, time: float | None = None) -> list[Event]:
+        return [self._event(self._open.pop(rank), rank, time)] if rank in self._open else []
+
+    def _gap(self, piece: Piece) -> Event:
+        data = {"severity": "warning", "rank": piece.rank, "left_out": piece.left_out}
+        return Event(EventType.DIAGNOSTIC, _left_out(piece), self._address, data, piece.time)
+
+    def _event(self, line: str, rank: int, time: float | None) -> Event:
+        data = {"rank": rank, "run": self._run}
+        return Event(EventType.LOG, line, self._address, data, time)
+
+
+def _left_out(piece: Piece, whose: str = "") -> str:
+    return f"{format_bytes(piece.left_out)} of the log{whose} are gone here: it was too long to be kept whole"
