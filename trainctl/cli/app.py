@@ -77,6 +77,14 @@ COMMANDS: tuple[Command | Group, ...] = (
         ),
     ),
     Group(
+        "cache",
+        "Caches on nodes.",
+        (
+            Command("summarize", "cache_summarize", "Show what a project's training cache holds."),
+            Command("clear", "cache_clear", "Remove files from a project's training cache."),
+        ),
+    ),
+    Group(
         "state",
         "What is recorded.",
         (

@@ -52,6 +52,15 @@ RunOption = Annotated[
     typer.Option("--run", metavar="ID", help="A run's id or number; the newest by default."),
 ]
 
+ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="The project's name.")]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="NAME", help="Which, where a project has caches on several."),
+]
+TeamOption = Annotated[
+    bool, typer.Option("--team", help="The cache that all projects of that cluster share.")
+]
+
 
 def global_options(
     ctx: typer.Context,

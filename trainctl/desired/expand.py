@@ -18,6 +18,7 @@ from trainctl.model.diagnostics import Diagnostic, Severity, error
 
 _MAX_TEXT = 16 * 2**20
 _NAMES = "A job's name has letters, digits, '.', '_' and '-'; a 'matrix' makes one job for each combination."
+_COMMANDS = {("runtime", "start_commands"), ("runtime", "cache_config", "prepare_commands")}
 _TEXT = frozenset({"environment_variables", "labels"})
 
 
@@ -175,7 +176,7 @@ class Expander:
             )
             return text
         try:
-            if path[0] == "jobs" and path[2:4] == ("runtime", "start_commands"):
+            if path[0] == "jobs" and path[2:-1] in _COMMANDS:
                 result: Scalar = command_text(text, scope)
             else:
                 result = _value(text, scope, keep_type=_TEXT.isdisjoint(path))
@@ -242,7 +243,7 @@ def _plain(inner: str, scope: Scope) -> Scalar:
     expression = Expression.parse(inner)
     if expression.raw:
         raise BadExpression(
-            "raw(…) is for start_commands",
+            "raw(…) is for start_commands and prepare_commands",
             "Elsewhere nothing is quoted: leave it out.",
             code="misplaced-raw",
         )

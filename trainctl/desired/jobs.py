@@ -49,14 +49,17 @@ class Jobs:
         for one in instances.values():
             self._of_matrix.setdefault(one.job, []).append(one.address)
         self._declared = declared
-        self._caches: dict[tuple[str, str], Address] = {}
+        self._caches: dict[tuple[str | None, str], Address] = {}
         self._code: dict[str, bool] = {}
         self.warnings: list[Diagnostic] = []
 
     def cache(self, name: str, section: Cache) -> None:
-        """A declared cache. A project has one on a cluster."""
+        """A declared cache. A project has one on a cluster, and so have all projects together: that of the team."""
         path: ManifestPath = ("caches", name)
-        project = self._names.chosen("project", section.project, (*path, "project"))
+        of_team = section.scope == "team"
+        project = (
+            None if of_team else self._names.chosen("project", section.project, (*path, "project"))
+        )
         cluster = self._names.chosen("cluster", section.cluster, (*path, "cluster"))
         if section.dir is not None and not section.dir.startswith("/"):
             self._names.complain(
@@ -65,12 +68,13 @@ class Jobs:
                 (*path, "dir"),
                 code="invalid-path",
             )
-        if not project or not cluster:
+        if project == "" or not cluster:
             return
         first = self._caches.get((project, cluster))
         if first is not None:
+            whose = "the team" if project is None else project
             self._names.complain(
-                f"{first} is the cache of {project} on {cluster} already",
+                f"{first} is the cache of {whose} on {cluster} already",
                 "Keep one of them.",
                 path,
                 code="repeated-cache",
@@ -119,6 +123,7 @@ class Jobs:
         depends_on += jobs_loaded(loading, name)
         if section.runtime.cache_config.enabled and project and cluster:
             depends_on.append(self._cache_for(project, cluster, path))
+            depends_on += self._cache_of_team(cluster)
         depends_on += followed(section.depends_on, path, self._names, self._of_matrix)
         self._add(
             Resource(
@@ -285,12 +290,21 @@ class Jobs:
             self._add_cache(name, project, cluster, Cache(), path)
         return address
 
+    def _cache_of_team(self, cluster: str) -> list[Address]:
+        """The declared one, if there is any."""
+        declared = self._caches.get((None, cluster))
+        return [] if declared is None else [declared]
+
     def _add_cache(
-        self, name: str, project: str, cluster: str, section: Cache, path: ManifestPath
+        self, name: str, project: str | None, cluster: str, section: Cache, path: ManifestPath
     ) -> None:
         address = Address(Kind.CACHE, name)
         self._caches[project, cluster] = address
+        depends_on = [Address(Kind.CLUSTER, cluster)]
+        if project is not None:
+            depends_on.append(Address(Kind.PROJECT, project))
         attributes = {
+            "scope": section.scope,
             "project": project,
             "cluster": cluster,
             "size": section.size,
@@ -301,7 +315,7 @@ class Jobs:
                 address,
                 self._provider(cluster),
                 attributes,
-                tuple(sorted((Address(Kind.CLUSTER, cluster), Address(Kind.PROJECT, project)))),
+                tuple(sorted(depends_on)),
                 lifecycle(section.lifecycle, attributes, path, self._names),
                 self._names.place(path),
             )

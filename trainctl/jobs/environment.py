@@ -31,9 +31,16 @@ class RunPlaces:
 
 
 def places(
-    node: Node, address: Address, project: str, run: RunRecord, rank: int, cache: str | None = None
+    node: Node,
+    address: Address,
+    project: str,
+    run: RunRecord,
+    rank: int,
+    *,
+    cache: str | None = None,
+    team: str | None = None,
 ) -> RunPlaces:
-    """The layout of trainctl/DESIGN.md, for one rank. ``cache`` is the training cache's directory where one is set."""
+    """The layout of trainctl/DESIGN.md, for one rank. ``cache`` and ``team`` are training caches where they are set."""
     root = PurePosixPath(node.root)
     directory = root / "runs" / run.key
     return RunPlaces(
@@ -43,12 +50,12 @@ def places(
         loaded=str(directory / "loaded"),
         checkpoints=str(checkpoint_directory(node, address, project, run) / f"rank-{rank}"),
         project_cache=cache or str(root / "caches" / project),
-        team_cache=team_cache(node),
+        team_cache=team or team_cache(node),
     )
 
 
 def team_cache(node: Node) -> str:
-    """The training cache that all projects on the node share; it goes with the cluster."""
+    """The training cache that all projects on the node share, where the manifest declares no other."""
     return str(PurePosixPath(node.root) / "caches" / ".team")
 
 
@@ -93,7 +100,7 @@ def environment(
     own = {
         "BT_TRAINING_JOB_ID": run.id,
         "BT_TRAINING_JOB_NAME": str(address).removeprefix("job."),
-        "BT_TRAINING_PROJECT_ID": digest([lineage, project])[7 : 7 + _SHORT],
+        "BT_TRAINING_PROJECT_ID": project_id(lineage, project),
         "BT_TRAINING_PROJECT_NAME": project,
         "BT_NUM_GPUS": str((gpus or 0) if wanted is None else wanted),
         "BT_GROUP_SIZE": "1",
@@ -115,6 +122,11 @@ def environment(
             PurePosixPath(where.work) / weights["mount_location"]
         )
     return {**plain, **own}
+
+
+def project_id(lineage: str, project: str) -> str:
+    """A project's id: the same for as long as the state lives."""
+    return digest([lineage, project])[7 : 7 + _SHORT]
 
 
 def kept_directories(attributes: Mapping[str, Any], where: RunPlaces) -> dict[str, tuple[str, str]]:
@@ -141,6 +153,9 @@ def links(attributes: Mapping[str, Any], where: RunPlaces) -> list[dict[str, Any
     ]
     if (shown := loaded_directory(attributes, where)) is not None:
         found.append({"path": shown, "target": where.loaded, "read_only": True})
+    if attributes["runtime"]["cache_config"].get("enable_legacy_hf_mount"):
+        hub = f"{where.project_cache}/huggingface"
+        found.append({"path": "~/.cache/huggingface", "target": hub, "variable": "HF_HOME"})
     return found
 
 
@@ -152,6 +167,19 @@ def loaded_directory(attributes: Mapping[str, Any], where: RunPlaces) -> str | N
         return None
     in_container = attributes.get("image") and runtime.get("engine") != "host"
     return config.get("download_folder") or (_IN_CONTAINER if in_container else where.loaded)
+
+
+def caches(attributes: Mapping[str, Any], where: RunPlaces) -> dict[str, Any]:
+    """The training caches that the run uses, the project's first, and the commands that prepare that one."""
+    config = attributes["runtime"]["cache_config"]
+    if not config.get("enabled"):
+        return {}
+    commands = list(config.get("prepare_commands") or ())
+    prepare = {"prepare": {"commands": commands, "directory": where.project_cache}}
+    return {
+        "caches": [where.project_cache, where.team_cache],
+        **(prepare if commands else {}),
+    }
 
 
 def weights_variable(address: str) -> str:

@@ -51,7 +51,7 @@ class RankRecord:
 class RunRecord:
     """One execution of a job, as the state keeps it. Times are Unix seconds; ``phases`` are seconds each took.
 
-    ``waiting`` says what a pending run waits for, in words; it changes by itself and is never recorded.
+    ``waiting`` says what a pending run waits for, or a deploying one is at, in words; it changes by itself and is never recorded.
 
     ``delivered`` are the bytes that moved onto its nodes; ``retries`` says how often it was tried again.
     ``store`` is where its checkpoints are kept, ``{url, endpoint_url, secret, prefix}``, url None being its nodes' data

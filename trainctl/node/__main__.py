@@ -8,6 +8,13 @@ import sys
 import tempfile
 from typing import Any, BinaryIO, Dict, Mapping
 
+from trainctl.node.cache_verbs import (
+    cache_state,
+    clear_cache,
+    make_cache,
+    read_cache,
+    remove_cache,
+)
 from trainctl.node.checkpoints import (
     checkpoints,
     read_objects,
@@ -35,7 +42,6 @@ from trainctl.node.run_verbs import (
     status,
     stop,
 )
-from trainctl.node.training_cache import make_cache, remove_cache
 from trainctl.node.verify import cache_verify
 
 _VERBS = {
@@ -60,6 +66,8 @@ _VERBS = {
     "forget_cache": forget_cache,
     "make_cache": make_cache,
     "remove_cache": remove_cache,
+    "cache_state": cache_state,
+    "clear_cache": clear_cache,
     "checkpoints": checkpoints,
     "remove_checkpoints": remove_checkpoints,
     "upload_checkpoints": upload_checkpoints,
@@ -70,6 +78,7 @@ _RAW = {
     "read_lines": read_lines,
     "read_objects": read_objects,
     "read_code": read_code,
+    "read_cache": read_cache,
 }
 _COPY_BYTES = 2**20
 

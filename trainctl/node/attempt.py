@@ -36,7 +36,10 @@ class Ended(NamedTuple):
 
 
 class Attempt:
-    """One shell and its warden, from the fork to the end."""
+    """One shell and its warden, from the fork to the end.
+
+    A ``stage`` before the job has a log of its own and doesn't count as the run's start.
+    """
 
     def __init__(
         self,
@@ -45,9 +48,11 @@ class Attempt:
         launch: Launch,
         grace: Callable[[], float],
         kept: Sequence[int] = (),
+        stage: str = "",
     ) -> None:
         """``kept`` are files that the warden keeps open as long as anything of the job lives."""
         self._run = run
+        self._stage = stage
         self._rank = rank
         self._launch = launch
         self._grace = grace
@@ -115,7 +120,7 @@ class Attempt:
                 prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             os.chdir(run.work)
             os.umask(0o022)
-            if not run.mark_started(self._supervisor):
+            if not (self._stage or run.mark_started(self._supervisor)):
                 self._refuse(TAKEN)
                 return
             os.execve(launch.argv[0], list(launch.argv), dict(launch.variables))  # noqa: S606 - it is the shell
@@ -123,7 +128,7 @@ class Attempt:
             self._refuse(f"the job could not be started: {error.strerror} ({error.filename})")
 
     def _redirect(self) -> None:
-        path = self._run.log(self._rank)
+        path = self._run.log(self._rank, self._stage)
         make_directory(path.parent)
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(log, 1)
@@ -131,6 +136,16 @@ class Attempt:
 
     def _refuse(self, why: str) -> None:
         os.write(self._refusal, why.encode()[:4000])
+
+
+def stopped_within(seconds: float) -> bool:
+    """Wait; whether somebody wanted the run to end meanwhile."""
+    clock = Stopwatch()
+    while clock.seconds < seconds:
+        took = signal.sigtimedwait(AWAITED, max(0.0, seconds - clock.seconds))
+        if took is not None and took.si_signo == signal.SIGTERM:
+            return True
+    return signal.SIGTERM in signal.sigpending()
 
 
 def _do(chores: Sequence[Callable[[], None]]) -> None:

@@ -48,15 +48,16 @@ def launch(
     spec: Mapping[str, Any],
     prepared: Prepared,
     variables: Mapping[str, str],
+    output: Path,
     gpus: Sequence[str] = (),
 ) -> Launch:
-    """The engine's command line for the prepared job; ``variables`` are all of the job's, secrets among them."""
+    """The engine's command line for the prepared job, which writes to ``output``; ``variables`` are all of the job's, secrets among them."""
     asked: Mapping[str, Any] = spec["container"]
     engine = str(asked["engine"])
     secret = {name: variables[name] for name in spec.get("secret_environment", {})}
     shown = _plain(spec, variables, secret)
     places = _places(run, prepared, shown)
-    binds = _binds(run, spec, prepared, places)
+    binds = _binds(run, output, prepared, places)
     targets = [bind.target for bind in binds]
     _write_programs(run, spec, str(asked.get("workdir") or ""), targets, asked=engine == DOCKER)
     wanted = Wanted(
@@ -118,15 +119,13 @@ def _places(run: Run, prepared: Prepared, shown: Mapping[str, str]) -> List[Bind
     return found
 
 
-def _binds(
-    run: Run, spec: Mapping[str, Any], prepared: Prepared, places: Sequence[Bind]
-) -> List[Bind]:
+def _binds(run: Run, output: Path, prepared: Prepared, places: Sequence[Bind]) -> List[Bind]:
     """Everything of the host that the container sees, shorter paths first."""
     control = [
         Bind(str(run.directory / "first.sh"), str(FIRST), read_only=True),
         Bind(str(run.directory / "commands.sh"), str(COMMANDS), read_only=True),
         Bind(str(run.step), str(STEP)),
-        Bind(str(run.log(int(spec["rank"]))), str(LOG)),
+        Bind(str(output), str(LOG)),
     ]
     mounts = [
         Bind(mount.source, _seen(mount.target, places[:1]), mount.read_only)

@@ -83,6 +83,10 @@ def used_by_others() -> Set[str]:
     return {line.strip() for line in lines.splitlines() if line.strip()}
 
 
+NO_GPUS = {"BT_NUM_GPUS": "0", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+"""What hides every GPU from a program that has claimed none."""
+
+
 def variables(claimed: Sequence[Gpu]) -> Dict[str, str]:
     """What shows a job its own GPUs and no others, by their numbers in the order of the bus."""
     numbers = ",".join(str(one.number) for one in claimed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
@@ -28,6 +29,8 @@ _INHERITED = (
     "XDG_RUNTIME_DIR",
 )
 
+_HOME_IN_CONTAINER = "/root"  # where jobs of the hosted service find theirs
+
 
 class Prepared(NamedTuple):
     """A job that is ready to be executed."""
@@ -35,13 +38,15 @@ class Prepared(NamedTuple):
     mounts: Tuple[Mount, ...]
     mount: str
     weights_mode: str
+    variables: Mapping[str, str] = {}
 
 
 class _Places(NamedTuple):
-    """Where the job's directories appear: mounts for a private namespace, links otherwise."""
+    """Where the job's directories appear: mounts for a private namespace, links or variables otherwise."""
 
     mounts: List[Mount]
     links: List[Tuple[Path, Path]]
+    variables: Dict[str, str]
 
 
 def prepare(run: Run, spec: Mapping[str, Any], data: Path) -> Prepared:
@@ -66,11 +71,12 @@ def prepare(run: Run, spec: Mapping[str, Any], data: Path) -> Prepared:
     check(places.mounts, [run.layout.root, run.layout.cache, data])
     for path, target in places.links:
         path.symlink_to(str(target))
+    mounts, variables = tuple(places.mounts), places.variables
     if not spec.get("weights"):
-        return Prepared(tuple(places.mounts), "namespace" if places.mounts else "none", "none")
+        return Prepared(mounts, "namespace" if mounts else "none", "none", variables)
     if private.possible:
-        return Prepared(tuple(places.mounts), "namespace", "read-only")
-    return Prepared((), "link", "advisory")
+        return Prepared(mounts, "namespace", "read-only", variables)
+    return Prepared((), "link", "advisory", variables)
 
 
 def environment(run: Run, spec: Mapping[str, Any], secrets: Mapping[str, str]) -> Dict[str, str]:
@@ -98,11 +104,13 @@ def _make_directories(run: Run, spec: Mapping[str, Any], data: Path) -> None:
         target = layout.absolute(link["target"], "link")
         if inside(target, run.layout.root) or inside(target, data):
             make_directory(target)
+    for directory in spec.get("caches", []):
+        make_directory(layout.absolute(directory, "cache"))
 
 
 def _place(run: Run, spec: Mapping[str, Any], private: bool, *, linked: bool = True) -> _Places:
     """``private``: mounts are possible, below the working directory too; ``linked``: links out of it lead somewhere."""
-    places = _Places([], [])
+    places = _Places([], [], {})
     for weights in spec.get("weights", []):
         location = weights.get("mount_location") or f"weights/{weights['name']}"
         tree = _tree(run, weights)
@@ -117,17 +125,29 @@ def _place(run: Run, spec: Mapping[str, Any], private: bool, *, linked: bool = T
     for mount in spec.get("mounts", []):
         _place_directory(run, mount, private, places)
     for link in spec.get("links", []):
-        _place_kept(run, link, private, linked, places)
+        _place_kept(run, spec, link, private, linked, places)
     return places
 
 
 def _place_kept(
-    run: Run, link: Mapping[str, Any], private: bool, linked: bool, places: _Places
+    run: Run,
+    spec: Mapping[str, Any],
+    link: Mapping[str, Any],
+    private: bool,
+    linked: bool,
+    places: _Places,
 ) -> None:
     """A directory that outlives the run, where the job looks for it."""
     target = layout.absolute(link["target"], "link")
     read_only = bool(link.get("read_only"))
-    if link["path"].startswith("/"):
+    if link["path"].startswith("~/"):
+        if linked:
+            _place_at_home(spec, link, target, private, places)
+        else:
+            places.mounts.append(
+                Mount(f"{_HOME_IN_CONTAINER}/{link['path'][2:]}", str(target), False)
+            )
+    elif link["path"].startswith("/"):
         if private or not (read_only and link["path"] == str(target)):
             places.mounts.append(Mount(link["path"], str(target), read_only))
     elif linked:
@@ -135,6 +155,22 @@ def _place_kept(
     else:
         seen = make_directory(_in_work(run, link["path"]))
         places.mounts.append(Mount(str(seen), str(target), read_only))
+
+
+def _place_at_home(
+    spec: Mapping[str, Any], link: Mapping[str, str], target: Path, private: bool, places: _Places
+) -> None:
+    """A directory below the job's home; where it can't be mounted there, the link's variable names it."""
+    make_directory(target)
+    home = spec["environment"].get("HOME") or os.environ.get("HOME", "")
+    place = Path(os.path.realpath(f"{home}/{link['path'][2:]}"))
+    if private and home.startswith("/"):
+        with contextlib.suppress(OSError):
+            make_directory(place)  # mounting at a missing name would rebuild all of the home
+            places.mounts.append(Mount(str(place), str(target), read_only=False))
+            return
+    if link["variable"] not in {**spec["environment"], **spec.get("secret_environment", {})}:
+        places.variables[link["variable"]] = str(target)
 
 
 def _place_directory(run: Run, mount: Mapping[str, Any], private: bool, places: _Places) -> None:

@@ -30,6 +30,7 @@ class Layout:
         self.code = self.root / "code"
         self.runs = self.root / "runs"
         self.environments = self.root / "environments"
+        self.training = self.root / "training"
 
     def blob(self, sha256: str) -> Path:
         """The blob of a content."""

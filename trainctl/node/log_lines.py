@@ -15,7 +15,7 @@ from trainctl.node import runs
 from trainctl.node.failure import Failure
 from trainctl.node.layout import Layout
 from trainctl.node.log_times import Mark, Times
-from trainctl.node.runs import Run
+from trainctl.node.runs import PREPARE, Run
 
 _PIECE = 2**18
 _LONGEST_LINE = 2**20
@@ -65,7 +65,7 @@ def read_lines(request: Mapping[str, Any], write: Write) -> None:
     if run.spec is None:
         raise Failure("missing", f"the node knows no run {run.key}")
     asked = Asked.of(request)
-    path = run.log(int(request["rank"]))
+    path = run.log(int(request["rank"]), PREPARE if request.get("prepare") else "")
     stream = _open(path, run, asked.follow, write)
     if stream is None:
         return

@@ -43,14 +43,17 @@ class References:
             write_json(path, {})
 
     def refer_cache(self, lineage: str, name: str, directory: str) -> None:
-        """Say that a lineage needs a training cache."""
+        """Say that a lineage needs a training cache, by a name that begins with the cache's."""
         folder = make_directory(self._layout.references / lineage)
         write_json(folder / f"cache-{name}.json", {"directory": directory})
 
     def drop_cache(self, lineage: str, name: str) -> None:
-        """Take that back."""
-        with contextlib.suppress(FileNotFoundError):
-            (self._layout.references / lineage / f"cache-{name}.json").unlink()
+        """Take back every reference of the lineage whose name begins so."""
+        folder = self._layout.references / lineage
+        for found in names_in(folder):
+            if found == f"cache-{name}.json" or found.startswith(f"cache-{name}-"):
+                with contextlib.suppress(FileNotFoundError):
+                    (folder / found).unlink()
 
     def drop(self, lineage: str) -> None:
         """Drop all references of a lineage."""
@@ -94,11 +97,13 @@ class References:
                 path.unlink()
 
     def cache_users(self, name: str) -> List[str]:
-        """The lineages that refer to a training cache."""
+        """Who refers to a training cache: ``LINEAGE+OWNER``."""
+        begin, end = f"cache-{name}-", ".json"
         return [
-            lineage
+            f"{lineage}+{found[len(begin) : -len(end)]}"
             for lineage in self.lineages()
-            if (self._layout.references / lineage / f"cache-{name}.json").exists()
+            for found in names_in(self._layout.references / lineage)
+            if found.startswith(begin) and found.endswith(end)
         ]
 
 

@@ -53,7 +53,8 @@ def start(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     now = run.status()
     if now is None or (now["status"] == runs.CREATED and not now["supervised"]):
         data = names.absolute(request["data"], "data")
-        spawn(Order(run, spec, request.get("secrets", {}), data))
+        order = Order(run, spec, request.get("secrets", {}), data)
+        spawn(order, lambda: emit({"waiting": run.record.get("waiting")}))
     return _status(run)
 
 
@@ -158,12 +159,13 @@ def remove_old_marks(layout: Layout) -> None:
 
 
 def read_log(request: Mapping[str, Any], write: Callable[[bytes], None]) -> None:
-    """One rank's log from an offset to its present end."""
+    """One rank's log from an offset to its present end; of the stage before the job with ``prepare``."""
     run = Run(Layout(request["root"]), request["key"])
     if run.spec is None:
         raise Failure("missing", f"the node knows no run {run.key}")
+    stage = runs.PREPARE if request.get("prepare") else ""
     try:
-        stream = run.log(int(request["rank"])).open("rb")
+        stream = run.log(int(request["rank"]), stage).open("rb")
     except FileNotFoundError:
         return  # it has not written anything yet
     with stream:

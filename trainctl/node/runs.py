@@ -28,6 +28,9 @@ ENDED = frozenset({COMPLETED, FAILED, DEPLOY_FAILED, STOPPED})
 MARK = "TRAINCTL_RUN_DIRECTORY"
 """The variable by which a run's processes are known."""
 
+PREPARE = "prepare"
+"""The stage before the job, in which its training cache is prepared."""
+
 _CLAIM = "claim."
 
 
@@ -49,9 +52,9 @@ class Run:
         """The entry in the environment of every process of the run."""
         return f"{MARK}={self.directory}".encode()
 
-    def log(self, rank: int) -> Path:
-        """What the job writes."""
-        return self.directory / "log" / f"rank-{rank}.log"
+    def log(self, rank: int, stage: str = "") -> Path:
+        """What the job writes, or what a stage before it does."""
+        return self.directory / "log" / f"{stage and stage + '-'}rank-{rank}.log"
 
     @property
     def spec(self) -> Optional[Dict[str, Any]]:

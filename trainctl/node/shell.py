@@ -34,7 +34,9 @@ def arguments(script: Path) -> Tuple[str, ...]:
     return (bash or "/bin/sh", "-l", str(script))
 
 
-def what_failed(commands: Sequence[str], step: Path, ending: str) -> str:
+def what_failed(
+    commands: Sequence[str], step: Path, ending: str, noun: str = "start command"
+) -> str:
     """One line that names the command that ended the job."""
     try:
         number = int(step.read_text())
@@ -43,4 +45,4 @@ def what_failed(commands: Sequence[str], step: Path, ending: str) -> str:
     command = commands[number - 1] if 0 < number <= len(commands) else ""
     first = command.strip().splitlines()[0] if command.strip() else ""
     shown = first if len(first) <= 100 else first[:97] + "..."
-    return f"start command {number} of {len(commands)} {ending}: {ascii(shown)[1:-1]}"
+    return f"{noun} {number} of {len(commands)} {ending}: {ascii(shown)[1:-1]}"

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 from trainctl.node import container, runs
-from trainctl.node.attempt import AWAITED, TAKEN, Attempt, Ended
+from trainctl.node.attempt import AWAITED, TAKEN, Attempt, Ended, stopped_within
+from trainctl.node.cache_files import summarize
+from trainctl.node.cache_preparation import prepare_cache
 from trainctl.node.clock import Stopwatch
 from trainctl.node.failure import Failure, from_os_error
 from trainctl.node.files import read_json, remove_tree, write_atomic
+from trainctl.node.gpus import NO_GPUS
 from trainctl.node.host_environment import activation
 from trainctl.node.job import environment, prepare
 from trainctl.node.launch import Launch
@@ -30,6 +34,7 @@ from trainctl.node.warden import close_all_but
 
 _WRITE_ATTEMPTS = 600
 _GRACE_SECONDS = 30.0
+_TELL_SECONDS = 2.0
 
 
 class Order(NamedTuple):
@@ -62,8 +67,11 @@ class Retry(NamedTuple):
         return cls(int(found.get("max_attempts", 1)), float(found.get("delay_seconds", 0.0)))
 
 
-def spawn(order: Order) -> None:
-    """Start a supervisor that outlives this process; returns when the job runs, waits, has ended, or is another's."""
+def spawn(order: Order, tell: Callable[[], None]) -> None:
+    """Start a supervisor that outlives this process; returns when the job runs, waits, has ended, or is another's.
+
+    Meanwhile ``tell`` is called now and then.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -78,7 +86,8 @@ def spawn(order: Order) -> None:
     os.close(writer)
     os.waitpid(child, 0)
     with os.fdopen(reader, "rb") as stream:
-        stream.read()
+        while not select.select([stream], [], [], _TELL_SECONDS)[0]:
+            tell()
 
 
 def grace_seconds(run: Run, spec: Mapping[str, Any]) -> float:
@@ -139,10 +148,14 @@ class _Supervisor:
     def _do(self) -> Optional[Ending]:
         """Attempts until one completes, the retry policy is exhausted, or somebody wants the end; None if the run is another's."""
         self._say(status=runs.DEPLOYING)
+        if not self._turn.follow():
+            return Ending(runs.STOPPED)
+        refused = self._prepare_cache()
+        if refused is not None:
+            return refused
         if not self._turn.wait():
             return Ending(runs.STOPPED)
-        if self._record["status"] == runs.PENDING:
-            self._say(status=runs.DEPLOYING, waiting=None, lane=None)
+        self._deploy()
         self._say(loaded=load(self._run, self._order.spec, self._order.secrets, self._order.data))
         self._keeping.begin()
         chores: List[Callable[[], None]] = [
@@ -161,12 +174,28 @@ class _Supervisor:
             if ending.status != runs.FAILED or ended.expired or number >= retry.max_attempts:
                 return ending
             self._say(error=ending.error, retries=number)
-            if _stopped_within(retry.delay_seconds):
+            if stopped_within(retry.delay_seconds):
                 return Ending(runs.STOPPED, ended.code)
+
+    def _deploy(self, at: Optional[str] = None) -> None:
+        """Nothing is waited for any more: say so, and perhaps what is done now."""
+        if self._record["status"] != runs.DEPLOYING or self._record.get("waiting") != at:
+            self._say(status=runs.DEPLOYING, waiting=at, lane=None)
+
+    def _prepare_cache(self) -> Optional[Ending]:
+        """After the runs that this one follows, which may fill the cache too, and before GPUs are claimed, so that none idles."""
+        run, spec = self._run, self._order.spec
+        found = prepare_cache(
+            run, spec, self._launch_preparation, self._grace, self._pend, self._deploy
+        )
+        if found is None:
+            return None
+        status = runs.STOPPED if found.stopped else runs.DEPLOY_FAILED
+        return Ending(status, found.exit_code, found.error)
 
     def _attempt(self, number: int, chores: List[Callable[[], None]]) -> Union[Ended, Ending, None]:
         """One attempt, everything laid out anew but what is kept; an Ending where it could not begin."""
-        launch = self._launch(number)
+        launch = self._launch(self._order.spec, number)
         attempt = Attempt(self._run, self._rank, launch, self._grace, self._turn.descriptors)
         try:
             if signal.SIGTERM in signal.sigpending():
@@ -184,20 +213,24 @@ class _Supervisor:
         finally:
             launch.finish()
 
-    def _launch(self, number: int) -> Launch:
-        prepared = prepare(self._run, self._order.spec, self._order.data)
-        variables = environment(self._run, self._order.spec, self._order.secrets)
-        variables.update(self._turn.variables)
+    def _launch_preparation(self, commands: Sequence[str]) -> Launch:
+        """As the job will be launched, but without a GPU, none of which is claimed yet."""
+        return self._launch({**self._order.spec, "commands": commands}, 1, runs.PREPARE)
+
+    def _launch(self, spec: Mapping[str, Any], number: int, stage: str = "") -> Launch:
+        prepared = prepare(self._run, spec, self._order.data)
+        variables = environment(self._run, spec, self._order.secrets)
+        variables.update(NO_GPUS if stage else self._turn.variables)
+        variables.update(prepared.variables)
         variables["BT_RETRY_COUNT"] = str(int(variables.get("BT_RETRY_COUNT", 0)) + number - 1)
         self._say(mount=prepared.mount, weights_mode=prepared.weights_mode)
-        if self._order.spec.get("container"):
+        if spec.get("container"):
             write_atomic(self._run.step, b"")
-            return container.launch(
-                self._run, self._order.spec, prepared, variables, self._turn.gpu_ids
-            )
+            log = self._run.log(self._rank, stage)
+            return container.launch(self._run, spec, prepared, variables, log, self._turn.gpu_ids)
         script = self._run.directory / "commands.sh"
-        before = activation((self._order.spec.get("host") or {}).get("venv"))
-        text = program(self._order.spec["commands"], self._run.work, self._run.step, before)
+        before = activation((spec.get("host") or {}).get("venv"))
+        text = program(spec["commands"], self._run.work, self._run.step, before)
         write_atomic(script, text.encode())
         write_atomic(self._run.step, b"")
         return Launch(arguments(script), variables, prepared.mounts)
@@ -236,6 +269,8 @@ class _Supervisor:
             ended_at=at,
         )
         self._release_caller()
+        for directory in self._order.spec.get("caches", ()):
+            summarize(self._run.layout, Path(directory))
 
     def _pend(self, waiting: str, lane: Optional[str]) -> None:
         """Nobody has to stay for what comes: say once what is waited for."""
@@ -262,13 +297,3 @@ class _Supervisor:
         if self._ready is not None:
             os.close(self._ready)
             self._ready = None
-
-
-def _stopped_within(seconds: float) -> bool:
-    """Wait; whether somebody wanted the run to end meanwhile."""
-    clock = Stopwatch()
-    while clock.seconds < seconds:
-        took = signal.sigtimedwait(AWAITED, max(0.0, seconds - clock.seconds))
-        if took is not None and took.si_signo == signal.SIGTERM:
-            return True
-    return signal.SIGTERM in signal.sigpending()

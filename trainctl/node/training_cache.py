@@ -1,49 +1,106 @@
-"""Training caches: read-write directories that lineages share; the last one to let go removes them."""
+"""Training caches: read-write directories that states share; the last one to let go removes them. See DESIGN.md, "Training caches"."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping
+from typing import Any, List
 
 from trainctl.node import layout as names
 from trainctl.node.failure import Failure
-from trainctl.node.files import make_directory, remove_tree, tree_size
+from trainctl.node.files import create_once, make_directory, names_in, remove_tree
 from trainctl.node.layout import Layout, inside
+from trainctl.node.lock import Lock
 from trainctl.node.references import References
 
-Emit = Callable[[Dict[str, Any]], None]
-_MARKER = ".trainctl-cache"
+OURS = ".trainctl-cache"
+"""The directory in a cache that tells who made it, who refers to it and what it was prepared with."""
 
 
-def make_cache(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
-    """Make the directory, or find it; the lineage refers to it from now on."""
-    layout = Layout(request["root"])
-    directory = names.absolute(request["directory"], "directory")
-    lineage = names.name(request["lineage"], "lineage")
-    References(layout).refer_cache(lineage, _name(directory), str(directory))
-    existed = directory.exists()
-    make_directory(directory)
-    if not existed:
-        (directory / _MARKER).touch(0o600)
-    return {"directory": str(directory), "bytes": tree_size(directory)}
+class TrainingCache:
+    """One directory of a ROOT's node, or one that many nodes see."""
+
+    def __init__(self, layout: Layout, directory: Any) -> None:
+        self.directory = names.absolute(directory, "directory")
+        self._layout = layout
+        self._references = References(layout)
+        if inside(layout.root, self.directory):
+            raise Failure("request", f"{self.directory} holds more than a training cache")
+
+    def make(self, lineage: str, owner: str) -> None:
+        """Make the directory, or find it; from now on it is kept for the owner: a resource of the lineage's state."""
+        user = _user(lineage, owner)
+        self._references.refer_cache(lineage, self._file(owner), str(self.directory))
+        existed = self.directory.exists()
+        make_directory(self._users)
+        if not existed:
+            create_once(self._made, b"")
+        (self._users / user).touch(0o600)
+
+    def release(self, lineage: str, owner: str = "") -> None:
+        """Let go of it, in the name of the owner, or of all the lineage's."""
+        self._references.drop_cache(lineage, self._file(owner))
+        for user in names_in(self._users):
+            if user == _user(lineage, owner) or (not owner and user.startswith(_user(lineage, ""))):
+                with contextlib.suppress(FileNotFoundError):
+                    (self._users / user).unlink()
+
+    def others(self, lineage: str, owner: str) -> List[str]:
+        """Who but the owner refers to it, as ``LINEAGE+OWNER``."""
+        users = {*names_in(self._users), *self._references.cache_users(short_name(self.directory))}
+        return sorted(users - {_user(lineage, owner)})
+
+    @property
+    def ours(self) -> bool:
+        """Whether it may be removed: it was made here, or lies where only we make things."""
+        return inside(self.directory, self._layout.root) or self._made.exists()
+
+    def remove(self) -> int:
+        """Remove it with all it holds, or of a directory that was there before us what is ours; the bytes freed."""
+        if self.ours:
+            return remove_tree(self.directory)
+        remove_tree(self.directory / OURS)
+        return 0
+
+    def prepared(self, digest: str) -> bool:
+        """Whether commands with this digest have prepared it as it is now."""
+        return self._prepared(digest).exists()
+
+    def mark_prepared(self, digest: str, by: str) -> None:
+        """Say so."""
+        make_directory(self._prepared(digest).parent)
+        create_once(self._prepared(digest), json.dumps({"run": by}).encode())
+
+    def unprepare(self) -> None:
+        """Something of it is gone: what prepared it has to do so again."""
+        remove_tree(self.directory / OURS / "prepared")
+
+    def _file(self, owner: str) -> str:
+        return f"{short_name(self.directory)}-{owner}" if owner else short_name(self.directory)
+
+    def _prepared(self, digest: str) -> Path:
+        return self.directory / OURS / "prepared" / digest
+
+    @property
+    def _users(self) -> Path:
+        return self.directory / OURS / "users"
+
+    @property
+    def _made(self) -> Path:
+        return self.directory / OURS / "made"
 
 
-def remove_cache(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
-    """Let go of the directory; it is removed with what it holds if no other lineage refers to it and we made it."""
-    layout = Layout(request["root"])
-    directory = names.absolute(request["directory"], "directory")
-    references = References(layout)
-    if inside(layout.root, directory):
-        raise Failure("request", f"{directory} holds more than a training cache")
-    references.drop_cache(names.name(request["lineage"], "lineage"), _name(directory))
-    size = tree_size(directory)
-    ours = inside(directory, layout.root) or (directory / _MARKER).exists()
-    if references.cache_users(_name(directory)) or not ours:
-        return {"directory": str(directory), "bytes": size, "removed": False}
-    remove_tree(directory)
-    return {"directory": str(directory), "bytes": size, "removed": True}
+def content_lock(layout: Layout, directory: Path) -> Lock:
+    """The lock under which a cache is prepared or cleared on this node."""
+    return Lock(make_directory(layout.training), short_name(directory))
 
 
-def _name(directory: Path) -> str:
+def short_name(directory: Path) -> str:
+    """A file name for a cache's directory."""
     return hashlib.sha256(str(directory).encode()).hexdigest()[:16]
+
+
+def _user(lineage: str, owner: str) -> str:
+    return f"{lineage}+{owner}"

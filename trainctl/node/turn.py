@@ -36,9 +36,23 @@ class Turn:
         self._claims = Claims()
         self._gpus: List[Gpu] = []
 
+    def follow(self) -> bool:
+        """Until the runs that this one follows have completed; False if somebody wanted it to end meanwhile. Failure if one never will."""
+        for followed in self._spec.get("follows") or ():
+            run = Run(self._run.layout, followed["key"])
+            while True:
+                status = run.status()
+                if status is not None and status["status"] == runs.COMPLETED:
+                    break
+                _refuse_ended(followed, status, run)
+                self._pending(f"waits for {followed['address']} to complete", None)
+                if _stopped_within(_LOOK_SECONDS):
+                    return False
+        return not _stopping()
+
     def wait(self) -> bool:
-        """Until everything is this run's; False if somebody wanted it to end meanwhile. Failure if it can never be."""
-        return self._follow() and self._take_slot() and self._take_gpus()
+        """Until a slot and GPUs are this run's; False if somebody wanted it to end meanwhile. Failure if they can never be."""
+        return self._take_slot() and self._take_gpus()
 
     @property
     def descriptors(self) -> List[int]:
@@ -58,19 +72,6 @@ class Turn:
     def release(self) -> None:
         """Let the next ones have it."""
         self._claims.release()
-
-    def _follow(self) -> bool:
-        for followed in self._spec.get("follows") or ():
-            run = Run(self._run.layout, followed["key"])
-            while True:
-                status = run.status()
-                if status is not None and status["status"] == runs.COMPLETED:
-                    break
-                _refuse_ended(followed, status, run)
-                self._pending(f"waits for {followed['address']} to complete", None)
-                if _stopped_within(_LOOK_SECONDS):
-                    return False
-        return not _stopping()
 
     def _take_slot(self) -> bool:
         slots = self._run.slots
@@ -135,8 +136,8 @@ class Turn:
 
 
 def waiting(run: Run, record: Mapping[str, Any]) -> Optional[str]:
-    """What a run that is pending waits for, with its place, for people: ``waits for 2 of 4 GPUs, 3 ahead``."""
-    if record.get("status") != runs.PENDING or not record.get("waiting"):
+    """What a run waits for or is at before it runs, with its place, for people: ``waits for 2 of 4 GPUs, 3 ahead``."""
+    if record.get("status") not in (runs.PENDING, runs.DEPLOYING) or not record.get("waiting"):
         return None
     words, lane = str(record["waiting"]), record.get("lane")
     ahead = Lane(run.layout.root, lane).ahead_of(run.key) if lane else 0

@@ -38,7 +38,7 @@ class Moment:
 @dataclass(frozen=True, slots=True)
 class Selection:
     """What of a log is wanted: written from ``since`` on and before ``until``, matching ``grep``, and the last ``tail`` of
-    those of each rank; with ``follow`` those to come, too.
+    those of each rank; with ``follow`` those to come, too. ``prepare``: of the stage before the job, in its place.
     """
 
     rank: int | None = None
@@ -47,6 +47,7 @@ class Selection:
     grep: str | None = None
     tail: int | None = None
     follow: bool = False
+    prepare: bool = False
 
     def __post_init__(self) -> None:
         if self.follow and self.until is not None:
@@ -69,6 +70,7 @@ class Selection:
             "until": self.until and self.until.request,
             "grep": self.grep,
             "tail": self.tail,
+            "prepare": self.prepare,
         }
 
 

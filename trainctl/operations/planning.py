@@ -11,6 +11,7 @@ from trainctl.ledger.state import Recorded, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.operations.leaks import leaks
+from trainctl.operations.look_caches import look_at_caches
 from trainctl.operations.look_code import CodeSeen, look_at_code, tree_of
 from trainctl.operations.look_nodes import look_at_nodes
 from trainctl.operations.look_weights import LookOptions, WeightsSeen, look_at_weights
@@ -57,6 +58,7 @@ def plan_of(
         nodes=nodes.facts,
         node_names=nodes.names,
         lacks=code.lacks,
+        caches=look_at_caches(workspace, state, look.parallelism) if look.refresh else {},
         options=options,
         starts=starts or {},
         diagnostics=(*diagnostics, *weights.diagnostics, *code.problems, *nodes.diagnostics),

@@ -75,14 +75,6 @@ def _of_job(job: Resource) -> Iterator[Diagnostic]:
             code="unsupported",
         )
     yield from _shared_variables(job)
-    if runtime["cache_config"].get("enable_legacy_hf_mount"):
-        detail = "Leave it out and set HF_HOME=$BT_PROJECT_CACHE_DIR/huggingface in the first start command."
-        yield _at(
-            job,
-            "enable_legacy_hf_mount is not supported by this version",
-            detail,
-            code="unsupported",
-        )
 
 
 def _shared_variables(job: Resource) -> Iterator[Diagnostic]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic
-from trainctl.plan import checks
+from trainctl.plan import caches, checks
 from trainctl.plan.cost import hourly_cost
 from trainctl.plan.deliveries import delivery_lines, delivery_problems
 from trainctl.plan.digest import plan_digest
@@ -89,17 +89,20 @@ def _decided(inputs: Inputs, subjects: Iterable[Subject]) -> list[Change]:
         if one.address.kind is Kind.WEIGHTS and one.resource is not None
     }
     known = pins(inputs, wishes)
-    return [
+    changes = [
         resumed(one, change)
         for one in found
         if (change := _decide(inputs, one, wishes, known)) is not None
     ]
+    return caches.told(inputs, changes)
 
 
 def _decide(
     inputs: Inputs, one: Subject, wishes: Mapping[Address, Wish], known: dict[str, object]
 ) -> Change | None:
     if one.resource is None:
+        if caches.outlives_its_jobs(inputs, one):
+            return caches.kept(one)
         if one.recorded is not None:
             return plan_removal(one)
         return never_recorded(one)
@@ -132,4 +135,5 @@ def _diagnostics(
         found += delivery_problems(inputs, changes, deliveries)
         found += host_problems(inputs, changes)
         found += image_problems(inputs, changes)
+        found += caches.cache_problems(inputs, changes)
     return tuple(dict.fromkeys(found))

@@ -121,6 +121,23 @@ class NodeFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheFacts:
+    """One directory of a training cache, by the newest walk through it (``at``, Unix seconds).
+
+    ``whole`` is False where there is more than was counted; ``others`` who else refers to it, as ``LINEAGE+NAME`` of a
+    cache; ``ours`` says that it would go with the last of them.
+    """
+
+    directory: str
+    bytes: int
+    files: int
+    at: float
+    whole: bool = True
+    others: tuple[str, ...] = ()
+    ours: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """What the user asked of the planner."""
 
@@ -161,6 +178,8 @@ class Inputs:
     """Of each cluster, the names its provider plans, in rank order."""
     lacks: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
     """Of each job, what its own code lacks, in sentences."""
+    caches: Mapping[Address, tuple[CacheFacts, ...]] = field(default_factory=dict)
+    """Of each recorded training cache that could be asked about, its directories: its own, then the team's."""
     options: Options = Options()
     diagnostics: tuple[Diagnostic, ...] = ()
     starts: Mapping[Address, Start] = field(default_factory=dict)

@@ -1,8 +1,9 @@
-"""Training caches: one read-write directory for each project on each cluster, which its jobs share."""
+"""Training caches: read-write directories on a cluster, of one project or of all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -17,8 +18,20 @@ from trainctl.resources.agents import Agents, nodes_of
 from trainctl.spi.provider import Node, Presence
 
 
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """The node that keeps a cache, and the directories there that it refers to: its own first."""
+
+    provider: str
+    node: Node
+    directories: tuple[str, ...]
+
+
 class CacheHandler:
-    """Makes a cache's directory on its cluster's first node and removes it with the last state that refers to it."""
+    """Makes a cache's directory on its cluster's first node; the last state that refers to it takes it along.
+
+    A project's cache refers to the team's default one as well, so that this goes with the last project.
+    """
 
     def __init__(self, agents: Agents, lineage: str) -> None:
         self._agents = agents
@@ -29,29 +42,17 @@ class CacheHandler:
         if step.action is Action.REPLACE:
             self.delete(step)
         cluster = step.needed(Address(Kind.CLUSTER, str(step.attributes["cluster"])))
-        node = _keeper(cluster)
-        directory = step.attributes.get("dir") or str(
-            PurePosixPath(node.root) / "caches" / str(step.attributes["project"])
-        )
-        for made in (directory, team_cache(node)):
-            request = {"root": node.root, "directory": made, "lineage": self._lineage}
-            self._agents.of(cluster.provider, node).call("make_cache", request)
+        node = _first(cluster)
+        directory = str(step.attributes.get("dir") or _own_place(node, step.attributes))
+        directories = _with_team(node, directory, step.attributes)
+        self._tell("make_cache", step.address, Keeper(cluster.provider, node, directories))
         return {"directory": directory}
 
     def delete(self, step: Step) -> None:
-        """Remove the directory and what jobs kept in it, unless another state still refers to it."""
-        if step.recorded is None or "directory" not in step.recorded.outputs:
-            return
-        cluster = step.lookup(Address(Kind.CLUSTER, str(step.recorded.attributes["cluster"])))
-        if cluster is None:
-            return
-        node = _keeper(cluster)
-        request = {
-            "root": node.root,
-            "directory": step.recorded.outputs["directory"],
-            "lineage": self._lineage,
-        }
-        self._agents.of(cluster.provider, node).call("remove_cache", request)
+        """Let go of its directories; those that nobody else refers to go with what jobs kept in them."""
+        kept = keeper(step.recorded, step.lookup) if step.recorded else None
+        if kept is not None:
+            self._tell("remove_cache", step.address, kept)
 
     def abandon(self, intent: Intent, lookup: Lookup) -> None:
         """A directory that an interrupted creation made is found again, or goes with the cluster."""
@@ -60,8 +61,43 @@ class CacheHandler:
         """A cache's content belongs to its jobs; there is nothing to compare."""
         return Observation(Presence.PRESENT)
 
+    def _tell(self, verb: str, address: Address, kept: Keeper) -> None:
+        for directory in kept.directories:
+            request = {
+                "root": kept.node.root,
+                "directory": directory,
+                "lineage": self._lineage,
+                "owner": address.name,
+            }
+            self._agents.of(kept.provider, kept.node).call(verb, request)
 
-def _keeper(cluster: Recorded) -> Node:
+
+def keeper(cache: Recorded, lookup: Lookup) -> Keeper | None:
+    """Who keeps a recorded cache; None if it was never made, or its cluster is gone."""
+    cluster = lookup(Address(Kind.CLUSTER, str(cache.attributes["cluster"])))
+    directory = cache.outputs.get("directory")
+    if cluster is None or not directory:
+        return None
+    node = _first(cluster)
+    return Keeper(cluster.provider, node, _with_team(node, str(directory), cache.attributes))
+
+
+def scope_of(cache: Recorded) -> str:
+    """``project`` or ``team``."""
+    return str(cache.attributes.get("scope") or "project")
+
+
+def _with_team(node: Node, directory: str, attributes: Mapping[str, Any]) -> tuple[str, ...]:
+    return (directory,) if attributes.get("scope") == "team" else (directory, team_cache(node))
+
+
+def _own_place(node: Node, attributes: Mapping[str, Any]) -> str:
+    if attributes.get("scope") == "team":
+        return team_cache(node)
+    return str(PurePosixPath(node.root) / "caches" / str(attributes["project"]))
+
+
+def _first(cluster: Recorded) -> Node:
     nodes = nodes_of(cluster)
     if not nodes:
         raise TrainctlError(

@@ -34,6 +34,7 @@ from trainctl.remote.agent import NodeAgent
 from trainctl.resources.agents import Agents, nodes_of
 from trainctl.resources.archives import fetched, ship
 from trainctl.resources.beginnings import Beginning, begin
+from trainctl.resources.caches import scope_of
 from trainctl.resources.checkpoints import Checkpoints
 from trainctl.resources.following import ahead, seat
 from trainctl.resources.home import Home
@@ -195,9 +196,17 @@ class JobHandler:
         if node is None:
             raise TrainctlError(f"{cluster.address} has no node", code="not-applied-yet")
         project = str(step.attributes["project"])
-        caches = (step.lookup(address) for address in step.depends_on if address.kind is Kind.CACHE)
-        directory = next((cache.outputs["directory"] for cache in caches if cache), None)
-        where = places(node, step.address, project, run, 0, directory)
+        used = (step.lookup(address) for address in step.depends_on if address.kind is Kind.CACHE)
+        caches = {scope_of(cache): cache.outputs["directory"] for cache in used if cache}
+        where = places(
+            node,
+            step.address,
+            project,
+            run,
+            0,
+            cache=caches.get("project"),
+            team=caches.get("team"),
+        )
         agent = self._agents.of(cluster.provider, node)
         return _Rank(node, agent, where, cluster.attributes)
 
@@ -324,8 +333,13 @@ class JobHandler:
             "run": spec,
             "secrets": {**{name: self._secrets.value(name) for name in sorted(names)}, **opened},
         }
+
+        def on_event(event: Mapping[str, Any]) -> None:
+            if event.get("waiting"):
+                step.progress(str(event["waiting"]), 0, 0)
+
         try:
-            return with_status(run, [rank.agent.call("start", request)])
+            return with_status(run, [rank.agent.call("start", request, on_event=on_event)])
         except (NodeUnreachable, Busy):
             raise  # nobody can be asked; or a newer attempt has the run, and what it started is its own
         except TrainctlError:

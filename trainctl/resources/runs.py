@@ -8,6 +8,7 @@ from typing import Any
 
 from trainctl.jobs.environment import (
     RunPlaces,
+    caches,
     environment,
     gpu_kind,
     gpus_wanted,
@@ -87,6 +88,7 @@ def specification(
         **order(address, attributes, lineage),
         **({"container": dict(container)} if container else {}),
         "made_of": {"attributes": attributes, "listings": listings},
+        **caches(attributes, where),
         **_policy(attributes),
         **(checkpoints or {}),
     }

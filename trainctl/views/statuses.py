@@ -92,7 +92,7 @@ def _remarks(run: RunRecord) -> list[tuple[str, str]]:
         ("error", run.error),
         ("retries", str(run.retries or "")),
         ("repeats", f"run {run.rerun_of}" if run.rerun_of else None),
-        ("pending", run.waiting),
+        (run_words(run), run.waiting),
         ("image", run.image_digest),
         *(("began with", f"{loaded['run']}: {loaded['name']}") for loaded in run.loaded),
         ("upload", upload),

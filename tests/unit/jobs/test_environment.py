@@ -157,4 +157,4 @@ def test_one_of_many_has_places_of_its_own() -> None:
 
 def test_a_declared_cache_directory_is_used() -> None:
     """The cache's own place, where the manifest names one."""
-    assert places(NODE, JOB, "demo", RUN, 0, "/mnt/cache").project_cache == "/mnt/cache"
+    assert places(NODE, JOB, "demo", RUN, 0, cache="/mnt/cache").project_cache == "/mnt/cache"

@@ -44,6 +44,9 @@ def command(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the run ends.")
     ] = False,
+    prepare: Annotated[
+        bool, typer.Option("--prepare", help="What the run's prepare_commands printed.")
+    ] = False,
     format_: FormatOption = Format.TEXT,
 ) -> int:
     """Show what a run printed."""
@@ -55,6 +58,7 @@ def command(
         grep=grep,
         tail=tail,
         follow=follow,
+        prepare=prepare,
     )
     with open_workspace(session) as workspace:
         found = find_run(workspace.ledger.state(), job_address(address), run)

@@ -13,6 +13,7 @@ from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.model.address import Address
 from trainctl.model.status import JobStatus
+from trainctl.operations.look_caches import full_caches
 from trainctl.operations.runs import job_address
 from trainctl.operations.status import all_statuses, is_matrix, status
 from trainctl.views.statuses import status_json, status_lines, status_table
@@ -41,6 +42,8 @@ def command(
         else:
             for line in status_lines(one, time.time()):
                 session.output.print(line)
+        for text in full_caches(workspace):
+            session.output.note(f"Warning: {text}")
     return 0
 
 

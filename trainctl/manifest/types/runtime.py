@@ -77,13 +77,27 @@ class CacheConfig(Section):
     """The training cache as the job finds it."""
 
     enabled: bool = False
-    """Whether the job finds the training cache of its project and cluster."""
+    """Whether the job finds the training cache of its project and cluster, and the one that all projects there share."""
     enable_legacy_hf_mount: bool = False
-    """Whether ``~/.cache/huggingface`` lies in it too."""
+    """Whether ``~/.cache/huggingface`` is the directory ``huggingface`` of the project's cache."""
     require_cache_affinity: bool = True
-    """Whether the job must run where its cache is."""
+    """Whether moving the job to a cluster without its project's cache is an error; otherwise a warning."""
     mount_base_path: Path | None = None
     """The directory in which it appears; the default place if it is left out."""
+    prepare_commands: Annotated[list[Text], Field(min_length=1)] | None = None
+    """Shell commands that fill the project's cache before the job begins, with all that the job finds. They run once for
+    each cache and text of the commands, not once a run or code; one run at a time, the others wait."""
+
+    @model_validator(mode="after")
+    def _nothing_without_cache(self) -> CacheConfig:
+        for name in ("enable_legacy_hf_mount", "prepare_commands"):
+            if getattr(self, name) and not self.enabled:
+                raise wrong(
+                    f"{name} needs the cache",
+                    "Add enabled: true, or leave it out.",
+                    code="cache-not-enabled",
+                )
+        return self
 
 
 class CheckpointingConfig(Section):

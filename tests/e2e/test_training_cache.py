@@ -1,0 +1,146 @@
+"""Training caches as users meet them: shared, prepared, moved away from, looked into, cleared, and gone with the last."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.test_runs import until
+from tests.support.project import Project
+from tests.support.wanting import small_disk
+
+APPLY = ("apply", "--auto-approve", "--wait")
+MANIFEST: dict[str, Any] = {
+    "clusters": {"a": {"provider": "local"}, "b": {"provider": "local"}},
+    "projects": {"one": {}, "two": {}},
+    "caches": {"work": {"project": "one", "cluster": "a", "size": "2kB"}},
+}
+
+
+def job(*commands: str, project: str = "one", cluster: str = "a", **cache: Any) -> dict[str, Any]:
+    """A job with a cache."""
+    config = {"enabled": True, **cache}
+    runtime = {"start_commands": list(commands), "cache_config": config}
+    return {"project": project, "cluster": cluster, "runtime": runtime}
+
+
+def declare(made: Project, jobs: dict[str, Any], **more: Any) -> None:
+    """Write the manifest."""
+    made.write({"trainctl.yaml": json.dumps({**MANIFEST, **more, "jobs": jobs})})
+
+
+def codes(made: Project, *flags: str) -> list[tuple[str, str]]:
+    """What a plan warns of and refuses, about caches."""
+    found = made.json("plan", *flags, code=None)["diagnostics"]
+    return [(one["severity"], one["code"]) for one in found if one["code"].startswith("cache-")]
+
+
+def test_a_cache_from_the_first_run_to_the_last_project(fresh: Project) -> None:
+    """Prepared once for two jobs, shared with the team, summarized in every form, too full, cleared, and gone."""
+    fetch = "echo fetched; head -c 1500 /dev/zero > $BT_PROJECT_CACHE_DIR/data; echo x >> $BT_TEAM_CACHE_DIR/count"
+    jobs = {
+        "first": job("cat $BT_TEAM_CACHE_DIR/count", prepare_commands=[fetch]),
+        "second": job("cat $BT_TEAM_CACHE_DIR/count", prepare_commands=[fetch]),
+        "other": job("echo hub > ~/.cache/huggingface/token", project="two", enable_legacy_hf_mount=True),
+    }  # fmt: skip
+    declare(fresh, jobs)
+    fresh.run(*APPLY)
+
+    assert [fresh.run("logs", name).stdout for name in ("first", "second")] == ["x\n", "x\n"]
+    printed = [fresh.run("logs", name, "--prepare").stdout for name in ("first", "second")]
+    assert sorted(printed) == ["", "fetched\n"]
+    found = fresh.json("cache", "summarize", "one")
+    assert (found["cache"], found["total_files"], found["total_size_bytes"]) == (
+        "cache.work",
+        1,
+        1500,
+    )
+    assert [one["path"] for one in found["files"]] == ["data"]
+    assert "1.50 KB" in fresh.run("cache", "summarize", "one").stdout
+    hub = fresh.run("cache", "summarize", "two", "-o", "csv", "--sort", "size", "--order", "desc")
+    assert [row[0] for row in csv.reader(io.StringIO(hub.stdout))] == [
+        "File Path", "huggingface/token", "huggingface"
+    ]  # fmt: skip
+    assert fresh.json("cache", "summarize", "two", "--team")["total_files"] == 1
+    assert codes(fresh) == []
+
+    cache = Path(found["directory"])
+    (cache / "old").write_bytes(b"x" * 1000)
+    os.utime(cache / "old", (time.time() - 40 * 86_400,) * 2)
+    summary = fresh.run("cache", "summarize", "one")
+    assert "cache.work holds 2.50 KB, more than its size of 2.00 KB" in summary.stderr
+    assert codes(fresh) == [("warning", "cache-too-full")]
+    assert "more than its size of 2kB" in fresh.run("status").stderr
+    fresh.run("cache", "clear", "one", code=64)
+    done = fresh.json("cache", "clear", "one", "--older-than", "30d", "--auto-approve")
+    assert (done["files"], done["bytes"]) == (1, 1000)
+    assert codes(fresh) == []
+
+    plan = fresh.run("plan", "--destroy").stdout
+    assert f"{cache} is deleted with 1.5 kB in 1 file" in plan
+    assert ".team is deleted with 2 B in 1 file" in plan
+    fresh.run("destroy", "--auto-approve")
+    assert not fresh.nodes.exists() or list(fresh.nodes.iterdir()) == []
+
+
+def test_a_job_that_moves_leaves_its_cache_only_if_it_may(fresh: Project) -> None:
+    """An error first; with require_cache_affinity: false it runs there, and the old cache is still there afterwards."""
+    keep = "echo kept > $BT_PROJECT_CACHE_DIR/data"
+    declare(fresh, {"sft": job(keep)}, caches={})
+    fresh.run(*APPLY)
+    cache = Path(fresh.json("cache", "summarize", "one")["directory"])
+
+    declare(fresh, {"sft": job("ls $BT_PROJECT_CACHE_DIR", cluster="b")}, caches={})
+    refused = fresh.run(*APPLY, code=1).stderr
+    assert "cache.one-a on cluster.a (5 B in 1 file" in refused
+    free = job("ls $BT_PROJECT_CACHE_DIR", cluster="b", require_cache_affinity=False)
+    declare(fresh, {"sft": free}, caches={})
+    assert codes(fresh) == [("warning", "cache-begins-empty")]
+    fresh.run(*APPLY)
+
+    assert fresh.run("logs", "sft").stdout == ""
+    assert (cache / "data").read_text() == "kept\n"
+    assert "Choose: --cluster NAME" in fresh.run("cache", "summarize", "one", code=64).stderr
+    assert fresh.json("cache", "summarize", "one", "--cluster", "a")["total_files"] == 1
+    assert codes(fresh) == []
+
+
+def test_a_team_cache_of_two_states(fresh: Project) -> None:
+    """A declared directory that two states share stays until the second lets go; a project without one is told so."""
+    shared = fresh.directory.parent / "shared"
+    caches = {"all": {"scope": "team", "cluster": "a", "dir": str(shared)}}
+    declare(fresh, {"sft": job("touch $BT_TEAM_CACHE_DIR/data")}, caches=caches)
+    fresh.run(*APPLY)
+    fresh.run("--state", f"file://{fresh.directory.parent}/second", *APPLY)
+
+    assert (shared / "data").exists()
+    assert "two has no training cache yet" in fresh.run("cache", "summarize", "two").stderr
+    assert "stays for 1 other" in fresh.run("plan", "--destroy").stdout
+    fresh.run("destroy", "--auto-approve")
+    assert (shared / "data").exists()
+    fresh.run("--state", f"file://{fresh.directory.parent}/second", "destroy", "--auto-approve")
+    assert not shared.exists()
+
+
+def test_a_cache_on_a_full_disk_fails_the_deployment_and_is_prepared_later(fresh: Project) -> None:
+    """The command's own words are told, apply exits 12, nothing counts as prepared; with room it goes on."""
+    with small_disk(fresh.directory.parent / "disk", "1m") as disk:
+        caches = {"work": {"project": "one", "cluster": "a", "dir": str(disk / "cache")}}
+        fetch = "head -c 3000000 /dev/zero > $BT_PROJECT_CACHE_DIR/data"
+        declare(fresh, {"sft": job("ls $BT_PROJECT_CACHE_DIR", prepare_commands=[fetch])}, caches=caches)  # fmt: skip
+        failed = fresh.run(*APPLY, code=12).stderr
+        assert "prepare command 1 of 1 exited with 1" in failed
+        assert "No space left on device" in failed
+        assert fresh.json("status", "sft")["status"] == "TRAINING_JOB_DEPLOY_FAILED"
+        fetch = fetch.replace("3000000", "3000")
+        declare(fresh, {"sft": job("ls $BT_PROJECT_CACHE_DIR", prepare_commands=[fetch])}, caches=caches)  # fmt: skip
+        fresh.run(*APPLY)
+        assert fresh.run("logs", "sft").stdout == "data\n"
+        until(lambda: fresh.json("status", "sft")["status"] == "TRAINING_JOB_COMPLETED")
+        fresh.run("destroy", "--auto-approve")
+        assert not (disk / "cache").exists()

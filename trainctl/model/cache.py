@@ -1,0 +1,39 @@
+"""A training cache's content, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CachedFile:
+    """A file, directory or link in a cache: its path there, bytes (of a directory, of all below it), mtime, ``st_mode``."""
+
+    path: str
+    size: int
+    modified: float
+    mode: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheContent:
+    """What a cache holds. ``at`` is when it was looked at, in Unix seconds; ``limit`` the declared size, in bytes."""
+
+    address: str
+    directory: str
+    at: float
+    files: int
+    bytes: int
+    entries: tuple[CachedFile, ...]
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """What was removed from a cache, or with ``dry_run`` would be; ``left`` counts files that could not be."""
+
+    directory: str
+    files: int
+    bytes: int
+    left: int
+    dry_run: bool

@@ -1,0 +1,124 @@
+"""Looking into a project's training cache, and making room in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from trainctl.errors import NodeError, UsageError
+from trainctl.ledger.state import Recorded, State
+from trainctl.model.address import Kind
+from trainctl.model.cache import CacheContent, CachedFile, Cleared
+from trainctl.model.units import parse_size
+from trainctl.operations.streaming import pieces
+from trainctl.operations.workspace import Workspace
+from trainctl.resources.caches import Keeper, keeper, scope_of
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """One recorded cache, and the directory of it that is meant."""
+
+    cache: Recorded
+    kept: Keeper
+    directory: str
+
+
+def choose(
+    state: State, project: str, cluster: str | None = None, *, team: bool = False
+) -> Chosen | None:
+    """The cache of a project, or of the team on its cluster; None if it has none. UsageError says what there is."""
+    name = project.removeprefix("project.")
+    projects = sorted(one.name for one in state.resources if one.kind is Kind.PROJECT)
+    if name not in projects:
+        known = ", ".join(projects) or "none"
+        raise UsageError(
+            f"no project {name} is in the state", f"In the state: {known}.", code="no-such-cache"
+        )
+    cache = _on_one_cluster(_caches(state, name), name, cluster)
+    if cache is not None and team:
+        declared = (
+            one
+            for one in _caches(state, None)
+            if one.attributes["cluster"] == cache.attributes["cluster"]
+        )
+        shared = next(declared, None)
+        kept = keeper(shared or cache, state.resources.get)
+        return Chosen(shared or cache, kept, kept.directories[-1]) if kept else None
+    kept = keeper(cache, state.resources.get) if cache is not None else None
+    return Chosen(cache, kept, kept.directories[0]) if cache and kept else None
+
+
+def summarize(workspace: Workspace, chosen: Chosen) -> CacheContent:
+    """What the cache holds now. NodeUnreachable where nobody can tell."""
+    kept, own = chosen.kept, chosen.directory == chosen.kept.directories[0]
+    agent = workspace.agents.to_look(kept.provider, kept.node)
+    request = {"root": kept.node.root, "directory": chosen.directory}
+    *rows, total = _lines(pieces(lambda take: agent.read("read_cache", request, take)))
+    size = chosen.cache.attributes.get("size") if own else None
+    return CacheContent(
+        address=str(chosen.cache.address),
+        directory=chosen.directory,
+        at=total["at"],
+        files=total["files"],
+        bytes=total["bytes"],
+        entries=tuple(CachedFile(*row) for row in rows),
+        limit=None if size is None else parse_size(size),
+    )
+
+
+def clear(
+    workspace: Workspace, chosen: Chosen, older_than: float | None, *, dry_run: bool
+) -> Cleared:
+    """Remove what was last modified so many seconds ago or earlier; all of it for None. Busy while a run uses it."""
+    kept = chosen.kept
+    request = {
+        "root": kept.node.root,
+        "directory": chosen.directory,
+        "older_than_seconds": older_than,
+        "dry_run": dry_run,
+    }
+    found = workspace.agents.of(kept.provider, kept.node).call("clear_cache", request)
+    return Cleared(chosen.directory, found["files"], found["bytes"], found["left"], dry_run)
+
+
+def _caches(state: State, project: str | None) -> list[Recorded]:
+    """The recorded caches of a project; for None those that were declared for the team."""
+    scope = "team" if project is None else "project"
+    return [
+        one
+        for address, one in sorted(state.resources.items())
+        if address.kind is Kind.CACHE
+        and (scope_of(one), one.attributes.get("project")) == (scope, project)
+    ]
+
+
+def _on_one_cluster(caches: list[Recorded], project: str, cluster: str | None) -> Recorded | None:
+    places = ", ".join(str(one.attributes["cluster"]) for one in caches)
+    if cluster is not None:
+        wanted = cluster.removeprefix("cluster.")
+        caches = [one for one in caches if one.attributes["cluster"] == wanted]
+        if not caches:
+            raise UsageError(
+                f"{project} has no training cache on {wanted}",
+                f"It has one on: {places or 'none'}.",
+                code="no-such-cache",
+            )
+    if len(caches) > 1:
+        raise UsageError(
+            f"{project} has training caches on {places}",
+            "Choose: --cluster NAME.",
+            code="no-such-cache",
+        )
+    return caches[0] if caches else None
+
+
+def _lines(data: Iterator[bytes]) -> Iterator[Any]:
+    rest = b""
+    for piece in data:
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from map(json.loads, whole)
+    if rest:
+        raise NodeError("the node's answer about the cache was cut short", "Try again.")

@@ -1,0 +1,164 @@
+"""Training caches in a plan: which stay, what goes with one, which are too full, and jobs that leave theirs behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from trainctl.ledger.state import Recorded
+from trainctl.model.action import Action
+from trainctl.model.address import Address, Kind
+from trainctl.model.diagnostics import Diagnostic, error, warning
+from trainctl.model.units import format_bytes, parse_size
+from trainctl.plan.seats import seats, starting
+from trainctl.plan.subject import Subject
+from trainctl.plan.values import CacheFacts, Change, Inputs
+
+_GOES = frozenset({Action.DELETE, Action.REPLACE})
+
+
+def outlives_its_jobs(inputs: Inputs, one: Subject) -> bool:
+    """Whether a recorded cache that no block declares stays: it came with a job, and goes with its project or cluster."""
+    if one.address.kind is not Kind.CACHE or one.destroying or one.recorded is None:
+        return False
+    of = one.recorded.attributes
+    named = one.address.name == f"{of.get('project')}-{of['cluster']}"
+    declared = of.get("dir") or of.get("size") or not named
+    needs = (Address(Kind.PROJECT, str(of.get("project"))), Address(Kind.CLUSTER, of["cluster"]))
+    return not declared and all(address in inputs.desired.resources for address in needs)
+
+
+def kept(one: Subject) -> Change:
+    """No change of such a cache."""
+    found = one.remove(Action.NOOP, note="no job uses it now; it goes with its project")
+    return replace(found, after=one.before, outputs_after=one.outputs)
+
+
+def told(inputs: Inputs, changes: Iterable[Change]) -> list[Change]:
+    """The changes, those of caches that go with what goes with them."""
+    found = list(changes)
+    going = [one for one in found if one.address.kind is Kind.CACHE and one.action in _GOES]
+    names = frozenset(f"{inputs.state.lineage}+{one.address.name}" for one in going)
+    addresses = {one.address for one in going}
+    return [_told(inputs, one, names) if one.address in addresses else one for one in found]
+
+
+def _told(inputs: Inputs, change: Change, going: frozenset[str]) -> Change:
+    lines = [_fate(facts, going) for facts in inputs.caches.get(change.address, ())]
+    note = "; ".join(line for line in (*lines, change.note) if line)
+    return replace(change, note=note)
+
+
+def held(facts: CacheFacts) -> str:
+    """What a cache holds, in words: ``1.2 GB in 34 files``."""
+    files = f"{facts.files} file{'' if facts.files == 1 else 's'}"
+    return f"{'' if facts.whole else 'more than '}{format_bytes(facts.bytes)} in {files}"
+
+
+def too_full(address: Address, size: str | int | None, facts: CacheFacts) -> str | None:
+    """What is said of a cache that holds more than it is meant to."""
+    if size is None or facts.bytes <= parse_size(size):
+        return None
+    return f"{address} holds {held(facts)}, more than its size of {size}"
+
+
+def cache_problems(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
+    """Caches that hold more than they are meant to; starting jobs that would not find theirs."""
+    found = list(changes)
+    if not inputs.options.destroy:
+        yield from _too_full(inputs, found)
+    for job in starting(found):
+        config = (job.after or {}).get("runtime", {}).get("cache_config") or {}
+        if config.get("enabled"):
+            yield from _left_behind(inputs, job, must_stay=config.get("require_cache_affinity"))
+        if config.get("enable_legacy_hf_mount"):
+            yield from _no_mount_at_home(inputs, job)
+
+
+def _fate(facts: CacheFacts, going: frozenset[str]) -> str:
+    others = len(frozenset(facts.others) - going)
+    if others:
+        return f"{facts.directory} stays for {others} other{'s' if others > 1 else ''}"
+    if not facts.ours:
+        return f"{facts.directory} stays: it was there before"
+    if not facts.files and facts.whole:
+        return ""
+    return f"{facts.directory} is deleted with {held(facts)}"
+
+
+def _too_full(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
+    for change in changes:
+        size = (change.after or {}).get("size")
+        facts = next(iter(inputs.caches.get(change.address, ())), None)
+        excess = too_full(change.address, size, facts) if facts else None
+        if excess is None:
+            continue
+        resource = inputs.desired.resources.get(change.address)
+        yield warning(
+            excess,
+            f"Jobs go on. Make room: {_clear_command(change.after or {})}.",
+            code="cache-too-full",
+            address=str(change.address),
+            where=resource.where if resource else None,
+        )
+
+
+def _clear_command(of: Mapping[str, Any]) -> str:
+    """What empties a cache of what is old."""
+    if of.get("scope") == "team":
+        return f"trainctl cache clear PROJECT --team --cluster {of.get('cluster')} --older-than 30d"
+    return f"trainctl cache clear {of.get('project')} --older-than 30d"
+
+
+def _left_behind(inputs: Inputs, job: Change, *, must_stay: object) -> Iterator[Diagnostic]:
+    """A job that starts where its project has no cache yet, though it has one elsewhere that holds something."""
+    project, cluster = (job.after or {})["project"], (job.after or {})["cluster"]
+    caches = _caches_of(inputs, str(project))
+    if not caches or any(cache.attributes["cluster"] == cluster for cache in caches):
+        return
+    cache = caches[0]
+    facts = next(iter(inputs.caches.get(cache.address, ())), None)
+    if facts is not None and facts.whole and not facts.files:
+        return
+    where = f"{cache.address} on cluster.{cache.attributes['cluster']}"
+    what = f"{held(facts)} in {facts.directory}" if facts else "its size could not be asked"
+    resource = inputs.desired.resources.get(job.address)
+    place = resource.where if resource else None
+    moved = job.before is not None and job.before.get("cluster") != cluster
+    if moved and must_stay is not False:
+        yield error(
+            f"{job.address} would leave the training cache of {project} behind: {where} ({what})",
+            f"Set runtime.cache_config.require_cache_affinity: false to begin with an empty one on cluster.{cluster}; or move it: "
+            f"declare a cache of {project} for {cluster} under 'caches', apply that with --target, and copy the files there.",
+            code="cache-elsewhere",
+            address=str(job.address),
+            where=place,
+        )
+    else:
+        yield warning(
+            f"the training cache of {project} will be empty on cluster.{cluster}",
+            f"What it holds stays in {where} ({what}).",
+            code="cache-begins-empty",
+            address=str(job.address),
+            where=place,
+        )
+
+
+def _caches_of(inputs: Inputs, project: str) -> list[Recorded]:
+    return [
+        recorded
+        for address, recorded in sorted(inputs.state.resources.items())
+        if address.kind is Kind.CACHE and recorded.attributes.get("project") == project
+    ]
+
+
+def _no_mount_at_home(inputs: Inputs, job: Change) -> Iterator[Diagnostic]:
+    for seat in seats(inputs, job):
+        if seat.facts and seat.facts.mount == "link":
+            yield warning(
+                f"~/.cache/huggingface can't be mounted on {seat.node}: HF_HOME will name the cache's directory instead",
+                "What doesn't look at HF_HOME writes to the home directory there.",
+                code="no-mount-at-home",
+                address=str(job.address),
+            )

@@ -1,0 +1,152 @@
+"""What a training cache holds, in the hosted service's columns, for people and for programs."""
+
+from __future__ import annotations
+
+import csv
+import heapq
+import io
+import stat
+from collections.abc import Callable
+from typing import Any
+
+from trainctl.model.cache import CacheContent, CachedFile, Cleared
+from trainctl.model.units import format_bytes
+from trainctl.views.escape import escape
+from trainctl.views.moments import moment
+from trainctl.views.text import counted, table
+
+MOST_ROWS = 1000
+"""Lines of a table that people may still read."""
+
+_HEADERS = ("File Path", "Size (bytes)", "Size (human readable)", "Modified", "Type", "Permissions")
+_UNITS = ("KB", "MB", "GB", "TB")
+_KEYS: dict[str, Callable[[CachedFile], Any]] = {
+    "filepath": lambda one: one.path,
+    "size": lambda one: (one.size, one.path),
+    "modified": lambda one: (one.modified, one.path),
+    "type": lambda one: (file_type(one.mode), one.path),
+    "permissions": lambda one: (stat.filemode(one.mode), one.path),
+}
+SORTS = tuple(_KEYS)
+
+
+def human(count: int) -> str:
+    """``1.52 GB``: the service's way, decimal with two digits; ``512 B`` below a thousand."""
+    if count < 1000:
+        return f"{count} B"
+    power = next((at for at in range(1, len(_UNITS)) if count < 999.995 * 1000**at), len(_UNITS))
+    return f"{count / 1000**power:.2f} {_UNITS[power - 1]}"
+
+
+def file_type(mode: int) -> str:
+    """``file``, ``directory``, ``symlink`` or ``other``."""
+    kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
+    return kinds.get(stat.S_IFMT(mode), "other")
+
+
+def cache_json(
+    found: CacheContent | None, project_id: str, sort: str, *, descending: bool
+) -> dict[str, Any]:
+    """The service's object, with the cache's address, directory and limit; totals of nothing where there is no cache."""
+    size = found.bytes if found else 0
+    return {
+        "timestamp": moment(found.at) if found else None,
+        "project_id": project_id,
+        "total_files": found.files if found else 0,
+        "total_size_bytes": size,
+        "total_size_human_readable": human(size),
+        "files": [_file_json(one) for one in _sorted(found, sort, descending)] if found else [],
+        "cache": found.address if found else None,
+        "directory": found.directory if found else None,
+        "limit_bytes": found.limit if found else None,
+    }
+
+
+def cache_csv(found: CacheContent | None, sort: str, *, descending: bool) -> str:
+    """The service's header and a line for each entry."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_HEADERS)
+    for one in _sorted(found, sort, descending) if found else ():
+        writer.writerow([escape(one.path), one.size, *_cells(one)])
+    return text.getvalue().removesuffix("\n")
+
+
+def cache_lines(
+    found: CacheContent, project_id: str, sort: str, *, descending: bool, width: int | None
+) -> list[str]:
+    """Totals, then a table of the first entries in that order."""
+    head = [
+        f"{found.address}: {escape(found.directory)}",
+        f"Snapshot of {(moment(found.at) or '')[:19].replace('T', ' ')} UTC, project {project_id}",
+        f"{counted(found.files, 'file')}, {human(found.bytes)} in all",
+        "",
+    ]
+    if not found.entries:
+        return head[:-1]
+    shown = _first(found, sort, descending)
+    rows = [[escape(one.path), *_cells(one)] for one in shown]
+    headers = ["File Path", "Size", "Modified", "Type", "Permissions"]
+    lines = table(
+        headers, rows, right=frozenset({"Size"}), width=width, shrinks=frozenset({"File Path"})
+    )
+    left = len(found.entries) - len(shown)
+    more = [f"… and {left} more: -o csv or -o json shows all."] if left else []
+    return [*head, *lines, *more]
+
+
+def too_full(found: CacheContent) -> str | None:
+    """What is said of a cache that holds more than it is meant to."""
+    if found.limit is None or found.bytes <= found.limit:
+        return None
+    return f"{found.address} holds {human(found.bytes)}, more than its size of {human(found.limit)}"
+
+
+def cleared_json(done: Cleared) -> dict[str, Any]:
+    """The object of ``cache clear --format json``."""
+    return {
+        "directory": done.directory,
+        "files": done.files,
+        "bytes": done.bytes,
+        "left": done.left,
+        "dry_run": done.dry_run,
+    }
+
+
+def cleared_lines(done: Cleared) -> list[str]:
+    """What went, or would."""
+    verb = "Would remove" if done.dry_run else "Removed"
+    what = f"{counted(done.files, 'file')}, {format_bytes(done.bytes)}"
+    lines = [f"{verb} {what} from {escape(done.directory)}."]
+    if done.left:
+        lines.append(f"{counted(done.left, 'file')} could not be removed: they belong to another.")
+    return lines
+
+
+def _cells(one: CachedFile) -> list[str]:
+    return [
+        human(one.size),
+        moment(one.modified) or "",
+        file_type(one.mode),
+        stat.filemode(one.mode),
+    ]
+
+
+def _file_json(one: CachedFile) -> dict[str, Any]:
+    return {
+        "path": one.path,
+        "size_bytes": one.size,
+        "size_human_readable": human(one.size),
+        "modified": moment(one.modified),
+        "type": file_type(one.mode),
+        "permissions": stat.filemode(one.mode),
+    }
+
+
+def _sorted(found: CacheContent, sort: str, descending: bool) -> list[CachedFile]:
+    return sorted(found.entries, key=_KEYS[sort], reverse=descending)
+
+
+def _first(found: CacheContent, sort: str, descending: bool) -> list[CachedFile]:
+    pick = heapq.nlargest if descending else heapq.nsmallest
+    return pick(MOST_ROWS, found.entries, key=_KEYS[sort])
