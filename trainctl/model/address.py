@@ -45,7 +45,8 @@ class Address:
         return f"{self.kind}.{self.name}{suffix}"
 
     def __hash__(self) -> int:
-        return hash(self.name)  # addresses are looked up all the time, and few share a name
+        # Addresses are looked up all the time, and few but those of one matrix share a name.
+        return hash(self.name) if self.key is None else hash((self.name, self.key))
 
     def __lt__(self, other: Address) -> bool:
         return self.rank() < other.rank()

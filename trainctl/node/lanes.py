@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import List, Optional
 
 from trainctl.node.claims import Claims, is_held
-from trainctl.node.files import PRIVATE_FILE, make_directory, names_in
+from trainctl.node.files import PRIVATE_FILE, make_directory
 from trainctl.node.runs import Run
 
 _MOST_PRIORITY = 10**9
@@ -31,7 +31,10 @@ class Lane:
 
     def records(self) -> List[str]:
         """All of them, in order."""
-        return [name for name in names_in(self.directory) if len(name) > _ORDER_LENGTH]
+        with contextlib.suppress(FileNotFoundError):
+            names = os.listdir(self.directory)  # noqa: PTH208 - many look often: no paths are made
+            return sorted(name for name in names if len(name) > _ORDER_LENGTH)
+        return []
 
     def ahead_of(self, key: str) -> int:
         """How many records stand before a run's."""
@@ -45,17 +48,20 @@ class Lane:
 
 
 class Place:
-    """One run's place in a lane, from entering to leaving."""
+    """One run's place in a lane, from entering to leaving. ``priority`` holds unless the run is given another."""
 
-    def __init__(self, lane: Lane, run: Run) -> None:
+    def __init__(self, lane: Lane, run: Run, priority: int) -> None:
         self._lane = lane
         self._run = run
+        self._priority = priority
+        self._created = run.created_ns
         self._claims = Claims()
         self._claims.take(lane.claim(run.key))
 
     def behind(self) -> Optional[str]:
         """The claim of whoever stands directly before this run; None if it is first. Its record is made, or put in order."""
-        mine = record_name(self._run)
+        priority = int(self._run.order.get("priority", self._priority))
+        mine = record_name(priority, self._created, self._run.key)
         records = self._lane.records()
         own = [one for one in records if key_of(one) == self._run.key]
         if mine not in own:
@@ -84,10 +90,10 @@ class Place:
             (self._lane.directory / record).unlink()
 
 
-def record_name(run: Run) -> str:
-    """A run's record, by its present priority."""
-    priority = min(max(run.priority, -_MOST_PRIORITY), _MOST_PRIORITY)
-    return f"{_MOST_PRIORITY - priority:010d}-{run.created_ns:020d}-{run.key}"
+def record_name(priority: int, created_ns: int, key: str) -> str:
+    """A run's record: it sorts before those of lower priority, then before those made later."""
+    bounded = min(max(priority, -_MOST_PRIORITY), _MOST_PRIORITY)
+    return f"{_MOST_PRIORITY - bounded:010d}-{created_ns:020d}-{key}"
 
 
 def key_of(record: str) -> str:

@@ -79,15 +79,10 @@ class Run:
             write_json(path, dict(spec))
 
     @property
-    def priority(self) -> int:
-        """Who goes first where several wait: the higher."""
-        return int(self._ordered("priority") or 0)
-
-    @property
-    def slots(self) -> Optional[Mapping[str, Any]]:
-        """``{name, count}`` where only so many runs of that name may go on at once."""
-        found = self._ordered("slots")
-        return found if isinstance(found, dict) else None
+    def order(self) -> Dict[str, Any]:
+        """What was changed of the specification's ``priority`` and ``slots`` since."""
+        found = read_json(self.directory / "order.json")
+        return found if isinstance(found, dict) else {}
 
     @property
     def created_ns(self) -> int:
@@ -97,10 +92,6 @@ class Run:
     def reorder(self, changes: Mapping[str, Any]) -> None:
         """Change ``priority`` and ``slots`` of a run that may be waiting."""
         write_json(self.directory / "order.json", dict(changes))
-
-    def _ordered(self, name: str) -> Any:
-        changed = read_json(self.directory / "order.json") or {}
-        return changed[name] if name in changed else (self.spec or {}).get(name)
 
     @property
     def started(self) -> bool:

@@ -74,13 +74,13 @@ class Turn:
         self._claims.release()
 
     def _take_slot(self) -> bool:
-        slots = self._run.slots
+        slots = self._run.order.get("slots", self._spec.get("slots"))
         if not slots:
             return not _stopping()
         name = hashlib.sha256(slots["name"].encode()).hexdigest()[:32]
 
         def take() -> Optional[List[str]]:
-            count = int((self._run.slots or slots)["count"])
+            count = int((self._run.order.get("slots") or slots)["count"])
             names = [f"slot/{name}/{number}" for number in range(count)]
             return None if self._claims.take_some(names, 1) else names
 
@@ -121,7 +121,8 @@ class Turn:
 
     def _in_lane(self, name: str, words: str, take: Callable[[], Optional[List[str]]]) -> bool:
         """In order, until ``take`` has what it wants: it says what that could be, and None once it is taken."""
-        place = Place(Lane(self._run.layout.root, name), self._run)
+        priority = int(self._spec.get("priority") or 0)
+        place = Place(Lane(self._run.layout.root, name), self._run, priority)
         try:
             while not _stopping():
                 before = place.behind()
