@@ -82,7 +82,7 @@ def test_a_bucket_from_training_to_download(fresh: Project, bucket: Bucket) -> N
     fresh.run("apply", "--auto-approve", "--wait")
     rows = listed(fresh)
     place = fresh.run("checkpoints", "download", "sft").stdout.strip()
-    urls = fresh.json("checkpoints", "url", "sft", "--expires", "60s")
+    urls = fresh.json("checkpoints", "url", "sft", "--expires", "1h")
     table = list(
         csv.DictReader(
             io.StringIO(fresh.run("checkpoints", "list", "sft", "--format", "csv").stdout)

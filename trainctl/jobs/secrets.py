@@ -153,7 +153,10 @@ def _checked(credential: Credential) -> Credential:
 
 
 def _members(value: str) -> Iterator[str]:
-    """Of a secret that is a JSON object, what lies under names such as ``secret_access_key``: it may leak by itself."""
+    """Of a secret that is a JSON object, what lies under names such as ``secret_access_key``: it may leak by itself.
+
+    A key's id is no secret: it stands in every URL that was signed with the key.
+    """
     try:
         document = json.loads(value) if value.lstrip().startswith("{") else {}
     except ValueError:
@@ -163,5 +166,10 @@ def _members(value: str) -> Iterator[str]:
         for name, member in pending.pop().items():
             if isinstance(member, dict):
                 pending.append(member)
-            elif isinstance(member, str) and len(member) >= SHORTEST and sounds_secret(name):
+            elif (
+                isinstance(member, str)
+                and len(member) >= SHORTEST
+                and sounds_secret(name)
+                and not name.endswith("_id")
+            ):
                 yield member

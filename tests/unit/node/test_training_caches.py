@@ -130,7 +130,7 @@ def test_the_end_of_a_run_renews_the_summary(node: TestNode, cache: Path) -> Non
     rows(node, cache)
     node.run(f"head -c 700 /dev/zero > {cache}/by-the-job", caches=[str(cache)])
 
-    wait_for(lambda: state(node, cache)["bytes"] == 3700)
+    assert wait_for(lambda: state(node, cache)["bytes"] == 3700)
 
 
 def test_what_is_old_goes(node: TestNode, cache: Path) -> None:

@@ -35,16 +35,19 @@ def command(
     with open_workspace(session) as workspace:
         if job is None or (run is None and is_matrix(workspace, job)):
             _show_all(session, all_statuses(workspace, job), job, format_)
-            return 0
-        one = status(workspace, job, run)
-        if format_ is Format.JSON:
-            session.output.json(status_json(one))
         else:
-            for line in status_lines(one, time.time()):
-                session.output.print(line)
+            _show_one(session, status(workspace, job, run), format_)
         for text in full_caches(workspace):
             session.output.note(f"Warning: {text}")
     return 0
+
+
+def _show_one(session: Session, found: JobStatus, format_: Format) -> None:
+    if format_ is Format.JSON:
+        session.output.json(status_json(found))
+        return
+    for line in status_lines(found):
+        session.output.print(line)
 
 
 def _show_all(
