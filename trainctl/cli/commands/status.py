@@ -46,7 +46,7 @@ def _show_one(session: Session, found: JobStatus, format_: Format) -> None:
     if format_ is Format.JSON:
         session.output.json(status_json(found))
         return
-    for line in status_lines(found):
+    for line in status_lines(found, time.time()):
         session.output.print(line)
 
 
