@@ -35,12 +35,14 @@ def test_a_value_is_masked_however_it_is_written(tmp_path: Path, write: object) 
 
 
 def test_members_of_a_json_secret_are_masked_by_themselves(tmp_path: Path) -> None:
-    """What lies under a name that sounds secret, at any depth; a region is no secret."""
-    document = {"region": "us-west-2", "aws": {"secret_access_key": "Xc7Vb2Nm9Qw4"}}
+    """What lies under a name that sounds secret, at any depth; a region and a key's id are no secrets."""
+    key = {"secret_access_key": "Xc7Vb2Nm9Qw4", "access_key_id": "AKIDEXAMPLE"}
+    document = {"region": "us-west-2", "aws": key}
     redactor = Redactor()
     secrets_of(tmp_path, json.dumps(document), redactor).value("one")
 
-    assert redactor.redact("key Xc7Vb2Nm9Qw4 in us-west-2") == f"key {MASK} in us-west-2"
+    shown = redactor.redact("AKIDEXAMPLE Xc7Vb2Nm9Qw4 in us-west-2")
+    assert shown == f"AKIDEXAMPLE {MASK} in us-west-2"
 
 
 def test_a_value_with_a_nul_is_refused(tmp_path: Path) -> None:
