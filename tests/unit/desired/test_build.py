@@ -171,6 +171,7 @@ def test_every_attribute_of_the_full_form(project: Path) -> None:
         "sha256": None,
     }
     assert attributes(wish, "cache.work") == {
+        "scope": "project",
         "project": "qwen3-finetune",
         "cluster": "lab",
         "size": "1TB",

@@ -31,10 +31,6 @@ JOB = "jobs: {sft: {runtime: {start_commands: [true_]}%s}}\n"
             "jobs on more than one node are not supported by this version",
         ),
         (
-            "checkpoints: {url: 's3://bucket/runs'}\n" + JOB % "",
-            "`checkpoints` is not supported by this version",
-        ),
-        (
             "clusters: {c: {provider: ssh}}\n" + JOB % "",
             "no provider plugin is called 'ssh'",
         ),
