@@ -19,7 +19,7 @@ import pytest
 
 from tests.support.declared import declare, job
 from tests.support.project import Project, processes, project
-from tests.support.storm import Command, Reach, Storm, until
+from tests.support.storm import PATIENCE, Command, Reach, Storm, until
 from trainctl.ledger.entries import entry_id, from_json
 from trainctl.ledger.fold import Fold
 from trainctl.ledger.state import Intent
@@ -150,8 +150,8 @@ def check_words(storm: Storm) -> None:
 
 def check_settled(made: Project, turns: int, reaches: Sequence[Reach]) -> None:
     """One apply more, and everything is as declared and accounted for."""
-    made.run("apply", "--auto-approve", "--wait")
-    made.run("plan", "--detailed-exitcode")
+    made.run("apply", "--auto-approve", "--wait", seconds=PATIENCE)
+    made.run("plan", "--detailed-exitcode", seconds=PATIENCE)
     until(lambda: processes(str(made.nodes)) == [], "processes are left on the nodes")
     state = made.json("show")
     assert (state["open_intents"], state["unfinished"]) == ([], [])

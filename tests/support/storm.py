@@ -180,8 +180,8 @@ def _text(file: IO[bytes]) -> str:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for something that happens by itself, a minute at most."""
-    end = time.monotonic() + 60
+    """Wait for something that happens by itself; as patiently as for commands."""
+    end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, what
         time.sleep(LOOK)
