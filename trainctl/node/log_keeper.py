@@ -37,11 +37,16 @@ class LogKeeper:
             if self._holes and found.st_blocks * _BLOCK_UNIT > self._limit:
                 self._shorten(found.st_size)
 
-    def _note(self, size: int) -> None:
+    def finish(self) -> None:
+        """Note the log's length now that nobody writes to it any more."""
+        with contextlib.suppress(OSError):
+            self._note(self._log.stat().st_size, last=True)
+
+    def _note(self, size: int, *, last: bool = False) -> None:
         now = time.time()
         self._began = self._began or now
         interval = max(_FIRST_INTERVAL, (now - self._began) / _THINNING)
-        if size == self._size or 0 <= now - self._last < interval:
+        if size == self._size or (0 <= now - self._last < interval and not last):
             return
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         with os.fdopen(os.open(self._times, flags, 0o600), "w") as stream:

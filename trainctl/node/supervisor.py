@@ -121,6 +121,7 @@ class _Supervisor:
         self._ready: Optional[int] = ready
         self._record: Dict[str, Any] = {}
         self._clock = Stopwatch()
+        self._log = LogKeeper(order.run.log(self._rank))
         self._turn = Turn(order.run, order.spec, self._pend)
         self._keeping = Keeping(order.run, order.spec, order.secrets, order.data)
         self._sampler = Sampler(order.run, order.spec)
@@ -159,7 +160,7 @@ class _Supervisor:
         self._say(loaded=load(self._run, self._order.spec, self._order.secrets, self._order.data))
         self._keeping.begin()
         chores: List[Callable[[], None]] = [
-            LogKeeper(self._run.log(self._rank)),
+            self._log,
             self._sampler,
             self._keeping.tend,
         ]
@@ -208,6 +209,7 @@ class _Supervisor:
                 self._say(status=runs.RUNNING, started_at=self._clock.wall)
                 self._release_caller()
             ended = attempt.watch(self._clock, self._deadline, chores)
+            self._log.finish()
             problem = "" if ended.stopped else launch.refused()
             return Ending(runs.DEPLOY_FAILED, error=problem) if problem else ended
         finally:
