@@ -115,7 +115,8 @@ class DirectoryMirror:
     def renew(self, lineage: str, address: str) -> None:
         """Say that a resource's source was used just now."""
         with explained(self.root), contextlib.suppress(FileNotFoundError):
-            os.utime(self._layout.reference(lineage, address))
+            now = self.clock()
+            os.utime(self._layout.reference(lineage, address), (now, now))
 
     def drop_reference(self, lineage: str, address: str) -> bool:
         """Say that a resource does not want its source any more. False if nobody had said that it does."""
@@ -145,7 +146,8 @@ class DirectoryMirror:
         listing = _listing(resolved, contents)
         layout = self._layout
         with explained(self.root):
-            self.renew(reference.lineage, reference.address)
+            with contextlib.suppress(FileNotFoundError):  # a destroy dropped it meanwhile
+                os.utime(layout.reference(reference.lineage, reference.address))
             if not all(layout.has_blob(file.sha256, file.size) for file in listing.files):
                 raise StorageError(
                     f"the mirror {self.root} lost content while it was mirrored",
@@ -162,6 +164,7 @@ class DirectoryMirror:
         path = self._layout.reference(reference.lineage, reference.address)
         before = self._layout.read_reference(path) or {}
         same = before.get("pin") == resolved.pin
+        now = self.clock()
         record: dict[str, Any] = {
             "version": 1,
             **asdict(reference),
@@ -173,9 +176,11 @@ class DirectoryMirror:
             "files": len(resolved.files),
             "bytes": resolved.size,
             "holder": holder_name() if listing is None else None,
-            "last_used": self.clock(),
+            "last_used": now,
         }
         write_record(path, canonical(record), self._layout.partial)
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(path, (now, now))
 
 
 def _listing(resolved: ResolvedSource, contents: Mapping[str, Content]) -> Listing:
