@@ -2,84 +2,53 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
 import tempfile
-from typing import Any, BinaryIO, Dict, Mapping
+from typing import Any, BinaryIO, Callable, Dict, Mapping
 
-from trainctl.node.cache_verbs import (
-    cache_state,
-    clear_cache,
-    make_cache,
-    read_cache,
-    remove_cache,
-)
-from trainctl.node.checkpoints import (
-    checkpoints,
-    read_objects,
-    remove_checkpoints,
-    upload_checkpoints,
-)
-from trainctl.node.codes import has_code, put_code, read_code
-from trainctl.node.collect import forget, forget_cache
-from trainctl.node.deliver import cache_query, deliver
-from trainctl.node.evict import cache_evict
-from trainctl.node.facts import facts
 from trainctl.node.failure import Failure, from_os_error
-from trainctl.node.images import pull_image
-from trainctl.node.log_lines import read_lines
-from trainctl.node.metrics import metrics
-from trainctl.node.requirements import build_environment
-from trainctl.node.run_verbs import (
-    list_runs,
-    past,
-    read_log,
-    release,
-    remove,
-    reorder,
-    start,
-    status,
-    stop,
-)
-from trainctl.node.verify import cache_verify
 
 _VERBS = {
-    "facts": facts,
-    "cache_query": cache_query,
-    "deliver": deliver,
-    "pull_image": pull_image,
-    "cache_evict": cache_evict,
-    "cache_verify": cache_verify,
-    "has_code": has_code,
-    "build_environment": build_environment,
-    "start": start,
-    "status": status,
-    "stop": stop,
-    "reorder": reorder,
-    "metrics": metrics,
-    "past": past,
-    "remove": remove,
-    "release": release,
-    "runs": list_runs,
-    "forget": forget,
-    "forget_cache": forget_cache,
-    "make_cache": make_cache,
-    "remove_cache": remove_cache,
-    "cache_state": cache_state,
-    "clear_cache": clear_cache,
-    "checkpoints": checkpoints,
-    "remove_checkpoints": remove_checkpoints,
-    "upload_checkpoints": upload_checkpoints,
+    "facts": "facts.facts",
+    "cache_query": "deliver.cache_query",
+    "deliver": "deliver.deliver",
+    "pull_image": "images.pull_image",
+    "cache_evict": "evict.cache_evict",
+    "cache_verify": "verify.cache_verify",
+    "has_code": "codes.has_code",
+    "build_environment": "requirements.build_environment",
+    "start": "run_verbs.start",
+    "status": "run_verbs.status",
+    "stop": "run_verbs.stop",
+    "reorder": "run_verbs.reorder",
+    "metrics": "metrics.metrics",
+    "past": "run_verbs.past",
+    "remove": "run_verbs.remove",
+    "release": "run_verbs.release",
+    "runs": "run_verbs.list_runs",
+    "forget": "collect.forget",
+    "forget_cache": "collect.forget_cache",
+    "make_cache": "cache_verbs.make_cache",
+    "remove_cache": "cache_verbs.remove_cache",
+    "cache_state": "cache_verbs.cache_state",
+    "clear_cache": "cache_verbs.clear_cache",
+    "checkpoints": "checkpoints.checkpoints",
+    "remove_checkpoints": "checkpoints.remove_checkpoints",
+    "upload_checkpoints": "checkpoints.upload_checkpoints",
 }
-_WITH_PAYLOAD = {"put_code": put_code}
+_WITH_PAYLOAD = {"put_code": "codes.put_code"}
 _RAW = {
-    "read_log": read_log,
-    "read_lines": read_lines,
-    "read_objects": read_objects,
-    "read_code": read_code,
-    "read_cache": read_cache,
+    "read_log": "run_verbs.read_log",
+    "read_lines": "log_lines.read_lines",
+    "read_objects": "checkpoints.read_objects",
+    "read_code": "codes.read_code",
+    "read_cache": "cache_verbs.read_cache",
 }
+"""Where verbs are done. A call imports what it needs and no more: all of it is compiled on every call, and stays in a supervisor's memory."""
+
 _COPY_BYTES = 2**20
 
 
@@ -104,16 +73,23 @@ def main() -> int:
 
 def _dispatch(verb: str, request: Mapping[str, Any]) -> None:
     if verb in _RAW:
-        _RAW[verb](request, _write)
+        _function(_RAW[verb])(request, _write)
     elif verb in _WITH_PAYLOAD:
         with tempfile.TemporaryFile() as payload:
             _copy(sys.stdin.buffer, payload)
-            _say({"result": _WITH_PAYLOAD[verb](request, _emit, payload)})
+            _say({"result": _function(_WITH_PAYLOAD[verb])(request, _emit, payload)})
     elif verb in _VERBS:
         sys.stdin.buffer.read()
-        _say({"result": _VERBS[verb](request, _emit)})
+        _say({"result": _function(_VERBS[verb])(request, _emit)})
     else:
         raise Failure("request", f"this node program knows no verb {verb!a}")
+
+
+def _function(where: str) -> Callable[..., Any]:
+    """The function of a verb, from ``module.function``."""
+    module, _, name = where.partition(".")
+    found: Callable[..., Any] = getattr(importlib.import_module(f"trainctl.node.{module}"), name)
+    return found
 
 
 def _request(stream: BinaryIO) -> Dict[str, Any]:

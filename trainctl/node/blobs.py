@@ -8,9 +8,8 @@ import hashlib
 import os
 import stat
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Callable, Deque, Iterable, List, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Deque, Iterable, List, Optional, Tuple
 
 from trainctl.node.failure import Failure
 from trainctl.node.files import make_directory, make_durable, sync_directory
@@ -18,6 +17,9 @@ from trainctl.node.layout import Layout
 from trainctl.node.listing import File, Piece
 from trainctl.node.lock import Lock
 from trainctl.node.origin import Origin
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 Progress = Callable[[int], None]
 _STAMP_BASE = 0x20000000
@@ -166,6 +168,8 @@ def _copy(
         _write(descriptor, pieces[0], data, _digest(data), file)
         progress(pieces[0].length)
         return
+    from concurrent.futures import ThreadPoolExecutor  # only who fetches pays for it
+
     with ThreadPoolExecutor(1) as hasher:
         waiting: Deque[Tuple[Piece, bytearray, Future[str]]] = deque()
         for piece in pieces:

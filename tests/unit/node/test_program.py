@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.nodes import NodeError, TestNode, python38
+from trainctl.node.__main__ import _RAW, _VERBS, _WITH_PAYLOAD, _function
 
 
 def test_it_works_under_python_38(tmp_path: Path) -> None:
@@ -45,6 +46,12 @@ def test_it_imports_the_standard_library_only() -> None:
                 names = [found.module or ""]
             assert {name.partition(".")[0] for name in names} <= allowed, source.name
             assert all(n.startswith("trainctl.node") for n in names if n.startswith("trainctl"))
+
+
+@pytest.mark.parametrize("where", [*_VERBS.values(), *_RAW.values(), *_WITH_PAYLOAD.values()])
+def test_every_verb_is_where_the_table_says(where: str) -> None:
+    """The module is found, and in it the function."""
+    assert callable(_function(where))
 
 
 @pytest.mark.parametrize("text", [b"", b"[]\n", b"{not json\n", b"\xff\xfe\n"])
