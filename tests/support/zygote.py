@@ -59,8 +59,9 @@ class Zygote:
 def _serve() -> None:
     listing.CHUNK_BYTES = CHUNK_BYTES
     os.fsync = lambda fd: None  # a process that is killed loses nothing that it wrote
-    from trainctl.node.__main__ import _VERBS
+    from trainctl.node.__main__ import _VERBS, _function
 
+    verbs = {verb: _function(where) for verb, where in _VERBS.items()}  # once, and not in each fork
     for line in sys.stdin:
         order = json.loads(line)
         reader, writer = os.pipe()
@@ -68,7 +69,7 @@ def _serve() -> None:
         if child == 0:
             os.close(reader)
             try:
-                os.write(writer, json.dumps(_do(_VERBS[order["verb"]], order)).encode())
+                os.write(writer, json.dumps(_do(verbs[order["verb"]], order)).encode())
             finally:
                 os._exit(0)
         os.close(writer)
