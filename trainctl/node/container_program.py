@@ -1,7 +1,8 @@
 """The text that a container's first process reads, around the job's own commands.
 
 It is a POSIX shell program, as images are only known to have ``/bin/sh``. As process 1 it collects orphans, and ends what the
-job leaves behind as the host's warden does: asked, then after two seconds made to by its own end.
+job leaves behind as the host's warden does: asked, then after two seconds made to by its own end. What was asked to stop already
+is not asked again: it has its grace, and whoever stops the container makes an end of it.
 """
 
 from __future__ import annotations
@@ -27,18 +28,23 @@ for __one in {workdir}/* {workdir}/.[!.]*; do
 done
 """
 _PLAIN = """\
+trap '__asked=1' TERM
 /bin/sh {commands}
 __status=$?
 """
 _ASKED = """\
-trap 'trap "" TERM; kill -TERM -1' TERM
+trap '__asked=1; trap "" TERM; kill -TERM -1' TERM
 /bin/sh {commands} &
 wait "$!"
 __status=$?
 [ "$__status" -le 128 ] || wait "$!" 2>/dev/null || :
 """
 _TAIL = """\
-if [ "$$" = 1 ] && kill -TERM -1 2>/dev/null; then
+if [ "$$" != 1 ]; then
+    :
+elif [ -n "${__asked-}" ]; then
+    while kill -0 -1 2>/dev/null; do sleep 0.2; done
+elif kill -TERM -1 2>/dev/null; then
     for __round in 1 2 3 4 5 6 7 8 9 10; do
         kill -0 -1 2>/dev/null || break
         sleep 0.2
