@@ -84,7 +84,7 @@ def test_resuming_takes_the_newest(lived: Project) -> None:
     before = lived.json("status", "sft", "--run", str(newest["number"] - 1))
     (loaded,) = newest["loaded_checkpoints"]
 
-    assert re.search(r"resumes from checkpoint-\d+ of run \d+", plan)
+    assert re.search(r"resumes from checkpoint-\d+ of run [a-z2-7]{7}", plan)
     assert loaded["run"].endswith(before["run"])
     assert said(lived)[0] == "two"
 

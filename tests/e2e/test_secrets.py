@@ -239,7 +239,7 @@ def test_nothing_that_is_kept_holds_a_value(story: Story) -> None:
     """State, plan file, lock file, node, mirror, data and home: every byte and every name is searched."""
     kept = [*story.top.iterdir(), *story.work.directory.iterdir()]
     ours = {str(story.work.directory / "src" / "netrc.txt"), str(story.work.directory / "aws.json")}
-    logs = {str(path) for path in story.work.nodes.glob("*/runs/*/log/*")}
+    logs = {str(path) for path in story.work.nodes.glob("*/runs/*/log/*.log")}
     found = found_below(*[path for path in kept if path.name != "project"])
 
     assert len(logs) == 2
