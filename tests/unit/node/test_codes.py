@@ -79,7 +79,7 @@ def test_a_truncated_upload_is_refused(node: TestNode) -> None:
     with pytest.raises(NodeError):
         node.call("put_code", {"digest": "sha256:x"}, b"only part of someth")
 
-    assert node.call("has_code", {"digest": "sha256:x"}) == {"present": False}
+    assert node.call("has_code", {"digest": "sha256:x"}) == {"present": False, "sha256": None}
     assert list((node.root / "code").iterdir()) == []
 
 

@@ -59,7 +59,7 @@ def test_what_a_node_is_asked() -> None:
     wanted = Selection(since=Moment(600, ago=True), until=Moment(1e9), grep="a+", tail=5)
 
     assert wanted.request == {
-        "since": {"ago": 600}, "until": {"at": 1e9}, "grep": "a+", "tail": 5,
+        "since": {"ago": 600}, "until": {"at": 1e9}, "grep": "a+", "tail": 5, "prepare": False,
     }  # fmt: skip
 
 
