@@ -70,18 +70,12 @@ COMMANDS: tuple[Command | Group, ...] = (
     ),
     Group(
         "cache",
-        "Caches.",
-        (
-            Command("verify", "cache_verify", "Hash the weights in nodes' caches again."),
-            Command("evict", "cache_evict", "Evict weights from nodes' caches."),
-        ),
-    ),
-    Group(
-        "cache",
-        "Caches on nodes.",
+        "Caches on nodes: of weights, and of training.",
         (
             Command("summarize", "cache_summarize", "Show what a project's training cache holds."),
             Command("clear", "cache_clear", "Remove files from a project's training cache."),
+            Command("verify", "cache_verify", "Hash the weights in nodes' caches again."),
+            Command("evict", "cache_evict", "Evict weights from nodes' caches."),
         ),
     ),
     Group(
