@@ -234,15 +234,7 @@ def _machines(last: Sequence[Sample], style: Style, width: int | None) -> list[s
         }
         for one in last
     ]
-    return table(
-        headers,
-        rows,
-        style=style,
-        indent="  ",
-        width=width,
-        shrinks=_SHRINK,
-        paint=_painter(full, style),
-    )
+    return _painted(headers, rows, full, style, width)
 
 
 def _gpus(last: Sequence[Sample], style: Style, width: int | None) -> list[str]:
@@ -259,15 +251,7 @@ def _gpus(last: Sequence[Sample], style: Style, width: int | None) -> list[str]:
     if not rows:
         return []
     headers = ["RANK", "GPU", "NAME", "BUSY", "GPU MEMORY"]
-    return table(
-        headers,
-        rows,
-        style=style,
-        indent="  ",
-        width=width,
-        shrinks=_SHRINK,
-        paint=_painter(full, style),
-    )
+    return _painted(headers, rows, full, style, width)
 
 
 def _painter(
@@ -301,3 +285,22 @@ def _volume(one: Sample, name: str) -> str:
 
 def _percent(share: float | None) -> str:
     return "" if share is None else f"{share * 100:.0f} %"
+
+
+def _painted(
+    headers: list[str],
+    rows: list[list[str]],
+    full: Sequence[Mapping[str, float | None]],
+    style: Style,
+    width: int | None,
+) -> list[str]:
+    """A table below its title, what is nearly full in colour."""
+    return table(
+        headers,
+        rows,
+        style=style,
+        indent="  ",
+        width=width,
+        shrinks=_SHRINK,
+        paint=_painter(full, style),
+    )
