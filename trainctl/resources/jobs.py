@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +16,6 @@ from trainctl.errors import (
     NodeError,
     NodeUnreachable,
     StalePlan,
-    StorageError,
     TrainctlError,
 )
 from trainctl.jobs.checkpoints import CheckpointAccess, references
@@ -36,6 +33,7 @@ from trainctl.resources.archives import fetched, ship
 from trainctl.resources.beginnings import Beginning, begin
 from trainctl.resources.caches import scope_of
 from trainctl.resources.checkpoints import Checkpoints
+from trainctl.resources.delivery import Delivery, Seat, listings_of
 from trainctl.resources.following import ahead, seat
 from trainctl.resources.home import Home
 from trainctl.resources.images import PulledImage, pulled_image
@@ -52,10 +50,18 @@ _NEW_RUN = frozenset({Action.CREATE, Action.REPLACE})
 class _Rank:
     """One rank on its node."""
 
-    node: Node
-    agent: NodeAgent
+    seat: Seat
     where: RunPlaces
-    cluster: Mapping[str, Any]
+
+    @property
+    def node(self) -> Node:
+        """The node."""
+        return self.seat.node
+
+    @property
+    def agent(self) -> NodeAgent:
+        """How it is asked."""
+        return self.seat.agent
 
 
 class JobHandler:
@@ -79,6 +85,7 @@ class JobHandler:
         self._delete_checkpoints = delete_checkpoints
         self._lock = threading.Lock()
         self._locks: dict[tuple[str, str], threading.Lock] = {}
+        self._delivery = Delivery(mirror, home)
 
     def carry_out(self, step: Step) -> Mapping[str, Any]:
         """One new run; for an update the record alone. A run that could not be deployed is recorded as such."""
@@ -143,12 +150,12 @@ class JobHandler:
         """Deliver weights and code to the rank's node and start it; the record of the run that then runs."""
         step = begun.step
         rank = self._place(step, run)
-        listings = {str(address): self._listing(step, address) for address in _weights(step)}
+        listings = listings_of(step)
         began = time.monotonic()
         archive = self._ship_code(begun, rank)
         venv = self._environment(step, rank)
         image = pulled_image(step, rank.agent, rank.node.root, self._home.lineage, self._secrets)
-        moved = self._deliver_all(step, rank, listings)
+        moved = self._delivery.deliver(step, [rank.seat], listings)
         run = replace(
             run,
             image_digest=image.digest if image else None,
@@ -176,20 +183,6 @@ class JobHandler:
             return {}
         return self._checkpoints.values(run.store or {})
 
-    def _deliver_all(self, step: Step, rank: _Rank, listings: Mapping[str, str]) -> int:
-        """Have all weights on the node; the bytes that moved. A run that can't be deployed needs none of them any more."""
-        try:
-            return sum(
-                self._deliver(step, rank, address, listing) for address, listing in listings.items()
-            )
-        except (NodeUnreachable, Interrupted):
-            raise  # the next apply carries on with what is there
-        except TrainctlError:
-            with contextlib.suppress(TrainctlError):
-                request = {**at(rank.node, rank.cluster), "key": step.key}
-                rank.agent.call("release", request)
-            raise
-
     def _place(self, step: Step, run: RunRecord) -> _Rank:
         cluster = step.needed(Address(Kind.CLUSTER, str(step.attributes["cluster"])))
         node = seat(cluster)
@@ -208,47 +201,7 @@ class JobHandler:
             team=caches.get("team"),
         )
         agent = self._agents.of(cluster.provider, node)
-        return _Rank(node, agent, where, cluster.attributes)
-
-    def _listing(self, step: Step, address: Address) -> str:
-        listing = step.needed(address).outputs.get("listing")
-        if not listing:
-            raise TrainctlError(
-                f"{address} is not mirrored yet",
-                f"Apply it first: --target {address}.",
-                code="not-applied-yet",
-            )
-        return str(listing)
-
-    def _deliver(self, step: Step, rank: _Rank, address: str, listing: str) -> int:
-        """Have one listing on the node; the bytes that had to move there."""
-
-        def on_event(event: Mapping[str, Any]) -> None:
-            step.progress(f"delivering {address}", int(event["done"]), int(event["total"]))
-
-        step.stop_if_cancelled()
-        self._mirror.renew(self._home.lineage, address)
-        request = {
-            **at(rank.node, rank.cluster),
-            "lineage": self._home.lineage,
-            "owner": self._home.owner,
-            "lease": step.key,
-            "source": str(step.needed(Address.parse(address)).attributes["source"]),
-            "listing": self._document(listing),
-            "origin": {"type": "directory", "path": str(self._mirror.root)},
-        }
-        return int(rank.agent.call("deliver", request, on_event=on_event)["bytes_origin"])
-
-    def _document(self, listing_id: str) -> Mapping[str, Any]:
-        listing = self._mirror.load_listing(listing_id)
-        if listing is None:
-            raise StorageError(
-                f"the mirror has lost listing {listing_id[:12]}",
-                "Plan and apply again to mirror it.",
-                code="mirror-damaged",
-            )
-        document: Mapping[str, Any] = json.loads(listing.to_bytes())
-        return document
+        return _Rank(Seat(node, agent, cluster.attributes), where)
 
     def _ship_code(self, begun: Beginning, rank: _Rank) -> str:
         """Have the code on the node; the sha256 of the archive there. Jobs that share it don't send it at the same time."""
@@ -324,7 +277,7 @@ class JobHandler:
             container=image.container if image else None,
         )
         spec["follows"] = [{"key": one.key, "address": str(job)} for job, one in before.follows]
-        spec["cache"] = cache_settings(rank.cluster)["dir"]
+        spec["cache"] = cache_settings(rank.seat.cluster)["dir"]
         names = set(secret_environment(step.attributes).values())
         opened = self._checkpoint_secrets(step, run)
         request = {
@@ -383,7 +336,3 @@ def observed(control: RunControl, jobs: Sequence[Recorded]) -> dict[Address, Obs
 
 def _outputs(*runs: RunRecord) -> dict[str, Any]:
     return {"runs": [run.to_json() for run in runs]}
-
-
-def _weights(step: Step) -> list[Address]:
-    return [Address.parse(weights["address"]) for weights in step.attributes["weights"]]

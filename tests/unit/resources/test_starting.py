@@ -13,6 +13,7 @@ from trainctl.jobs.environment import places
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord
 from trainctl.remote.agent import NodeAgent
+from trainctl.resources.delivery import Seat
 from trainctl.resources.jobs import _make_sure_it_ended, _Rank
 from trainctl.spi.provider import Node
 
@@ -30,7 +31,7 @@ def rank(calls: list[tuple[str, Mapping[str, Any]]], error: TrainctlError | None
         return {}
 
     agent = cast(NodeAgent, SimpleNamespace(call=call))
-    return _Rank(NODE, agent, places(NODE, Address.parse("job.sft"), "demo", RUN, 0), {})
+    return _Rank(Seat(NODE, agent, {}), places(NODE, Address.parse("job.sft"), "demo", RUN, 0))
 
 
 def test_what_may_have_been_started_is_ended() -> None:
