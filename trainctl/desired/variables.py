@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from trainctl.manifest.files import Unreadable
 from trainctl.manifest.nearest import did_you_mean
 from trainctl.manifest.read import read_mapping
 from trainctl.manifest.scalars import resolve, tellable
 from trainctl.manifest.tokens import looks_secret
-from trainctl.manifest.tree import Node, Scalar, Unreadable
+from trainctl.manifest.tree import Node, Scalar
 from trainctl.model.diagnostics import Diagnostic, Position, error, warning
 
 _FLAG = Position("--var")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainctl.errors import ManifestError, StorageError
+from trainctl.errors import ManifestError
+from trainctl.manifest.files import Unreadable, file_bytes, manifest_files
 from trainctl.manifest.tokens import masked
 from trainctl.manifest.toml_text import parse_toml
-from trainctl.manifest.tree import MAX_FILE_BYTES, Node, Unreadable, mapping_node
+from trainctl.manifest.tree import Node, mapping_node
 from trainctl.manifest.yaml_text import parse_yaml, repeated
 from trainctl.model.diagnostics import Diagnostic, Position, error
 
-_FILE = re.compile(r"(?:.+\.)?trainctl\.(?:yaml|yml|toml)")
 _NAMED = frozenset({"projects", "vars", "secrets", "clusters", "weights", "caches", "jobs"})
 """Sections that hold names: files may each give some of them."""
 
@@ -31,9 +31,12 @@ class Documents:
     problems: tuple[Diagnostic, ...] = ()
 
 
-def read(directory: Path) -> Documents:
-    """Read every manifest file of a directory. ManifestError holds what is wrong with each that can't be read."""
-    names = _names(directory)
+def read(directory: Path, known: Mapping[str, bytes] | None = None) -> Documents:
+    """Read every manifest file of a directory. ManifestError holds what is wrong with each that can't be read.
+
+    ``known`` are the bytes of the files by their names, where somebody has read them already.
+    """
+    names = manifest_files(directory) if known is None else sorted(known)
     if not names:
         raise ManifestError(
             (
@@ -51,7 +54,8 @@ def read(directory: Path) -> Documents:
     roots: list[Node] = []
     for name in names:
         try:
-            roots.append(read_mapping(directory / name, name, problems))
+            data = file_bytes(directory / name, name) if known is None else known[name]
+            roots.append(_mapping(data, name, problems))
         except Unreadable as stop:
             unreadable.append(stop.diagnostic)
     if unreadable:
@@ -62,9 +66,12 @@ def read(directory: Path) -> Documents:
 
 def read_mapping(path: Path, name: str, problems: list[Diagnostic]) -> Node:
     """One file's mapping, ``name`` being what positions call it; Unreadable says why there is none."""
-    text = _decode(_bytes(path, name), name)
-    parse = parse_toml if path.suffix == ".toml" else parse_yaml
-    root = parse(text, name, problems)
+    return _mapping(file_bytes(path, name), name, problems)
+
+
+def _mapping(data: bytes, name: str, problems: list[Diagnostic]) -> Node:
+    parse = parse_toml if name.endswith(".toml") else parse_yaml
+    root = parse(_decode(data, name), name, problems)
     if root is None:
         raise Unreadable(
             error(
@@ -84,36 +91,6 @@ def read_mapping(path: Path, name: str, problems: list[Diagnostic]) -> Node:
             )
         )
     return root
-
-
-def _names(directory: Path) -> list[str]:
-    try:
-        found = [entry.name for entry in directory.iterdir() if entry.is_file()]
-    except OSError as problem:
-        raise StorageError(f"can't read the directory {directory}: {problem.strerror}") from problem
-    return sorted(name for name in found if _FILE.fullmatch(name))
-
-
-def _bytes(path: Path, name: str) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as problem:
-        raise Unreadable(
-            error(
-                f"can't be read: {problem.strerror}", where=Position(name), code="unreadable-file"
-            )
-        ) from None
-    if len(data) > MAX_FILE_BYTES:
-        raise Unreadable(
-            error(
-                "the file is larger than 1 MiB",
-                "Split it into several NAME.trainctl.yaml.",
-                where=Position(name),
-                code="file-too-large",
-            )
-        )
-    return data
 
 
 def _decode(data: bytes, name: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import tomli
 
 from trainctl.manifest import scalars
+from trainctl.manifest.files import Unreadable, lines_of
 from trainctl.manifest.toml_places import Place, Places, TooDeep, places_of
 from trainctl.manifest.tree import (
     MAX_DEPTH,
@@ -16,7 +17,6 @@ from trainctl.manifest.tree import (
     Node,
     Path,
     SourceFloat,
-    Unreadable,
     list_node,
     mapping_node,
     scalar_node,
@@ -33,7 +33,7 @@ def parse_toml(text: str, file: str, problems: list[Diagnostic]) -> Node | None:
         where=Position(file),
         code="nested-too-deep",
     )
-    lines = text.split("\n")
+    lines = lines_of(text, file)
     try:
         places = places_of(text)
         document = tomli.loads(text, parse_float=_number)

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
-from trainctl.model.diagnostics import Diagnostic, Position
+from trainctl.model.diagnostics import Position
 
-MAX_FILE_BYTES = 2**20
 MAX_DEPTH = 64
 MAX_NODES = 250_000
 """Nodes of one file after aliases are followed; every 100 characters of text count as one more."""
@@ -65,14 +64,6 @@ class Node:
     def key_place(self, key: str) -> Position:
         """Where a key of this mapping stands."""
         return self.keys.get(key, self.where)
-
-
-class Unreadable(Exception):
-    """A text from which no tree can be made; carries why."""
-
-    def __init__(self, diagnostic: Diagnostic) -> None:
-        super().__init__(diagnostic.summary)
-        self.diagnostic = diagnostic
 
 
 def scalar_node(value: Scalar, where: Position) -> Node:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
 
 from trainctl.manifest import scalars
+from trainctl.manifest.files import Unreadable, lines_of
 from trainctl.manifest.tree import (
     MAX_DEPTH,
     MAX_NODES,
     Node,
     Scalar,
-    Unreadable,
     list_node,
     mapping_node,
     scalar_node,
@@ -24,13 +23,11 @@ from trainctl.model.diagnostics import Diagnostic, Position, error
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CORE = "tag:yaml.org,2002:"
 _MERGE = "<<"
-_LINE_END = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
-"""Of YAML 1.1, by which the parser counts."""
 
 
 def parse_yaml(text: str, file: str, problems: list[Diagnostic]) -> Node | None:
     """The one document of a text, None if it is empty. Repeated keys are added to the problems; Unreadable stops."""
-    lines = _LINE_END.split(text)
+    lines = lines_of(text, file)
     builder = _Builder(file, lines, problems)
     loader = _LOADER(text)
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from trainctl.node import layout
+from trainctl.node.deliver import cache_query
 from trainctl.node.engines import Engine, choose
 from trainctl.node.failure import Failure, weights_room
 from trainctl.node.gpus import reported
@@ -42,6 +43,7 @@ def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         "gpus": gpus,
         "gpus_problem": problem,
         "images": _images(places, request.get("images", [])),
+        "cached": cache_query(request["cached"], emit) if "cached" in request else None,
         "blocked": _blocked(
             [str(one) for one in request.get("mounts", [])],
             private,

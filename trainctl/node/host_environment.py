@@ -15,6 +15,7 @@ from trainctl.node import layout
 LOOK_SECONDS = 30
 """How long a login shell or an interpreter that only answers a question may take."""
 
+_NO_PROGRAM = 97
 _MISSING = "import importlib.util as u,json,sys; print(json.dumps([n for n in sys.argv[1:] if u.find_spec(n) is None]))"
 
 
@@ -34,16 +35,26 @@ def check_host(wanted: Mapping[str, Any]) -> Dict[str, Any]:
     program = str(wanted.get("program") or "")
     if not program:
         return {"lacks": []}
+    modules = [str(one) for one in wanted.get("modules", [])]
     try:
-        found = login_shell(f"command -v -- {shlex.quote(str(Path(program).expanduser()))}", venv)
-        if found.returncode != 0:
-            where = f" in {venv} or" if venv else ""
-            return {"lacks": [f"no program {program} is found{where} on the login shell's PATH"]}
-        missing = _missing(program, [str(one) for one in wanted.get("modules", [])], venv)
+        found = login_shell(_question(program, modules), venv)
     except subprocess.TimeoutExpired:
         return {"lacks": []}  # a slow profile is no missing program
-    listed = ", ".join(missing)
-    return {"lacks": [f"{program} finds no module {listed}"] if missing else []}
+    if found.returncode == _NO_PROGRAM:
+        where = f" in {venv} or" if venv else ""
+        return {"lacks": [f"no program {program} is found{where} on the login shell's PATH"]}
+    listed = ", ".join(_missing(found.stdout))
+    return {"lacks": [f"{program} finds no module {listed}"] if listed else []}
+
+
+def _question(program: str, modules: List[str]) -> str:
+    """Both questions for one shell, as a profile may take long."""
+    path = shlex.quote(str(Path(program).expanduser()))
+    text = f"command -v -- {path} >/dev/null || exit {_NO_PROGRAM}\n"
+    if modules:
+        words = " ".join(shlex.quote(one) for one in ("-c", _MISSING, *modules))
+        text += f"cd / && {program} {words}"
+    return text
 
 
 def login_shell(text: str, venv: Optional[str]) -> subprocess.CompletedProcess[str]:
@@ -61,13 +72,9 @@ def login_shell(text: str, venv: Optional[str]) -> subprocess.CompletedProcess[s
     )
 
 
-def _missing(program: str, modules: List[str], venv: Optional[str]) -> List[str]:
-    if not modules:
-        return []
-    words = " ".join(shlex.quote(one) for one in ("-c", _MISSING, *modules))
-    found = login_shell(f"cd / && {program} {words}", venv)
+def _missing(said: str) -> List[str]:
     try:
-        return [str(one) for one in json.loads(found.stdout.splitlines()[-1])]
+        return [str(one) for one in json.loads(said.splitlines()[-1])]
     except (ValueError, IndexError):
         return []  # an interpreter that can't even say so is the job's to complain of
 

@@ -214,16 +214,18 @@ def _ask(workspace: Workspace, question: _Question) -> NodeFacts | TrainctlError
         "accelerators": sorted({job.accelerator for job in jobs} - {""}),
         "images": [asdict(wish) for wish in images],
         "hosts": [dict(zip(("venv", "program", "modules"), host, strict=True)) for host in hosts],
+        "cached": {
+            **where,
+            "listings": listings,
+            "blobs": blobs,
+            "room": bool(question.weights),
+        },
     }
     try:
         facts = agent.call("facts", request, timeout=LOOK_SECONDS)
-        cached = agent.call(
-            "cache_query",
-            {**where, "listings": listings, "blobs": blobs, "room": bool(question.weights)},
-            timeout=LOOK_SECONDS,
-        )
     except NodeError as error:
         return error
+    cached = facts["cached"]
     return NodeFacts(
         id=node.id,
         mount=facts["mount"],

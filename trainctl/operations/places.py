@@ -11,9 +11,18 @@ from trainctl.errors import UsageError
 
 def data_home(environ: Mapping[str, str]) -> Path:
     """Where trainctl keeps what must last: the mirror and checkpoints."""
-    base = environ.get("XDG_DATA_HOME")
+    return _home(environ, "XDG_DATA_HOME", ".local/share")
+
+
+def cache_home(environ: Mapping[str, str]) -> Path:
+    """Where trainctl keeps what may vanish at any time."""
+    return _home(environ, "XDG_CACHE_HOME", ".cache")
+
+
+def _home(environ: Mapping[str, str], variable: str, usual: str) -> Path:
+    base = environ.get(variable)
     return (
-        Path(base) if base else Path(environ.get("HOME", "~")).expanduser() / ".local" / "share"
+        Path(base) if base else Path(environ.get("HOME", "~")).expanduser() / usual
     ) / "trainctl"
 
 

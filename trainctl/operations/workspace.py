@@ -13,17 +13,17 @@ from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 
-from trainctl.desired.build import build
+from trainctl.desired.memory import memory_of
 from trainctl.desired.values import CheckpointStore, Desired
 from trainctl.errors import ManifestError, TrainctlError
 from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.ledger import Ledger
-from trainctl.manifest.read import read
+from trainctl.manifest.files import known_files
 from trainctl.model.address import Kind
 from trainctl.model.json import JsonObject
 from trainctl.model.redaction import Redactor
-from trainctl.operations.places import data_home, default_state, directory_of
+from trainctl.operations.places import cache_home, data_home, default_state, directory_of
 from trainctl.resources.agents import Agents
 from trainctl.resources.home import Home
 from trainctl.resources.registry import Ports
@@ -82,8 +82,32 @@ class Workspace:
         """What the manifest asks for; ManifestError with everything that is wrong with it."""
         if self._given is not None:
             return self._given
+        setting = self.setting
+        if setting.var_files:
+            return self._build(None)
+        files = known_files(setting.directory)
+        if not files:
+            return self._build(None)
+        memory = memory_of(
+            cache_home(setting.environ),
+            setting.directory,
+            files,
+            setting.variables,
+            discovery.packages(discovery.PROVIDERS),
+        )
+        desired = memory.recall(files)
+        if desired is None:
+            desired = self._build(files)
+            memory.keep(desired)
+        return desired
+
+    def _build(self, files: Mapping[str, bytes] | None) -> Desired:
+        # Loaded only where a manifest was changed: it takes longer than all the rest of a plan.
+        from trainctl.desired.build import build
+        from trainctl.manifest.read import read
+
         return build(
-            read(self.setting.directory),
+            read(self.setting.directory, files),
             variables=self.setting.variables,
             var_files=self.setting.var_files,
             provider_schema=self._provider_schema,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -15,7 +16,12 @@ STATE = "trainctl.state"
 
 def names(group: str) -> list[str]:
     """The names that are installed in a group; imports none of them."""
-    return sorted(point.name for point in entry_points(group=group))
+    return sorted(point.name for point in _points(group))
+
+
+def packages(group: str) -> list[tuple[str, str]]:
+    """The names that are installed in a group, each with the package that it is in; imports none of them."""
+    return sorted((point.name, point.module.partition(".")[0]) for point in _points(group))
 
 
 def load_provider(name: str) -> Provider:
@@ -32,7 +38,7 @@ def open_state(url: str) -> StateLog:
 
 
 def _load(group: str, name: str) -> Any:
-    points: list[EntryPoint] = [point for point in entry_points(group=group) if point.name == name]
+    points = [point for point in _points(group) if point.name == name]
     if not points:
         kind = group.removeprefix("trainctl.").removesuffix("s")
         raise UsageError(
@@ -41,3 +47,8 @@ def _load(group: str, name: str) -> Any:
             code="missing-provider",
         )
     return points[0].load()
+
+
+@cache
+def _points(group: str) -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=group))

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from trainctl.errors import ManifestError
+from trainctl.manifest.files import MAX_FILE_BYTES
 from trainctl.manifest.read import read
-from trainctl.manifest.tree import MAX_FILE_BYTES, plain
+from trainctl.manifest.tree import plain
 from trainctl.model.diagnostics import Diagnostic
 
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainctl.manifest.files import Unreadable
 from trainctl.manifest.toml_places import places_of
 from trainctl.manifest.toml_text import parse_toml
-from trainctl.manifest.tree import MAX_DEPTH, Node, SourceFloat, Unreadable, plain
+from trainctl.manifest.tree import MAX_DEPTH, Node, SourceFloat, plain
 
 TEXT = '''\
 version = 1  # [not.a.table]

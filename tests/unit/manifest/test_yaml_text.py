@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainctl.manifest.tree import MAX_DEPTH, Node, SourceFloat, Unreadable, plain
+from trainctl.manifest.files import Unreadable
+from trainctl.manifest.tree import MAX_DEPTH, Node, SourceFloat, plain
 from trainctl.manifest.yaml_text import parse_yaml
 from trainctl.model.diagnostics import Diagnostic
 

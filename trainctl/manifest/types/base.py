@@ -18,7 +18,9 @@ OBJECT = "in full"
 class Section(BaseModel):
     """A mapping of the manifest with known keys. What its fields mean stands below them, for ``schema`` to read."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, hide_input_in_errors=True, defer_build=True
+    )
 
 
 def wrong(summary: str, detail: str, *, code: str) -> PydanticCustomError:
