@@ -66,6 +66,11 @@ class LocalTransport:
             _kill(process)
             raise
 
+    @contextlib.contextmanager
+    def expose(self, port: int) -> Iterator[int]:
+        """See Transport. It is the same loopback."""
+        yield port
+
     def close(self) -> None:
         """End what is still running."""
         with self._lock:

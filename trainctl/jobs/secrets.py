@@ -34,6 +34,10 @@ class Secrets:
         self._environ = environ
         self._redactor = redactor
 
+    def register(self, value: str) -> str:
+        """Mask a credential that this process made, from its birth on."""
+        return self._redactor.register(value)
+
     def value(self, name: str) -> str:
         """The value of a declared secret; TrainctlError says where it was looked for."""
         spec = self._specs.get(name)

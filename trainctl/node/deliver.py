@@ -16,6 +16,7 @@ from trainctl.node.listing import File, Listing, parse
 from trainctl.node.lock import Lock
 from trainctl.node.mount import private_mounts
 from trainctl.node.origin import Origin, open_origin
+from trainctl.node.pace import Pace
 from trainctl.node.references import References
 from trainctl.node.reservations import reserved
 from trainctl.node.room import claimed, make_room
@@ -83,7 +84,7 @@ def _deliver(layout: Layout, listing: Listing, request: Mapping[str, Any], emit:
         if trees.sound(listing, thoroughly=thoroughly):
             return 0
         References(layout).refer(request["lineage"], listing, str(request.get("owner", "")))
-        origin = open_origin(request["origin"])
+        origin = open_origin(request["origin"], Pace(request.get("max_rate")))
         try:
             filling = Filling(layout, listing, origin, emit, limit_of(request))
             return filling.run(str(request.get("source", "")))

@@ -8,12 +8,15 @@ from typing import Any, Optional
 
 from trainctl.node import layout
 from trainctl.node.failure import Failure
+from trainctl.node.pace import Pace
 
 _FICLONE = 0x40049409
 
 
 class Origin:
-    """Hands out the bytes of blobs; used by one thread at a time."""
+    """Hands out the bytes of blobs; used by one thread at a time. ``streams``: how many at once get more than one does."""
+
+    streams = 1
 
     def read(self, sha256: str, offset: int, length: int) -> bytearray:
         """Exactly so many bytes; Failure ``origin`` where there are fewer or no such blob."""
@@ -84,9 +87,13 @@ class DirectoryOrigin(Origin):
         return self._open
 
 
-def open_origin(value: Any) -> Origin:
-    """The origin that a request describes."""
+def open_origin(value: Any, pace: Optional[Pace] = None) -> Origin:
+    """The origin that a request describes; ``pace`` bounds what several of them take together."""
     kind = value.get("type") if isinstance(value, dict) else None
-    if kind != "directory":
-        raise Failure("request", f"this node program knows no origin of type {kind!a}")
-    return DirectoryOrigin(value.get("path"))
+    if kind == "directory":
+        return DirectoryOrigin(value.get("path"))
+    if kind == "http":
+        from trainctl.node.http_origin import HttpOrigin  # only who fetches that way pays for it
+
+        return HttpOrigin(value, pace)
+    raise Failure("request", f"this node program knows no origin of type {kind!a}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from trainctl.model.node_cache import CachedListing, CacheReport
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import nodes_of
 from trainctl.resources.node_cache import at
+from trainctl.resources.origins import Origins
 from trainctl.spi.provider import Node
 
 _PARALLELISM = 10
@@ -41,9 +43,8 @@ def evict(
 
 def verify(workspace: Workspace, which: Which, tell: Tell | None = None) -> CacheReport:
     """Hash everything in the caches; what is wrong is repaired from the mirror, else dropped."""
-    origin = {"type": "directory", "path": str(workspace.mirror.root)}
-    state = workspace.ledger.state()
-    return _each(workspace, state, which, "cache_verify", {"origin": origin}, tell)
+    origins = Origins(workspace.agents, workspace.mirror.root, workspace.setting.redactor.register)
+    return _each(workspace, workspace.ledger.state(), which, "cache_verify", {}, tell, origins)
 
 
 def _each(
@@ -53,6 +54,7 @@ def _each(
     verb: str,
     more: Mapping[str, Any],
     tell: Tell | None = None,
+    origins: Origins | None = None,
 ) -> CacheReport:
     cluster = _cluster(state, which.cluster)
 
@@ -62,7 +64,10 @@ def _each(
                 tell(node.id, int(event["done"]), int(event["total"]))
 
         agent = workspace.agents.to_look(cluster.provider, node)
-        return agent.call(verb, {**at(node, cluster.attributes), **more}, on_event=on_event)
+        request = {**at(node, cluster.attributes), **more}
+        opened = origins.of(cluster.provider, agent) if origins else nullcontext()
+        with opened as origin:
+            return agent.call(verb, {**request, "origin": origin}, on_event=on_event)
 
     nodes = _nodes(cluster, which)
     with ThreadPoolExecutor(_PARALLELISM, thread_name_prefix="cache") as pool:

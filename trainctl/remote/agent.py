@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any
@@ -70,6 +71,10 @@ class NodeAgent:
         output = self._run(verb, request, (), on_bytes, timeout)
         if output.exit_code != 0:
             raise self._raw_error(output)
+
+    def expose(self, port: int) -> AbstractContextManager[int]:
+        """See Transport."""
+        return self._transport.expose(port)
 
     def _run(
         self,

@@ -61,6 +61,10 @@ class Agents:
                 self._visitors[known] = NodeAgent(node, transport, visiting=True)
             return self._visitors[known]
 
+    def shares_disk(self, provider: str) -> bool:
+        """Whether the provider's nodes see the operator's files."""
+        return self._providers(provider).capabilities.shares_disk_with_operator
+
     def _transport(self, provider: str, node: Node) -> Transport:
         with self._lock:
             if node.id not in self._transports:

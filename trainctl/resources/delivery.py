@@ -14,6 +14,7 @@ from trainctl.model.address import Address
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.home import Home
 from trainctl.resources.node_cache import at
+from trainctl.resources.origins import Origins
 from trainctl.spi.provider import Node
 from trainctl.weights.mirror.directory import DirectoryMirror
 
@@ -30,9 +31,10 @@ class Seat:
 class Delivery:
     """Brings listings from the mirror to nodes."""
 
-    def __init__(self, mirror: DirectoryMirror, home: Home) -> None:
+    def __init__(self, mirror: DirectoryMirror, home: Home, origins: Origins) -> None:
         self._mirror = mirror
         self._home = home
+        self._origins = origins
 
     def deliver(self, step: Step, seats: Sequence[Seat], listings: Mapping[str, str]) -> int:
         """Have all listings, by weights address, on every seat; the bytes that moved.
@@ -69,9 +71,10 @@ class Delivery:
             "lease": step.key,
             "source": str(step.needed(Address.parse(address)).attributes["source"]),
             "listing": self._document(listing),
-            "origin": {"type": "directory", "path": str(self._mirror.root)},
         }
-        return int(seat.agent.call("deliver", request, on_event=on_event)["bytes_origin"])
+        with self._origins.of(str(seat.cluster["provider"]), seat.agent) as origin:
+            answer = seat.agent.call("deliver", {**request, "origin": origin}, on_event=on_event)
+        return int(answer["bytes_origin"])
 
     def _document(self, listing_id: str) -> Mapping[str, Any]:
         listing = self._mirror.load_listing(listing_id)

@@ -38,6 +38,7 @@ from trainctl.resources.following import ahead, seat
 from trainctl.resources.home import Home
 from trainctl.resources.images import PulledImage, pulled_image
 from trainctl.resources.node_cache import at, cache_settings
+from trainctl.resources.origins import Origins
 from trainctl.resources.run_control import STOP_GRACE_SECONDS, RunControl, runs_of
 from trainctl.resources.runs import order, specification, with_status
 from trainctl.spi.provider import Node, Presence
@@ -85,7 +86,7 @@ class JobHandler:
         self._delete_checkpoints = delete_checkpoints
         self._lock = threading.Lock()
         self._locks: dict[tuple[str, str], threading.Lock] = {}
-        self._delivery = Delivery(mirror, home)
+        self._delivery = Delivery(mirror, home, Origins(agents, mirror.root, secrets.register))
 
     def carry_out(self, step: Step) -> Mapping[str, Any]:
         """One new run; for an update the record alone. A run that could not be deployed is recorded as such."""

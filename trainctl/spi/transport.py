@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,6 +32,13 @@ class Transport(Protocol):
 
         With ``on_stdout`` each piece of standard output is handed over as it arrives, and the output holds none.
         NodeUnreachable if the program could not be started or watched; ``timeout`` is in seconds of silence.
+        """
+        ...
+
+    def expose(self, port: int) -> AbstractContextManager[int]:
+        """Have 127.0.0.1:``port`` of this machine reachable on the node's loopback; gives the port that it has there.
+
+        NodeError where the node forbids it, NodeUnreachable where it can't be asked. It ends with the block, and with the link.
         """
         ...
 

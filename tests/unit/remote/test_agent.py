@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,10 @@ class Scripted:
         for start in range(0, len(output.stdout), 7):
             on_stdout(output.stdout[start : start + 7])
         return Output(output.exit_code, b"", output.stderr)
+
+    def expose(self, port: int) -> AbstractContextManager[int]:
+        """The same port."""
+        return nullcontext(port)
 
     def close(self) -> None:
         """Nothing is held."""

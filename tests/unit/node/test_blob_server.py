@@ -1,0 +1,182 @@
+"""The server of blobs: what it hands out, and to whom."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.support.blob_server import asked, served
+from tests.support.nodes import Mirror
+from trainctl.node.failure import Failure
+from trainctl.node.server import BlobServer, MirrorShelf, private_family, serving
+
+DATA = os.urandom(300_000)
+NAME = hashlib.sha256(DATA).hexdigest()
+ABSENT = "0" * 64
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Mirror:
+    """A mirror with one blob, and a secret beside its blobs."""
+    mirror = Mirror(tmp_path / "mirror")
+    mirror.add("model.bin", DATA)
+    (mirror.path / "secret").write_text("nothing of yours")
+    return mirror
+
+
+def test_a_blob_and_its_ranges(mirror: Mirror) -> None:
+    """The whole blob and any range of it, byte for byte, with the length announced."""
+    with served(mirror) as server:
+        whole = asked(server, "GET", f"/blobs/sha256/{NAME}")
+        part = asked(server, "GET", f"/blobs/sha256/{NAME}", headers={"Range": "bytes=5-104"})
+        end = asked(
+            server, "GET", f"/blobs/sha256/{NAME}", headers={"Range": "bytes=299990-400000"}
+        )
+
+    assert (whole[0], whole[2]) == (200, DATA)
+    assert (part[0], part[2]) == (206, DATA[5:105])
+    assert part[1]["Content-Range"] == "bytes 5-104/300000"
+    assert (end[0], end[2]) == (206, DATA[299990:])
+
+
+@pytest.mark.parametrize("text", ["bytes=9-5", "bytes=300000-300001", "lines=1-2", "bytes=-5"])
+def test_ranges_that_are_none(mirror: Mirror, text: str) -> None:
+    """Backward, past the end, in other units: 416 and no bytes."""
+    with served(mirror) as server:
+        status, _, body = asked(server, "GET", f"/blobs/sha256/{NAME}", headers={"Range": text})
+
+    assert (status, body) == (416, b"")
+
+
+@pytest.mark.parametrize("token", ["", "Bearer ", "Bearer wrong", "Basic abc", "Bearer \xe9"])
+def test_without_the_token_nothing_is_said(mirror: Mirror, token: str) -> None:
+    """403 for what is there and for what isn't alike."""
+    with served(mirror) as server:
+        headers = {"Authorization": token}
+        answers = [
+            asked(server, "GET", f"/blobs/sha256/{NAME}", headers=headers),
+            asked(server, "GET", f"/blobs/sha256/{ABSENT}", headers=headers),
+            asked(server, "POST", "/pack", body=b"[]", headers=headers),
+        ]
+
+    assert [(status, body) for status, _, body in answers] == [(403, b"")] * 3
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/secret",
+        "/blobs/sha256/../../secret",
+        f"/blobs/sha256/{NAME}/../../../secret",
+        f"/blobs/sha256/{NAME[:-1]}",
+        f"/blobs/sha256/{NAME}?x",
+        f"/blobs/sha256/{NAME}%00",
+        f"/blobs/sha256/{NAME.upper()}",
+        "/blobs/sha256/%2e%2e/%2e%2e/secret",
+        f"http://elsewhere/blobs/sha256/{NAME}",
+        "/etc/passwd",
+        f"/blobs/sha256/{ABSENT}",
+    ],
+)
+def test_nothing_but_what_a_digest_names(mirror: Mirror, path: str) -> None:
+    """Whatever else is asked for isn't there."""
+    with served(mirror) as server:
+        status, _, body = asked(server, "GET", path)
+
+    assert (status, body) == (404, b"")
+
+
+def test_a_pack(mirror: Mirror) -> None:
+    """Small contents come one after another with their lengths; what is absent or too large has the length that says so."""
+    mirror.add("small.txt", b"small")
+    mirror.add("empty", b"")
+    mirror.add("large.bin", bytes(2**20))
+    digests = [
+        hashlib.sha256(data).hexdigest()
+        for data in (b"small", b"nowhere", b"", bytes(2**20), b"small")
+    ]
+
+    with served(mirror) as server:
+        status, _, body = asked(server, "POST", "/pack", body=json.dumps(digests).encode())
+
+    absent = struct.pack(">Q", 2**64 - 1)
+    small = struct.pack(">Q", 5) + b"small"
+    assert (status, body) == (200, small + absent + struct.pack(">Q", 0) + absent + small)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", b'["../../secret"]', b'["x"]', b"[1]", b"\xff", json.dumps([NAME] * 257).encode()],
+)
+def test_packs_that_are_none(mirror: Mirror, body: bytes) -> None:
+    """400, and the connection ends."""
+    with served(mirror) as server:
+        status, headers, _ = asked(server, "POST", "/pack", body=body)
+
+    assert (status, headers["Connection"]) == (400, "close")
+
+
+def test_a_pack_of_too_many_bytes_is_not_read(mirror: Mirror) -> None:
+    """A request that announces more than a megabyte is refused before it is sent."""
+    with served(mirror) as server, socket.create_connection(("127.0.0.1", server.port), 20) as peer:
+        head = f"POST /pack HTTP/1.1\r\nAuthorization: Bearer {server.token}\r\nContent-Length: 9999999\r\n\r\n"
+        peer.sendall(head.encode())
+
+        assert peer.recv(1000).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_silent_client_is_not_waited_for(mirror: Mirror) -> None:
+    """Its connection ends after the time that clients are given, though it never asked for anything."""
+    server = BlobServer(MirrorShelf(mirror.path), "token", silence_seconds=0.1)
+    with serving(server), socket.create_connection(("127.0.0.1", server.port), 20) as peer:
+        assert peer.recv(1) == b""
+
+
+def test_more_connections_than_allowed_are_sent_away(mirror: Mirror) -> None:
+    """They are told to come again, and find room once others have gone."""
+    server = BlobServer(MirrorShelf(mirror.path), "token", most_connections=1)
+    with serving(server):
+        with socket.create_connection(("127.0.0.1", server.port), 20) as first:
+            first.sendall(b"GET /")
+            status = 0
+            while status != 503:  # until the first connection has been given its thread
+                status = asked(server, "GET", f"/blobs/sha256/{NAME}")[0]
+        while status == 503:
+            status = asked(server, "GET", f"/blobs/sha256/{NAME}")[0]
+
+    assert status == 200
+
+
+def test_a_server_that_ended_cuts_what_is_under_way(mirror: Mirror) -> None:
+    """Clients that keep their connection get nothing more by it."""
+    with served(mirror) as server:
+        peer = socket.create_connection(("127.0.0.1", server.port), 20)
+        peer.sendall(b"GET / HTTP/1.1\r\n")
+
+    with peer, contextlib.suppress(ConnectionResetError):
+        assert peer.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "127.0.0.9", "10.1.2.3", "192.168.0.7", "100.64.0.1", "::1", "fd00::7"]
+)
+def test_private_addresses_may_be_listened_on(address: str) -> None:
+    """Loopback, private networks, and those of carriers and tunnels."""
+    assert private_family(address) in (socket.AF_INET, socket.AF_INET6)
+
+
+@pytest.mark.parametrize(
+    "address", ["0.0.0.0", "::", "8.8.8.8", "2001:4860:4860::8888", "224.0.0.1", "localhost", "", 7]
+)
+def test_what_the_world_can_reach_is_never_listened_on(address: object) -> None:
+    """All addresses at once, global ones, groups, and names that nobody looked up."""
+    with pytest.raises(Failure):
+        private_family(address)

@@ -1,0 +1,198 @@
+"""Answering requests for blobs. Nothing but what a digest names is ever opened. See DESIGN.md, "Blobs over HTTP"."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import re
+import struct
+import time
+from contextlib import ExitStack
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING, Any, BinaryIO, Dict, List, Optional, Tuple
+
+from trainctl.node.failure import Failure
+from trainctl.node.layout import sha256
+
+if TYPE_CHECKING:
+    from trainctl.node.server import BlobServer
+
+_PATH = re.compile(r"/blobs/sha256/([0-9a-f]{64})")
+_RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
+_WAIT = re.compile(r"wait=(\d{1,3})")
+_LONGEST_WAIT = 20
+_LOOK_SECONDS = 0.02
+_BUFFER_BYTES = 2**20
+_MOST_REQUEST_BYTES = 2**20
+MOST_IN_PACK = 256
+PACKED_BYTES = 2**20
+"""Contents below this size travel in packs."""
+LENGTH = struct.Struct(">Q")
+ABSENT, COMING = 2**64 - 1, 2**64 - 2
+"""Written instead of a length in a pack: not here, or somebody alive is bringing it."""
+
+
+class BlobRequests(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: BlobServer
+
+    def setup(self) -> None:
+        """A client that is silent is not waited for."""
+        super().setup()
+        self.connection.settimeout(self.server.silence_seconds)
+
+    def do_GET(self) -> None:
+        """One blob, or a range of it."""
+        if not self._admitted():
+            return
+        named = _PATH.fullmatch(self.path)
+        if named is None:
+            self._answer(HTTPStatus.NOT_FOUND)
+            return
+        wanted = self._range()
+        if wanted is None:
+            self._answer(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
+            return
+        offset, length = wanted
+        stream = self._open(named[1], self._patience(), offset, length)
+        if stream is None:
+            self._answer_absent(named[1])
+            return
+        with stream:
+            self._send_blob(stream, offset, length)
+
+    def do_POST(self) -> None:
+        """Many small blobs in one answer."""
+        if not self._admitted():
+            return
+        digests = self._digests()
+        if digests is None:
+            self.close_connection = True  # nobody knows where the next request begins
+            self._answer(HTTPStatus.BAD_REQUEST)
+            return
+        until = self._patience()
+        with ExitStack() as stack:
+            self._send_pack([self._packed(digest, until, stack) for digest in digests])
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
+        """Say nothing: standard error is for what goes wrong."""
+
+    def version_string(self) -> str:
+        """Tell nobody what runs here."""
+        return "trainctl"
+
+    def _admitted(self) -> bool:
+        given = self.headers.get("Authorization", "").encode()
+        if hmac.compare_digest(given, f"Bearer {self.server.token}".encode()):
+            return True
+        self.close_connection = True
+        self._answer(HTTPStatus.FORBIDDEN)
+        return False
+
+    def _range(self) -> Optional[Tuple[int, Optional[int]]]:
+        """Offset and length, None for all of it; None for a range that is none."""
+        text = self.headers.get("Range")
+        if text is None:
+            return 0, None
+        match = _RANGE.fullmatch(text)
+        if match is None or int(match[2]) < int(match[1]):
+            return None
+        return int(match[1]), int(match[2]) - int(match[1]) + 1
+
+    def _patience(self) -> float:
+        """Until when the client would wait, by the monotonic clock."""
+        asked = _WAIT.fullmatch(self.headers.get("Prefer", ""))
+        return time.monotonic() + (min(int(asked[1]), _LONGEST_WAIT) if asked else 0)
+
+    def _open(
+        self, digest: str, until: float, offset: int = 0, length: Optional[int] = None
+    ) -> Optional[BinaryIO]:
+        """The blob, once it is here: waited for only while somebody brings it."""
+        shelf = self.server.shelf
+        while True:
+            found = shelf.open(digest, offset, length)
+            if found is not None or time.monotonic() >= until or self.server.ending.is_set():
+                return found
+            if not shelf.coming(digest):
+                return shelf.open(digest, offset, length)  # it may have come between the two looks
+            time.sleep(_LOOK_SECONDS)
+
+    def _answer_absent(self, digest: str) -> None:
+        if self.server.shelf.coming(digest):
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, {"Retry-After": "0"})
+        else:
+            self._answer(HTTPStatus.NOT_FOUND)
+
+    def _send_blob(self, stream: BinaryIO, offset: int, length: Optional[int]) -> None:
+        size = os.fstat(stream.fileno()).st_size
+        if length is None:
+            self._answer(HTTPStatus.OK, {"Content-Length": str(size)})
+            self._send(stream, 0, size)
+            return
+        end = min(offset + length, size)
+        if offset >= end:
+            self._answer(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
+            return
+        headers = {
+            "Content-Length": str(end - offset),
+            "Content-Range": f"bytes {offset}-{end - 1}/{size}",
+        }
+        self._answer(HTTPStatus.PARTIAL_CONTENT, headers)
+        self._send(stream, offset, end - offset)
+
+    def _digests(self) -> Optional[List[str]]:
+        """What a pack is asked for; None if the request is none."""
+        text = self.headers.get("Content-Length", "")
+        length = int(text) if text.isdigit() and len(text) < 8 else -1
+        if self.path != "/pack" or not 0 <= length <= _MOST_REQUEST_BYTES:
+            return None
+        try:
+            value = json.loads(self.rfile.read(length))
+            if isinstance(value, list) and len(value) <= MOST_IN_PACK:
+                return [sha256(one, "blob") for one in value]
+        except (Failure, ValueError):
+            pass
+        return None
+
+    def _packed(
+        self, digest: str, until: float, stack: ExitStack
+    ) -> Tuple[int, Optional[BinaryIO]]:
+        stream = self._open(digest, until)
+        if stream is None:
+            return (COMING if self.server.shelf.coming(digest) else ABSENT), None
+        stack.enter_context(stream)
+        size = os.fstat(stream.fileno()).st_size
+        return (size, stream) if size < PACKED_BYTES else (ABSENT, None)
+
+    def _send_pack(self, parts: List[Tuple[int, Optional[BinaryIO]]]) -> None:
+        total = sum(LENGTH.size + (size if stream else 0) for size, stream in parts)
+        data = bytearray(self._head(HTTPStatus.OK, {"Content-Length": str(total)}))
+        for size, stream in parts:
+            data += LENGTH.pack(size)
+            if stream is not None:
+                data += stream.read(size)
+            if len(data) >= _BUFFER_BYTES:
+                self.connection.sendall(data)
+                data.clear()
+        self.connection.sendall(data)
+
+    def _send(self, stream: BinaryIO, offset: int, count: int) -> None:
+        """Send by the kernel alone; a file that became shorter ends the connection, so that the client notices."""
+        if count and self.connection.sendfile(stream, offset, count) != count:
+            self.close_connection = True
+
+    def _answer(self, status: HTTPStatus, headers: Optional[Dict[str, str]] = None) -> None:
+        self.connection.sendall(self._head(status, headers or {}))
+
+    def _head(self, status: HTTPStatus, headers: Dict[str, str]) -> bytes:
+        found = {"Content-Length": "0", **headers}
+        if self.close_connection:
+            found["Connection"] = "close"
+        lines = [f"HTTP/1.1 {status.value} {status.phrase}"]
+        lines += [f"{name}: {value}" for name, value in found.items()]
+        return "\r\n".join([*lines, "", ""]).encode()

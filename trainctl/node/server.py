@@ -1,0 +1,154 @@
+"""Serving blobs over HTTP: who may ask, how many at once, and where the server may be bound. See DESIGN.md, "Blobs over HTTP"."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import secrets
+import socket
+import sys
+import threading
+from pathlib import Path
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any, BinaryIO, Iterator, Optional, Set
+
+from trainctl.node import layout
+from trainctl.node.blob_requests import BlobRequests
+from trainctl.node.failure import Failure
+
+_MOST_CONNECTIONS = 256
+_POLL_SECONDS = 0.05
+_FULL = b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+class Shelf:
+    """Where a server finds contents."""
+
+    def open(self, sha256: str, offset: int, length: Optional[int]) -> Optional[BinaryIO]:
+        """The content, if those bytes of it are here (``length`` None: all there are), verified or as good as that."""
+        raise NotImplementedError
+
+    def coming(self, sha256: str) -> bool:
+        """Whether somebody alive is bringing the content here."""
+        raise NotImplementedError
+
+
+class MirrorShelf(Shelf):
+    """A mirror in a directory: what is there is whole, and nothing is on its way."""
+
+    def __init__(self, path: Any) -> None:
+        self._blobs = layout.absolute(str(path), "mirror") / "blobs" / "sha256"
+
+    def open(self, sha256: str, offset: int, length: Optional[int]) -> Optional[BinaryIO]:
+        """See Shelf."""
+        return open_blob(self._blobs / sha256[:2] / sha256)
+
+    def coming(self, sha256: str) -> bool:
+        """See Shelf."""
+        return False
+
+
+def open_blob(path: Path) -> Optional[BinaryIO]:
+    """The file, opened for reading; None if there is none."""
+    try:
+        return path.open("rb", buffering=0)
+    except FileNotFoundError:
+        return None
+
+
+class BlobServer(ThreadingMixIn, TCPServer):
+    """Serves one shelf to whoever has the token; a thread for each connection, and a bound on how many there are."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        token: str,
+        address: str = "127.0.0.1",
+        *,
+        most_connections: int = _MOST_CONNECTIONS,
+        silence_seconds: float = 30.0,
+    ) -> None:
+        self.address_family = private_family(address)
+        self.shelf = shelf
+        self.token = token
+        self.silence_seconds = silence_seconds
+        self.ending = threading.Event()
+        self._most = most_connections
+        self._lock = threading.Lock()
+        self._open: Set[socket.socket] = set()
+        super().__init__((address, 0), BlobRequests)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Give the connection a thread, or send it away while there are too many."""
+        with self._lock:
+            room = len(self._open) < self._most
+            if room:
+                self._open.add(request)
+        if room:
+            super().process_request(request, client_address)
+            return
+        with contextlib.suppress(OSError):
+            request.send(_FULL)
+        self.shutdown_request(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        """The connection has ended."""
+        with self._lock:
+            self._open.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away or is silent is nothing to speak of."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+    def end(self) -> None:
+        """Stop listening and cut what is under way."""
+        self.ending.set()
+        self.shutdown()
+        self.server_close()
+        with self._lock:
+            left = list(self._open)
+        for connection in left:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def serving(server: BlobServer) -> Iterator[BlobServer]:
+    """Serve for as long as the block lasts."""
+    thread = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.end()
+        thread.join()
+
+
+def new_token() -> str:
+    """What opens one server, for as long as it lives."""
+    return secrets.token_urlsafe(32)
+
+
+def private_family(address: Any) -> socket.AddressFamily:
+    """The family of an address that a server may listen on; Failure for one that the world can reach."""
+    try:
+        found = ipaddress.ip_address(str(address))
+    except ValueError:
+        raise Failure("request", f"{address!a} is no IP address to listen on") from None
+    if found.is_global or found.is_unspecified or found.is_multicast:
+        raise Failure(
+            "request",
+            f"weights are not served on {address}, which is no private address",
+            "Name an address of a private network of the nodes.",
+        )
+    return socket.AF_INET if found.version == 4 else socket.AF_INET6
