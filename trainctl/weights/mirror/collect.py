@@ -128,16 +128,19 @@ class _Collection:
         dropped = self._unused(needs(self.layout))
         for need in dropped:
             need.path.unlink(missing_ok=True)
+        condemned = Condemned(self.layout)
+        condemned.announce()
         kept = needs(self.layout)
         if self.watch.busy(kept):
             self._wait("somebody is mirroring")
+            condemned.announce()
             kept = needs(self.layout)
         busy = self.watch.busy(kept)
         mark = _Mark() if busy else self._mark(kept)
         if not mark:
+            condemned.close()
             return self._report(mark, dropped, kept, busy, 0)
         removed = self._report(mark, dropped, kept, (), 0)
-        condemned = Condemned(self.layout)
         condemned.take((*mark.listings, *mark.blobs))
         mark, _, busy = self._reprieve(condemned, mark)
         if mark:

@@ -7,6 +7,7 @@ that putting it back is one rename, which either wins against the deletion or fi
 from __future__ import annotations
 
 import contextlib
+import errno
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,9 +25,13 @@ class Condemned:
         self._layout = layout
         self._directory = _place(layout) / f"{holder_name()}.{secrets.token_hex(4)}"
 
-    def take(self, paths: Iterable[Path]) -> None:
-        """Condemn files; those that are gone already are not missed."""
+    def announce(self) -> None:
+        """Say that files are about to be condemned. To be done before the references are read that decide which: a writer
+        whose reference is not among them finds this, and takes it away."""
         make_directory(self._directory)
+
+    def take(self, paths: Iterable[Path]) -> None:
+        """Condemn files; those that are gone already are not missed. Nothing is taken once a writer took the announcement away."""
         for path in paths:
             with contextlib.suppress(FileNotFoundError):
                 path.rename(self._directory / _name(self._layout, path))
@@ -47,16 +52,26 @@ class Condemned:
 
 
 def restore(layout: Layout) -> None:
-    """Put everything back that anybody has condemned: before a writer looks for content, and after a killed collection.
-
-    Blobs first, so that a listing that can be seen has its blobs.
-    """
-    found = [path for path in _place(layout).glob("*/*") if path.is_file()]
-    for path in sorted(found, key=lambda path: not path.name.startswith("blobs")):
-        _return(path, layout.root / unquote(path.name))
+    """Put everything back that anybody has condemned, and see to it that nobody who has not seen this process's reference
+    condemns more: before a writer looks for content, and after a killed collection."""
     for directory in _place(layout).glob("*"):
-        with contextlib.suppress(OSError):
-            directory.rmdir()
+        while not _emptied(layout, directory):
+            pass  # its collection condemned more just now; there is an end to what it can
+
+
+def _emptied(layout: Layout, directory: Path) -> bool:
+    """Blobs first, so that a listing that can be seen has its blobs. False if the directory is in use again."""
+    for path in sorted(directory.glob("*"), key=lambda path: not path.name.startswith("blobs")):
+        _return(path, layout.root / unquote(path.name))
+    try:
+        directory.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            raise
+        return False
+    return True
 
 
 def _place(layout: Layout) -> Path:
