@@ -43,6 +43,7 @@ COMMANDS: tuple[Command | Group, ...] = (
     Command("apply", "apply", "Make the world what the manifest says."),
     Command("destroy", "destroy", "Take down everything that is recorded."),
     Command("run", "run", "Run jobs once more, with today's code."),
+    Command("watch", "watch", "Carry on what was approved and needs somebody's reach."),
     Command("show", "show", "Show a saved plan, or the state."),
     Command("status", "status", "Show jobs and their runs."),
     Command("logs", "logs", "Show what a job said."),

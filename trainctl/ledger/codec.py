@@ -42,6 +42,7 @@ def state_to_json(state: State) -> dict[str, Any]:
         ],
         "versions": {str(address): count for address, count in _by_address(state.versions)},
         "plans": {str(address): list(plan) for address, plan in _by_address(state.plans)},
+        "approved": {str(address): wanted for address, wanted in _by_address(state.approved)},
     }
 
 
@@ -85,6 +86,7 @@ def _read(raw: Json) -> State:
         versions={Address.parse(a): count for a, count in raw.get("versions", {}).items()},
         unfinished=unfinished,
         plans={Address.parse(a): (plan, base) for a, (plan, base) in raw.get("plans", {}).items()},
+        approved={Address.parse(a): wanted for a, wanted in raw.get("approved", {}).items()},
     )
 
 

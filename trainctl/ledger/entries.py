@@ -101,7 +101,18 @@ class Note:
     address: Address | None = None
 
 
-Entry: TypeAlias = Intent | Born | Renewed | Outcome | Failed | Released | Observed | Note
+@dataclass(frozen=True, slots=True)
+class Approved:
+    """Changes that were agreed to, by address, each as the digest of the values that it makes so."""
+
+    stamp: Stamp
+    plan: str
+    changes: Mapping[Address, str]
+
+
+Entry: TypeAlias = (
+    Intent | Born | Renewed | Outcome | Failed | Released | Observed | Note | Approved
+)
 
 
 def entry_id(entry: Entry) -> str:
@@ -183,6 +194,11 @@ _READERS: dict[str, Callable[[Json], Entry]] = {
         _stamp(raw), Address.parse(raw["address"]), dict(raw["outputs"])
     ),
     "note": _read_note,
+    "approved": lambda raw: Approved(
+        _stamp(raw),
+        raw["plan"],
+        {Address.parse(address): str(wanted) for address, wanted in raw["changes"].items()},
+    ),
 }
 
 _WRITERS: dict[type, tuple[str, Callable[[Any], dict[str, Any]]]] = {
@@ -196,6 +212,10 @@ _WRITERS: dict[type, tuple[str, Callable[[Any], dict[str, Any]]]] = {
     ),
     Released: ("released", lambda e: {"intent": e.intent, "address": str(e.address)}),
     Observed: ("observed", lambda e: {"address": str(e.address), "outputs": e.outputs}),
+    Approved: (
+        "approved",
+        lambda e: {"plan": e.plan, "changes": {str(one): e.changes[one] for one in e.changes}},
+    ),
     Note: (
         "note",
         lambda e: {"text": e.text, "address": None if e.address is None else str(e.address)},

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from trainctl.ledger.entries import (
+    Approved,
     Born,
     Entry,
     Failed,
@@ -37,6 +38,7 @@ class Fold:
         self.versions: Layers[Address, int] = Layers(start.versions)
         self.plans: Layers[Address, tuple[str, int]] = Layers(start.plans)
         self.unfinished: Layers[Address, tuple[Intent, ...]] = Layers(start.unfinished)
+        self.approved: Layers[Address, str] = Layers(start.approved)
         self.entries = 0
         self._by_id = {intent.id: address for address, intent in self.open.items()}
         self._state: State | None = None
@@ -71,6 +73,7 @@ class Fold:
                 self.versions.freeze(),
                 self.plans.freeze(),
                 self.unfinished.freeze(),
+                self.approved.freeze(),
             )
         return self._state
 
@@ -112,6 +115,7 @@ class Fold:
                 return False
             self._close(entry.address)
         self._set_unfinished(entry.address, ())
+        self.approved.pop(entry.address, None)
         version = self._count(entry.address, plan)
         if entry.recorded is None:
             self.resources.pop(entry.address, None)
@@ -149,6 +153,11 @@ class Fold:
     def _note(self, entry: Note) -> bool:
         return False
 
+    def _approved(self, entry: Approved) -> bool:
+        for address, wanted in entry.changes.items():
+            self.approved[address] = wanted
+        return bool(entry.changes)
+
     def _close(self, address: Address) -> Intent | None:
         intent = self.open.pop(address, None)
         if intent is not None:
@@ -185,6 +194,7 @@ _RULES: dict[type, Callable[[Fold, Any], bool]] = {
     Released: Fold._released,
     Observed: Fold._observed,
     Note: Fold._note,
+    Approved: Fold._approved,
 }
 
 

@@ -12,6 +12,7 @@ from trainctl.errors import Busy, StalePlan, UsageError
 from trainctl.ledger.clock import Clock, SystemClock
 from trainctl.ledger.commit import Committer, Request
 from trainctl.ledger.entries import (
+    Approved,
     Entry,
     Failed,
     Note,
@@ -213,6 +214,12 @@ class Ledger:
             ]
 
         self._committer.submit(Request(tuple(seen), decide))
+
+    def approve(self, plan: str, changes: Mapping[Address, str]) -> None:
+        """Append that these changes were agreed to, each by the digest of the values that it makes so."""
+        self._committer.submit(
+            Request(tuple(changes), lambda _: [Approved(self._stamp(), plan, changes)])
+        )
 
     def note(self, text: str, address: Address | None = None) -> None:
         """Append a remark, for the history."""

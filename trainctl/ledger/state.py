@@ -88,6 +88,8 @@ class State:
 
     Carry on with the same key, or undo them by their keys first; the next outcome on the address forgets them.
     """
+    approved: Mapping[Address, str] = field(default_factory=dict)
+    """Of each address, the digest of the values that an apply was allowed to make so, for as long as nothing came of it."""
 
     def moved(self, address: Address, seen: int, plan: str = "") -> bool:
         """Whether the address has moved since a plan saw that version; moves under the same plan don't count."""

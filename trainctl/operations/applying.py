@@ -16,6 +16,7 @@ from trainctl.model.action import Action
 from trainctl.model.address import Kind
 from trainctl.model.events import Emit
 from trainctl.operations.workspace import Workspace
+from trainctl.plan.continuing import approvals
 from trainctl.plan.values import Change, Plan
 from trainctl.resources.jobs import why_not_yet
 from trainctl.resources.registry import handlers
@@ -44,6 +45,9 @@ def apply(
     if not workspace.ledger.state().lineage:
         # It gives the state its lineage, by which whatever is made from here on is named.
         workspace.ledger.note("a new state")
+    approved = approvals(plan)
+    if approved:
+        workspace.ledger.approve(plan.digest, approved)
     made = handlers(workspace.ports(delete_checkpoints=options.delete_checkpoints))
     engine = Engine(
         workspace.ledger,

@@ -49,7 +49,7 @@ def result_lines(
         what = f"run {run.number} ({run.id}) is live" if run else "it is live"
         lines.append(f"{change.address}: left as it is, as {what}. Pass --stop-running to stop it.")
     if result.deferred:
-        lines.append("What waits goes on with a later apply.")
+        lines.append("What waits goes on with a later apply, or with: trainctl watch")
     if result.not_started:
         lines.append(
             f"Not started: {', '.join(map(str, result.not_started))}. Apply again to go on."

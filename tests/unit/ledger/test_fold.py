@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.ledgers import PREP, SFT, elsewhere, record
 from trainctl.ledger.entries import (
+    Approved,
     Born,
     Entry,
     Failed,
@@ -106,6 +107,15 @@ def test_a_failure_keeps_the_key() -> None:
     state = fold(state, [intent("i4", key="k3")])
     assert [one.key for one in state.unfinished[SFT]] == ["k2"]
     assert SFT not in fold(state, [outcome("i4")]).unfinished
+
+
+def test_what_was_approved_stays_so_until_something_came_of_it() -> None:
+    """A failure leaves it, a later approval takes its place, an outcome ends it."""
+    state = after(Approved(stamp(), "p1", {SFT: "d1"}), intent(), Failed(stamp(), "i1", SFT, "no"))
+    assert state.approved == {SFT: "d1"}
+    state = fold(state, [Approved(stamp(), "p2", {SFT: "d2"})])
+    assert state.approved == {SFT: "d2"}
+    assert fold(state, [intent("i2", key="k2"), outcome("i2")]).approved == {}
 
 
 def test_a_takeover_keeps_the_other_key() -> None:

@@ -27,7 +27,7 @@ def test_entries_are_read_and_written_alike() -> None:
     """Every type of entry of version 1: read, and written again as it was."""
     entries = load("entries.v1.json")
     assert {raw["type"] for raw in entries} == {
-        "born", "intent", "renewed", "outcome", "failed", "released", "observed", "note",
+        "born", "intent", "renewed", "outcome", "failed", "released", "observed", "note", "approved",
     }  # fmt: skip
     assert [to_json(from_json(raw)) for raw in entries] == entries
 

@@ -1,0 +1,116 @@
+"""Carrying on what was approved, and nothing else."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.nodes import wait_for
+from tests.support.project import Project, end_processes
+
+PARTLY, INTERRUPTED = 12, 130
+COMPLETED, LOST = "TRAINING_JOB_COMPLETED", "TRAINING_JOB_LOST"
+
+MANIFEST = """\
+clusters:
+  left: {provider: local}
+  right: {provider: local}
+jobs:
+  prep:
+    cluster: left
+    runtime: {start_commands: ["while ! test -e GATE; do sleep 0.1; done"]}
+  train:
+    cluster: right
+    code: src
+    depends_on: [job.prep]
+    runtime: {start_commands: ["cat data.txt"]}
+"""
+
+
+@pytest.fixture
+def gate(fresh: Project) -> Path:
+    """What the first of two jobs waits for; the other, on another cluster, can only be started by an operator."""
+    path = fresh.directory.parent / "gate"
+    fresh.write({"trainctl.yaml": MANIFEST.replace("GATE", str(path)), "src/data.txt": "old\n"})
+    fresh.run("apply", "--auto-approve", code=PARTLY)
+    return path
+
+
+@contextmanager
+def watching(project: Project) -> Iterator[subprocess.Popen[str]]:
+    """``watch`` in the background; ended by Ctrl-C, which is how it always ends."""
+    process = project.start("watch", "--interval", "0.2s")
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == INTERRUPTED
+
+
+def status(project: Project, address: str) -> str | None:
+    """How a job's newest run stands; None where it has none."""
+    jobs = {one["address"]: one["status"] for one in project.json("status")["jobs"]}
+    return jobs.get(address)
+
+
+def test_what_was_approved_is_carried_on(fresh: Project, gate: Path) -> None:
+    """The job that waited is started once the one before it has completed, with nobody asked."""
+    assert status(fresh, "job.train") is None
+
+    with watching(fresh):
+        gate.touch()
+        wait_for(lambda: status(fresh, "job.train") == COMPLETED, 60)
+
+    assert fresh.run("logs", "job.train").stdout == "old\n"
+    assert fresh.actions() == {}
+
+
+def test_what_nobody_approved_is_left_alone(fresh: Project, gate: Path) -> None:
+    """Neither a job that is new in the manifest nor one whose code changed since is begun."""
+    manifest = fresh.directory / "trainctl.yaml"
+    extra = '  extra: {cluster: left, runtime: {start_commands: ["true"]}}\n'
+    manifest.write_text(manifest.read_text() + extra)
+    fresh.write({"src/data.txt": "new\n"})
+    gate.touch()
+    wait_for(lambda: status(fresh, "job.prep") == COMPLETED, 60)
+
+    said = fresh.run("watch", "--once")
+
+    assert "created" not in said.stdout
+    assert set(fresh.actions()) == {"job.train", "job.extra"}
+
+
+@pytest.mark.parametrize(("attempts", "runs"), [(1, 1), (3, 2)])
+def test_a_lost_run_is_an_attempt(fresh: Project, attempts: int, runs: int) -> None:
+    """It gets its next while the job's ``retry`` allows one more, and not where it allows one attempt."""
+    text = f"jobs: {{train: {{retry: {{max_attempts: {attempts}}}, runtime: {{start_commands: [sleep 600]}}}}}}\n"
+    fresh.write({"trainctl.yaml": text})
+    fresh.run("apply", "--auto-approve")
+    wait_for(lambda: status(fresh, "job.train") == "TRAINING_JOB_RUNNING", 60)
+    end_processes(str(fresh.nodes))
+    wait_for(lambda: status(fresh, "job.train") == LOST, 60)
+
+    fresh.run("watch", "--once")
+
+    assert fresh.json("status", "job.train")["number"] == runs
+    fresh.run("stop", "--all")
+
+
+def test_a_manifest_that_is_wrong_is_told_once(fresh: Project, gate: Path) -> None:
+    """The watch goes on, and carries on once it is right again."""
+    right = (fresh.directory / "trainctl.yaml").read_text()
+    with watching(fresh) as process:
+        assert process.stderr is not None
+        fresh.write({"trainctl.yaml": right + "jobz: {}\n"})
+        line = next(line for line in process.stderr if "jobz" in line or "manifest" in line)
+        fresh.write({"trainctl.yaml": right})
+        gate.touch()
+        wait_for(lambda: status(fresh, "job.train") == COMPLETED, 60)
+
+    assert line

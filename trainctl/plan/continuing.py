@@ -1,0 +1,63 @@
+"""What of a plan only carries on what was approved before: all that may be done with nobody asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainctl.ledger.state import State
+from trainctl.model.action import Action, Reason
+from trainctl.model.address import Address, Kind
+from trainctl.model.json import digest
+from trainctl.model.run import RunRecord, RunStatus
+from trainctl.plan.diff import plain
+from trainctl.plan.values import Change, Plan
+
+_MAKING = frozenset({Action.CREATE, Action.UPDATE, Action.REPLACE})
+
+
+def approvals(plan: Plan) -> dict[Address, str]:
+    """Of each change that makes something, the digest of what it makes so. Projects are records and never wait."""
+    return {
+        change.address: _wanted(change.after)
+        for change in plan.changes
+        if change.action in _MAKING and change.address.kind is not Kind.PROJECT
+    }
+
+
+def continued(plan: Plan, state: State) -> tuple[Change, ...]:
+    """The plan's changes that carry on an attempt, were approved and never begun, or give a lost run its next.
+
+    None stops a live run; what differs from what was approved, in its code too, is left to an apply.
+    """
+    return tuple(
+        change
+        for change in plan.changes
+        if change.action in _MAKING and change.stops is None and _carries_on(change, state)
+    )
+
+
+def lost(change: Change) -> bool:
+    """Whether the change gives a run that was lost with its node its next, as its job was and with today's same code."""
+    return change.reason is Reason.RUN_LOST and _wanted(change.before) == _wanted(change.after)
+
+
+def _carries_on(change: Change, state: State) -> bool:
+    if change.resumes is not None:
+        return True
+    if state.approved.get(change.address) == _wanted(change.after):
+        return True
+    return lost(change) and _may_be_tried_again(change)
+
+
+def _may_be_tried_again(change: Change) -> bool:
+    """Lost runs count as attempts of the job's ``retry``, those that follow one another without any other end."""
+    runs = [RunRecord.from_json(one) for one in change.outputs.get("runs", ())]
+    ends = [run.status is RunStatus.LOST for run in reversed(runs)]
+    in_a_row = ends.index(False) if False in ends else len(ends)
+    retry = (change.after or {}).get("retry") or {}
+    return max(in_a_row, 1) < int(retry.get("max_attempts", 1))
+
+
+def _wanted(values: Mapping[str, Any] | None) -> str:
+    return digest(plain(values or {}))
