@@ -92,6 +92,10 @@ class StalePlan(TrainctlError):
     usual_code = "stale-plan"
 
 
+class DoneByTwin(StalePlan):
+    """Another apply of the very same plan has made this change already, and its outcome stands."""
+
+
 class PartlyDone(TrainctlError):
     """Apply did part of its plan: something failed or was left alone."""
 

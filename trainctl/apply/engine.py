@@ -13,7 +13,7 @@ from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.order import effective, waits_for
 from trainctl.apply.result import Result
 from trainctl.apply.step import Deferred, Handler, Step, StepFailed
-from trainctl.apply.turn import done_by_twin, is_so, wait_for_turn
+from trainctl.apply.turn import is_so, is_twins, wait_for_turn
 from trainctl.apply.walk import Walk
 from trainctl.errors import (
     Busy,
@@ -181,9 +181,9 @@ class Engine:
             intent = wait_for_turn(
                 lambda: self._begin(change, key, plan), permit.lease_timeout, self._interrupt
             )
-        except StalePlan:
+        except StalePlan as error:
             recorded = self._ledger.state().resources.get(change.address)
-            if is_so(change, recorded):
+            if is_so(change, recorded) or is_twins(change, error):
                 return recorded
             raise
         with keeper.holding(intent):
@@ -193,9 +193,6 @@ class Engine:
             recorded = state.resources.get(change.address)
             step = self._make_step(change, plan, intent, recorded)
             try:
-                if done_by_twin(change, plan.digest, state):
-                    self._ledger.finish(intent, recorded)
-                    return recorded
                 for attempt in state.unfinished.get(change.address, ()):
                     if attempt.key != intent.key:
                         handler.abandon(attempt, step.lookup)

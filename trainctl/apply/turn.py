@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 from trainctl.apply.interrupt import Interrupt
-from trainctl.errors import Busy, Interrupted, StalePlan
-from trainctl.ledger.state import Intent, Recorded, State
+from trainctl.errors import Busy, DoneByTwin, Interrupted, StalePlan
+from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Reason
 from trainctl.plan.graph import REMOVES
 from trainctl.plan.values import Change
@@ -42,13 +42,7 @@ def is_so(change: Change, recorded: Recorded | None) -> bool:
     return recorded is not None and change.before != change.after == recorded.attributes
 
 
-def done_by_twin(change: Change, digest: str, state: State) -> bool:
-    """Whether another apply of the very same plan made this change while this one waited.
-
-    StalePlan for a run that was asked for: the other's is not this one, and must not be stopped for it.
-    """
-    if state.plans.get(change.address) != (digest, change.seen):
-        return False
-    if change.reason is Reason.BY_REQUEST:
-        raise StalePlan(f"{change.address} has run since the plan was made", "Plan again.")
-    return True
+def is_twins(change: Change, error: StalePlan) -> bool:
+    """Whether it is stale because another apply of the very same plan made this change. Not a run that was asked for: the
+    other's is not this one, and must not be stopped for it."""
+    return isinstance(error, DoneByTwin) and change.reason is not Reason.BY_REQUEST

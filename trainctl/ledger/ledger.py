@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainctl.errors import Busy, StalePlan, UsageError
+from trainctl.errors import Busy, DoneByTwin, StalePlan, UsageError
 from trainctl.ledger.clock import Clock, SystemClock
 from trainctl.ledger.commit import Committer, Request
 from trainctl.ledger.entries import (
@@ -142,7 +142,8 @@ class Ledger:
     ) -> Intent:
         """Take the lease on an address, before an effect is caused. ``lease_timeout`` in seconds is how long to wait for it.
 
-        Busy if another holds it; StalePlan if it has moved since the plan saw version ``seen``.
+        Busy if another holds it; StalePlan if it has moved since the plan saw version ``seen``, DoneByTwin if that was under the
+        same plan: an intent to do again what is done would look like something to carry on, once its holder is dead.
         """
         start = Start(address, action, provider, key, inputs, plan, reason, seen, same)
         return self.begin_many((start,), lease_timeout=lease_timeout)[0]
@@ -288,12 +289,14 @@ class Ledger:
         holding = fold.open.get(start.address)
         if holding is not None and not self._watch.is_over(holding, self._head.looked_at):
             raise held_by(holding)
-        if start.seen is not None and fold.moved(start.address, start.seen, start.plan):
-            raise StalePlan(
-                f"{start.address} has changed since the plan was made",
-                "Plan again.",
-                address=str(start.address),
-            )
+        if start.seen is None or fold.versions.get(start.address, 0) == start.seen:
+            return
+        kind = StalePlan if fold.moved(start.address, start.seen, start.plan) else DoneByTwin
+        raise kind(
+            f"{start.address} has changed since the plan was made",
+            "Plan again.",
+            address=str(start.address),
+        )
 
     def _end(self, intent: Intent, make: Callable[[Stamp], Entry]) -> None:
         def decide(fold: Fold) -> list[Entry]:

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from trainctl.apply.interrupt import Interrupt
-from trainctl.apply.turn import done_by_twin, is_so, wait_for_turn
-from trainctl.errors import Busy, Interrupted, StalePlan
-from trainctl.ledger.state import Intent, Recorded, State
+from trainctl.apply.turn import is_so, is_twins, wait_for_turn
+from trainctl.errors import Busy, DoneByTwin, Interrupted, StalePlan
+from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action, Reason
 from trainctl.model.address import Address
 from trainctl.plan.values import Change
@@ -66,12 +66,9 @@ def test_what_another_made_so(change: Change, found: Recorded | None, so: bool) 
 
 
 def test_a_twin_is_another_apply_of_the_same_plan() -> None:
-    """Its outcome is ours; not that of another plan, nor of the same plan at another time; and no run that was asked for."""
-    twin = State(versions={JOB: 4}, plans={JOB: (DIGEST, 3)})
+    """Its outcome is ours; not that of another plan, and not where a run was asked for."""
+    asked = replace(CHANGE, reason=Reason.BY_REQUEST)
 
-    assert done_by_twin(CHANGE, DIGEST, twin)
-    assert not done_by_twin(CHANGE, DIGEST, State())
-    assert not done_by_twin(CHANGE, "sha256:other", twin)
-    assert not done_by_twin(replace(CHANGE, seen=4), DIGEST, twin)
-    with pytest.raises(StalePlan):
-        done_by_twin(replace(CHANGE, reason=Reason.BY_REQUEST), DIGEST, twin)
+    assert is_twins(CHANGE, DoneByTwin("moved"))
+    assert not is_twins(CHANGE, StalePlan("moved"))
+    assert not is_twins(asked, DoneByTwin("moved"))

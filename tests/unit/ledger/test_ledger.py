@@ -19,7 +19,7 @@ from tests.support.ledgers import (
     ledger_on,
     record,
 )
-from trainctl.errors import Busy, Forbidden, StalePlan, StateError, UsageError
+from trainctl.errors import Busy, DoneByTwin, Forbidden, StalePlan, StateError, UsageError
 from trainctl.ledger.entries import Note
 from trainctl.ledger.head import SNAPSHOT_APPENDS
 from trainctl.ledger.holder import this_process
@@ -196,7 +196,8 @@ def test_waiting_ends_when_the_holder_is_done() -> None:
 
 
 def test_an_address_that_moved_is_stale() -> None:
-    """What the plan saw is checked on the newest state, in the same append; moves of the same plan don't count."""
+    """What the plan saw is checked on the newest state, in the same append. What the same plan did is not begun again: killed
+    then, it would look like something to carry on."""
     log = MemoryLog()
     other = ledger_on(log, holder=elsewhere())
     ledger = ledger_on(log)
@@ -204,8 +205,10 @@ def test_an_address_that_moved_is_stale() -> None:
     other.finish(begin(other, plan="p", seen=0), record())
     with pytest.raises(StalePlan, match=r"job\.sft"):
         begin(ledger, plan="q", seen=0)
+    with pytest.raises(DoneByTwin):
+        begin(ledger, plan="p", seen=0)
     assert ledger.held() == ()
-    begin(ledger, plan="p", seen=0)
+    assert ledger.state().open_intents == {}
 
 
 def test_many_begin_in_one_append() -> None:
