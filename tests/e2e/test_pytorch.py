@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.support.containers import Engine
 from tests.support.nodes import wait_for
-from tests.support.project import Project
+from tests.support.project import Project, project
 from tests.support.pytorch import python_image, pytorch, site_packages
 
 TRAIN = """\
@@ -38,7 +41,9 @@ class Model(nn.Module):
 model = Model()
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 folder = pathlib.Path(os.environ["BT_CHECKPOINT_DIR"])
-done = sorted(folder.glob("checkpoint-*/state.pt"), key=lambda path: int(path.parent.name.split("-")[1]))
+own = folder.glob("checkpoint-*/state.pt")
+loaded = pathlib.Path(os.environ["BT_LOAD_CHECKPOINT_DIR"]).glob("*/rank-0/checkpoint-*/state.pt")
+done = sorted([*own, *loaded], key=lambda path: int(path.parent.name.split("-")[1]))
 start = 0
 if done:
     state = torch.load(done[-1])
@@ -74,34 +79,68 @@ clusters: {local: {provider: local}}
 weights:
   data: {source: "file:./data", mount_location: /app/data}
 jobs:
-  plain:
+"""
+HOST = """\
+  NAME:
     code: ./src
     weights: [data]
+    retry: {max_attempts: ATTEMPTS, delay: 0s}
     runtime:
       venv: VENV
       start_commands: [python train.py]
+      environment_variables: {WAITS_AT: "WAITS"}
       checkpointing_config: {enabled: true}
-  host:
-    code: ./src
-    weights: [data]
-    retry: {max_attempts: 2, delay: 0s}
-    runtime:
-      venv: VENV
-      start_commands: [python train.py]
-      environment_variables: {WAITS_AT: "70"}
-      checkpointing_config: {enabled: true}
-  container:
+"""
+CONTAINER = """\
+  NAME:
     code: ./src
     weights: [data]
     image: {base_image: "IMAGE"}
     mounts: [{host_path: PACKAGES, mount_location: /opt/packages, read_only: true}]
-    retry: {max_attempts: 2, delay: 0s}
+    retry: {max_attempts: ATTEMPTS, delay: 0s}
     runtime:
       engine: podman
       start_commands: [python3 train.py]
-      environment_variables: {WAITS_AT: "70", PYTHONPATH: /opt/packages}
+      environment_variables: {WAITS_AT: "WAITS", PYTHONPATH: /opt/packages}
       checkpointing_config: {enabled: true}
 """
+JOBS = [
+    ("plain", HOST, 1, 0),
+    ("host", HOST, 2, 70),
+    ("container", CONTAINER, 2, 70),
+    ("host-once", HOST, 1, 70),
+    ("container-once", CONTAINER, 1, 70),
+]
+"""Name, form, attempts, and the step before which it waits to be killed."""
+
+
+def manifest(venv: Path, image: str) -> str:
+    """All jobs."""
+    jobs = "".join(
+        form.replace("NAME", name).replace("ATTEMPTS", str(attempts)).replace('WAITS"', f'{waits}"')
+        for name, form, attempts, waits in JOBS
+    )
+    places = {"VENV": str(venv), "IMAGE": image, "PACKAGES": str(site_packages(venv))}
+    for name, place in places.items():
+        jobs = jobs.replace(name, place)
+    return MANIFEST + jobs
+
+
+@pytest.fixture(scope="module")
+def work(own_podman: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A project in which all jobs were started, and ``job.plain`` was trained without an interruption."""
+    with project(tmp_path_factory.mktemp("pytorch")) as made:
+        made.variables |= own_podman.variables
+        made.write(
+            {
+                "trainctl.yaml": manifest(pytorch(), python_image(own_podman)),
+                "src/train.py": TRAIN,
+                "data/services": Path("/etc/services").read_bytes(),
+            }
+        )
+        made.run("apply", "--auto-approve", seconds=300)
+        wait_for(lambda: ended(made, "plain"), seconds=300)
+        yield made
 
 
 def log_of(work: Project, job: str) -> str:
@@ -110,28 +149,38 @@ def log_of(work: Project, job: str) -> str:
     return "\n".join(line for line in lines if "Killed" not in line)
 
 
-def trainer(work: Project) -> int | None:
+def trainer(work: Project, job: str) -> int | None:
     """The process that trains, as the host counts."""
     mark = str(work.directory.parent).encode()
     for path in Path("/proc").glob("[0-9]*"):
         try:
             words = (path / "cmdline").read_bytes().split(b"\0")
-            ours = mark in (path / "environ").read_bytes()
+            variables = (path / "environ").read_bytes()
         except OSError:
             continue
-        if ours and words[1:2] == [b"train.py"]:
+        named = f"BT_TRAINING_JOB_NAME={job}".encode() in variables.split(b"\0")
+        if named and mark in variables and words[1:2] == [b"train.py"]:
             return int(path.name)
     return None
 
 
-def killed_and_resumed(work: Project, job: str) -> str:
-    """Start a job, kill its training process between two checkpoints, and wait for the end; what it wrote."""
-    work.run("apply", "--auto-approve", "--target", f"job.{job}")
+def kill(work: Project, job: str) -> None:
+    """SIGKILL to the training process of a job that stands still between two checkpoints, and await the end of its run."""
     wait_for(lambda: "waiting to be killed" in log_of(work, job), seconds=120)
-    os.kill(wait_for(lambda: trainer(work)), signal.SIGKILL)
-    ended = ("COMPLETED", "FAILED", "LOST")
-    wait_for(lambda: work.json("status", job)["status"].endswith(ended), seconds=120)
-    return log_of(work, job)
+    os.kill(wait_for(lambda: trainer(work, job)), signal.SIGKILL)
+    wait_for(lambda: ended(work, job), seconds=120)
+
+
+def ended(work: Project, job: str) -> bool:
+    """Whether the job's newest run is over."""
+    status: str = work.json("status", job)["status"]
+    return status.endswith(("COMPLETED", "FAILED", "LOST"))
+
+
+def complete(work: Project, job: str) -> list[str]:
+    """The complete checkpoints of a job's runs."""
+    rows = work.json("checkpoints", "list", job)["checkpoints"]
+    return [one["name"] for one in rows if one["state"] == "complete"]
 
 
 def final(log: str) -> str:
@@ -139,32 +188,43 @@ def final(log: str) -> str:
     return log.splitlines()[-1].removeprefix("final loss ")
 
 
-def test_a_killed_job_ends_where_one_that_was_never_interrupted_does(
-    fresh: Project, own_podman: Engine
-) -> None:
-    """SIGKILL between two checkpoints, resumed from the last by the retry policy: the same loss to the last bit, on the host and in podman."""
-    venv = pytorch()
-    manifest = MANIFEST.replace("VENV", str(venv)).replace("IMAGE", python_image(own_podman))
-    fresh.variables |= own_podman.variables
-    fresh.write(
-        {
-            "trainctl.yaml": manifest.replace("PACKAGES", str(site_packages(venv))),
-            "src/train.py": TRAIN,
-            "data/services": Path("/etc/services").read_bytes(),
-        }
-    )
-    fresh.run("apply", "--auto-approve", "--wait", "--target", "job.plain", seconds=300)
-    plain = log_of(fresh, "plain")
-    host = killed_and_resumed(fresh, "host")
-    container = killed_and_resumed(fresh, "container")
-    first = float(plain.splitlines()[0].removeprefix("first loss "))
+def test_it_learns(work: Project) -> None:
+    """The loss that the others are compared with is that of a model that has learned something."""
+    log = log_of(work, "plain")
+    first = float(log.splitlines()[0].removeprefix("first loss "))
 
-    assert float.fromhex(final(plain)) < 0.8 * first, "it learns"
-    for log in (host, container):
-        assert log.splitlines()[:3] == [
-            plain.splitlines()[0],
-            "waiting to be killed",
-            "resumed at 60",
-        ]
-    assert final(host) == final(plain)
-    assert final(container) == final(plain)
+    assert float.fromhex(final(log)) < 0.8 * first
+
+
+@pytest.mark.parametrize("job", ["host", "container"])
+def test_a_killed_job_that_is_retried_ends_where_an_uninterrupted_one_does(
+    work: Project, job: str
+) -> None:
+    """SIGKILL between two checkpoints, taken up from the last by the retry policy: the same loss to the last bit, on the host and in podman."""
+    kill(work, job)
+    plain, log = log_of(work, "plain"), log_of(work, job)
+
+    assert log.splitlines()[:3] == [plain.splitlines()[0], "waiting to be killed", "resumed at 60"]
+    assert final(log) == final(plain)
+
+
+@pytest.mark.parametrize("job", ["host-once", "container-once"])
+def test_a_killed_job_that_is_resumed_ends_where_an_uninterrupted_one_does(
+    work: Project, job: str
+) -> None:
+    """SIGKILL, and a new run by hand from the newest complete checkpoint, which is not the last that was written: the same loss to the last bit."""
+    wait_for(lambda: "checkpoint-40" in complete(work, job), seconds=60)
+    kill(work, job)
+    dead = work.json("status", job)
+    known = complete(work, job)
+    followed = work.run("run", job, "--resume", "--follow", "--auto-approve", seconds=300).stdout
+    resumed = work.json("status", job)
+    log = log_of(work, job)
+
+    assert dead["status"] == "TRAINING_JOB_FAILED"
+    assert known == ["checkpoint-20", "checkpoint-40"]
+    assert [one["name"] for one in resumed["loaded_checkpoints"]] == ["checkpoint-40"]
+    assert resumed["run"] != dead["run"]
+    assert log.splitlines()[0] == "resumed at 40"
+    assert log in followed
+    assert final(log) == final(log_of(work, "plain"))
