@@ -14,6 +14,7 @@ from trainctl.node import apptainer, leftovers, oci
 from trainctl.node.container_program import COMMANDS, FIRST, LOG, STEP, first_program
 from trainctl.node.engines import APPTAINER, DOCKER, complaint
 from trainctl.node.files import make_directory, write_atomic
+from trainctl.node.gpus import VISIBLE
 from trainctl.node.job import Prepared
 from trainctl.node.launch import Launch
 from trainctl.node.layout import inside
@@ -77,7 +78,8 @@ def launch(
     ours = [*(place.source for place in places), *sorted(kept)]
     leftovers.expect(run.directory, engine, wanted.image, ours)
     log = run.directory / "engine.log"
-    own = {**os.environ, **more, MARK: str(run.directory), _SECRETS: exports(secret)}
+    chosen = {name: variables[name] for name in VISIBLE if name in variables}  # for who measures
+    own = {**os.environ, **chosen, **more, MARK: str(run.directory), _SECRETS: exports(secret)}
     return Launch(
         ("/bin/sh", "-c", _WRAPPER, str(log), *argv),
         own,

@@ -15,7 +15,10 @@ _NVIDIA = (
     "--format=csv,noheader,nounits",
 )
 _ROCM = ("rocm-smi", "--showuse", "--showmeminfo", "vram", "--showproductname", "--json")
-_CHOOSING = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_CHOOSING = (
+    *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
+    *("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+)
 
 
 class Silent(Exception):

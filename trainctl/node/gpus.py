@@ -83,7 +83,10 @@ def used_by_others() -> Set[str]:
     return {line.strip() for line in lines.splitlines() if line.strip()}
 
 
-NO_GPUS = {"BT_NUM_GPUS": "0", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+"""The variables that show a job its own GPUs."""
+
+NO_GPUS = {"BT_NUM_GPUS": "0", **dict.fromkeys(VISIBLE, "")}
 """What hides every GPU from a program that has claimed none."""
 
 

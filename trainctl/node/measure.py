@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional
 
-from trainctl.node.processes import cpu_ticks, descendants, parent_of
+from trainctl.node.apart import Apart
+from trainctl.node.processes import cpu_seconds, descendants, parent_of
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -17,14 +18,14 @@ _BLOCK_UNIT = 512  # of st_blocks, whatever the file system's own block is: stat
 Json = Dict[str, Any]
 
 
-def processes(supervisor: int, ended_seconds: float) -> Json:
-    """CPU seconds and memory of the job below a supervisor; ``ended_seconds`` are those of what it has waited for."""
+def processes(supervisor: int, ended_seconds: float, apart: Apart) -> Json:
+    """CPU seconds and memory of the job below a supervisor, and ``apart`` from it; ``ended_seconds`` are those of what it has waited for."""
     own = os.getpid()
     below = [pid for pid in descendants(supervisor) if pid != own]
-    job = of_the_job(supervisor, below)
+    job = [*of_the_job(supervisor, below), *apart.pids]
     return {
         "processes": len(job),
-        "cpu_seconds": round(ended_seconds + sum(map(cpu_ticks, below)) / _TICKS, 2),
+        "cpu_seconds": round(ended_seconds + cpu_seconds(below) + apart.cpu_seconds, 2),
         "cpu_memory_usage_bytes": sum(map(_memory, job)),
     }
 

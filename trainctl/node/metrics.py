@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from trainctl.node import gpu_meter, measure
+from trainctl.node import apart, gpu_meter, measure
 from trainctl.node.failure import Failure
 from trainctl.node.files import read_json, write_atomic, write_json
 from trainctl.node.layout import Layout
@@ -140,10 +140,12 @@ class _Sample:
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         os.nice(19)
         history = self._run.directory / "metrics.jsonl"
-        found: Json = {"time": round(time.time(), 3)}
-        found.update(measure.processes(self._supervisor, ended_seconds))
+        before = _last(history)
+        container = apart.look(self._run.directory, (before or {}).get("container"))
+        found: Json = {"time": round(time.time(), 3), "container": container.record}
+        found.update(measure.processes(self._supervisor, ended_seconds, container))
         found["host"] = measure.host()
-        _add_rates(found, _last(history), self._run.record.get("started_at"))
+        _add_rates(found, before, self._run.record.get("started_at"))
         code = 0
         try:
             found.update(self._gpus() if with_gpus else {})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 _AFTER_NAME_STATE = 0
 _AFTER_NAME_PARENT = 1
 _AFTER_NAME_CPU = slice(11, 15)
 _AFTER_NAME_START = 19
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def boot_id() -> str:
@@ -60,8 +61,12 @@ def parent_of(pid: int) -> Optional[int]:
     return int(fields[_AFTER_NAME_PARENT]) if fields else None
 
 
-def cpu_ticks(pid: int) -> int:
-    """CPU time of the process and of those that it has waited for, user and system; 0 if there is none."""
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """CPU time of the processes and of those that they have waited for, user and system."""
+    return round(sum(map(_cpu_ticks, pids)) / _TICKS, 2)
+
+
+def _cpu_ticks(pid: int) -> int:
     fields = _fields(pid)
     return sum(map(int, fields[_AFTER_NAME_CPU])) if fields else 0
 

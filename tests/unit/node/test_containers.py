@@ -414,3 +414,26 @@ def test_the_record_says_what_was_run(held: TestNode, engine: Engine) -> None:
 
     assert told["Name"].lstrip("/").startswith("trainctl-abcdefg-rank-0-")
     assert told["Config"]["Labels"]["trainctl.run"] == str(held.directory())
+
+
+def test_metrics_are_those_of_the_container(held: TestNode, engine: Engine) -> None:
+    """CPU and memory of the job's processes, whoever's children they are, and of none after the end."""
+    spec = held.spec("dd if=/dev/zero of=/dev/null bs=150M", container=container(held, engine))
+    held.start(spec)
+    busy = wait_for(lambda: next(filter(_is_busy, samples(held)), None), 60)
+    held.call("stop", {"key": "run-1", "grace_seconds": 0})
+    last = samples(held)[-1]
+
+    assert busy["processes"] > 1
+    assert last["processes"] == 0
+
+
+def _is_busy(sample: dict[str, Any]) -> bool:
+    busy: bool = sample["cpu_usage"] > 0.2 and sample["cpu_memory_usage_bytes"] > 1e8
+    return busy
+
+
+def samples(node: TestNode) -> list[dict[str, Any]]:
+    """What the node has measured of its run."""
+    found: list[dict[str, Any]] = node.call("metrics", {"key": "run-1"})["samples"]
+    return found

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.support.nodes import TestNode, wait_for
-from trainctl.node import gpu_meter, measure, metrics
+from trainctl.node import apart, gpu_meter, measure, metrics
+from trainctl.node.processes import identity
 
 SMI = """\
 #!/bin/sh
@@ -160,3 +161,17 @@ def test_a_file_is_counted_once(tmp_path: Path) -> None:
     assert found is not None
     assert 100_000 <= found < 200_000
     assert measure.disk_usage([tmp_path / "a"], 0.0) is None
+
+
+def test_what_a_container_used_stays_counted(tmp_path: Path) -> None:
+    """One that is gone counts as it was last seen, and another one beside it."""
+    gone = {"pid": 2**22, "ticks": 1, "boot": "none"}
+    before = {"first": gone, "seconds": 3.0, "earlier_seconds": 2.0}
+    found = apart.look(tmp_path, before)
+    living = apart.look(tmp_path, {**before, "first": identity()})
+
+    assert (found.pids, found.cpu_seconds) == ([], 5.0)
+    assert apart.look(tmp_path, found.record) == found
+    assert living.pids[0] == os.getpid()
+    assert living.cpu_seconds > 2.0
+    assert apart.look(tmp_path, None) == ([], 0.0, None)
