@@ -1,4 +1,7 @@
-"""The uploader killed at every point: what is listed as complete is whole, and the next one carries on."""
+"""The uploader killed at every point: what is listed as complete is whole, and the next one carries on.
+
+The short form takes points spread evenly over an upload; the long form takes every one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,9 +19,23 @@ import pytest
 
 from tests.support.buckets import Bucket, moto
 from tests.support.checkpointing import PREFIX, SavedRun, restored
+from tests.support.zygote import Zygote
+from trainctl.node.files import write_json
 from trainctl.node.kept import COMPLETE
 from trainctl.node.s3 import S3Store, _uploads
 from trainctl.node.store import DirectoryStore, Store, open_store
+
+Place = Callable[[int], dict[str, Any]]
+"""The store of a test's n-th run."""
+
+EVERY = 0
+
+
+def how_many(short: int) -> pytest.MarkDecorator:
+    """So many points in the short form, all in the long one."""
+    long = pytest.param(EVERY, id="long", marks=pytest.mark.long)
+    return pytest.mark.parametrize("most", [pytest.param(short, id="short"), long])
+
 
 FIRST = {
     "checkpoint-1": {"model.bin": b"one" * 1000, "deep/state.json": b"{}"},
@@ -36,14 +54,8 @@ def bucket() -> Iterator[Bucket]:
 def die(base: Path, lethal: int) -> int:
     """Upload, and die before that effect; the number of effects if 0."""
     count = base / "count"
-    words = [
-        sys.executable,
-        "-m",
-        "tests.support.checkpointing",
-        str(lethal),
-        str(count),
-        str(base),
-    ]
+    program = (sys.executable, "-m", "tests.support.checkpointing")
+    words = [*program, str(lethal), str(count), str(base)]
     done = subprocess.run(
         words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": "."}
     )
@@ -70,10 +82,13 @@ def rewrite(run: SavedRun) -> None:
         run.save(name, files)
 
 
-def check(store: Store) -> None:
-    """What is complete is one version or the other, never a mixture."""
-    for name, files in restored(store).items():
-        assert files in (FIRST[name], SECOND.get(name)), name
+def mixed(store: Store) -> list[str]:
+    """Complete checkpoints that are neither of their versions: there must never be one."""
+    return [
+        name
+        for name, files in restored(store).items()
+        if files not in (FIRST[name], SECOND.get(name))
+    ]
 
 
 def check_end(store: Store, run: SavedRun) -> None:
@@ -90,54 +105,102 @@ def check_end(store: Store, run: SavedRun) -> None:
 
 
 def _points(effects: int, most: int) -> list[int]:
-    step = max(1, effects // most)
+    step = max(1, effects // most) if most != EVERY else 1
     return list(range(1, effects + 1, step))
 
 
-def _try_all(tmp_path: Path, place: Any, secrets: dict[str, str], most: int) -> None:
-    """Kill the first upload, then the one of the rewritten checkpoint, at each point in turn."""
+def killed_at_each(
+    tmp_path: Path, place: Place, secrets: dict[str, str], most: int
+) -> Iterator[tuple[int, SavedRun, Store]]:
+    """Kill the first upload, then the one of the rewritten checkpoint, at each point in turn; the number, run and store after the kill."""
     counted = saved(tmp_path / "count", place(0), secrets)
     first = die(counted.base, 0)
     rewrite(counted)
     second = die(counted.base, 0)
     assert first > 8
     assert second > 4
-    for number, (rewritten, lethal) in enumerate(
-        [*((False, n) for n in _points(first, most)), *((True, n) for n in _points(second, most))],
-        1,
-    ):
+    cases = [
+        *((False, n) for n in _points(first, most)),
+        *((True, n) for n in _points(second, most)),
+    ]
+    for number, (rewritten, lethal) in enumerate(cases, 1):
         run = saved(tmp_path / str(number), place(number), secrets)
         with closing(open_store(place(number), secrets)) as store:
             if rewritten:
                 run.finish()
                 rewrite(run)
             die(run.base, lethal)
-            check(store)
-            rewrite(run)
-            run.finish()
-            check_end(store, run)
-            if isinstance(store, S3Store):
-                assert not list(_uploads(store._client, f"{number}/"))
+            yield number, run, store
 
 
-def test_an_uploader_to_a_directory_killed_at_every_point(tmp_path: Path) -> None:
+@how_many(short=12)
+def test_an_uploader_to_a_directory_killed_at_every_point(tmp_path: Path, most: int) -> None:
     """Before its every effect, the first time and while a complete checkpoint is replaced."""
-    _try_all(tmp_path, lambda n: {"url": f"file://{tmp_path}/store-{n}"}, {}, most=12)
+
+    def place(number: int) -> dict[str, Any]:
+        return {"url": f"file://{tmp_path}/store-{number}"}
+
+    for number, run, store in killed_at_each(tmp_path, place, {}, most):
+        assert mixed(store) == [], number
+        rewrite(run)
+        run.finish()
+        check_end(store, run)
     assert not list(tmp_path.glob("store-*/.uploads"))
 
 
-def test_an_uploader_to_a_bucket_killed_at_every_point(tmp_path: Path, bucket: Bucket) -> None:
-    """Before its every request and file."""
-    _try_all(tmp_path, lambda n: bucket.place(prefix=str(n)), bucket.secrets, most=6)
+@how_many(short=6)
+def test_an_uploader_to_a_bucket_killed_at_every_point(
+    tmp_path: Path, bucket: Bucket, most: int
+) -> None:
+    """Before its every request and file; no upload in parts is left open."""
+
+    def place(number: int) -> dict[str, Any]:
+        return bucket.place(prefix=str(number))
+
+    for number, run, store in killed_at_each(tmp_path, place, bucket.secrets, most):
+        assert mixed(store) == [], number
+        rewrite(run)
+        run.finish()
+        check_end(store, run)
+        assert isinstance(store, S3Store)
+        assert not list(_uploads(store._client, f"{number}/"))
 
 
-def test_checkpoints_that_stay_where_they_are(tmp_path: Path) -> None:
+@how_many(short=8)
+def test_checkpoints_that_stay_where_they_are(tmp_path: Path, most: int) -> None:
     """Without a store the manifests lie beside them; killed at every point, a manifest never precedes its files."""
     counted = saved(tmp_path / "count", {"url": None}, {})
-    for lethal in _points(die(counted.base, 0), 8):
+    for lethal in _points(die(counted.base, 0), most):
         run = saved(tmp_path / str(lethal), {"url": None}, {})
         die(run.base, lethal)
         store = DirectoryStore(run.data / "checkpoints")
-        check(store)
+        assert mixed(store) == [], lethal
         run.finish()
         assert restored(store) == FIRST
+
+
+def test_what_brings_a_run_afterwards_killed_at_every_point(tmp_path: Path) -> None:
+    """The verb behind ``checkpoints upload``, killed before its every effect: the next call takes its lock over and ends it."""
+    zygote = Zygote()
+    lethal, killed = 0, True
+    while killed:
+        lethal += 1
+        place = {"url": f"file://{tmp_path}/store-{lethal}"}
+        run = saved(tmp_path / str(lethal), place, {})
+        write_json(run.run.directory / "spec.json", run.spec)
+        run.run.write({"status": "TRAINING_JOB_COMPLETED", "exit_code": 0, "ended_at": time.time()})
+        request = {
+            "root": str(run.base / "root"),
+            "data": str(run.data),
+            "key": "run-1",
+            "secrets": {},
+        }
+        zygote.send("upload_checkpoints", request, die=lethal)
+        killed = "killed" in zygote.answer()
+        store = open_store(place, {})
+        assert mixed(store) == [], lethal
+        zygote.send("upload_checkpoints", request)
+        assert zygote.answer()["result"]["sync"]["state"] == "COMPLETED", lethal
+        assert restored(store) == FIRST, lethal
+    zygote.close()
+    assert lethal > 8

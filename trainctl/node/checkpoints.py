@@ -73,9 +73,12 @@ def remove_checkpoints(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]
     directory = layout.absolute(request["directory"], "directory")
     if not inside(directory, data) or directory == data:
         raise Failure("request", f"{directory} is no directory of checkpoints below {data}")
-    if (request.get("place") or {}).get("url") is not None:
+    place = request.get("place")
+    if place and place.get("url") is not None:
         remove_from(_store(request), str(request["prefix"]))
     remove_tree(directory)
+    if place and place.get("url") is None:
+        _store(request).abandon(f"{request['prefix']}/")
     for above in directory.parents:
         if above == data or names_in(above):
             break

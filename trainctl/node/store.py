@@ -7,15 +7,17 @@ import hashlib
 import json
 import os
 from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Iterator, Mapping, NamedTuple, Optional, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from trainctl.node.failure import Failure
-from trainctl.node.files import make_directory, names_in, sync_directory, write_atomic
+from trainctl.node.files import make_directory, names_in, sync_directory
 from trainctl.node.pace import Pace
 
 _BLOCK = 2**20
+_ATTEMPTS = 5
 _UPLOADS = ".uploads"
 _LARGEST = 64 * 2**20
 """Most bytes of an object that is read whole: manifests of a million files are smaller."""
@@ -102,25 +104,23 @@ def _credential(text: str, name: str) -> Mapping[str, Any]:
 
 
 class DirectoryStore(Store):
-    """Objects are files. One is written under ``.uploads``, made durable, and renamed."""
+    """Objects are files. Each is written under ``.uploads``, made durable, and renamed."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def put(self, key: str, data: bytes) -> None:
         """Atomic and durable."""
-        path = self._path(key)
-        make_directory(path.parent)
-        write_atomic(path, data)
+        self.put_file(key, BytesIO(data), len(data), Pace())
+        self._leave_uploads()
 
     def put_file(self, key: str, stream: BinaryIO, size: int, pace: Pace) -> None:
         """Copied beside, made durable, renamed."""
         path = self._path(key)
         run = _hashed("/".join(key.split("/")[:3]))
-        temporary = make_directory(self._root / _UPLOADS) / f"{run}-{os.urandom(8).hex()}"
+        temporary = self._root / _UPLOADS / f"{run}-{os.urandom(8).hex()}"
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            with os.fdopen(os.open(temporary, flags, 0o600), "wb") as target:
+            with os.fdopen(_create(temporary), "wb") as target:
                 _copy(stream, target, size, pace)
                 target.flush()
                 os.fsync(target.fileno())
@@ -184,17 +184,29 @@ class DirectoryStore(Store):
             if name.startswith(f"{run}-"):
                 with contextlib.suppress(FileNotFoundError):
                     (uploads / name).unlink()
-        with contextlib.suppress(OSError):
-            uploads.rmdir()
+        self._leave_uploads()
 
     def url(self, key: str, seconds: int) -> str:
         """A ``file:`` URL: it lives as long as the file."""
         return "file://" + quote(os.fsencode(str(self._path(key))))
 
+    def _leave_uploads(self) -> None:
+        with contextlib.suppress(OSError):  # somebody else copies a file
+            (self._root / _UPLOADS).rmdir()
+
     def _path(self, key: str) -> Path:
         if any(part in ("", ".", "..") for part in key.split("/")) or "\0" in key:
             raise Failure("name", f"{key!a} can't be kept under that name")
         return self._root / key
+
+
+def _create(temporary: Path) -> int:
+    """A new file below a directory that may vanish at any moment, as long as it is empty; its descriptor."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    for _ in range(_ATTEMPTS):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return os.open(make_directory(temporary.parent) / temporary.name, flags, 0o600)
+    return os.open(temporary, flags, 0o600)
 
 
 def _hashed(prefix: str) -> str:

@@ -86,6 +86,7 @@ class Uploader:
         """After the last round of an ended run: nothing unfinished stays in the store, and ``run.json`` says the end."""
         if self._in_place:
             self._forget_vanished()
+            self._kept.store.abandon(f"{self._kept.prefix}/")
         else:
             self._sweep()
             self._kept.store.abandon(f"{self._kept.prefix}/rank-{self._rank}/")

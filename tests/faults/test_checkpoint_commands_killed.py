@@ -1,0 +1,123 @@
+"""``checkpoints download`` and ``checkpoints upload`` killed before each of their effects: what has its final name is whole, and a second call ends it.
+
+The short form takes points spread evenly over each command; the long form takes every one.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.project import Project, project
+
+EVERY = 0
+HOW_MANY = pytest.mark.parametrize(
+    "most", [pytest.param(4, id="short"), pytest.param(EVERY, id="long", marks=pytest.mark.long)]
+)
+MANIFEST = """\
+project: {name: demo}
+checkpoints: {url: "file://STORE"}
+jobs:
+  sft:
+    code: ./src
+    runtime:
+      start_commands: [sh save.sh]
+      checkpointing_config: {enabled: true}
+"""
+SAVE = """\
+mkdir -p $BT_CHECKPOINT_DIR/checkpoint-1/deep
+cd $BT_CHECKPOINT_DIR/checkpoint-1
+head -c 300000 /dev/urandom >model.bin
+head -c 3000 /dev/urandom >deep/state.bin
+: >deep/empty
+"""
+DOWNLOAD = ("checkpoints", "download", "sft")
+UPLOAD = ("checkpoints", "upload", "sft")
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Project]:
+    """A project whose job saves one checkpoint of three files."""
+    with project(tmp_path) as one:
+        one.variables["PYTHONPATH"] = str(Path(__file__).parents[2])
+        manifest = MANIFEST.replace("STORE", str(tmp_path / "store"))
+        one.write({"trainctl.yaml": manifest, "src/save.sh": SAVE})
+        yield one
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    """The files below a directory."""
+    found = (path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): path.read_bytes() for path in found}
+
+
+def effects(made: Project, *command: str) -> int:
+    """How many effects the command has, which is done."""
+    count = made.directory.parent / "count"
+    made.run("0", str(count), *command, program=("-m", "tests.support.dying"))
+    return int(count.read_text())
+
+
+def die(made: Project, point: int, *command: str) -> None:
+    """Do the command, and die before that effect; past the last one it simply ends."""
+    done = made.run(str(point), "-", *command, program=("-m", "tests.support.dying"), code=None)
+    assert done.returncode in (-signal.SIGKILL, 0), (point, done.stderr)
+
+
+def points(total: int, most: int) -> list[int]:
+    """The effects before which to die, the last one among them."""
+    if most == EVERY:
+        return list(range(1, total + 1))
+    return sorted({1 + round((total - 1) * index / (most - 1)) for index in range(most)})
+
+
+@HOW_MANY
+def test_a_killed_download_is_whole_or_not_there(made: Project, most: int) -> None:
+    """Under its final name there is nothing or everything; the second call ends with everything, and with nothing beside it."""
+    made.run("apply", "--auto-approve", "--wait")
+    total = effects(made, *DOWNLOAD, "--target", "whole")
+    saved = content(made.directory / "whole" / "checkpoint-1")
+    assert sorted(saved) == ["deep/empty", "deep/state.bin", "model.bin"]
+    for point in points(total, most):
+        target = made.directory / f"at-{point}"
+        die(made, point, *DOWNLOAD, "--target", target.name)
+        there = (target / "checkpoint-1").exists()
+        assert not there or content(target / "checkpoint-1") == saved, point
+        made.run(*DOWNLOAD, "--target", target.name, code=64 if there else 0)
+
+        assert content(target / "checkpoint-1") == saved, point
+        assert [path.name for path in target.iterdir()] == ["checkpoint-1"], point
+
+
+@HOW_MANY
+def test_a_killed_upload_is_ended_by_the_next(made: Project, most: int) -> None:
+    """What an ended run left behind is in the store after the second call, whoever brought it: each file, and nothing beside it."""
+    made.run("apply", "--auto-approve", "--wait")
+    store = made.directory.parent / "store"
+    (kept,) = store.glob("demo/sft/*")
+    whole = {name: data for name, data in content(kept).items() if not name.startswith(".")}
+    leave_behind(made, kept)
+    for point in points(effects(made, *UPLOAD), most):
+        leave_behind(made, kept)
+        die(made, point, *UPLOAD)
+        made.run(*UPLOAD)
+        rows = made.json("checkpoints", "list", "sft")["checkpoints"]
+        found = {name: data for name, data in content(kept).items() if not name.startswith(".")}
+
+        assert [(one["name"], one["state"]) for one in rows] == [("checkpoint-1", "complete")]
+        assert {**found, "run.json": b""} == {**whole, "run.json": b""}, point
+        assert not list(store.glob(".uploads/*")), point
+
+
+def leave_behind(made: Project, kept: Path) -> None:
+    """Put the run back to where its job had ended and nothing had been brought yet."""
+    shutil.rmtree(kept)
+    (run,) = made.nodes.glob("*/runs/*")
+    (run / "uploads.jsonl").unlink()
+    left = {"state": "SYNCING", "error": None, "pending": ["checkpoint-1"]}
+    (run / "sync.json").write_text(json.dumps(left))
