@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from trainctl.desired.defaults import completed
 from trainctl.model.action import Action, Reason
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.plan.diff import Path, changed_paths
@@ -93,11 +94,22 @@ class _Verdict:
     def causes(self) -> list[str]:
         """Which of ``config``, ``code`` and ``weights`` changed since the newest run."""
         changed = {
-            "config": _configuration(self.before) != _configuration(self.today),
+            "config": self._configuration_changed,
             "code": _digest(self.before) != _digest(self.today),
             "weights": bool(self._moved_pins()),
         }
         return [cause for cause, yes in changed.items() if yes]
+
+    @property
+    def _configuration_changed(self) -> bool:
+        if _configuration(self.before) == _configuration(self.today):
+            return False
+        return _configuration(self.known) != _configuration(self.today)
+
+    @cached_property
+    def known(self) -> dict[str, Any]:
+        """What was recorded, as this release would have."""
+        return completed(self.before, self.today)
 
     def new_run(self) -> tuple[Reason, tuple[Path, ...]] | None:
         """Why a new run is due and which paths force it, or None."""
@@ -113,7 +125,7 @@ class _Verdict:
         """What remains to be done without a new run: the record of the last one stays, but for what is updated in place."""
         subject, kept = self.subject, dict(self.before)
         for key in _IN_PLACE:
-            if self.today.get(key) != kept.get(key):
+            if self.today.get(key) != kept.get(key) and self.today.get(key) != self.known.get(key):
                 kept[key] = self.today[key]
         cause = self.causes[0] if self.causes else None
         reason = _REASONS[cause] if cause else None
@@ -155,7 +167,7 @@ class _Verdict:
     def _paths(self, causes: list[str]) -> tuple[Path, ...]:
         paths: list[Path] = []
         if "config" in causes:
-            paths += changed_paths(_configuration(self.before), _configuration(self.today))
+            paths += changed_paths(_configuration(self.known), _configuration(self.today))
         if "code" in causes:
             paths.append(("code", "digest"))
         if "weights" in causes:

@@ -19,6 +19,9 @@ from tests.support.plans import (
     source_of,
 )
 from trainctl.ledger.state import State
+from trainctl.manifest.types.compute import Compute
+from trainctl.manifest.types.job import HostMount, Retry
+from trainctl.manifest.types.runtime import Runtime
 from trainctl.model.action import Action, Reason
 from trainctl.model.resource import Lifecycle
 from trainctl.model.run import RunStatus
@@ -322,3 +325,66 @@ def test_an_interrupted_run_nobody_wants_any_more_gets_undone() -> None:
         None,
     )
     assert change.after == change.before
+
+
+def complete_world() -> World:
+    """A world whose job has every key that this release knows."""
+    world = World()
+    runtime = Runtime(start_commands=["python train.py"])
+    mount = HostMount(host_path="/data", mount_location="/app/data")
+    world.job |= {
+        "runtime": runtime.model_dump(),
+        "compute": Compute().model_dump(),
+        "retry": Retry().model_dump(),
+        "mounts": [mount.model_dump()],
+    }
+    return world
+
+
+NEW_KEYS: list[tuple[str | int, ...]] = [
+    ("runtime", "shm_size"),
+    ("runtime", "checkpointing_config"),
+    ("runtime", "cache_config", "require_cache_affinity"),
+    ("runtime", "cache_config", "prepare_commands"),
+    ("mounts", 0, "read_only"),
+    ("retry", "delay"),
+    ("compute",),
+]
+
+
+@pytest.mark.parametrize("path", NEW_KEYS, ids=str)
+def test_a_release_that_knows_more_keys_plans_no_new_run(path: tuple[str | int, ...]) -> None:
+    """What an older release recorded lacks a key whose value today is the default: a no-op that shows no change."""
+    old, new = complete_world(), complete_world()
+    parent: Any = old.job
+    for step in path[:-1]:
+        parent = parent[step]
+    del parent[path[-1]]
+    change = planned(new, ran(old))
+
+    assert (change.action, change.reason, change.note) == (Action.NOOP, None, "")
+    assert change.after == change.before
+
+
+def test_a_new_key_that_says_something_is_a_new_run() -> None:
+    """Set to something else than its default it is a change, and only it is named as the cause."""
+    old, new = complete_world(), complete_world()
+    del old.job["runtime"]["cache_config"]["require_cache_affinity"]
+    del old.job["runtime"]["shm_size"]
+    new.job["runtime"]["cache_config"]["require_cache_affinity"] = False
+    change = planned(new, ran(old))
+
+    assert (change.action, change.reason) == (Action.REPLACE, Reason.CANNOT_UPDATE)
+    assert change.replace_paths == (("runtime", "cache_config", "require_cache_affinity"),)
+
+
+def test_a_key_that_this_release_does_not_know_is_no_change_while_it_says_nothing() -> None:
+    """A null of a newer release's record; any other value of it is a change."""
+    old, new = complete_world(), complete_world()
+    old.job["runtime"]["tomorrow"] = None
+    nothing = planned(new, ran(old))
+    old.job["runtime"]["tomorrow"] = 1
+    something = planned(new, ran(old))
+
+    assert (nothing.action, nothing.reason) == (Action.NOOP, None)
+    assert something.action is Action.REPLACE
