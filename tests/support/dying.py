@@ -63,6 +63,23 @@ def mortal(lethal: int, count: Path | None = None) -> None:
         atexit.register(lambda: count.write_text(str(seen)))
 
 
+def mortal_supervisor(lethal: int, killed: Path) -> None:
+    """Kill the supervisor that is started from here, and no other process, before its effect of that number, counted from its claim of the run; ``killed`` is made then."""
+    doomed = seen = 0
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        nonlocal doomed, seen
+        if event == "os.link" and not doomed and Path(os.fsdecode(args[1])).name == "claim.1":
+            doomed = os.getpid()
+        if doomed == os.getpid() and _is_effect(event, args):
+            seen += 1
+            if seen == lethal:
+                killed.touch()
+                os.kill(doomed, signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
 if __name__ == "__main__":
     from trainctl.cli.main import main
 

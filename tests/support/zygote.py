@@ -1,7 +1,7 @@
 """A process that does verbs of the node program in forks of itself, so that each can be killed or meet a full disk.
 
-Reads lines ``{"verb", "request", "die", "full"}`` and answers each with a line: what the verb said, or ``{"killed": true}``.
-``die``: the fork is killed before its n-th effect on the disk. ``full``: from its n-th write on there is no space.
+Reads lines ``{"verb", "request", "die", "supervisor", "full"}`` and answers each with a line: what the verb said, or ``{"killed": true}``.
+``die``: the fork is killed before its n-th effect on the disk; ``supervisor``: so is the supervisor that it starts, and nobody else, and ``killed`` beside its ROOT then says so. ``full``: from its n-th write on there is no space.
 A chunk is 4096 bytes here, so that small files have several.
 """
 
@@ -34,10 +34,24 @@ class Zygote:
             cwd=Path(__file__).parents[2],
         )
 
-    def send(self, verb: str, request: Mapping[str, Any], *, die: int = 0, full: int = 0) -> None:
+    def send(
+        self,
+        verb: str,
+        request: Mapping[str, Any],
+        *,
+        die: int = 0,
+        supervisor: int = 0,
+        full: int = 0,
+    ) -> None:
         """Begin a verb."""
         assert self._process.stdin is not None
-        message = {"verb": verb, "request": request, "die": die, "full": full}
+        message = {
+            "verb": verb,
+            "request": request,
+            "die": die,
+            "supervisor": supervisor,
+            "full": full,
+        }
         self._process.stdin.write(json.dumps(message) + "\n")
         self._process.stdin.flush()
 
@@ -49,6 +63,11 @@ class Zygote:
         found: dict[str, Any] = json.loads(line)
         assert "crash" not in found, found["crash"]
         return found
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
 
     def close(self) -> None:
         """End it."""
@@ -80,11 +99,14 @@ def _serve() -> None:
 
 
 def _do(verb: Callable[..., Any], order: Mapping[str, Any]) -> dict[str, Any]:
-    from tests.support.dying import mortal
+    from tests.support.dying import mortal, mortal_supervisor
     from trainctl.node.failure import Failure, from_os_error
 
     if order["die"]:
         mortal(order["die"])
+    if order["supervisor"]:
+        root = Path(order["request"]["root"])
+        mortal_supervisor(order["supervisor"], root.with_name("killed"))
     if order["full"]:
         _fill_up(order["full"])
     try:

@@ -1,0 +1,100 @@
+"""The supervisor killed before its n-th effect, from its claim of a run to the run's end: checkpoints are whole or not listed, and no process is left.
+
+The short form takes some of the effects; the long form takes every one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.checkpointing import PREFIX, restored
+from tests.support.nodes import TestNode, wait_for
+from tests.support.project import processes
+from tests.support.zygote import Zygote
+from trainctl.node.kept import COMPLETE
+from trainctl.node.store import DirectoryStore
+
+SAVED = {
+    name: {"model.bin": f"{name}\n".encode(), "deep/state": b"state\n"}
+    for name in ("checkpoint-1", "checkpoint-2")
+}
+SAVE = "mkdir -p {0}/deep; echo {0} >{0}/model.bin; echo state >{0}/deep/state"
+CREATED, LOST, COMPLETED = (f"TRAINING_JOB_{word}" for word in ("CREATED", "LOST", "COMPLETED"))
+
+
+@pytest.fixture
+def zygote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Zygote]:
+    """What starts runs whose supervisors die; all its processes are known by the test's directory."""
+    monkeypatch.setenv("STARTED_BELOW", str(tmp_path))
+    made = Zygote()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    "step", [pytest.param(14, id="short"), pytest.param(1, id="long", marks=pytest.mark.long)]
+)
+def test_a_supervisor_killed_at_every_point(tmp_path: Path, zygote: Zygote, step: int) -> None:
+    """The run completes, started once more if none of its commands was begun, or is LOST; ``upload_checkpoints`` then brings what is whole, and nothing else stays."""
+    ends = set()
+    for lethal in itertools.count(1, step):
+        node = TestNode(made(tmp_path / str(lethal)))
+        status = started_and_killed(node, zygote, lethal)
+        request = {"data": str(node.data), "key": "run-1", "secrets": {}}
+        node.call("upload_checkpoints", request)
+        store = DirectoryStore(node.base / "store")
+        whole = restored(store)
+
+        assert status in (LOST, COMPLETED), lethal
+        assert whole.items() <= SAVED.items(), lethal
+        assert status == LOST or whole == SAVED, lethal
+        assert not unnamed(store), lethal
+        assert not list(node.base.glob("store/.uploads")), lethal
+        wait_for(lambda: processes(str(tmp_path)) == [zygote.pid])
+        ends.add((status, len(whole)))
+        if not (node.base / "killed").exists():
+            break
+    assert (COMPLETED, 2) in ends
+    assert step > 1 or LOST in {status for status, _ in ends}
+
+
+def made(directory: Path) -> Path:
+    """A new directory."""
+    directory.mkdir()
+    return directory
+
+
+def started_and_killed(node: TestNode, zygote: Zygote, lethal: int) -> str:
+    """Start a run whose supervisor dies, and once more what was not begun, as the next apply would; how it ended."""
+    node.put_code({"x": ""})
+    store = {
+        "url": f"file://{node.base}/store",
+        "prefix": PREFIX,
+        "enabled": True,
+        "settle_seconds": 0,
+    }
+    spec = node.spec(
+        "cd $BT_CHECKPOINT_DIR", *map(SAVE.format, SAVED), "sleep 0.3",
+        project="demo", store=store, environment={"BT_CHECKPOINT_DIR": str(node.data / "checkpoints" / PREFIX / "rank-0")},
+    )  # fmt: skip
+    request = node.start_request(spec)
+    zygote.send("start", {"root": str(node.root), **request}, supervisor=lethal)
+    zygote.answer()
+    wait_for(lambda: not node.status()["supervised"])
+    if node.status()["status"] == CREATED:
+        node.call("start", request)
+    return str(node.ended()["status"])
+
+
+def unnamed(store: DirectoryStore) -> set[str]:
+    """Objects in a store that nothing names."""
+    manifests = [one.key for one in store.list(f"{PREFIX}/{COMPLETE}/")]
+    documents: list[dict[str, Any]] = [json.loads(store.get(key) or b"") for key in manifests]
+    named = {file["key"] for one in documents for file in one["files"]}
+    return {one.key for one in store.list("")} - named - {*manifests, f"{PREFIX}/run.json"}
