@@ -147,10 +147,15 @@ def test_a_wrong_credential_stops_a_run_before_it_trains(fresh: Project, bucket:
     fresh.variables["BUCKET"] = json.dumps(wrong)
     write(fresh, in_bucket(bucket, "wrong"))
     failed = fresh.run("apply", "--auto-approve", "--wait", code=12)
+    events = fresh.events("apply", "--auto-approve", code=1)
     fresh.variables["BUCKET"] = json.dumps(bucket.credential)
     fresh.run("apply", "--auto-approve", "--wait")
 
-    assert "SignatureDoesNotMatch" in failed.stdout + failed.stderr
+    assert "checkpoint store s3://models/wrong: " in failed.stderr
+    assert "SignatureDoesNotMatch" in failed.stderr
+    assert "[checkpoint-store]" in failed.stderr
+    codes = [one["data"]["code"] for one in events if one["type"] == "step_failed"]
+    assert codes == ["checkpoint-store"]
     assert "another-secret" not in failed.stdout + failed.stderr
     assert [one["name"] for one in listed(fresh)] == ["checkpoint-1", "checkpoint-2"]
 
@@ -182,10 +187,12 @@ def test_a_directory_keeps_what_the_manifest_says(fresh: Project, tmp_path: Path
     kept = fresh.run("destroy", "--auto-approve").stdout
     stored = list((tmp_path / "store").rglob("*.safetensors"))
     fresh.run("apply", "--auto-approve", "--wait")
-    fresh.run("destroy", "--auto-approve", "--delete-checkpoints")
+    gone = fresh.run("destroy", "--auto-approve", "--delete-checkpoints").stdout
     left = [path for path in (tmp_path / "store").rglob("*.safetensors") if path not in stored]
 
     assert names == ["checkpoint-2"]
+    assert "1 run; checkpoints stay" in kept
+    assert "1 run; checkpoints are deleted" in gone
     with urllib.request.urlopen(url) as answer:
         assert answer.read()
     assert f"file://{tmp_path}/store/demo/sft/1-" in kept

@@ -42,7 +42,6 @@ class Consent:
     format: Format = Format.TEXT
     lockfile_readonly: bool = False
     lease_timeout: float = 0.0
-    delete_checkpoints: bool = False
     follows: bool = False
     named_runs: frozenset[str] = frozenset()
 
@@ -73,9 +72,7 @@ def carry_out(
 ) -> int:
     """Apply a plan that was agreed to and say how it ended; the exit code."""
     permit = Permit(consent.stop_running, consent.named_runs, consent.lease_timeout)
-    options = ApplyOptions(
-        permit, parallelism, consent.lockfile_readonly, consent.delete_checkpoints
-    )
+    options = ApplyOptions(permit, parallelism, consent.lockfile_readonly)
     if consent.format is Format.JSON:
         emit = EventsJson(session.output)
         workspace.tell = lambda text: emit(Event(EventType.DIAGNOSTIC, text))

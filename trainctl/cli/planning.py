@@ -72,6 +72,7 @@ class PlanningFlags:
     parallelism: int = 10
     resume: bool = False
     again: str | None = None
+    delete_checkpoints: bool = False
 
     def __post_init__(self) -> None:
         if self.parallelism < 1:

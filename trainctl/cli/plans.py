@@ -36,6 +36,7 @@ def make_plan(workspace: Workspace, flags: PlanningFlags, *, writes_lock: bool =
         excludes=addresses(flags.excludes, "--exclude"),
         replace=addresses(flags.replaces, "--replace"),
         run=addresses(flags.runs, "ADDRESS"),
+        delete_checkpoints=flags.delete_checkpoints,
     )
     look = LookOptions(flags.refresh, flags.offline, flags.upgrade, flags.parallelism, writes_lock)
     if flags.again is not None:

@@ -47,11 +47,16 @@ class RankRecord:
     exit_code: int | None = None
 
 
+_NOT_RECORDED = frozenset({"waiting", "cause"})
+
+
 @dataclass(frozen=True, slots=True)
 class RunRecord:
     """One execution of a job, as the state keeps it. Times are Unix seconds; ``phases`` are seconds each took.
 
     ``waiting`` says what a pending run waits for, or a deploying one is at, in words; it changes by itself and is never recorded.
+
+    ``cause`` is the kind of what kept a run from starting, in its node's words, and is not recorded either.
 
     ``delivered`` are the bytes that moved onto its nodes; ``retries`` says how often it was tried again.
     ``store`` is where its checkpoints are kept, ``{url, endpoint_url, secret, prefix}``, url None being its nodes' data
@@ -74,6 +79,7 @@ class RunRecord:
     phases: Mapping[str, float] = field(default_factory=dict)
     retries: int = 0
     waiting: str | None = field(default=None, compare=False)
+    cause: str | None = field(default=None, compare=False)
     store: Mapping[str, Any] | None = None
     loaded: tuple[Mapping[str, Any], ...] = ()
     sync: Mapping[str, Any] = field(default_factory=dict)
@@ -85,7 +91,7 @@ class RunRecord:
 
     def to_json(self) -> dict[str, Any]:
         """The form kept in the state."""
-        return {name: value for name, value in asdict(self).items() if name != "waiting"}
+        return {name: value for name, value in asdict(self).items() if name not in _NOT_RECORDED}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RunRecord:

@@ -12,7 +12,7 @@ from trainctl.node.kept import Kept, Manifest
 from trainctl.node.layout import Layout, inside
 from trainctl.node.runs import Run
 from trainctl.node.saved import Saved, saved_in
-from trainctl.node.store import DirectoryStore, Store, open_store
+from trainctl.node.store import DirectoryStore, Store, blamed, open_store
 from trainctl.node.syncing import upload
 from trainctl.node.uploads import sync_of
 
@@ -64,7 +64,8 @@ def upload_checkpoints(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]
     """Bring to the store what an ended run left behind; how it stands afterwards."""
     run = Run(Layout(request["root"]), request["key"])
     data = layout.absolute(request["data"], "data")
-    return {"sync": upload(run, request.get("secrets", {}), data)}
+    with blamed((run.spec or {}).get("store") or {}):
+        return {"sync": upload(run, request.get("secrets", {}), data)}
 
 
 def remove_checkpoints(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:

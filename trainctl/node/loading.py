@@ -12,7 +12,7 @@ from trainctl.node.failure import Failure
 from trainctl.node.files import make_directory, remove_tree
 from trainctl.node.kept import Kept, Manifest, age, runs_below
 from trainctl.node.runs import Run
-from trainctl.node.store import DirectoryStore, Store, open_store
+from trainctl.node.store import DirectoryStore, Store, blamed, open_store
 from trainctl.node.syncing import left_behind, upload
 
 
@@ -32,16 +32,19 @@ def load(
     references = spec.get("load") or []
     if not references:
         return []
-    for other, _, _ in left_behind(run, spec):
-        upload(other, secrets, data)
     place = spec.get("store") or {}
+    with blamed(place):
+        for other, _, _ in left_behind(run, spec):
+            upload(other, secrets, data)
     local = DirectoryStore(data / "checkpoints")
     store = local if place.get("url") is None else open_store(place, secrets)
     remove_tree(run.loaded)
     make_directory(run.loaded)
     said: List[Dict[str, Any]] = []
     for reference in references:
-        for one in _find(store, reference):
+        with blamed(place):
+            found = _find(store, reference)
+        for one in found:
             job = one.kept.prefix.split("/")[1]
             target = run.loaded / job / f"rank-{one.manifest['rank']}" / one.manifest["name"]
             _place(one, target, data / "checkpoints")

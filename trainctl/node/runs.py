@@ -168,7 +168,7 @@ class Run:
 
 
 _RECORDED = (
-    *("exit_code", "error", "started_at", "ended_at"),
+    *("exit_code", "error", "cause", "started_at", "ended_at"),
     *("mount", "weights_mode", "retries", "gpus", "waiting", "lane", "loaded"),
 )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Callable, Iterator, Mapping, NamedTuple, Optional, cast
 from urllib.parse import quote, unquote, urlsplit
 
-from trainctl.node.failure import Failure
+from trainctl.node.failure import Failure, from_os_error
 from trainctl.node.files import make_directory, names_in, sync_directory
 from trainctl.node.pace import Pace
 
@@ -101,6 +101,19 @@ def _credential(text: str, name: str) -> Mapping[str, Any]:
             "It holds JSON: aws_access_key_id, aws_secret_access_key, and where needed aws_region and aws_session_token.",
         ) from None
     return cast(Mapping[str, Any], found)
+
+
+@contextlib.contextmanager
+def blamed(place: Mapping[str, Any]) -> Iterator[None]:
+    """Failure ``checkpoints``, which names the store, for whatever a store of its own at ``place`` refuses or can't do meanwhile."""
+    url = place.get("url")
+    try:
+        yield
+    except (Failure, OSError) as error:
+        if url is None or (isinstance(error, Failure) and error.kind not in ("store", "denied")):
+            raise
+        why = error if isinstance(error, Failure) else from_os_error(error, str(url))
+        raise Failure("checkpoints", f"checkpoint store {url}: {why.summary}", why.detail) from None
 
 
 class DirectoryStore(Store):

@@ -47,11 +47,12 @@ class Order(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """How a run ended."""
+    """How a run ended; ``cause`` is the kind of the Failure that it ended by."""
 
     status: str
     exit_code: Optional[int] = None
     error: Optional[str] = None
+    cause: Optional[str] = None
 
 
 class Retry(NamedTuple):
@@ -134,7 +135,8 @@ class _Supervisor:
         try:
             ending = self._do()
         except Failure as error:
-            ending = Ending(runs.DEPLOY_FAILED, error=f"{error.summary}. {error.detail}".strip())
+            why = f"{error.summary}. {error.detail}".strip()
+            ending = Ending(runs.DEPLOY_FAILED, error=why, cause=error.kind)
         except OSError as error:
             failure = from_os_error(error, str(self._run.layout.root))
             ending = Ending(runs.DEPLOY_FAILED, error=f"{failure.summary}. {failure.detail}")
@@ -268,6 +270,7 @@ class _Supervisor:
             status=ending.status,
             exit_code=ending.exit_code,
             error=ending.error,
+            cause=ending.cause,
             ended_at=at,
         )
         self._release_caller()

@@ -19,6 +19,7 @@ from trainctl.node.failure import Failure, from_os_error
 from trainctl.node.lock import Lock
 from trainctl.node.processes import alive
 from trainctl.node.runs import Run, all_runs
+from trainctl.node.store import blamed
 from trainctl.node.syscalls import PR_SET_PDEATHSIG, prctl
 from trainctl.node.uploader import End, Uploader
 from trainctl.node.uploads import COMPLETED, SYNCING, Uploads, sync_of
@@ -52,7 +53,8 @@ class Keeping:
     def begin(self) -> None:
         """Before anything is trained: Failure if the store refuses what a run would bring."""
         if keeps(self._spec):
-            self._uploader().announce()
+            with blamed(self._spec["store"]):
+                self._uploader().announce()
             self._fork()
 
     def tend(self) -> None:

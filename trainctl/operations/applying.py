@@ -31,7 +31,6 @@ class ApplyOptions:
     permit: Permit = Permit()
     parallelism: int = 10
     lockfile_readonly: bool = False
-    delete_checkpoints: bool = False
 
 
 def apply(
@@ -48,7 +47,7 @@ def apply(
     approved = approvals(plan)
     if approved:
         workspace.ledger.approve(plan.digest, approved)
-    made = handlers(workspace.ports(delete_checkpoints=options.delete_checkpoints))
+    made = handlers(workspace.ports(delete_checkpoints=plan.options.delete_checkpoints))
     engine = Engine(
         workspace.ledger,
         made,

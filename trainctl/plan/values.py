@@ -149,6 +149,8 @@ class Options:
     upgrade: bool = False
     run: tuple[Address, ...] = ()
     """Jobs that get one new run whatever has changed: ``trainctl run``."""
+    delete_checkpoints: bool = False
+    """Whether the runs of jobs that go take their checkpoints along."""
 
 
 @dataclass(frozen=True, slots=True)

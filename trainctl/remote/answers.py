@@ -18,11 +18,13 @@ from trainctl.errors import (
 OnEvent = Callable[[Mapping[str, Any]], None]
 _KINDS: Mapping[str, type[TrainctlError]] = {
     "storage": StorageError,
+    "checkpoints": StorageError,
     "busy": Busy,
     "fenced": Busy,
     "wrong": SourceWrong,
     "missing": NodeForgot,
 }
+_CODES = {"checkpoints": "checkpoint-store"}
 _LONGEST_LINE = 64 * 2**20
 _LAST_LINES = 12
 
@@ -69,7 +71,8 @@ def error_from(node: str, value: Mapping[str, Any]) -> TrainctlError:
     """The error that the node program reported, as ours."""
     kind = _KINDS.get(str(value.get("kind")), NodeError)
     summary = readable(str(value.get("summary", "failed")).encode())
-    return kind(f"node {node}: {summary}", readable(str(value.get("detail", "")).encode()))
+    detail = readable(str(value.get("detail", "")).encode())
+    return kind(f"node {node}: {summary}", detail, code=_CODES.get(str(value.get("kind"))))
 
 
 def crashed(node: str, exit_code: int, stderr: bytes) -> NodeError:

@@ -169,6 +169,11 @@ def _said() -> Iterator[None]:
     try:
         yield
     except Failure as error:
-        raise StorageError(error.summary, error.detail) from None
+        raise checkpoint_store_error(error.summary, error.detail) from None
     except OSError as error:
-        raise StorageError(f"{error.filename or 'the store'}: {error.strerror}") from None
+        raise checkpoint_store_error(f"{error.filename or 'the store'}: {error.strerror}") from None
+
+
+def checkpoint_store_error(summary: str, detail: str = "") -> StorageError:
+    """What the store of checkpoints refuses or can't do."""
+    return StorageError(summary, detail, code="checkpoint-store")

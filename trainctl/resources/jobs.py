@@ -32,7 +32,7 @@ from trainctl.resources.agents import Agents, nodes_of
 from trainctl.resources.archives import fetched, ship
 from trainctl.resources.beginnings import Beginning, begin
 from trainctl.resources.caches import scope_of
-from trainctl.resources.checkpoints import Checkpoints
+from trainctl.resources.checkpoints import Checkpoints, checkpoint_store_error
 from trainctl.resources.delivery import Delivery, Seat, listings_of
 from trainctl.resources.following import ahead, seat
 from trainctl.resources.home import Home
@@ -115,9 +115,7 @@ class JobHandler:
             )
             raise StepFailed(error, _outputs(*earlier, failed)) from error
         if run.status is RunStatus.DEPLOY_FAILED:
-            raise StepFailed(
-                NodeError(run.error or "the run could not be started"), _outputs(*earlier, run)
-            )
+            raise StepFailed(_why_not_started(run), _outputs(*earlier, run))
         return _outputs(*earlier, run)
 
     def delete(self, step: Step) -> None:
@@ -337,3 +335,8 @@ def observed(control: RunControl, jobs: Sequence[Recorded]) -> dict[Address, Obs
 
 def _outputs(*runs: RunRecord) -> dict[str, Any]:
     return {"runs": [run.to_json() for run in runs]}
+
+
+def _why_not_started(run: RunRecord) -> TrainctlError:
+    said = run.error or "the run could not be started"
+    return checkpoint_store_error(said) if run.cause == "checkpoints" else NodeError(said)

@@ -136,6 +136,7 @@ def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> 
         ended_at=max(ended) if over else run.ended_at,
         error=next((answer["error"] for answer in known if answer.get("error")), unknown),
         phases=phases,
+        cause=next((answer["cause"] for answer in known if answer.get("cause")), None),
         waiting=next((answer["waiting"] for answer in known if answer.get("waiting")), None),
         loaded=next((tuple(one["loaded"]) for one in known if one.get("loaded")), run.loaded),
         sync=_worst([answer["sync"] for answer in known if answer.get("sync")]) or run.sync,

@@ -54,7 +54,7 @@ def _values(change: Change, plan: Plan, page: Page) -> list[str]:
     if change.action is Action.CREATE:
         return row_lines(_new(change), page)
     if change.action in (Action.DELETE, Action.FORGET):
-        return [f"      {line}" for line in _what_goes(change)]
+        return [f"      {line}" for line in _what_goes(change, plan)]
     before, after = dict(change.before or {}), dict(change.after or {})
     rows = list(changed(before, after))
     touched = {row.path[0] for row in rows}
@@ -84,7 +84,7 @@ def _weights_words(weights: Mapping[str, Any]) -> str:
     return f"{weights['address']} at {place}" if place else str(weights["address"])
 
 
-def _what_goes(change: Change) -> list[str]:
+def _what_goes(change: Change, plan: Plan) -> list[str]:
     """The few things about it that someone would want to recognise."""
     before, outputs = change.before or {}, change.outputs
     found: list[str] = [
@@ -99,7 +99,8 @@ def _what_goes(change: Change) -> list[str]:
         names = ", ".join(escape(str(node["name"])) for node in outputs["nodes"])
         found.append(f"nodes: {names}")
     if outputs.get("runs"):
-        found.append(f"{counted(len(outputs['runs']), 'run')}; checkpoints stay")
+        becomes = "are deleted" if plan.options.delete_checkpoints else "stay"
+        found.append(f"{counted(len(outputs['runs']), 'run')}; checkpoints {becomes}")
     return found
 
 

@@ -44,10 +44,9 @@ def command(
         variables=words(var),
         var_files=tuple(var_file or ()),
         parallelism=parallelism,
+        delete_checkpoints=delete_checkpoints,
     )
-    consent = Consent(
-        auto_approve, stop_running, format=format_, delete_checkpoints=delete_checkpoints
-    )
+    consent = Consent(auto_approve, stop_running, format=format_)
     consent.require_someone(session)
     with open_workspace(session, flags) as workspace:
         remains = remains_of(workspace)
