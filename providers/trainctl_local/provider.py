@@ -158,9 +158,16 @@ def _integer(cluster: Cluster, name: str, default: int) -> int:
 
 
 def _in_use(root: Path) -> bool:
-    """Whether another key, a lineage's reference or a run is in the directory."""
-    places = (root / _MADE, root / "runs", root / "cache" / "references")
-    return any(entry for place in places if place.is_dir() for entry in place.glob("[!.]*"))
+    """Whether another key, a lineage's reference or a run is in the directory.
+
+    What only forbids the start of a run that never came doesn't count: with the directory goes the program that would start it.
+    """
+    kept = (
+        (root / _MADE, "[!.]*"),
+        (root / "cache" / "references", "[!.]*"),
+        (root / "runs", "[!.]*/spec.json"),
+    )
+    return any(True for place, pattern in kept if place.is_dir() for _ in place.glob(pattern))
 
 
 def _finish_removals(root: Path) -> None:

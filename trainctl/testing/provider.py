@@ -118,3 +118,16 @@ class ProviderConformance:
 
         assert tuple(map(int, facts["python"].split(".")[:2])) >= (3, 8)
         assert facts["disk_free"] > 0
+
+    def test_a_run_that_never_came_keeps_no_node(self, provider: Provider, node: Node) -> None:
+        """What forbids its start goes with the node: nothing that could start it is left."""
+        transport = provider.transport(node)
+        try:
+            agent = NodeAgent(node, transport)
+            agent.call("stop", {"root": node.root, "key": "never-came", "grace_seconds": 0})
+        finally:
+            transport.close()
+
+        provider.delete(node)
+
+        assert provider.read(node) is Presence.GONE
