@@ -67,7 +67,7 @@ def test_two_states_share_a_directory_and_the_last_removes_it(tmp_path: Path) ->
     assert (between, provider.read(second)) == (Presence.PRESENT, Presence.GONE)
 
 
-@pytest.mark.parametrize("place", ["runs/run-1", "cache/references/other-lineage"])
+@pytest.mark.parametrize("place", ["runs/run-1/spec.json", "cache/references/other-lineage"])
 def test_a_directory_with_anothers_things_is_left(place: str) -> None:
     """Runs and references of a lineage keep the directory, whatever the markers say."""
     provider = LocalProvider()
