@@ -50,7 +50,10 @@ class Memory:
         if desired.warnings or any(one.origin == "file" for one in desired.secrets.values()):
             return
         wish = desired_to_json(desired, desired.resources)
-        text = canonical({"key": self.key, "desired": wish, "places": _places(desired)})
+        kept = {"key": self.key, "desired": wish, "places": _places(desired)}
+        text = json.dumps(
+            kept, separators=(",", ":")
+        ).encode()  # in the order in which plans show attributes
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.{os.urandom(4).hex()}")
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(0o700, parents=True, exist_ok=True)

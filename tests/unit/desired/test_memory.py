@@ -53,6 +53,10 @@ def test_the_wish_comes_back_as_it_was(manifest: Path) -> None:
     recalled = memory(manifest).recall(known_files(manifest))
 
     assert recalled == wish
+    assert recalled is not None
+    assert [list(one.attributes) for one in recalled.resources.values()] == [
+        list(one.attributes) for one in wish.resources.values()
+    ]
     places = {
         str(one.address): (str(one.where), one.where and one.where.lines)
         for one in wish.resources.values()
