@@ -187,3 +187,27 @@ def test_one_project_leaves_while_another_comes(fresh: Project) -> None:
     assert list((fresh.directory.parent / "nvme").iterdir()) == []
     assert list(fresh.nodes.iterdir()) == []
     assert [path for path in (fresh.mirror / "blobs").rglob("*") if path.is_file()] == []
+
+
+def test_a_node_that_fails_hides_no_other(fresh: Project) -> None:
+    """The others' caches are looked after and shown, it is named, and the exit code is 1; where nobody answers it is an error."""
+    wants(fresh, "a")
+    two = {"lab": {"provider": "local", "nodes": 2}}
+    jobs = {"a": job("true", weights=["a"], cluster="lab")}
+    weights = {"a": {"source": "file:./a", "mount_location": "w/a"}}
+    declare(fresh, jobs, weights=weights, clusters=two, project={"name": "demo"})
+    fresh.run(*APPLY, "--wait")
+    (fresh.nodes / "lab-1" / "cache" / "seals" / f"{'0' * 64}.json").mkdir(parents=True)
+    verified = valid(fresh, "cache-verify", "cache", "verify", "lab", code=1)
+    text = fresh.run("cache", "verify", "lab", code=1)
+    evicted = valid(fresh, "cache-evict", "cache", "evict", "lab", code=1)
+    alone = fresh.run("cache", "verify", "lab", "--node", "lab-1", code=1)
+
+    assert [(one["node"], one["outcome"]) for one in verified["listings"]] == [
+        ("lab/lab-0", "whole")
+    ]
+    assert [one["node"] for one in verified["silent"]] == ["lab/lab-1"]
+    assert "1 listing verified" in text.stdout
+    assert "Warning: lab/lab-1 could not be asked: " in text.stderr
+    assert [one["outcome"] for one in evicted["listings"]] == ["evicted"]
+    assert alone.stdout == ""

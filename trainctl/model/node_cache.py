@@ -26,8 +26,9 @@ class CachedListing:
 
 @dataclass(frozen=True, slots=True)
 class CacheReport:
-    """What became of the caches: ``freed`` in bytes, ``hashed`` those that were read again."""
+    """What became of the caches: ``freed`` in bytes, ``hashed`` those that were read again; ``silent`` nodes with why they could not be asked."""
 
     listings: tuple[CachedListing, ...]
     freed: int = 0
     hashed: int = 0
+    silent: tuple[tuple[str, str], ...] = ()

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from trainctl.errors import UsageError
+from trainctl.errors import NodeError, StorageError, TrainctlError, UsageError
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address, Kind
 from trainctl.model.node_cache import CachedListing, CacheReport
@@ -58,7 +58,7 @@ def _each(
 ) -> CacheReport:
     cluster = _cluster(state, which.cluster)
 
-    def ask(node: Node) -> dict[str, Any]:
+    def ask(node: Node) -> dict[str, Any] | TrainctlError:
         def on_event(event: Mapping[str, Any]) -> None:
             if tell is not None:
                 tell(node.id, int(event["done"]), int(event["total"]))
@@ -66,21 +66,24 @@ def _each(
         agent = workspace.agents.to_look(cluster.provider, node)
         request = {**at(node, cluster.attributes), **more}
         opened = origins.of(cluster.provider, agent) if origins else nullcontext()
-        with opened as origin:
-            return agent.call(verb, {**request, "origin": origin}, on_event=on_event)
+        try:
+            with opened as origin:
+                return agent.call(verb, {**request, "origin": origin}, on_event=on_event)
+        except (NodeError, StorageError) as error:
+            return error
 
     nodes = _nodes(cluster, which)
     with ThreadPoolExecutor(_PARALLELISM, thread_name_prefix="cache") as pool:
-        answers = list(pool.map(ask, nodes))
-    rows = [
-        _row(node, row)
-        for node, answer in zip(nodes, answers, strict=True)
-        for row in answer["listings"]
-    ]
+        asked = list(zip(nodes, pool.map(ask, nodes), strict=True))
+    failed = [(node, error) for node, error in asked if isinstance(error, TrainctlError)]
+    answers = [(node, found) for node, found in asked if isinstance(found, dict)]
+    if failed and not answers:
+        raise failed[0][1]
     return CacheReport(
-        tuple(rows),
-        sum(answer["freed"] for answer in answers),
-        sum(answer.get("bytes", 0) for answer in answers),
+        tuple(_row(node, row) for node, found in answers for row in found["listings"]),
+        sum(found["freed"] for _, found in answers),
+        sum(found.get("bytes", 0) for _, found in answers),
+        tuple((node.id, error.summary) for node, error in failed),
     )
 
 

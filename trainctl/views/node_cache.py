@@ -22,6 +22,7 @@ def evict_json(report: CacheReport, *, dry_run: bool) -> dict[str, Any]:
         "dry_run": dry_run,
         "freed": report.freed,
         "listings": cache_rows(report, EVICT_COLUMNS),
+        "silent": silent_rows(report),
     }
 
 
@@ -31,7 +32,18 @@ def verify_json(report: CacheReport) -> dict[str, Any]:
         "bytes": report.hashed,
         "freed": report.freed,
         "listings": cache_rows(report, VERIFY_COLUMNS),
+        "silent": silent_rows(report),
     }
+
+
+def silent_rows(report: CacheReport) -> list[dict[str, str]]:
+    """The nodes that could not be asked."""
+    return [{"node": node, "why": why} for node, why in report.silent]
+
+
+def silent_lines(report: CacheReport) -> list[str]:
+    """A warning for each of them."""
+    return [f"Warning: {node} could not be asked: {escape(why)}" for node, why in report.silent]
 
 
 def cache_rows(report: CacheReport, columns: Sequence[str]) -> list[dict[str, Any]]:
