@@ -21,7 +21,8 @@ from trainctl.node.layout import Layout
 from trainctl.node.runs import Run
 from trainctl.node.store import Store
 from trainctl.node.syncing import work
-from trainctl.node.uploader import End, Uploader
+from trainctl.node.uploader import Uploader
+from trainctl.node.watch import End
 
 PREFIX = "demo/sft/1-abcdefg"
 

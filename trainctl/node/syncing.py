@@ -21,9 +21,10 @@ from trainctl.node.processes import alive
 from trainctl.node.runs import Run, all_runs
 from trainctl.node.store import blamed
 from trainctl.node.syscalls import PR_SET_PDEATHSIG, prctl
-from trainctl.node.uploader import End, Uploader
+from trainctl.node.uploader import Uploader
 from trainctl.node.uploads import COMPLETED, SYNCING, Uploads, sync_of
 from trainctl.node.warden import close_all_but
+from trainctl.node.watch import End
 
 UPLOAD_SECONDS = 3600.0
 _HURRIED_SECONDS = 10.0

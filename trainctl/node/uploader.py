@@ -8,29 +8,20 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple, cast
+from typing import Any, BinaryIO, Dict, List, Mapping, Optional, Sequence, Set, Tuple, cast
 
-from trainctl.node.describe import describe, looks_whole
+from trainctl.node.describe import describe
 from trainctl.node.failure import Failure
 from trainctl.node.kept import VERSIONS, Kept, Manifest, age, new_manifest
 from trainctl.node.pace import Pace
 from trainctl.node.retention import LOOSE, doomed
 from trainctl.node.runs import Run
-from trainctl.node.saved import File, Saved, being_written, look, saved_in
+from trainctl.node.saved import File, Saved, look, saved_in
 from trainctl.node.store import DirectoryStore, Store, open_store
 from trainctl.node.uploads import COMPLETED, SYNCING, Uploaded, Uploads
+from trainctl.node.watch import End, Watch
 
-SETTLE_SECONDS = 5.0
-QUIET_SECONDS = 60.0
 _BLOCK = 2**20
-
-
-class End(NamedTuple):
-    """How a run ended: ``orderly`` by itself or as it was told to, not killed; ``at`` in Unix seconds; ``record`` for run.json."""
-
-    orderly: bool
-    at: float
-    record: Mapping[str, Any]
 
 
 class Uploader:
@@ -53,9 +44,7 @@ class Uploader:
         self._rank = int(spec["rank"])
         self._uploads = Uploads(run.directory)
         self._pace = Pace(settings.get("max_rate"))
-        self._settle = float(settings.get("settle_seconds", SETTLE_SECONDS))
-        self._quiet = float(settings.get("quiet_seconds", QUIET_SECONDS))
-        self._seen: Dict[Tuple[int, str], Dict[str, Tuple[File, float]]] = {}
+        self._watch = Watch(settings)
         self._complete: Optional[Dict[Tuple[int, str], Manifest]] = None
         self._refused: Dict[Tuple[int, str], str] = {}
         self._unretained = True
@@ -71,12 +60,10 @@ class Uploader:
             self._complete = self._pick_up()
         self._uploads.beat()
         saved = [one for one in saved_in(self._local) if one.rank == self._rank]
-        for one in saved:
-            self._observe(one, end)
-        self._seen = {(one.rank, one.name): self._seen[one.rank, one.name] for one in saved}
+        self._watch.look(saved, end)
         pending = [one for one in saved if not (self._is_complete(one) or self._superseded(one))]
-        writing = set() if end else self._open_files(pending)
-        failures = [self._try(one, saved, writing, end) for one in pending]
+        writing = set() if end else self._watch.open_files(pending)
+        failures = [self._try(one, writing, end) for one in pending]
         left = [one for one in pending if not self._is_complete(one)]
         self._retain(ended=end is not None)
         self._say(left, next(filter(None, failures), None))
@@ -115,34 +102,6 @@ class Uploader:
                     self._uploads.drop(place)
         return complete
 
-    def _observe(self, one: Saved, end: Optional[End]) -> None:
-        """Note since when each file is as it is: by this process's clock, which neither a job nor a person can set."""
-        now = time.monotonic()
-        before = self._seen.get((one.rank, one.name))
-        seen = {}
-        for file in one.files:
-            known = (before or {}).get(file.path)
-            if known is not None and known[0] == file:
-                seen[file.path] = known
-            elif end is not None and before is None:  # nobody watched: the file's own time must do
-                seen[file.path] = (file, now - max(0.0, time.time() - file.modified / 1e9))
-            else:
-                seen[file.path] = (file, now)
-        self._seen[one.rank, one.name] = seen
-
-    def _changed(self, one: Saved) -> float:
-        return max(since for _, since in self._seen[one.rank, one.name].values())
-
-    def _open_files(self, pending: List[Saved]) -> Set[Tuple[int, int]]:
-        now = time.monotonic()
-        settled = {
-            (file.device, file.inode)
-            for one in pending
-            for file, since in self._seen[one.rank, one.name].values()
-            if now - since >= self._settle
-        }
-        return being_written(settled) if settled else set()
-
     def _is_complete(self, one: Saved) -> bool:
         """Whether a manifest says exactly what lies here."""
         manifest = (self._complete or {}).get((one.rank, one.name))
@@ -162,12 +121,10 @@ class Uploader:
         this = {"rank": one.rank, "name": one.name, "step": step, "created_at": one.modified / 1e9}
         return this in doomed(sorted([*complete.values(), this], key=age), *self._rules)
 
-    def _try(
-        self, one: Saved, saved: List[Saved], writing: Set[Tuple[int, int]], end: Optional[End]
-    ) -> Optional[str]:
+    def _try(self, one: Saved, writing: Set[Tuple[int, int]], end: Optional[End]) -> Optional[str]:
         """Bring one; what is wrong with it, where that is its own fault and not the store's."""
         try:
-            self._bring(one, saved, writing, end)
+            self._bring(one, writing, end)
         except Failure as error:
             if error.kind not in ("name", "changed"):
                 raise
@@ -178,47 +135,15 @@ class Uploader:
             self._refused[one.rank, one.name] = f"{one.name!a} is too long a name to be kept"
         return self._refused.get((one.rank, one.name))
 
-    def _bring(
-        self, one: Saved, saved: List[Saved], writing: Set[Tuple[int, int]], end: Optional[End]
-    ) -> None:
+    def _bring(self, one: Saved, writing: Set[Tuple[int, int]], end: Optional[End]) -> None:
         if end is not None:
-            self._refuse_torn(one, saved, end)
-        now = time.monotonic()
-        finished = [
-            file
-            for file, since in self._seen[one.rank, one.name].values()
-            if end or (now - since >= self._settle and (file.device, file.inode) not in writing)
-        ]
+            self._watch.refuse_torn(one, end)
+        finished: Sequence[File] = one.files if end else self._watch.finished(one, writing)
         for file in finished:
             self._upload(one, file)
-        if len(finished) == len(one.files) and self._due(one, saved, end):
+        if len(finished) == len(one.files) and self._watch.due(one, end):
             self._make_complete(one)
             self._refused.pop((one.rank, one.name), None)
-
-    def _refuse_torn(self, one: Saved, saved: List[Saved], end: End) -> None:
-        """Failure for a checkpoint of an ended run that may have been, or visibly was, cut off by the end."""
-        if not self._due(one, saved, end):
-            raise Failure("changed", f"the run was killed while {one.name!a} may have been written")
-        if not looks_whole(one.directory, [file.path for file in one.files]):
-            raise Failure(
-                "changed", f"{one.name!a} was cut off: the run ended while it was written"
-            )
-
-    def _due(self, one: Saved, saved: List[Saved], end: Optional[End]) -> bool:
-        """Whether nothing more can come: a newer checkpoint exists, it was quiet for long, or the run ended in order."""
-        if end is not None and end.orderly:
-            return True
-        changed = self._changed(one)
-        until = time.monotonic() - (max(0.0, time.time() - end.at) if end else 0.0)
-        newer = any(
-            other.rank == one.rank
-            and other.name not in (one.name, LOOSE)
-            and (self._changed(other), other.modified) > (changed, one.modified)
-            for other in saved
-        )
-        if newer and until - changed >= self._settle:
-            return True
-        return until - changed >= self._quiet
 
     def _version(self, one: Saved) -> int:
         manifest = (self._complete or {}).get((one.rank, one.name))

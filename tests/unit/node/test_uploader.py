@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.checkpointing import PREFIX, SavedRun, restored
 from trainctl.node import uploader as module
+from trainctl.node import watch
 from trainctl.node.failure import Failure
 from trainctl.node.kept import Kept
 from trainctl.node.saved import File
@@ -49,6 +50,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """A clock that stands still."""
     made = Clock()
     monkeypatch.setattr(module, "time", made)
+    monkeypatch.setattr(watch, "time", made)
     return made
 
 
@@ -161,9 +163,9 @@ def test_what_the_job_removes_stays_kept(run: SavedRun, store: DirectoryStore) -
     uploader = run.uploader(settle_seconds=0.0)
     run.save("checkpoint-1", {"model.bin": b"1"})
     run.save("half", {"model.bin": b"half"})
-    uploader._quiet = 0.0
+    uploader._watch._quiet = 0.0
     uploader.look()
-    uploader._quiet = 60.0
+    uploader._watch._quiet = 60.0
     run.save("tmp-checkpoint-2", {"model.bin": b"2"})
     uploader.look()
     for name in ("checkpoint-1", "tmp-checkpoint-2"):
@@ -224,7 +226,7 @@ def test_a_killed_jobs_last_checkpoint_is_not_taken_for_complete(
     run.save("checkpoint-2", {"model.bin": b"2"})
     uploader.look()
     clock.now += 6
-    killed = module.End(False, clock.time(), {})
+    killed = watch.End(False, clock.time(), {})
     done = uploader.look(killed)
     uploader.finish(killed)
     after_kill = list(restored(store))
