@@ -52,6 +52,10 @@ def test_a_plan_is_a_comment_for_a_pull_request(fresh: Project) -> None:
     assert "\n````diff\n" in planned.stdout
     assert fresh.run("show", "p.bin", "--format", "markdown").stdout == planned.stdout
     assert fresh.run("show", "--format", "markdown").stdout == "```text\nThe state is empty.\n```\n"
+    assert "<pre>The state is empty.</pre>" in fresh.run("show", "--format", "html").stdout
+    page = fresh.run("plan", "--out", "p.bin", "--format", "html").stdout
+    assert fresh.run("show", "p.bin", "--format", "html").stdout == page
+    assert page.startswith("<!doctype html>\n")
 
 
 def test_a_plan_file_that_is_none_is_refused(fresh: Project) -> None:

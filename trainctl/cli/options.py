@@ -27,11 +27,14 @@ class PlanFormat(StrEnum):
     TEXT = "text"
     JSON = "json"
     MARKDOWN = "markdown"
+    HTML = "html"
 
 
 PlanFormatOption = Annotated[
     PlanFormat,
-    typer.Option("--format", help="How it is printed; markdown is for pull requests."),
+    typer.Option(
+        "--format", help="How it is printed; markdown is for pull requests, html a page of its own."
+    ),
 ]
 
 

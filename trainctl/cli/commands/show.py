@@ -11,6 +11,7 @@ from trainctl.cli.options import PlanFormat, PlanFormatOption
 from trainctl.cli.plans import load_plan, show_plan
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
+from trainctl.views.html import page, preformatted
 from trainctl.views.markdown import fenced
 from trainctl.views.state_json import state_json
 from trainctl.views.state_text import state_lines
@@ -35,6 +36,9 @@ def command(
         session.output.json(state_json(state))
         return 0
     lines = state_lines(state)
-    for line in fenced(lines) if format_ is PlanFormat.MARKDOWN else lines:
-        session.output.print(line)
+    if format_ is PlanFormat.MARKDOWN:
+        lines = fenced(lines)
+    elif format_ is PlanFormat.HTML:
+        lines = page("State", [preformatted(lines)])
+    session.output.print("\n".join(lines))
     return 0
