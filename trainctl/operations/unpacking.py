@@ -64,6 +64,7 @@ class _Stream(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
+        """The next bytes; fewer than asked for only at the end."""
         while size < 0 or len(self._rest) < size:
             piece = next(self._data, None)
             if piece is None:
