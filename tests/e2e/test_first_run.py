@@ -19,6 +19,8 @@ def test_one_apply_trains_the_job_and_keeps_its_checkpoint(demo: Project, runs_d
 
     assert "Apply complete. 5 added, 0 changed, 0 destroyed." in done.stdout
     assert (status["status"], status["ranks"][0]["exit_code"]) == ("TRAINING_JOB_COMPLETED", 0)
+    assert (Path(status["ranks"][0]["work"]) / "train.py").exists()
+    assert f"files         {status['ranks'][0]['work']}\n" in demo.run("status", "sft").stdout
     assert log == ["lr 1e-3", "weights ['config.json', 'model.bin']", "done"]
     assert (Path(place) / "model.bin").read_bytes() == (bytes(range(256)) * 1000)[::-1]
     assert runs_done.read_text().split() == [status["run"]]

@@ -42,16 +42,26 @@ def places(
 ) -> RunPlaces:
     """The layout of trainctl/DESIGN.md, for one rank. ``cache`` and ``team`` are training caches where they are set."""
     root = PurePosixPath(node.root)
-    directory = root / "runs" / run.key
+    directory = run_directory(node, run)
     return RunPlaces(
         directory=str(directory),
-        work=str(directory / "work"),
+        work=str(work_directory(node, run)),
         scratch=str(directory / "scratch"),
         loaded=str(directory / "loaded"),
         checkpoints=str(checkpoint_directory(node, address, project, run) / f"rank-{rank}"),
         project_cache=cache or str(root / "caches" / project),
         team_cache=team or team_cache(node),
     )
+
+
+def run_directory(node: Node, run: RunRecord) -> PurePosixPath:
+    """What a node has of a run."""
+    return PurePosixPath(node.root) / "runs" / run.key
+
+
+def work_directory(node: Node, run: RunRecord) -> PurePosixPath:
+    """Where the run's code was unpacked and its commands begin; what they write there stays when they have ended."""
+    return run_directory(node, run) / "work"
 
 
 def team_cache(node: Node) -> str:

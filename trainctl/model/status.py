@@ -57,7 +57,7 @@ class JobStatus:
 
     ``matrix`` has the values of a job of a matrix, as written and in the order declared.
     ``deadline`` is when a live run is ended, in Unix seconds; ``forecast`` how long its phases should take, in seconds: as long as
-    those of ``like``, the newest run before it that completed.
+    those of ``like``, the newest run before it that completed. ``work`` has the working directories on the nodes, by rank.
     """
 
     address: Address
@@ -68,6 +68,7 @@ class JobStatus:
     deadline: float | None = None
     forecast: Mapping[str, float] = field(default_factory=dict)
     like: int | None = None
+    work: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

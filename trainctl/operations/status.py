@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from trainctl.errors import NodeError, StorageError, TrainctlError
-from trainctl.model.address import Address
+from trainctl.jobs.environment import work_directory
+from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.status import Checkpoint, JobStatus
 from trainctl.model.units import parse_duration
 from trainctl.operations.checkpoints import checkpoints
 from trainctl.operations.runs import Run, find_run, jobs_of_matrix, newest_runs, refresh_all
 from trainctl.operations.workspace import Workspace
+from trainctl.resources.agents import node_named
 from trainctl.resources.run_control import runs_of
 
 _AT_ONCE = 8
@@ -60,7 +62,21 @@ def _one(workspace: Workspace, run: Run, problem: TrainctlError | None) -> JobSt
         deadline=_deadline(run),
         forecast=like.phases if like else {},
         like=like.number if like else None,
+        work=_work(workspace, run.record),
     )
+
+
+def _work(workspace: Workspace, run: RunRecord) -> dict[int, str]:
+    """The working directories of a run that began, on the nodes that are known."""
+    found: dict[int, str] = {}
+    for rank in run.ranks if run.started_at is not None else ():
+        cluster = workspace.ledger.state().resources.get(
+            Address(Kind.CLUSTER, rank.node.partition("/")[0])
+        )
+        node = node_named(cluster, rank.node) if cluster else None
+        if node is not None:
+            found[rank.rank] = str(work_directory(node, run))
+    return found
 
 
 def _may_have_checkpoints(run: Run) -> bool:

@@ -42,6 +42,7 @@ def status_json(status: JobStatus) -> dict[str, Any]:
                 "node": rank.node,
                 "status": rank.status.value,
                 "exit_code": rank.exit_code,
+                "work": status.work.get(rank.rank),
             }
             for rank in run.ranks
         ],
@@ -70,6 +71,8 @@ def status_lines(status: JobStatus, now: float) -> list[str]:
     for rank in run.ranks:
         code = "" if rank.exit_code is None else f", exit code {rank.exit_code}"
         lines.append(f"  {f'rank {rank.rank}':<13} {rank.node}{code}")
+        if rank.rank in status.work:
+            lines.append(f"  {'files':<13} {escape(status.work[rank.rank])}")
     times = (("created", run.created_at), ("started", run.started_at), ("ended", run.ended_at))
     lines += [
         f"  {word:<13} {(moment(when) or '')[:19].replace('T', ' ')} UTC"
