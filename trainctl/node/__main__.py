@@ -39,6 +39,7 @@ _VERBS = {
     "remove_checkpoints": "checkpoints.remove_checkpoints",
     "upload_checkpoints": "checkpoints.upload_checkpoints",
 }
+_WITH_CALLER = {"serve": "serving.serve"}
 _WITH_PAYLOAD = {"put_code": "codes.put_code"}
 _RAW = {
     "read_log": "run_verbs.read_log",
@@ -78,6 +79,8 @@ def _dispatch(verb: str, request: Mapping[str, Any]) -> None:
         with tempfile.TemporaryFile() as payload:
             _copy(sys.stdin.buffer, payload)
             _say({"result": _function(_WITH_PAYLOAD[verb])(request, _emit, payload)})
+    elif verb in _WITH_CALLER:
+        _say({"result": _function(_WITH_CALLER[verb])(request, _emit, sys.stdin.buffer)})
     elif verb in _VERBS:
         sys.stdin.buffer.read()
         _say({"result": _function(_VERBS[verb])(request, _emit)})

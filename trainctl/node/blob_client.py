@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import math
+import socket
 from typing import Any, Dict, Iterator, NamedTuple, Optional, Sequence, Set
 from urllib.parse import urlsplit
 
-from trainctl.node.blob_requests import COMING, LENGTH, PACKED_BYTES
+from trainctl.node.blob_requests import COMING, LENGTH
 from trainctl.node.failure import Failure
 from trainctl.node.pace import Pace
+from trainctl.node.parts import PACKED_BYTES
 
 CONNECT_SECONDS = 10.0
 SILENCE_SECONDS = 30.0
@@ -91,6 +94,13 @@ class BlobClient:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+    def abort(self) -> None:
+        """Wake whoever waits for an answer, from another thread."""
+        sock = self._connection.sock
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
 
     def _ask(
         self, method: str, path: str, body: Optional[bytes], headers: Dict[str, str], wait: float

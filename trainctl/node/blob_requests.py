@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Dict, List, Optional, Tuple
 
 from trainctl.node.failure import Failure
 from trainctl.node.layout import sha256
+from trainctl.node.parts import PACKED_BYTES
 
 if TYPE_CHECKING:
     from trainctl.node.server import BlobServer
@@ -27,8 +28,6 @@ _LOOK_SECONDS = 0.02
 _BUFFER_BYTES = 2**20
 _MOST_REQUEST_BYTES = 2**20
 MOST_IN_PACK = 256
-PACKED_BYTES = 2**20
-"""Contents below this size travel in packs."""
 LENGTH = struct.Struct(">Q")
 ABSENT, COMING = 2**64 - 1, 2**64 - 2
 """Written instead of a length in a pack: not here, or somebody alive is bringing it."""
@@ -180,10 +179,13 @@ class BlobRequests(BaseHTTPRequestHandler):
                 self.connection.sendall(data)
                 data.clear()
         self.connection.sendall(data)
+        self.server.count(total - LENGTH.size * len(parts))
 
     def _send(self, stream: BinaryIO, offset: int, count: int) -> None:
         """Send by the kernel alone; a file that became shorter ends the connection, so that the client notices."""
-        if count and self.connection.sendfile(stream, offset, count) != count:
+        sent = self.connection.sendfile(stream, offset, count) if count else 0
+        self.server.count(sent)
+        if sent != count:
             self.close_connection = True
 
     def _answer(self, status: HTTPStatus, headers: Optional[Dict[str, str]] = None) -> None:

@@ -1,4 +1,4 @@
-"""Blobs in the node's cache: fetched by verified chunks, resumed, stamped, healed. See DESIGN.md, invariants 1, 2 and 5."""
+"""Whole blobs in the node's cache: stamped, believed or hashed again, given their names. See DESIGN.md, invariants 1, 2 and 5."""
 
 from __future__ import annotations
 
@@ -7,24 +7,15 @@ import errno
 import hashlib
 import os
 import stat
-from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Deque, Iterable, List, Optional, Tuple
+from typing import Iterable, Optional
 
-from trainctl.node.failure import Failure
 from trainctl.node.files import make_directory, make_durable, sync_directory
 from trainctl.node.layout import Layout
 from trainctl.node.listing import File, Piece
-from trainctl.node.lock import Lock
-from trainctl.node.origin import Origin
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-Progress = Callable[[int], None]
 _STAMP_BASE = 0x20000000
 _READ_BYTES = 2**20
-_OPEN_ATTEMPTS = 5
 
 
 def stamp(sha256: str) -> int:
@@ -46,9 +37,7 @@ def has_content(path: Path, file: File) -> bool:
     try:
         with path.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
-            return size == file.size and _good_pieces(stream.fileno(), file.pieces) == len(
-                file.pieces
-            )
+            return size == file.size and _right(stream.fileno(), file)
     except OSError as error:
         if error.errno == errno.EIO:
             return False
@@ -72,7 +61,7 @@ class Blobs:
             return True
         if stat.S_ISREG(found.st_mode) and found.st_size == file.size:
             with path.open("rb") as stream:
-                good = _good_pieces(stream.fileno(), file.pieces) == len(file.pieces)
+                good = _right(stream.fileno(), file)
             if good:
                 _seal_file(path, file)
                 return True
@@ -90,22 +79,6 @@ class Blobs:
             path.replace(self._layout.part(file.sha256))
         return False
 
-    def fetch(self, file: File, origin: Origin, progress: Progress) -> bool:
-        """Make the blob's content complete in ``partial``; big ones at once under their final name.
-
-        False if there was nothing to fetch. A blob of one chunk is left for ``commit``.
-        """
-        if len(file.pieces) == 1:
-            self._fill(file, origin, progress)
-            return True
-        with Lock(self._layout.locks, file.sha256):
-            if self.whole(file):
-                progress(file.size)
-                return False
-            self._fill(file, origin, progress)
-            self._finish(file)
-            return True
-
     def commit(self, files: Iterable[File]) -> None:
         """Give fetched small blobs their final names, once all of them are durable."""
         pending = list(files)
@@ -114,102 +87,32 @@ class Blobs:
         for file in pending:
             self._rename(file)
 
-    def _fill(self, file: File, origin: Origin, progress: Progress) -> None:
-        part = self._layout.part(file.sha256)
-        descriptor = _open_part(part)
-        try:
-            if os.fstat(descriptor).st_size == 0 and file.size:
-                origin.clone(file.sha256, descriptor)
-            pieces = file.pieces
-            good = _good_pieces(descriptor, pieces)
-            progress(sum(piece.length for piece in pieces[:good]))
-            _copy(pieces[good:], file, origin, descriptor, progress)
-            os.ftruncate(descriptor, file.size)
-            os.fchmod(descriptor, 0o444)
-            os.utime(descriptor, (stamp(file.sha256), stamp(file.sha256)))
-        except OSError as error:
-            error.filename = error.filename or str(part)
-            raise
-        finally:
-            os.close(descriptor)
-
-    def _finish(self, file: File) -> None:
+    def finish(self, file: File) -> None:
+        """Give one fetched blob its final name, durably."""
         make_durable([self._layout.part(file.sha256)], self._layout.partial)
         self._rename(file)
         sync_directory(self._layout.blob(file.sha256).parent)
 
     def _rename(self, file: File) -> None:
-        path = self._layout.blob(file.sha256)
+        part, path = self._layout.part(file.sha256), self._layout.blob(file.sha256)
+        with contextlib.suppress(FileNotFoundError):  # the directory is missing, or the file
+            part.replace(path)
+            return
         make_directory(path.parent)
         try:
-            self._layout.part(file.sha256).replace(path)
+            part.replace(path)
         except FileNotFoundError:
             if not path.exists():  # else another process was a moment faster with the same bytes
                 raise
 
 
-def _open_part(part: Path) -> int:
-    """Open a partial file for writing. Another process may finish it, and so write-protect it, at any moment."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    for _ in range(_OPEN_ATTEMPTS):
-        with contextlib.suppress(FileNotFoundError):
-            part.chmod(0o600)
-        with contextlib.suppress(PermissionError):
-            return os.open(part, flags, 0o600)
-    return os.open(part, flags, 0o600)
+def _right(descriptor: int, file: File) -> bool:
+    return all(right_piece(descriptor, piece) for piece in file.pieces)
 
 
-def _copy(
-    pieces: List[Piece], file: File, origin: Origin, descriptor: int, progress: Progress
-) -> None:
-    """Read, verify, then write, piece by piece; the next is read while one is hashed."""
-    if len(pieces) == 1:
-        data = origin.read(file.sha256, pieces[0].offset, pieces[0].length)
-        _write(descriptor, pieces[0], data, _digest(data), file)
-        progress(pieces[0].length)
-        return
-    from concurrent.futures import ThreadPoolExecutor  # only who fetches pays for it
-
-    with ThreadPoolExecutor(1) as hasher:
-        waiting: Deque[Tuple[Piece, bytearray, Future[str]]] = deque()
-        for piece in pieces:
-            data = origin.read(file.sha256, piece.offset, piece.length)
-            waiting.append((piece, data, hasher.submit(_digest, data)))
-            if len(waiting) > 1:
-                progress(_write_hashed(descriptor, waiting.popleft(), file))
-        while waiting:
-            progress(_write_hashed(descriptor, waiting.popleft(), file))
-
-
-def _write_hashed(descriptor: int, item: Tuple[Piece, bytearray, Future[str]], file: File) -> int:
-    piece, data, hashing = item
-    _write(descriptor, piece, data, hashing.result(), file)
-    return piece.length
-
-
-def _write(descriptor: int, piece: Piece, data: bytearray, digest: str, file: File) -> None:
-    if digest != piece.sha256:
-        raise Failure(
-            "wrong",
-            f"the mirror's bytes of {file.path!a} are not those of its listing",
-            f"Blob {file.sha256}, {piece.length} bytes at {piece.offset}. Nothing of them was kept.",
-        )
-    view = memoryview(data)
-    done = 0
-    while done < piece.length:
-        done += os.pwrite(descriptor, view[done:], piece.offset + done)
-
-
-def _digest(data: bytearray) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _good_pieces(descriptor: int, pieces: List[Piece]) -> int:
-    """How many pieces at the start of the file are already right."""
-    for index, piece in enumerate(pieces):
-        if _hash_range(descriptor, piece.offset, piece.length) != piece.sha256:
-            return index
-    return len(pieces)
+def right_piece(descriptor: int, piece: Piece) -> bool:
+    """Whether the open file has the piece's bytes where they belong."""
+    return _hash_range(descriptor, piece.offset, piece.length) == piece.sha256
 
 
 def _hash_range(descriptor: int, offset: int, length: int) -> Optional[str]:

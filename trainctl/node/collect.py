@@ -20,6 +20,7 @@ from trainctl.node.references import References
 from trainctl.node.removal import Removal
 from trainctl.node.reservations import room_lock
 from trainctl.node.runs import all_runs
+from trainctl.node.shared import shared_of
 
 Emit = Callable[[Dict[str, Any]], None]
 _YOUNG_SECONDS = 3600.0
@@ -41,7 +42,7 @@ def forget(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     run_verbs.remove_old_marks(layout)
     ImageStore(layout).drop(lineage)
     runs = {run.key for run in all_runs(layout)}
-    freed = 0
+    freed = _forget_shared(request, lineage)
     for cache in caches:
         References(cache).drop(lineage)
         Leases(cache).release_unstarted(lineage, runs)
@@ -54,8 +55,15 @@ def forget(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
 def forget_cache(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     """Drop a lineage's references in one cache, then whatever nobody else needs of it; live runs keep what they lease."""
     layout = layout_of(request)
-    References(layout).drop_listings(names.name(request["lineage"], "lineage"))
-    return {"freed": _collect(layout)}
+    lineage = names.name(request["lineage"], "lineage")
+    References(layout).drop_listings(lineage)
+    return {"freed": _forget_shared(request, lineage) + _collect(layout)}
+
+
+def _forget_shared(request: Mapping[str, Any], lineage: str) -> int:
+    """Drop the lineage's references in the cluster's shared cache, and what nobody else needs of it."""
+    shared = shared_of(request)
+    return shared.forget(lineage) if shared is not None else 0
 
 
 def _caches(layout: Layout, lineage: str) -> List[Layout]:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from contextlib import closing
+from typing import Any, Callable, Dict, Mapping, Optional
 
 from trainctl.node import layout as names
 from trainctl.node.blobs import Blobs
 from trainctl.node.failure import Failure
+from trainctl.node.fetching import PEERS, Fetching
 from trainctl.node.files import make_directory
+from trainctl.node.gathering import MIRROR
 from trainctl.node.layout import Layout, layout_of
 from trainctl.node.leases import Leases
-from trainctl.node.listing import File, Listing, parse
+from trainctl.node.listing import Listing, parse
 from trainctl.node.lock import Lock
 from trainctl.node.mount import private_mounts
-from trainctl.node.origin import Origin, open_origin
-from trainctl.node.pace import Pace
+from trainctl.node.places import SHARED
 from trainctl.node.references import References
 from trainctl.node.reservations import reserved
 from trainctl.node.room import claimed, make_room
+from trainctl.node.shared import shared_of
+from trainctl.node.sources import Sources
 from trainctl.node.trees import FEW, Trees
 
 Emit = Callable[[Dict[str, Any]], None]
@@ -35,23 +39,25 @@ def deliver(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     names.name(request["lineage"], "lineage")
     lease = names.name(request["lease"], "lease") if request.get("lease") else ""
     try:
-        fetched = _deliver_patiently(layout, listing, request, emit)
+        moved = _deliver_patiently(layout, listing, request, emit)
     except (Failure, OSError):
         Leases(layout).give_back(lease, listing.id)
         raise
     return {
         "listing": listing.id,
         "tree": str(layout.tree(listing.id)),
-        "bytes_node": listing.size - fetched,
-        "bytes_origin": fetched,
+        "bytes_node": listing.size - sum(moved.values()),
+        "bytes_origin": moved.get(MIRROR, 0),
+        "bytes_peers": moved.get(PEERS, 0),
+        "bytes_cluster": moved.get(SHARED, 0),
         "seconds": round(time.monotonic() - began, 6),
     }
 
 
 def _deliver_patiently(
     layout: Layout, listing: Listing, request: Mapping[str, Any], emit: Emit
-) -> int:
-    """Begin again where the last lineage to leave has just swept the cache out; the bytes that came from the origin."""
+) -> Dict[str, int]:
+    """Begin again where the last lineage to leave has just swept the cache out; the bytes that moved."""
     for _ in range(_ATTEMPTS - 1):
         _announce(layout, listing, request)
         with contextlib.suppress(FileNotFoundError):
@@ -70,26 +76,25 @@ def _announce(layout: Layout, listing: Listing, request: Mapping[str, Any]) -> N
         make_directory(directory)
 
 
-def _deliver(layout: Layout, listing: Listing, request: Mapping[str, Any], emit: Emit) -> int:
-    """Bytes that had to come from the origin."""
+def _deliver(
+    layout: Layout, listing: Listing, request: Mapping[str, Any], emit: Emit
+) -> Dict[str, int]:
+    """The bytes that had to move, by where they came from."""
     trees = Trees(layout)
     large = len(listing.files) > FEW
     thoroughly = bool(request.get("verify")) or (
         large and not private_mounts(layout.partial).possible
     )
     if trees.sound(listing, thoroughly=thoroughly):
-        return 0
+        return {}
     with Lock(layout.locks, f"listing-{listing.id}"):
         trees.settle(listing.id)
         if trees.sound(listing, thoroughly=thoroughly):
-            return 0
+            return {}
         References(layout).refer(request["lineage"], listing, str(request.get("owner", "")))
-        origin = open_origin(request["origin"], Pace(request.get("max_rate")))
-        try:
-            filling = Filling(layout, listing, origin, emit, limit_of(request))
+        with closing(Sources(request, listing)) as sources:
+            filling = Filling(layout, listing, sources, emit, limit_of(request))
             return filling.run(str(request.get("source", "")))
-        finally:
-            origin.close()
 
 
 def limit_of(request: Mapping[str, Any]) -> Optional[int]:
@@ -104,25 +109,25 @@ class Filling:
     """One delivery that has work to do. The listing's lock is held."""
 
     def __init__(
-        self, layout: Layout, listing: Listing, origin: Origin, emit: Emit, limit: Optional[int]
+        self, layout: Layout, listing: Listing, sources: Sources, emit: Emit, limit: Optional[int]
     ) -> None:
         self._layout = layout
         self._listing = listing
-        self._origin = origin
+        self._sources = sources
         self._emit = emit
         self._limit = limit
         self._blobs = Blobs(layout)
-        self._fetched = 0
+        self._moved: Dict[str, int] = {}
         self._done = 0
         self._spoken = 0.0
 
-    def run(self, source: str) -> int:
-        """Make room, fetch what is missing, then build and seal the tree; the bytes fetched."""
+    def run(self, source: str) -> Dict[str, int]:
+        """Make room, fetch what is missing, then build and seal the tree; the bytes that moved, by where they came from."""
         with reserved(self._layout, self._listing):
             for attempt in range(1, _ATTEMPTS + 1):
                 if self._fill(source, last=attempt == _ATTEMPTS):
                     break
-        return self._fetched
+        return self._moved
 
     def _fill(self, source: str, *, last: bool) -> bool:
         trees = Trees(self._layout)
@@ -137,19 +142,19 @@ class Filling:
         return True
 
     def _fetch_missing(self) -> None:
-        contents = self._listing.contents.values()
+        contents = list(self._listing.contents.values())
         missing = [file for file in contents if not self._blobs.whole(file)]
-        if missing:
-            make_room(self._layout, self._listing, self._limit)
+        if not missing:
+            return
+        make_room(self._layout, self._listing, self._limit)
         total = sum(file.size for file in contents)
         self._done = total - sum(file.size for file in missing)
-        small: List[File] = []
-        for count, file in enumerate(missing, len(contents) - len(missing) + 1):
-            if self._blobs.fetch(file, self._origin, self._progress(total, count)):
-                self._fetched += file.size
-                if len(file.pieces) == 1:
-                    small.append(file)
-        self._blobs.commit(small)
+        fetching = Fetching(self._layout, self._sources, self._progress(total, len(contents)))
+        try:
+            fetching.run(contents, missing)
+        finally:
+            for place, count in fetching.moved.items():
+                self._moved[place] = self._moved.get(place, 0) + count
 
     def _progress(self, total: int, count: int) -> Callable[[int], None]:
         def report(length: int) -> None:
@@ -176,4 +181,7 @@ def cache_query(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         claims = claimed(layout, limit_of(request))
         found["room"] = claims.room
         found["leased"] = [one for one in blobs if one in claims.contents]
+    shared = shared_of(request)
+    if shared is not None:
+        found["shared"] = [one for one in blobs if shared.blob(one).is_file()]
     return found

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
-from typing import Any, Callable, Dict, Optional, TypeVar
+from typing import Any, Callable, Dict, Mapping, Optional, TypeVar
 
 from trainctl.node.blob_client import BROKEN, BlobClient, Later
 from trainctl.node.failure import Failure
-from trainctl.node.origin import Origin
+from trainctl.node.origin import Arrived, Origin
 from trainctl.node.pace import Pace
 
 _PATIENCE_SECONDS = 60.0
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
-_STREAMS = 4
+_STREAMS = 2
 T = TypeVar("T")
 
 
@@ -26,23 +27,39 @@ class HttpOrigin(Origin):
     def __init__(self, value: Dict[str, Any], pace: Optional[Pace] = None) -> None:
         self._client = BlobClient(value.get("url"), value.get("token"), pace)
         self._patience = float(value.get("patience", _PATIENCE_SECONDS))
+        self._ending = threading.Event()
         self._until = 0.0
         self._pause = 0.0
 
-    def read(self, sha256: str, offset: int, length: int) -> bytearray:
+    def read(self, sha256: str, offset: int, view: memoryview, arrived: Arrived) -> None:
         """See Origin. What broke off is taken up where it was."""
-        data = bytearray(length)
-        view = memoryview(data)
         done = 0
 
-        def once() -> bytearray:
+        def once() -> None:
             nonlocal done
             for count in self._client.read(sha256, offset + done, view[done:]):
+                arrived(view[done : done + count])
                 done += count
                 self._advanced()
-            return data
 
-        return self._patiently(once) if length else data
+        self._patiently(once)
+
+    def read_small(self, sizes: Mapping[str, int]) -> Dict[str, bytearray]:
+        """See Origin. One request brings them all."""
+
+        def once() -> Dict[str, bytearray]:
+            contents = self._client.pack(list(sizes)).contents
+            for sha256, size in sizes.items():
+                if sha256 not in contents or len(contents[sha256]) != size:
+                    raise Failure("missing", f"{self._client.where} does not have blob {sha256}")
+            return contents
+
+        return self._patiently(once)
+
+    def abort(self) -> None:
+        """See Origin."""
+        self._ending.set()
+        self._client.abort()
 
     def clone(self, sha256: str, target: int) -> bool:
         """See Origin."""
@@ -68,11 +85,11 @@ class HttpOrigin(Origin):
                 asked, why = 0.0, f"does not answer: {str(error) or type(error).__name__}"
             except Failure as error:
                 raise Failure("origin", f"the mirror is out of reach: {error.summary}") from None
-            if time.monotonic() >= self._until:
+            if time.monotonic() >= self._until or self._ending.is_set():
                 raise Failure(
                     "origin",
                     f"the mirror at {self._client.where} {why}",
                     f"Nothing came for {self._patience:g} s. Apply again: what has arrived is kept.",
                 )
-            time.sleep(max(asked, self._pause * random.uniform(0.5, 1)))  # noqa: S311 - so that many don't come at once
+            self._ending.wait(max(asked, self._pause * random.uniform(0.5, 1)))  # noqa: S311 - so that many don't come at once
             self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)

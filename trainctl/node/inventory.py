@@ -70,7 +70,7 @@ class Inventory:
             for found in _files_below(str(place)):
                 if (found.st_dev, found.st_ino) not in seen:
                     seen.add((found.st_dev, found.st_ino))
-                    total += found.st_size
+                    total += found.st_size if place != self._layout.partial else _written(found)
         return total
 
     def present(self, digests: Iterable[str]) -> int:
@@ -84,8 +84,9 @@ class Inventory:
                 found = path.stat()
             except FileNotFoundError:
                 continue
-            whole = path.suffix != ".part"
-            return found.st_size, found.st_size if whole else found.st_blocks * 512
+            if path.suffix != ".part":
+                return found.st_size, found.st_size
+            return _written(found), found.st_blocks * 512
         return 0, 0
 
 
@@ -94,6 +95,11 @@ def _parsed(document: Any) -> Optional[Listing]:
         return parse(document) if document is not None else None
     except Failure:
         return None
+
+
+def _written(found: os.stat_result) -> int:
+    """The bytes of a file that may have holes, as its chunks come in any order."""
+    return min(found.st_size, found.st_blocks * 512)
 
 
 def _files_below(place: str) -> Iterator[os.stat_result]:

@@ -34,11 +34,15 @@ class Layout:
 
     def blob(self, sha256: str) -> Path:
         """The blob of a content."""
-        return self.blobs / sha256[:2] / sha256
+        return Path(f"{self.blobs}/{sha256[:2]}/{sha256}")
 
     def part(self, sha256: str) -> Path:
         """The blob while it is fetched."""
-        return self.partial / f"{sha256}.part"
+        return Path(f"{self.partial}/{sha256}.part")
+
+    def chunk_map(self, sha256: str) -> Path:
+        """Which chunks of a blob that is fetched are verified: a byte for each."""
+        return self.partial / f"{sha256}.map"
 
     def tree(self, listing: str) -> Path:
         """The hard links of a listing."""

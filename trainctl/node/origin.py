@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import os
-from typing import Any, Optional
+from typing import Any, Callable, Dict, Mapping, Optional
 
 from trainctl.node import layout
 from trainctl.node.failure import Failure
 from trainctl.node.pace import Pace
 
 _FICLONE = 0x40049409
+_READ_BYTES = 2**20
+
+Arrived = Callable[[memoryview], None]
+"""Called with each piece as it arrives, while it is still in the processor's cache."""
 
 
 class Origin:
@@ -18,13 +22,23 @@ class Origin:
 
     streams = 1
 
-    def read(self, sha256: str, offset: int, length: int) -> bytearray:
-        """Exactly so many bytes; Failure ``origin`` where there are fewer or no such blob."""
+    def read(self, sha256: str, offset: int, view: memoryview, arrived: Arrived) -> None:
+        """Fill the view, piece by piece and in order; Failure ``origin`` where there are fewer bytes or no such blob."""
         raise NotImplementedError
 
     def clone(self, sha256: str, target: int) -> bool:
         """Fill the open file with the whole blob without copying bytes, if that is possible here."""
         raise NotImplementedError
+
+    def read_small(self, sizes: Mapping[str, int]) -> Dict[str, bytearray]:
+        """Several whole blobs, by digest."""
+        found = {sha256: bytearray(size) for sha256, size in sizes.items()}
+        for sha256, data in found.items():
+            self.read(sha256, 0, memoryview(data), lambda piece: None)
+        return found
+
+    def abort(self) -> None:
+        """Give up what is under way, from another thread; for those that may have to wait."""
 
     def close(self) -> None:
         """Give back what is held open."""
@@ -32,29 +46,29 @@ class Origin:
 
 
 class DirectoryOrigin(Origin):
-    """A mirror in a directory of this machine: ``blobs/sha256/<2>/<64>``."""
+    """A mirror in a directory of this machine: ``blobs/sha256/<2>/<64>``. One stream reads while another hashes."""
+
+    streams = 2
 
     def __init__(self, path: Any) -> None:
         self._path = layout.absolute(path, "origin")
         self._open: Optional[int] = None
         self._name = ""
 
-    def read(self, sha256: str, offset: int, length: int) -> bytearray:
+    def read(self, sha256: str, offset: int, view: memoryview, arrived: Arrived) -> None:
         """See Origin."""
-        data = bytearray(length)
-        view = memoryview(data)
         descriptor = self._descriptor(sha256)
         done = 0
-        while done < length:
-            count = os.preadv(descriptor, [view[done:]], offset + done)
+        while done < len(view):
+            count = os.preadv(descriptor, [view[done : done + _READ_BYTES]], offset + done)
             if count == 0:
                 raise Failure(
                     "origin",
                     f"the mirror's blob {sha256} ends at {offset + done} bytes",
                     f"It lies in {self._path}. Apply again: what is wrong there is mirrored anew.",
                 )
+            arrived(view[done : done + count])
             done += count
-        return data
 
     def clone(self, sha256: str, target: int) -> bool:
         """See Origin."""

@@ -55,7 +55,11 @@ class Removal:
             path
             for digest in digests
             if digest not in wanted
-            for path in (self._layout.blob(digest), self._layout.part(digest))
+            for path in (
+                self._layout.blob(digest),
+                self._layout.part(digest),
+                self._layout.chunk_map(digest),
+            )
         )
         return sum(_remove_unlinked(path) for path in paths)
 

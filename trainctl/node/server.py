@@ -76,10 +76,17 @@ class BlobServer(ThreadingMixIn, TCPServer):
         self.token = token
         self.silence_seconds = silence_seconds
         self.ending = threading.Event()
+        self.sent = 0
         self._most = most_connections
         self._lock = threading.Lock()
         self._open: Set[socket.socket] = set()
         super().__init__((address, 0), BlobRequests)
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as a URL's host."""
+        host = str(self.server_address[0])
+        return f"[{host}]" if ":" in host else host
 
     @property
     def port(self) -> int:
@@ -104,6 +111,11 @@ class BlobServer(ThreadingMixIn, TCPServer):
         with self._lock:
             self._open.discard(request)
         super().shutdown_request(request)
+
+    def count(self, length: int) -> None:
+        """So many bytes of contents were sent."""
+        with self._lock:
+            self.sent += length
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away or is silent is nothing to speak of."""

@@ -73,6 +73,8 @@ class Trees:
 
     def adopt(self, listing: Listing) -> None:
         """Give blobs whose name is gone their name again, from the listing's tree."""
+        if not self._layout.tree(listing.id).is_dir():
+            return
         for file in listing.files:
             path, blob = self._layout.tree(listing.id) / file.path, self._layout.blob(file.sha256)
             with contextlib.suppress(FileNotFoundError, NotADirectoryError, FileExistsError):
@@ -149,6 +151,11 @@ class Trees:
 
     def _link(self, path: Path, file: File) -> None:
         blob = self._layout.blob(file.sha256)
+        with contextlib.suppress(
+            OSError
+        ):  # something is in the way, or the blob has too many links
+            os.link(blob, path)
+            return
         temporary = path.with_name(unique("link"))
         try:
             os.link(blob, temporary)

@@ -17,9 +17,9 @@ from trainctl.node.layout import Layout, layout_of
 from trainctl.node.leases import Leases
 from trainctl.node.listing import Listing
 from trainctl.node.lock import Lock
-from trainctl.node.origin import open_origin
 from trainctl.node.removal import Removal
 from trainctl.node.reservations import reserved, room_lock
+from trainctl.node.sources import Sources
 from trainctl.node.trees import Trees
 
 Emit = Callable[[Dict[str, Any]], None]
@@ -114,12 +114,9 @@ class _Verifying:
         if not self._request.get("origin"):
             return "there is no mirror to repair it from"
         try:
-            origin = open_origin(self._request["origin"])
-            try:
-                limit = limit_of(self._request)
-                Filling(self._layout, listing, origin, lambda event: None, limit).run(kept.source)
-            finally:
-                origin.close()
+            limit = limit_of(self._request)
+            with contextlib.closing(Sources(self._request, listing)) as sources:
+                Filling(self._layout, listing, sources, lambda event: None, limit).run(kept.source)
         except Failure as error:
             return f"{error.summary}. {error.detail}"
         except OSError as error:

@@ -1,0 +1,106 @@
+"""Several nodes of this machine that need the same weights at once, each with its server, and a mirror that counts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.blob_server import origin, served
+from tests.support.nodes import Mirror, TestNode
+from trainctl.node.server import BlobServer
+
+TOKEN = "a-token-of-peers-in-tests"
+
+
+class Serving:
+    """One node's ``serve``, held open."""
+
+    def __init__(
+        self, node: TestNode, name: str, listings: Sequence[Any], listen: str = "127.0.0.1"
+    ) -> None:
+        self.name = name
+        self.process = subprocess.Popen(
+            node.argv("serve"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=node.environment,
+            start_new_session=True,
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        request = {"root": str(node.root), "token": TOKEN, "listings": listings}
+        self.process.stdin.write(json.dumps({**request, "listen": listen}).encode() + b"\n")
+        self.process.stdin.flush()
+        self.told: dict[str, Any] = json.loads(self.process.stdout.readline())["event"]
+
+    @property
+    def peer(self) -> dict[str, Any]:
+        """How others are told of it."""
+        url = f"http://{self.told['address']}:{self.told['port']}"
+        return {"node": self.name, "url": url, "token": TOKEN, "holds": self.told["holds"]}
+
+    def end(self) -> int:
+        """Let go of it; the bytes that it has sent."""
+        out, _ = self.process.communicate()
+        return int(json.loads(out.splitlines()[-1])["result"]["sent"])
+
+
+class Gang:
+    """Nodes that share a mirror behind a server."""
+
+    def __init__(self, base: Path, count: int) -> None:
+        self.nodes: list[TestNode] = []
+        for number in range(count):
+            directory = base / f"node-{number}"
+            directory.mkdir(parents=True)
+            self.nodes.append(TestNode(directory))
+        self.mirror: Mirror = self.nodes[0].mirror
+        for node in self.nodes:
+            node.mirror = self.mirror
+
+    @contextmanager
+    def serving(self) -> Iterator[list[Serving]]:
+        """Every node's server."""
+        document = json.loads(self.mirror.listing.to_bytes())
+        with ExitStack() as stack:
+            found = []
+            for number, node in enumerate(self.nodes):
+                one = Serving(node, f"lab/lab-{number}", [document])
+                stack.callback(_kill, one.process)
+                found.append(one)
+            yield found
+
+    def begin(
+        self, number: int, peers: Sequence[dict[str, Any]], server: BlobServer, **changes: Any
+    ) -> subprocess.Popen[bytes]:
+        """Start one node's delivery."""
+        request = self.nodes[number].delivery(
+            origin=origin(server), peers=list(peers), node=f"lab/lab-{number}", **changes
+        )
+        return self.nodes[number].popen("deliver", request)
+
+    def deliver(self, **changes: Any) -> tuple[list[dict[str, Any]], int]:
+        """Deliver to all at once; their results, and the bytes that the mirror sent."""
+        with served(self.mirror) as server, self.serving() as servings:
+            peers = [one.peer for one in servings]
+            processes = [
+                self.begin(number, peers, server, **changes) for number in range(len(self.nodes))
+            ]
+            return [result_of(process) for process in processes], server.sent
+
+
+def result_of(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    """What a delivery that was started answers."""
+    out, err = process.communicate()
+    assert process.returncode == 0, (out[-2000:], err)
+    found: dict[str, Any] = json.loads(out.splitlines()[-1])["result"]
+    return found
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.communicate()

@@ -1,0 +1,185 @@
+"""A cache in a directory that several nodes see."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.blob_server import origin, served
+from tests.support.peers import Gang, result_of
+from trainctl.model.files import CHUNK_BYTES
+
+SEED = 20261122
+
+
+@pytest.fixture
+def gang(tmp_path: Path) -> Gang:
+    """Three nodes and a mirror with large and small files."""
+    gang = Gang(tmp_path, 3)
+    numbers = random.Random(SEED)
+    for name in ("a", "b", "c"):
+        gang.mirror.add(f"{name}.bin", numbers.randbytes(CHUNK_BYTES + 99))
+    for number in range(30):
+        gang.mirror.add(f"small/{number:02}.json", numbers.randbytes(3_000))
+    return gang
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """The directory."""
+    return tmp_path / "shared"
+
+
+def _check(gang: Gang) -> None:
+    for node in gang.nodes:
+        tree = node.tree
+        for path, data in gang.mirror.files.items():
+            assert (tree / path).read_bytes() == data, path
+
+
+def _whole(shared: Path) -> set[str]:
+    """The contents in the shared directory, each of which is what its name says."""
+    blobs = list((shared / "blobs").rglob("*/*/*"))
+    assert all(hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name for blob in blobs)
+    return {blob.name for blob in blobs}
+
+
+def test_one_node_brings_what_all_need(gang: Gang, shared: Path) -> None:
+    """Three nodes at once: the mirror sends one copy, the rest comes from the directory, and nothing is left half-done."""
+    with served(gang.mirror) as server:
+        processes = [
+            gang.nodes[number].popen(
+                "deliver",
+                gang.nodes[number].delivery(origin=origin(server), shared={"dir": str(shared)}),
+            )
+            for number in range(3)
+        ]
+        results = [result_of(process) for process in processes]
+        sent = server.sent
+
+    _check(gang)
+    size = gang.mirror.listing.size
+    assert sent == size
+    assert sum(one["bytes_origin"] for one in results) == size
+    assert [one["bytes_origin"] + one["bytes_cluster"] for one in results] == [size] * 3
+    assert _whole(shared) == {file.sha256 for file in gang.mirror.listing.files}
+    assert list((shared / "incoming").iterdir()) == list((shared / "claims").iterdir()) == []
+
+
+def _deliver(gang: Gang, number: int, shared: Path, **more: object) -> dict[str, int]:
+    """From a mirror in a directory."""
+    return gang.nodes[number].deliver(shared={"dir": str(shared), **more})
+
+
+def test_a_later_node_asks_the_mirror_for_nothing(gang: Gang, shared: Path) -> None:
+    """What one node brought is there for the next."""
+    _deliver(gang, 0, shared)
+
+    result = _deliver(gang, 1, shared)
+
+    assert (result["bytes_origin"], result["bytes_cluster"]) == (0, gang.mirror.listing.size)
+
+
+def test_wrong_bytes_in_the_directory_come_from_the_mirror(gang: Gang, shared: Path) -> None:
+    """A content that was changed there is noticed, taken from the mirror and dropped, so that it is brought anew."""
+    _deliver(gang, 0, shared)
+    digest = gang.mirror.listing.files[0].sha256
+    blob = shared / "blobs" / "sha256" / digest[:2] / digest
+    blob.chmod(0o600)
+    with blob.open("r+b") as stream:
+        stream.write(b"\0" * 100)
+
+    result = _deliver(gang, 1, shared)
+    assert not blob.exists()
+    _deliver(gang, 2, shared)
+
+    _check(gang)
+    assert result["bytes_origin"] == CHUNK_BYTES
+    assert digest in _whole(shared)
+
+
+def test_a_directory_that_vanishes_is_made_again(gang: Gang, shared: Path) -> None:
+    """All of it may be deleted at any moment."""
+    _deliver(gang, 0, shared)
+    shared.rename(shared.with_name("elsewhere"))
+
+    for number in (1, 2):
+        _deliver(gang, number, shared)
+
+    _check(gang)
+
+
+def test_a_node_that_is_killed_while_it_brings(gang: Gang, shared: Path) -> None:
+    """Its claim is taken over once nobody has renewed it, and what it wrote has no final name."""
+    with served(gang.mirror) as server:
+        request = gang.nodes[0].delivery(
+            origin=origin(server), shared={"dir": str(shared)}, max_rate=4_000_000
+        )
+        process = gang.nodes[0].popen("deliver", request)
+        assert process.stdout is not None
+        process.stdout.readline()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    _whole(shared)
+    for claim in (shared / "claims").iterdir():
+        claim.unlink()  # as the next one does after half a minute of its own clock
+
+    for number in range(3):
+        _deliver(gang, number, shared)
+
+    _check(gang)
+    _whole(shared)
+
+
+def test_what_was_used_longest_ago_makes_room(gang: Gang, shared: Path) -> None:
+    """Within its limit the directory holds the newest listing; the one before goes, and nodes keep theirs."""
+    first = gang.mirror.listing
+    limit = first.size + 1000
+    _deliver(gang, 0, shared, size=limit)
+    gang.mirror.files.clear()
+    gang.mirror.add("d.bin", os.urandom(CHUNK_BYTES + 5))
+
+    _deliver(gang, 0, shared, size=limit)
+
+    assert _whole(shared) == {gang.mirror.listing.files[0].sha256}
+
+
+def test_weights_that_are_larger_than_the_limit_pass_by(gang: Gang, shared: Path) -> None:
+    """They come straight from the mirror, and nothing goes for them."""
+    result = _deliver(gang, 0, shared, size=1000)
+
+    assert result["bytes_origin"] == gang.mirror.listing.size
+    assert _whole(shared) == set()
+
+
+def test_a_lineage_takes_its_own_along(gang: Gang, shared: Path) -> None:
+    """What another lineage needs too stays; what nobody needs goes."""
+    _deliver(gang, 0, shared)
+    common = gang.mirror.files["a.bin"]
+    gang.mirror.files.clear()
+    gang.mirror.add("common.bin", common)
+    gang.nodes[1].deliver(shared={"dir": str(shared)}, lineage="lineage-2")
+
+    told = gang.nodes[0].call(
+        "forget_cache", {"lineage": "lineage-1", "shared": {"dir": str(shared)}}
+    )
+
+    assert _whole(shared) == {hashlib.sha256(common).hexdigest()}
+    assert told["freed"] > 2 * CHUNK_BYTES
+
+
+def test_a_query_tells_what_the_directory_has(gang: Gang, shared: Path) -> None:
+    """Plans count those bytes as the cluster's."""
+    _deliver(gang, 0, shared)
+    known = gang.mirror.listing.files[0].sha256
+
+    answer = gang.nodes[1].call(
+        "cache_query", {"blobs": [known, "0" * 64], "shared": {"dir": str(shared)}}
+    )
+
+    assert (answer["blobs"], answer["shared"]) == ([], [known])

@@ -1,0 +1,82 @@
+"""What a node serves to its peers: whole contents, and verified chunks of those that are being fetched."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from typing import BinaryIO, Dict, Iterator, Optional, Set
+
+from trainctl.node.blobs import stamp
+from trainctl.node.files import names_in
+from trainctl.node.layout import Layout
+from trainctl.node.listing import CHUNK_BYTES, Listing
+from trainctl.node.parts import names_of, to_hex
+from trainctl.node.reservations import reservations
+from trainctl.node.server import Shelf, open_blob
+from trainctl.node.trees import Trees
+
+_FRESH_SECONDS = 0.5
+
+
+class CacheShelf(Shelf):
+    """The cache of a node. It tells what is there and what is coming, and changes nothing."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._reserved: Set[str] = set()
+        self._looked = -_FRESH_SECONDS
+
+    def open(self, sha256: str, offset: int, length: Optional[int]) -> Optional[BinaryIO]:
+        """See Shelf. Whoever gets it verifies it, as a map may say more than a disk has kept."""
+        found = open_blob(self._layout.blob(sha256))
+        if found is not None:
+            return found
+        if length is not None and not self._verified(sha256, offset, length):
+            return None
+        found = open_blob(self._layout.part(sha256))
+        if found is not None and length is None and not _is_stamped(found, sha256):
+            found.close()
+            return None
+        return found or open_blob(self._layout.blob(sha256))  # it may just have got its name
+
+    def coming(self, sha256: str) -> bool:
+        """See Shelf. A delivery says what it will bring before it looks at anything."""
+        now = time.monotonic()
+        if now - self._looked > _FRESH_SECONDS:
+            self._looked = now
+            self._reserved = set(reservations(self._layout))
+        return sha256 in self._reserved
+
+    def holds(self, listing: Listing) -> str:
+        """Which parts of a listing are here, as Owners reads it."""
+        if Trees(self._layout).sealed(listing.id):
+            return to_hex([True for _ in names_of(listing)])
+        names = set(names_in(self._layout.partial))
+        return to_hex(list(self._present(listing, names)))
+
+    def _present(self, listing: Listing, partial: Set[str]) -> Iterator[bool]:
+        maps: Dict[str, bytes] = {}
+        for file in listing.contents.values():
+            whole = self._layout.blob(file.sha256).exists()
+            if not whole and f"{file.sha256}.map" in partial:
+                maps[file.sha256] = self._map(file.sha256)
+            known = maps.get(file.sha256, b"")
+            for number, _ in enumerate(file.pieces):
+                yield whole or known[number : number + 1] == b"\1"
+
+    def _verified(self, sha256: str, offset: int, length: int) -> bool:
+        first, last = offset // CHUNK_BYTES, (offset + length - 1) // CHUNK_BYTES
+        found = self._map(sha256)[first : last + 1]
+        return found == b"\1" * (last - first + 1)
+
+    def _map(self, sha256: str) -> bytes:
+        try:
+            return self._layout.chunk_map(sha256).read_bytes()
+        except FileNotFoundError:
+            return b""
+
+
+def _is_stamped(stream: BinaryIO, sha256: str) -> bool:
+    found = os.fstat(stream.fileno())
+    return stat.S_ISREG(found.st_mode) and found.st_mtime == stamp(sha256)

@@ -1,0 +1,72 @@
+"""Where the contents of one listing come from, as the request of a delivery says."""
+
+from __future__ import annotations
+
+from typing import Any, List, Mapping, Optional
+
+from trainctl.node import layout as names
+from trainctl.node.failure import Failure
+from trainctl.node.gathering import Fetcher
+from trainctl.node.listing import Listing
+from trainctl.node.origin import open_origin
+from trainctl.node.owners import Owners
+from trainctl.node.pace import Pace
+from trainctl.node.parts import Part
+from trainctl.node.places import SHARED, FromMirror, FromPeer, FromShared, Patience
+from trainctl.node.shared import shared_of
+
+
+class Sources:
+    """The request's ``origin``, its ``peers`` with what each holds, and which of them is this ``node``."""
+
+    def __init__(self, request: Mapping[str, Any], listing: Listing) -> None:
+        pace = Pace(request.get("max_rate"))
+        patience = Patience(request.get("patience"))
+        peers = request.get("peers") or []
+        me = request.get("node")
+        self._owners = _owners(peers, me, listing)
+        self.origin = open_origin(request["origin"], pace)
+        self.fetchers: List[Fetcher] = [FromMirror(self.origin, patience)]
+        for _ in range(1, self.origin.streams):
+            self.fetchers.append(FromMirror(open_origin(request["origin"], pace), patience))
+        self.mirror = list(self.fetchers)
+        self.shared = shared_of(request)
+        self._cloned = self.origin
+        if self.shared is not None:
+            if request.get("lineage"):  # whoever verifies uses it for nobody
+                self.shared.refer(names.name(request["lineage"], "lineage"), listing)
+            readers = [FromShared(self.shared), FromShared(self.shared)]
+            self._cloned = readers[0].origin
+            self.fetchers += readers
+        self.fetchers += [FromPeer(one, pace, patience) for one in peers if one["node"] != me]
+
+    def clone(self, sha256: str, target: int) -> bool:
+        """Fill the open file with a whole content without copying bytes, where that is possible."""
+        try:
+            return self._cloned.clone(sha256, target)
+        except Failure:  # it isn't there; whoever is asked for its bytes says so
+            return False
+
+    def line(self, part: Part) -> List[str]:
+        """Whom to ask for a part before the mirror."""
+        if self.shared is not None:
+            return [SHARED]
+        return self._owners.line(part.name) if self._owners else []
+
+    def close(self) -> None:
+        """Close every connection."""
+        for fetcher in self.fetchers:
+            fetcher.close()
+
+
+def _owners(peers: Any, me: Any, listing: Listing) -> Optional[Owners]:
+    """Who fetches what; None for a node that has no peers."""
+    if not peers:
+        return None
+    holds = {str(one["node"]): str((one.get("holds") or {}).get(listing.id, "0")) for one in peers}
+    if me not in holds:
+        raise Failure("request", f"node {me!a} is none of its own peers")
+    try:
+        return Owners(listing, str(me), holds)
+    except ValueError:
+        raise Failure("request", "what a peer holds is no hexadecimal number") from None
