@@ -75,12 +75,16 @@ class Engine:
         self._parallelism = parallelism
         self._why_not_yet = why_not_yet
         self._seconds: dict[Address, float] = {}
+        self._forecasts: dict[Address, dict[tuple[int, str], float | None]] = {}
         self._lease_lost = False
 
     def run(self, plan: Plan, permit: Permit) -> Result:
         """Make the plan so as far as it goes. Failures are in the result; only a broken state raises."""
         changes = effective(plan.changes)
         result = Result()
+        for line in plan.deliveries:
+            of_job = self._forecasts.setdefault(line.job, {})
+            of_job[line.rank, str(line.weights)] = line.forecast_seconds
         walk = Walk(changes, waits_for(changes, self._ledger.state()), result)
         for change in changes.values():
             if not permit.allows(change):
@@ -264,6 +268,7 @@ class Engine:
             progress=progress,
             seconds_of=lambda address: self._seconds.get(address, 0.0),
             cancelled=self._interrupt.cancelled,
+            forecasts=self._forecasts.get(change.address, {}),
         )
 
 

@@ -37,6 +37,8 @@ class Step:
     progress: Callable[[str, int, int], None]
     seconds_of: Callable[[Address], float]
     cancelled: threading.Event = field(default_factory=threading.Event)
+    forecasts: Mapping[tuple[int, str], float | None] = field(default_factory=dict)
+    """How many seconds the plan gives each delivery, by rank and weights."""
 
     def needed(self, address: Address) -> Recorded:
         """The record of a resource that this one depends on; TrainctlError if there is none."""

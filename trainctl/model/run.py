@@ -76,6 +76,8 @@ class RunRecord:
     ended_at: float | None = None
     error: str | None = None
     delivered: int = 0
+    deliveries: tuple[Mapping[str, Any], ...] = ()
+    """Of each rank and its weights what ``Delivered`` says."""
     phases: Mapping[str, float] = field(default_factory=dict)
     retries: int = 0
     waiting: str | None = field(default=None, compare=False)
@@ -103,7 +105,9 @@ class RunRecord:
         )
         status = RunStatus(known.pop("status", RunStatus.CREATED))
         loaded = tuple(known.pop("loaded", ()))
-        return replace(cls(**known), ranks=ranks, status=status, loaded=loaded)
+        deliveries = tuple(known.pop("deliveries", ()))
+        run = replace(cls(**known), ranks=ranks, status=status)
+        return replace(run, loaded=loaded, deliveries=deliveries)
 
 
 def run_id(key: str) -> str:

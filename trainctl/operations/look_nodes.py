@@ -12,6 +12,7 @@ from trainctl.jobs.environment import gpu_kind
 from trainctl.jobs.host_needs import HostNeeds
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address, Kind
+from trainctl.model.delivery import HOPS, Delivered
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.resource import Resource
 from trainctl.operations.look_gpus import gpu_problems
@@ -181,6 +182,10 @@ def _rates(state: State, cluster: Address) -> dict[str, float]:
     runs = [run for job in _recorded_jobs(state, cluster) for run in runs_of(job)]
     onto_nodes = [(run.delivered, run.phases.get("delivering", 0.0)) for run in runs]
     rates = {"upstream": _rate(into_mirror), "mirror": _rate(onto_nodes)}
+    rows = [Delivered.from_json(row) for run in runs for row in run.deliveries]
+    for path, hop in HOPS.items():
+        measured = _rate((row.moved, row.seconds) for row in rows if row.path == path)
+        rates[hop] = measured or rates.get(hop)
     return {hop: rate for hop, rate in rates.items() if rate}
 
 
@@ -234,6 +239,8 @@ def _ask(workspace: Workspace, question: _Question) -> NodeFacts | TrainctlError
         rates=question.rates,
         room=cached.get("room"),
         limit=where["cache"]["size"],
+        shared_cache="shared" in where,
+        near=workspace.agents.shares_disk(question.provider),
         claims=_claims(question.weights, frozenset(cached.get("leased", ()))),
         detail="; ".join(f"{one['path']}: {one['why']}" for one in facts["blocked"]),
         lacks=_lacks(question.jobs, facts, dict(zip(hosts, facts["hosts"], strict=True))),
@@ -275,10 +282,13 @@ def _claims(weights: Mapping[Address, Known], leased: frozenset[str]) -> dict[Ad
 
 
 def _tiers(known: Known, cached: Mapping[str, Any]) -> TierFacts:
-    """Each byte is counted where it is found first: on the node, in the mirror, upstream."""
+    """Each byte is counted where it is found first: on the node, in the cluster's cache, in the mirror, upstream."""
     if known.listing in cached["trees"]:
         return TierFacts(node=known.size)
     present = frozenset(cached["blobs"])
+    shared = frozenset(cached.get("shared", ())) - present
     node = sum(size for sha256, size, _ in known.files if sha256 in present)
-    mirror = sum(size for sha256, size, here in known.files if here and sha256 not in present)
-    return TierFacts(node=node, mirror=mirror, upstream=known.size - node - mirror)
+    cluster = sum(size for sha256, size, _ in known.files if sha256 in shared)
+    found = present | shared
+    mirror = sum(size for sha256, size, here in known.files if here and sha256 not in found)
+    return TierFacts(node, cluster, mirror, known.size - node - cluster - mirror)

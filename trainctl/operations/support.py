@@ -46,11 +46,12 @@ def _of_cluster(cluster: Resource, providers: frozenset[str]) -> Iterator[Diagno
             detail,
             code="missing-provider",
         )
-    if (cluster.attributes.get("cache") or {}).get("cluster"):
+    shared = (cluster.attributes.get("cache") or {}).get("cluster")
+    if shared and not shared.get("dir"):
         yield _at(
             cluster,
-            "`cache.cluster` is not supported by this version",
-            "Leave it out: each node has a cache of its own, `cache.node`.",
+            "`cache.cluster` names no directory",
+            "Write `cluster: {dir: /DIRECTORY}`, one that all nodes of the cluster see, or leave it out.",
             code="unsupported",
         )
 

@@ -18,6 +18,7 @@ from trainctl.plan.values import (
     TierFacts,
     WeightsLine,
 )
+from trainctl.plan.ways import crossings, forecast, way_of
 from trainctl.plan.weights import tiers_of
 
 
@@ -42,7 +43,9 @@ def delivery_problems(
     for job in starting(changes):
         yield from _too_few_nodes(inputs, job)
         yield from _impossible_mounts(inputs, job)
+    lines = tuple(lines)
     yield from _full_disks(facts, lines)
+    yield from crossings(lines)
 
 
 def _of_rank(
@@ -52,16 +55,18 @@ def _of_rank(
         address = Address.parse(wanted["address"])
         line = lines.get(address)
         tiers = _tiers(seat.facts, line, address)
+        way = way_of(tiers, seat.facts, node_count((job.after or {}).get("compute")))
         yield DeliveryLine(
             job=job.address,
             rank=seat.rank,
             node=seat.node,
             weights=address,
             tiers=tiers,
-            path=_path(tiers),
+            path=way.path,
+            why=way.why,
             mount=_mount(job, seat),
             mount_location=str(wanted.get("mount_location") or ""),
-            forecast_seconds=_forecast(tiers, seat.facts),
+            forecast_seconds=forecast(tiers, way.path, seat.facts.rates if seat.facts else {}),
         )
 
 
@@ -75,33 +80,6 @@ def _tiers(facts: NodeFacts | None, line: WeightsLine | None, address: Address) 
     if facts and address in facts.tiers:
         return facts.tiers[address]
     return tiers_of(line) if line else None
-
-
-def _path(tiers: TierFacts | None) -> str:
-    if tiers is not None and tiers.node == tiers.total:
-        return "none"
-    if tiers is not None and tiers.node + tiers.cluster == tiers.total:
-        return "shared-cache"
-    return "mirror-to-node"
-
-
-def _forecast(tiers: TierFacts | None, facts: NodeFacts | None) -> float | None:
-    """Seconds over all hops, one after another; None where a rate that matters was never measured."""
-    if tiers is None:
-        return None
-    hops = {
-        "upstream": tiers.upstream,
-        "mirror": tiers.mirror + tiers.upstream,
-        "cluster": tiers.cluster,
-    }
-    rates = facts.rates if facts else {}
-    seconds = 0.0
-    for hop, count in hops.items():
-        rate = rates.get(hop, 0.0)
-        if count and rate <= 0:
-            return None
-        seconds += count / rate if count else 0.0
-    return round(seconds, 1)
 
 
 def _too_few_nodes(inputs: Inputs, job: Change) -> Iterator[Diagnostic]:

@@ -100,7 +100,8 @@ class NodeFacts:
 
     ``room`` is what weights may take beside those that live runs have, in bytes (None: not known); ``limit`` what its
     cache may hold, if there is a limit; ``claims`` what of each weights no live run has there already.
-    ``rates`` are recorded, in bytes per second: ``upstream`` into the mirror, ``mirror`` and ``cluster`` onto the node.
+    ``rates`` are recorded, in bytes per second: ``upstream`` into the mirror, and by the last hop onto the node.
+    ``near``: whether it sees the mirror's directory; ``shared_cache``: whether its cluster has a cache in a directory.
     """
 
     id: str
@@ -118,6 +119,8 @@ class NodeFacts:
     room: int | None = None
     limit: int | None = None
     claims: Mapping[Address, int] = field(default_factory=dict)
+    near: bool = True
+    shared_cache: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +269,8 @@ class DeliveryLine:
     mount: str
     mount_location: str
     forecast_seconds: float | None
+    why: str = ""
+    """Why the path is that one; empty for the usual."""
 
 
 @dataclass(frozen=True, slots=True)

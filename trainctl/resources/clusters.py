@@ -12,7 +12,7 @@ from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action
 from trainctl.plan.values import Observation
 from trainctl.resources.agents import Agents, Providers, nodes_of
-from trainctl.resources.node_cache import at, cache_settings
+from trainctl.resources.node_cache import at, cache_settings, shared_settings
 from trainctl.spi.provider import Cluster, Node, Presence
 
 _WORST = (Presence.PRESENT, Presence.UNREADABLE, Presence.UNREACHABLE, Presence.GONE)
@@ -91,7 +91,8 @@ class ClusterHandler:
 
     def _leave_old_cache(self, step: Step, recorded: Recorded, nodes: Sequence[Node]) -> None:
         """Let go of the caches that the nodes had elsewhere; what live runs need of them stays until they are forgotten."""
-        if cache_settings(step.attributes)["dir"] == cache_settings(recorded.attributes)["dir"]:
+        before, after = (_cache_directories(one.attributes) for one in (recorded, step))
+        if before == after:
             return
         for node in nodes:
             request = {**at(node, recorded.attributes), "lineage": self._lineage}
@@ -115,6 +116,12 @@ class ClusterHandler:
         )
         agent.call("forget", {**at(node, attributes), "lineage": self._lineage})
         provider.delete(node)  # takes only what nobody else has a part in
+
+
+def _cache_directories(attributes: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Where weights are cached, on each node and by all together."""
+    shared = shared_settings(attributes)
+    return cache_settings(attributes)["dir"], shared["dir"] if shared else None
 
 
 def section(name: str, attributes: Mapping[str, Any]) -> Cluster:

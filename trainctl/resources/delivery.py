@@ -5,18 +5,24 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainctl.apply.step import Step
 from trainctl.errors import Interrupted, NodeUnreachable, StorageError, TrainctlError
 from trainctl.model.address import Address
+from trainctl.model.delivery import Delivered
 from trainctl.remote.agent import NodeAgent
+from trainctl.resources.delivery_progress import DeliveryProgress
 from trainctl.resources.home import Home
-from trainctl.resources.node_cache import at
+from trainctl.resources.node_cache import at, shared_settings
 from trainctl.resources.origins import Origins
+from trainctl.resources.peers import Peers
 from trainctl.spi.provider import Node
 from trainctl.weights.mirror.directory import DirectoryMirror
+
+Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,21 @@ class Seat:
     agent: NodeAgent
     cluster: Mapping[str, Any]
 
+    @property
+    def provider(self) -> str:
+        """The name of its cluster's provider."""
+        return str(self.cluster["provider"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What one seat is to be sent; ``more`` is what all its requests have in addition."""
+
+    rank: int
+    seat: Seat
+    documents: Mapping[str, Document]
+    more: Mapping[str, Any] = field(default_factory=dict)
+
 
 class Delivery:
     """Brings listings from the mirror to nodes."""
@@ -36,47 +57,95 @@ class Delivery:
         self._home = home
         self._origins = origins
 
-    def deliver(self, step: Step, seats: Sequence[Seat], listings: Mapping[str, str]) -> int:
-        """Have all listings, by weights address, on every seat; the bytes that moved.
+    def deliver(
+        self, step: Step, seats: Sequence[Seat], listings: Mapping[str, str]
+    ) -> tuple[Delivered, ...]:
+        """Have all listings, by weights address, on every seat, the ranks in order; what moved.
 
-        A run that can't be deployed needs none of them any more: what it leases is given back.
+        All nodes at once; each brings its work to an end before an error of another is raised. A run that can't be
+        deployed needs none of it any more: what it leases is given back.
         """
-        return sum(self._deliver_all(step, seat, listings) for seat in seats)
-
-    def _deliver_all(self, step: Step, seat: Seat, listings: Mapping[str, str]) -> int:
+        if not listings:
+            return ()
+        documents = {address: self._document(one) for address, one in listings.items()}
+        for address in listings:
+            self._mirror.renew(self._home.lineage, address)
+        step.stop_if_cancelled()
         try:
-            return sum(
-                self._deliver(step, seat, address, listing) for address, listing in listings.items()
-            )
+            return self._deliver_all(step, seats, documents)
         except (NodeUnreachable, Interrupted):
             raise  # the next apply carries on with what is there
         except TrainctlError:
-            with contextlib.suppress(TrainctlError):
-                request = {**at(seat.node, seat.cluster), "key": step.key}
-                seat.agent.call("release", request)
+            for seat in seats:
+                with contextlib.suppress(TrainctlError):
+                    seat.agent.call("release", {**at(seat.node, seat.cluster), "key": step.key})
             raise
 
-    def _deliver(self, step: Step, seat: Seat, address: str, listing: str) -> int:
-        """Have one listing on the node; the bytes that had to move there."""
+    def _deliver_all(
+        self, step: Step, seats: Sequence[Seat], documents: Mapping[str, Document]
+    ) -> tuple[Delivered, ...]:
+        progress = DeliveryProgress(step, documents, len(seats))
+        with contextlib.ExitStack() as stack:
+            peers = self._peers(seats, documents)
+            told = stack.enter_context(peers).told() if peers else {}
+            orders = [
+                _Order(rank, seat, documents, self._more(seat, told, stack))
+                for rank, seat in enumerate(seats)
+            ]
+            if len(orders) == 1:
+                return self._deliver_to(step, orders[0], progress)
+            with ThreadPoolExecutor(len(orders), thread_name_prefix="deliver") as pool:
+                work = [pool.submit(self._deliver_to, step, one, progress) for one in orders]
+        errors = [error for one in work if (error := one.exception()) is not None]
+        if errors:
+            raise _first(errors)
+        return tuple(row for one in work for row in one.result())
 
-        def on_event(event: Mapping[str, Any]) -> None:
-            step.progress(f"delivering {address}", int(event["done"]), int(event["total"]))
+    def _peers(self, seats: Sequence[Seat], documents: Mapping[str, Document]) -> Peers | None:
+        """Servers on all of them, where they would otherwise take turns at the operator's machine."""
+        near = all(self._origins.is_near(seat.provider) for seat in seats)
+        if len(seats) < 2 or near or any(shared_settings(seat.cluster) for seat in seats):
+            return None
+        return Peers(
+            [(seat.node, seat.agent, at(seat.node, seat.cluster)) for seat in seats],
+            list(documents.values()),
+            self._origins.register,
+        )
 
-        step.stop_if_cancelled()
-        self._mirror.renew(self._home.lineage, address)
-        request = {
-            **at(seat.node, seat.cluster),
-            "lineage": self._home.lineage,
-            "owner": self._home.owner,
-            "lease": step.key,
-            "source": str(step.needed(Address.parse(address)).attributes["source"]),
-            "listing": self._document(listing),
-        }
-        with self._origins.of(str(seat.cluster["provider"]), seat.agent) as origin:
-            answer = seat.agent.call("deliver", {**request, "origin": origin}, on_event=on_event)
-        return int(answer["bytes_origin"])
+    def _more(
+        self, seat: Seat, told: Mapping[str, Any], stack: contextlib.ExitStack
+    ) -> Mapping[str, Any]:
+        origin = stack.enter_context(self._origins.of(seat.provider, seat.agent))
+        if seat.node.id not in told:
+            return {"origin": origin}
+        return {"origin": origin, "node": seat.node.id, "peers": list(told.values())}
 
-    def _document(self, listing_id: str) -> Mapping[str, Any]:
+    def _deliver_to(
+        self, step: Step, order: _Order, progress: DeliveryProgress
+    ) -> tuple[Delivered, ...]:
+        """Have the listings on one node, one after another, as they share its link and its disk."""
+        found = []
+        for address, document in order.documents.items():
+            step.stop_if_cancelled()
+            request = {
+                **at(order.seat.node, order.seat.cluster),
+                "lineage": self._home.lineage,
+                "owner": self._home.owner,
+                "lease": step.key,
+                "source": str(step.needed(Address.parse(address)).attributes["source"]),
+                "listing": document,
+                **order.more,
+            }
+            answer = order.seat.agent.call(
+                "deliver", request, on_event=progress.of(order.rank, address)
+            )
+            near = self._origins.is_near(order.seat.provider)
+            row = Delivered.of(order.rank, order.seat.node.id, address, answer, near=near)
+            forecast = step.forecasts.get((order.rank, address))
+            found.append(replace(row, forecast_seconds=forecast))
+        return tuple(found)
+
+    def _document(self, listing_id: str) -> Document:
         listing = self._mirror.load_listing(listing_id)
         if listing is None:
             raise StorageError(
@@ -84,8 +153,20 @@ class Delivery:
                 "Plan and apply again to mirror it.",
                 code="mirror-damaged",
             )
-        document: Mapping[str, Any] = json.loads(listing.to_bytes())
+        document: Document = json.loads(listing.to_bytes())
         return document
+
+
+def _first(errors: Sequence[BaseException]) -> BaseException:
+    """The error to raise: one that leaves everything open, if there is one; it speaks of the others too."""
+    ours = [error for error in errors if isinstance(error, TrainctlError)]
+    if len(ours) < len(errors):
+        return next(error for error in errors if error not in ours)
+    ours.sort(key=lambda error: not isinstance(error, NodeUnreachable | Interrupted))
+    for other in ours[1:]:
+        if other.summary != ours[0].summary:
+            ours[0].detail = f"{ours[0].detail} Also: {other.summary}.".strip()
+    return ours[0]
 
 
 def listings_of(step: Step) -> dict[str, str]:

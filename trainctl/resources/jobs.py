@@ -160,7 +160,8 @@ class JobHandler:
             image_digest=image.digest if image else None,
             code=step.attributes["code"]["digest"],
             code_archive=archive,
-            delivered=moved,
+            delivered=sum(one.moved for one in moved),
+            deliveries=tuple(one.to_json() for one in moved),
             ranks=(RankRecord(0, rank.node.id, RunStatus.DEPLOYING),),
             phases={
                 "mirroring": max(

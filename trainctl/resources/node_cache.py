@@ -11,11 +11,23 @@ from trainctl.spi.provider import Node
 
 def cache_settings(cluster: Mapping[str, Any]) -> dict[str, Any]:
     """``dir`` (None: under the node's ROOT) and ``size`` in bytes (None: what the disk has) of each node's cache."""
-    tier = (cluster.get("cache") or {}).get("node") or {}
-    size = tier.get("size")
-    return {"dir": tier.get("dir"), "size": None if size is None else parse_size(size)}
+    return _tier(cluster, "node")
+
+
+def shared_settings(cluster: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The same of the cache in a directory that all nodes see; None without one."""
+    found = _tier(cluster, "cluster")
+    return found if found["dir"] else None
 
 
 def at(node: Node, cluster: Mapping[str, Any]) -> dict[str, Any]:
     """What every request about weights begins with."""
-    return {"root": node.root, "cache": cache_settings(cluster)}
+    found = {"root": node.root, "cache": cache_settings(cluster)}
+    shared = shared_settings(cluster)
+    return {**found, "shared": shared} if shared else found
+
+
+def _tier(cluster: Mapping[str, Any], name: str) -> dict[str, Any]:
+    tier = (cluster.get("cache") or {}).get(name) or {}
+    size = tier.get("size")
+    return {"dir": tier.get("dir"), "size": None if size is None else parse_size(size)}

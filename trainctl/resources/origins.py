@@ -18,15 +18,19 @@ class Origins:
     def __init__(self, agents: Agents, mirror: Path, register: Callable[[str], str]) -> None:
         self._agents = agents
         self._mirror = mirror
-        self._register = register
+        self.register = register
+
+    def is_near(self, provider: str) -> bool:
+        """Whether the provider's nodes see the mirror's directory."""
+        return self._agents.shares_disk(provider)
 
     @contextmanager
     def of(self, provider: str, agent: NodeAgent) -> Iterator[dict[str, Any]]:
         """The ``origin`` of a request, good for as long as the block lasts."""
-        if self._agents.shares_disk(provider):
+        if self.is_near(provider):
             yield {"type": "directory", "path": str(self._mirror)}
             return
-        token = self._register(new_token())
+        token = self.register(new_token())
         with (
             serving(BlobServer(MirrorShelf(self._mirror), token)) as server,
             agent.expose(server.port) as port,

@@ -146,6 +146,7 @@ def _delivery(line: DeliveryLine) -> dict[str, Any]:
             "upstream": tiers.upstream,
         },
         "path": line.path,
+        "path_reason": line.why or None,
         "mount": line.mount or None,
         "mount_location": line.mount_location or None,
         "forecast_seconds": line.forecast_seconds,

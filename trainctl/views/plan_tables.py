@@ -72,7 +72,8 @@ def deliveries_table(lines: Sequence[DeliveryLine], page: Page) -> list[str]:
     lines_of_table = table(
         list(columns), rows, right=right, width=page.width, style=page.style, indent="  "
     )
-    return [*lines_of_table, *([f"  {shared}"] if shared else [])]
+    reasons = sorted({f"  {line.path}: {escape(line.why)}." for line in lines if line.why})
+    return [*lines_of_table, *([f"  {shared}"] if shared else []), *reasons]
 
 
 def _shared(lines: Sequence[_Line]) -> tuple[list[_Line], list[str]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from trainctl.model.address import Address
+from trainctl.model.delivery import Delivered
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.status import JobStatus
 from trainctl.model.units import format_bytes, format_duration
@@ -50,6 +51,7 @@ def status_json(status: JobStatus) -> dict[str, Any]:
         "started_at": moment(run.started_at),
         "ended_at": moment(run.ended_at),
         "phases": {name: run.phases.get(name, 0.0) for name in _PHASES},
+        "deliveries": [Delivered.from_json(row).to_json() for row in run.deliveries],
         "checkpoint_sync_status": run.sync.get("state"),
         "checkpoint_sync_error": run.sync.get("error"),
         "loaded_checkpoints": [dict(one) for one in run.loaded],
@@ -80,6 +82,7 @@ def status_lines(status: JobStatus, now: float) -> list[str]:
         if moment(when)
     ]
     lines += _phase_lines(status, now)
+    lines += _delivery_lines(run)
     for one in status.checkpoints:
         state = "" if one.complete else f", {one.state}"
         lines.append(
@@ -118,6 +121,19 @@ def _phase_lines(status: JobStatus, now: float) -> list[str]:
     if status.deadline is not None:
         left = format_duration(max(0.0, status.deadline - now))
         lines.append(f"  {'deadline':<13} in {left}")
+    return lines
+
+
+def _delivery_lines(run: RunRecord) -> list[str]:
+    """What moved to each rank's node, the way it took, and how long that took beside what the plan said."""
+    rows = [row for row in map(Delivered.from_json, run.deliveries) if row.moved]
+    lines = []
+    for row in rows:
+        rank = f", rank {row.rank}" if len(run.ranks) > 1 else ""
+        took = f"{format_bytes(row.moved)} in {format_duration(row.seconds)}"
+        forecast = row.forecast_seconds
+        beside = f", forecast {format_duration(forecast)}" if forecast is not None else ""
+        lines.append(f"  {'delivered':<13} {row.weights}{rank}: {took} ({row.path}){beside}")
     return lines
 
 

@@ -35,8 +35,8 @@ JOB = "jobs: {sft: {runtime: {start_commands: [true_]}%s}}\n"
             "no provider plugin is called 'ssh'",
         ),
         (
-            "clusters: {c: {provider: local, cache: {cluster: {dir: /mnt/shared}}}}\n" + JOB % "",
-            "`cache.cluster` is not supported by this version",
+            "clusters: {c: {provider: local, cache: {cluster: {size: 1TB}}}}\n" + JOB % "",
+            "`cache.cluster` names no directory",
         ),
         (
             "weights: {a-b: 'file:./x', a_b: 'file:./y'}\n" + JOB % ", weights: [a-b, a_b]",

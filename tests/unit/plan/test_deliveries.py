@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.support.plans import World, applied, at
+from trainctl.model.address import Address
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import NodeFacts, Plan, TierFacts, WeightsFacts
 
@@ -122,3 +123,57 @@ def test_cost_counts_a_node_once() -> None:
 
     assert plan.hourly_cost == 2.5
     assert make_plan(world.inputs(applied(plan))).hourly_cost == 0.0
+
+
+def _far(size: int, rates: dict[str, float]) -> dict[Address, tuple[NodeFacts, ...]]:
+    """The cluster's nodes, which don't see the mirror's directory and have nothing."""
+    weights = at("weights.qwen3")
+    return {
+        at("cluster.lab"): tuple(
+            NodeFacts(
+                f"lab/lab-{n}",
+                "namespace",
+                10**12,
+                {weights: TierFacts(mirror=size)},
+                rates,
+                near=False,
+            )
+            for n in range(2)
+        )
+    }
+
+
+def test_a_node_that_sees_no_mirror_gets_them_through_the_operator() -> None:
+    """The path says so with its reason, the rate is that of this hop, and more than a gigabyte is a warning."""
+    world = World()
+
+    plan = make_plan(world.inputs(nodes=_far(2 * 10**9, {"operator": 1e8, "mirror": 1e9})))
+
+    line = plan.deliveries[0]
+    assert (line.path, line.forecast_seconds) == ("through-operator", 20.0)
+    assert line.why == "lab/lab-0 doesn't see the mirror's directory"
+    assert [one.code for one in plan.diagnostics if one.code == "through-operator"]
+
+
+def test_little_may_go_through_the_operator() -> None:
+    """Up to a gigabyte nobody is warned."""
+    world = World()
+
+    plan = make_plan(world.inputs(nodes=_far(10**9, {})))
+
+    assert [one.code for one in plan.diagnostics if one.code == "through-operator"] == []
+
+
+def test_several_nodes_that_see_no_mirror_are_peers() -> None:
+    """One copy of what they lack crosses the operator's machine, however many they are."""
+    world = World()
+    world.job["compute"]["node_count"] = 2
+
+    names = {at("cluster.lab"): ("lab-0", "lab-1")}
+    nodes = _far(2 * 10**9, {"peers": 2e8})
+
+    plan = make_plan(world.inputs(nodes=nodes, node_names=names))
+
+    assert [(line.path, line.forecast_seconds) for line in plan.deliveries] == [("peers", 10.0)] * 2
+    (crossing,) = [one for one in plan.diagnostics if one.code == "through-operator"]
+    assert crossing.summary.startswith("2.0 GB")

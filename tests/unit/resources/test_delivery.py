@@ -1,0 +1,153 @@
+"""Delivery to the nodes of a run, which don't see the operator's disk."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.nodes import Mirror
+from trainctl.apply.step import Step
+from trainctl.errors import NodeError
+from trainctl.ledger.state import Recorded
+from trainctl.model.action import Action
+from trainctl.model.address import Address
+from trainctl.model.delivery import Delivered
+from trainctl.model.files import CHUNK_BYTES
+from trainctl.resources.agents import Agents
+from trainctl.resources.delivery import Delivery, Seat
+from trainctl.resources.home import Home
+from trainctl.resources.origins import Origins
+from trainctl.spi.discovery import load_provider
+from trainctl.spi.provider import Capabilities, Cluster
+from trainctl.weights.mirror.directory import DirectoryMirror
+
+WEIGHTS = Address.parse("weights.model")
+JOB = Address.parse("job.sft")
+CLUSTER = {"provider": "far", "cache": None}
+
+
+class Lab:
+    """Nodes of this machine, treated as if they were others, and a mirror with one listing."""
+
+    def __init__(self, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(base / "cache"))
+        monkeypatch.setenv("XDG_DATA_HOME", str(base / "data"))
+        monkeypatch.delenv("SSH_CONNECTION", raising=False)
+        self.provider = load_provider("local")
+        monkeypatch.setattr(self.provider, "capabilities", Capabilities())
+        self.agents = Agents(lambda name: self.provider)
+        self.mirror = Mirror(base / "mirror")
+        self.tokens: list[str] = []
+        self.told: list[tuple[str, int, int]] = []
+
+    def seats(self, count: int) -> list[Seat]:
+        """So many nodes."""
+        cluster = Cluster("lab", {"nodes": count})
+        nodes = [self.provider.create(cluster, f"lab-{n}", f"key-{n}") for n in range(count)]
+        return [Seat(node, self.agents.of("far", node), CLUSTER) for node in nodes]
+
+    def deliver(self, seats: list[Seat]) -> tuple[Delivered, ...]:
+        """Deliver what the mirror holds."""
+        listing = self.mirror.listing
+        record = self.mirror.path / "listings" / f"{listing.id}.json"
+        record.parent.mkdir(exist_ok=True)
+        record.write_bytes(listing.to_bytes())
+
+        def register(token: str) -> str:
+            self.tokens.append(token)
+            return token
+
+        origins = Origins(self.agents, self.mirror.path, register)
+        home = Home(Path("/"), "lineage", "somebody", "project")
+        delivery = Delivery(DirectoryMirror(self.mirror.path), home, origins)
+        recorded = Recorded(WEIGHTS, "", {"source": "file:./model"}, {})
+        step = Step(
+            JOB, Action.CREATE, "run-1", {}, None, (), None, lambda address: recorded,
+            lambda *told: self.told.append(told), lambda address: 0.0,
+        )  # fmt: skip
+        return delivery.deliver(step, seats, {str(WEIGHTS): listing.id})
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    """A mirror that holds a file of several chunks and a small one."""
+    lab = Lab(tmp_path, monkeypatch)
+    lab.mirror.add("model.bin", random.Random(7).randbytes(3 * CHUNK_BYTES + 5))
+    lab.mirror.add("config.json", b"{}")
+    yield lab
+    lab.agents.close()
+
+
+def _check(lab: Lab, seat: Seat) -> None:
+    tree = Path(seat.node.root) / "cache" / "trees" / lab.mirror.listing.id
+    assert {path.name: path.read_bytes() for path in tree.iterdir()} == lab.mirror.files
+
+
+def test_one_node_gets_them_through_the_operators_process(lab: Lab) -> None:
+    """The row says so, with every byte, and the token was registered for redaction."""
+    seats = lab.seats(1)
+
+    (row,) = lab.deliver(seats)
+
+    _check(lab, seats[0])
+    size = lab.mirror.listing.size
+    assert (row.rank, row.node, row.path) == (0, "lab/lab-0", "through-operator")
+    assert (row.moved, row.bytes_by_tier["mirror"]) == (size, size)
+    assert len(lab.tokens) == 1
+    assert lab.told[-1][1:] == (size, size)
+
+
+def test_several_nodes_get_them_from_each_other(lab: Lab) -> None:
+    """Together they take one copy from the mirror, and one bar adds them up."""
+    seats = lab.seats(3)
+
+    rows = lab.deliver(seats)
+
+    for seat in seats:
+        _check(lab, seat)
+    size = lab.mirror.listing.size
+    assert [row.node for row in rows] == ["lab/lab-0", "lab/lab-1", "lab/lab-2"]
+    assert sum(row.bytes_by_tier["mirror"] for row in rows) == size
+    assert sum(row.bytes_by_tier["peers"] for row in rows) == 2 * size
+    assert {row.path for row in rows} == {"peers"}
+    assert max(done for _, done, total in lab.told) == 3 * size
+
+
+def test_a_second_delivery_moves_nothing(lab: Lab) -> None:
+    """What all nodes have is asked of nobody."""
+    seats = lab.seats(2)
+    lab.deliver(seats)
+
+    rows = lab.deliver(seats)
+
+    assert [(row.path, row.moved) for row in rows] == [("none", 0)] * 2
+
+
+def test_a_node_that_fails_is_named_and_the_others_are_served(lab: Lab) -> None:
+    """A cache that can't be written is that node's error; the other nodes have everything, and hold no lease."""
+    seats = lab.seats(3)
+    (Path(seats[1].node.root) / "cache").write_text("in the way")
+
+    with pytest.raises(NodeError, match=r"lab/lab-1") as raised:
+        lab.deliver(seats)
+
+    assert "lab/lab-0" not in str(raised.value)
+    for seat in (seats[0], seats[2]):
+        _check(lab, seat)
+        assert not (Path(seat.node.root) / "cache" / "leases" / "run-1").exists()
+
+
+def test_errors_of_several_nodes_are_all_told(lab: Lab) -> None:
+    """The first is the error, the others are in its detail."""
+    seats = lab.seats(3)
+    shutil.rmtree(lab.mirror.path / "blobs")
+
+    with pytest.raises(NodeError, match=r"lab/lab-0") as raised:
+        lab.deliver(seats)
+
+    assert "lab/lab-1" in str(raised.value)
+    assert "lab/lab-2" in str(raised.value)

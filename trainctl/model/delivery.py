@@ -1,0 +1,73 @@
+"""What a delivery was: which way the bytes of some weights took to a node, how many, and how long it took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+NODE, CLUSTER, PEERS, MIRROR = "node", "cluster", "peers", "mirror"
+"""Where bytes were found: on the node, in the cluster's shared directory, on other nodes, in the mirror."""
+
+HOPS = {
+    "mirror-to-node": "mirror",
+    "through-operator": "operator",
+    "peers": "peers",
+    "shared-cache": "cluster",
+}
+"""The last hop of each path: what its rate is recorded as."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """One rank's weights. ``bytes_by_tier`` adds up to the listing's size; ``path`` is one of those in plans.
+
+    ``forecast_seconds`` is what the plan said, if it could.
+    """
+
+    rank: int
+    node: str
+    weights: str
+    path: str
+    seconds: float
+    bytes_by_tier: Mapping[str, int] = field(default_factory=dict)
+    forecast_seconds: float | None = None
+
+    @classmethod
+    def of(
+        cls, rank: int, node: str, weights: str, answer: Mapping[str, Any], *, near: bool
+    ) -> Delivered:
+        """From what the node program answers. ``near``: whether the node sees the mirror's directory."""
+        tiers = {
+            NODE: int(answer["bytes_node"]),
+            CLUSTER: int(answer.get("bytes_cluster", 0)),
+            PEERS: int(answer.get("bytes_peers", 0)),
+            MIRROR: int(answer["bytes_origin"]),
+        }
+        path = path_of(tiers, near=near)
+        return cls(rank, node, weights, path, float(answer["seconds"]), tiers)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Delivered:
+        """Read what ``to_json`` wrote; what is not known here is left out."""
+        return cls(**{name: value[name] for name in cls.__dataclass_fields__ if name in value})
+
+    @property
+    def moved(self) -> int:
+        """The bytes that were not on the node."""
+        return sum(self.bytes_by_tier.values()) - self.bytes_by_tier.get(NODE, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """The form kept in the state."""
+        return asdict(self)
+
+
+def path_of(tiers: Mapping[str, int], *, near: bool) -> str:
+    """The way that most bytes took, as the contract names it."""
+    ways = {
+        "shared-cache": tiers.get(CLUSTER, 0),
+        "peers": tiers.get(PEERS, 0),
+        "mirror-to-node" if near else "through-operator": tiers.get(MIRROR, 0),
+    }
+    most = max(ways, key=lambda way: ways[way])
+    return most if ways[most] else "none"

@@ -1,0 +1,75 @@
+"""Which way weights take to a node, why, how long that takes, and when it leads through the operator's machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from trainctl.model.address import Address
+from trainctl.model.delivery import HOPS
+from trainctl.model.diagnostics import Diagnostic, warning
+from trainctl.model.units import format_bytes
+from trainctl.plan.values import DeliveryLine, NodeFacts, TierFacts
+
+MUCH = 10**9
+"""Bytes from which on it is worth a warning that they cross the operator's machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A path as the contract names it, and the reason for it in words; none for the usual one."""
+
+    path: str
+    why: str = ""
+
+
+def way_of(tiers: TierFacts | None, facts: NodeFacts | None, ranks: int) -> Way:
+    """How a node gets what it lacks; ``ranks``: how many nodes get it at once."""
+    if tiers is not None and tiers.node == tiers.total:
+        return Way("none")
+    if facts is not None and facts.shared_cache:
+        return Way(
+            "shared-cache", "the nodes share a directory, into which one brings what is missing"
+        )
+    if facts is None or facts.near:
+        return Way("mirror-to-node")
+    if ranks > 1:
+        return Way("peers", f"{ranks} nodes get it at once: one copy leaves this machine")
+    return Way("through-operator", f"{facts.id} doesn't see the mirror's directory")
+
+
+def forecast(tiers: TierFacts | None, path: str, rates: Mapping[str, float]) -> float | None:
+    """Seconds over all hops, one after another; None where a rate that matters was never measured."""
+    if tiers is None:
+        return None
+    last = tiers.total - tiers.node
+    hops = {"upstream": tiers.upstream, HOPS.get(path, "mirror"): last if path != "none" else 0}
+    seconds = 0.0
+    for hop, count in hops.items():
+        rate = rates.get(hop, 0.0)
+        if count and rate <= 0:
+            return None
+        seconds += count / rate if count else 0.0
+    return round(seconds, 1)
+
+
+def crossings(lines: Iterable[DeliveryLine]) -> Iterator[Diagnostic]:
+    """A warning for each job that sends much through the operator's machine: one copy to peers, one each to others."""
+    copies: dict[Address, dict[Address, int]] = {}
+    for line in lines:
+        if line.path in ("peers", "through-operator") and line.tiers is not None:
+            missing = line.tiers.total - line.tiers.node
+            of_job = copies.setdefault(line.job, {})
+            before = of_job.get(line.weights, 0)
+            of_job[line.weights] = (
+                max(before, missing) if line.path == "peers" else before + missing
+            )
+    for job, weights in sorted(copies.items()):
+        size = sum(weights.values())
+        if size > MUCH:
+            yield warning(
+                f"{format_bytes(size)} of weights go through this machine to the nodes of {job}",
+                "The mirror is a directory here, which they don't see. What they have already is not sent again.",
+                address=str(job),
+                code="through-operator",
+            )
