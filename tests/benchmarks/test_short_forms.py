@@ -17,6 +17,11 @@ ROOT = Path(__file__).resolve().parents[2]
         ("startup", ["2"], "version / pass"),
         ("mirror", ["--gib", "0.03", "--rounds", "1"], "ratio"),
         ("warm_delivery", [], "tree to mount"),
+        (
+            "fanout",
+            ["--nodes", "2", "--mib", "32", "--loopback-mib", "64", "--small", "200"],
+            "ratio to a minimal loop",
+        ),
         ("terraform", ["10", "100"], "no-op plan"),
         ("sweep", ["--jobs", "8", "--small", "2"], "runs at once"),
     ],
