@@ -13,7 +13,15 @@ from pathlib import Path
 
 from trainctl.errors import NodeError
 from trainctl.model.json import JsonObject
-from trainctl.spi.provider import Capabilities, Cluster, Node, Presence, Provider
+from trainctl.spi.provider import (
+    Capabilities,
+    Cluster,
+    Confirm,
+    Node,
+    Presence,
+    Provider,
+    Wrong,
+)
 from trainctl.spi.transport import Transport
 from trainctl_local.transport import LocalTransport
 
@@ -27,6 +35,12 @@ class LocalProvider:
 
     name = "local"
     capabilities = Capabilities(shares_disk_with_operator=True)
+
+    def attend(self, confirm: Confirm) -> None:
+        """See Provider. Nothing is ever asked."""
+
+    def close(self) -> None:
+        """See Provider. Nothing is held."""
 
     def schema(self) -> JsonObject:
         """See Provider."""
@@ -50,10 +64,18 @@ class LocalProvider:
             },
         }
 
+    def check(self, cluster: Cluster) -> Sequence[Wrong]:
+        """See Provider."""
+        return ()
+
     def plan(self, cluster: Cluster) -> Sequence[Node]:
         """See Provider."""
         count = _integer(cluster, "nodes", 1)
         return [_node(cluster, f"{cluster.name}-{number}", "") for number in range(count)]
+
+    def locate(self, cluster: Cluster, node: Node) -> Node:
+        """See Provider. Everything is known beforehand."""
+        return node
 
     def create(self, cluster: Cluster, name: str, key: str) -> Node:
         """See Provider. A directory that another key made is shared: each key leaves its own marker in it."""

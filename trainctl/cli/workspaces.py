@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from trainctl.cli.approval import approve
 from trainctl.cli.planning import PlanningFlags, assignments
 from trainctl.cli.session import Session
 from trainctl.errors import UsageError
@@ -29,7 +30,14 @@ def open_workspace(
         variables=assignments(flags.variables),
         var_files=flags.var_files,
     )
-    return Workspace(setting, desired, session.output.note)
+    return Workspace(
+        setting, desired, session.output.note, lambda question: _confirm(session, question)
+    )
+
+
+def _confirm(session: Session, question: str) -> bool:
+    """Nobody can be asked without a terminal."""
+    return session.stdin.isatty() and approve(session, question)
 
 
 def addresses(values: tuple[str, ...], flag: str) -> tuple[Address, ...]:

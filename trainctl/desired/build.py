@@ -11,7 +11,7 @@ from trainctl.desired import resources as make
 from trainctl.desired.expand import Expander
 from trainctl.desired.following import circles
 from trainctl.desired.jobs import Jobs
-from trainctl.desired.provider_settings import ProviderSettings
+from trainctl.desired.provider_settings import CheckOf, ProviderSettings, nothing_wrong
 from trainctl.desired.scope import Names
 from trainctl.desired.values import Desired, SecretSpec
 from trainctl.desired.variables import values
@@ -33,12 +33,13 @@ def build(
     variables: Mapping[str, str] | None = None,
     var_files: Sequence[Path] = (),
     provider_schema: Callable[[str], JsonObject | None],
+    provider_check: CheckOf = nothing_wrong,
     providers: Collection[str] = (),
 ) -> Desired:
     """What the documents ask for, complete. ManifestError holds everything that is wrong with them.
 
     ``variables`` are those of ``--var``. ``provider_schema`` gives the JSON Schema of a provider's settings, None
-    where it is not installed; ``providers`` are the installed ones, for suggestions.
+    where it is not installed, ``provider_check`` what else is wrong with them; ``providers`` are the installed ones, for suggestions.
     """
     found: list[Diagnostic] = []
     expander = _expander(documents, variables or {}, var_files, found)
@@ -59,7 +60,7 @@ def build(
         _keys(documents.root, "jobs"),
         told,
     )
-    settings = ProviderSettings(provider_schema, providers, names)
+    settings = ProviderSettings(provider_schema, provider_check, providers, names)
     secrets = make.secrets(manifest, documents.directory, names)
     if manifest.checkpoints and manifest.checkpoints.auth:
         place = ("checkpoints", "auth", "auth_secret_name")

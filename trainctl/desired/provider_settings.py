@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainctl.desired.scope import Names
@@ -13,18 +13,28 @@ from trainctl.manifest.types.cluster import Cluster
 from trainctl.manifest.wording import Words, inside, shown
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.json import JsonObject
+from trainctl.spi import provider as spi
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
 SchemaOf = Callable[[str], JsonObject | None]
+CheckOf = Callable[[str, spi.Cluster], Sequence[spi.Wrong]]
+
+
+def nothing_wrong(provider: str, cluster: spi.Cluster) -> Sequence[spi.Wrong]:
+    """A check that finds nothing."""
+    return ()
 
 
 class ProviderSettings:
     """Checks cluster sections; asks for each provider's schema once."""
 
-    def __init__(self, schema_of: SchemaOf, installed: Collection[str], names: Names) -> None:
+    def __init__(
+        self, schema_of: SchemaOf, check_of: CheckOf, installed: Collection[str], names: Names
+    ) -> None:
         self._schema_of = schema_of
+        self._check_of = check_of
         self._installed = installed
         self._names = names
         self._schemas: dict[str, JsonObject | None] = {}
@@ -38,8 +48,13 @@ class ProviderSettings:
         if schema is None:
             self._not_installed(cluster.provider, (*path, "provider"))
             return settings
-        for problem in _problems(settings, schema):
+        found = _problems(settings, schema)
+        for problem in found:
             self._complain(problem, path)
+        if not found:
+            for wrong in self._check_of(cluster.provider, spi.Cluster(name, settings)):
+                place = (*path, *wrong.path)
+                self._names.complain(wrong.summary, wrong.detail, place, code="invalid-value")
         return _with_defaults(settings, schema)
 
     def implied(self, provider: str) -> dict[str, Any]:

@@ -141,7 +141,13 @@ def _nodes(workspace: Workspace, state: State, cluster: Resource) -> tuple[Node,
     )
     recorded = state.resources.get(cluster.address)
     made = {node.name: node for node in nodes_of(recorded)} if recorded else {}
-    return tuple(made.get(node.name, node) for node in planned)
+    return tuple(_as_made(node, made.get(node.name)) for node in planned)
+
+
+def _as_made(planned: Node, made: Node | None) -> Node:
+    """The node as it was made, unless the manifest means another machine by its name now, or another way to it."""
+    same = made is not None and (made.address, made.details) == (planned.address, planned.details)
+    return made if made is not None and same else planned
 
 
 def _jobs_on(workspace: Workspace, cluster: Address) -> dict[Address, Mapping[str, Any]]:
@@ -203,7 +209,10 @@ def _recorded_jobs(state: State, cluster: Address) -> list[Recorded]:
 
 
 def _ask(workspace: Workspace, question: _Question) -> NodeFacts | TrainctlError:
-    node = question.node
+    try:
+        node = _located(workspace, question)
+    except NodeError as error:
+        return error
     agent = workspace.agents.to_look(question.provider, node)
     blobs = sorted({sha256 for known in question.weights.values() for sha256 in known.digests})
     listings = [known.listing for known in question.weights.values() if known.listing]
@@ -251,6 +260,14 @@ def _ask(workspace: Workspace, question: _Question) -> NodeFacts | TrainctlError
             for wish, one in zip(images, facts["images"], strict=True)
         },
     )
+
+
+def _located(workspace: Workspace, question: _Question) -> Node:
+    node = question.node
+    if node.key:
+        return node
+    cluster = section(node.cluster, question.cluster)
+    return workspace.provider(question.provider).locate(cluster, node)
 
 
 def _lacks(

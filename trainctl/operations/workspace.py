@@ -28,7 +28,7 @@ from trainctl.resources.agents import Agents
 from trainctl.resources.home import Home
 from trainctl.resources.registry import Ports
 from trainctl.spi import discovery
-from trainctl.spi.provider import Provider
+from trainctl.spi.provider import Confirm, Provider, nobody
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.retry import Retry
 
@@ -57,11 +57,13 @@ class Workspace:
         setting: Setting,
         desired: Desired | None = None,
         tell: Callable[[str], None] = _nobody,
+        confirm: Confirm = nobody,
     ) -> None:
         self.setting = setting
         self._given = desired
         self.tell: Callable[[str], None] = tell
         """Who is told, in words, why something takes long; views change it while they draw."""
+        self._confirm = confirm
         self._lock = threading.Lock()
         self._providers: dict[str, Provider] = {}
         self._stack = ExitStack()
@@ -111,6 +113,7 @@ class Workspace:
             variables=self.setting.variables,
             var_files=self.setting.var_files,
             provider_schema=self._provider_schema,
+            provider_check=lambda name, cluster: self.provider(name).check(cluster),
             providers=discovery.names(discovery.PROVIDERS),
         )
 
@@ -193,7 +196,9 @@ class Workspace:
         """The provider of that name, loaded once."""
         with self._lock:
             if name not in self._providers:
-                self._providers[name] = discovery.load_provider(name)
+                provider = self._providers[name] = discovery.load_provider(name)
+                provider.attend(self._confirm)
+                self._stack.callback(provider.close)
             return self._providers[name]
 
     def _provider_schema(self, name: str) -> JsonObject | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 
 from trainctl.ledger.state import Recorded
@@ -22,7 +24,7 @@ class Agents:
         self._providers = providers
         self._lock = threading.RLock()
         self._agents: dict[str, NodeAgent] = {}
-        self._visitors: dict[tuple[str, str], NodeAgent] = {}
+        self._visitors: dict[str, NodeAgent] = {}
         self._transports: dict[str, Transport] = {}
 
     def __enter__(self) -> Agents:
@@ -48,14 +50,15 @@ class Agents:
     def of(self, provider: str, node: Node) -> NodeAgent:
         """The agent of a node."""
         with self._lock:
-            if node.id not in self._agents:
-                self._agents[node.id] = NodeAgent(node, self._transport(provider, node))
-            return self._agents[node.id]
+            known = _identity(node)
+            if known not in self._agents:
+                self._agents[known] = NodeAgent(node, self._transport(provider, node))
+            return self._agents[known]
 
     def to_look(self, provider: str, node: Node) -> NodeAgent:
         """An agent that leaves nothing behind: for nodes that nobody has made yet, and those that may be gone."""
         with self._lock:
-            known = (node.id, node.key)
+            known = _identity(node)
             if known not in self._visitors:
                 transport = self._transport(provider, node)
                 self._visitors[known] = NodeAgent(node, transport, visiting=True)
@@ -67,9 +70,15 @@ class Agents:
 
     def _transport(self, provider: str, node: Node) -> Transport:
         with self._lock:
-            if node.id not in self._transports:
-                self._transports[node.id] = self._providers(provider).transport(node)
-            return self._transports[node.id]
+            known = _identity(replace(node, root="", data="", python="", key="", gpus=None))
+            if known not in self._transports:
+                self._transports[known] = self._providers(provider).transport(node)
+            return self._transports[known]
+
+
+def _identity(node: Node) -> str:
+    """What tells nodes apart: one name may come to mean another machine, or another way to it, within one command."""
+    return json.dumps(node.to_json(), sort_keys=True)
 
 
 def nodes_of(cluster: Recorded) -> tuple[Node, ...]:

@@ -41,10 +41,10 @@ class ClusterHandler:
         for node in nodes:
             request = {**at(node, step.attributes), "data": node.data, "mounts": []}
             self._agents.of(name, node).call("facts", request)
-        wanted = {node.name for node in nodes}
+        made = {node.key for node in nodes}
         if step.recorded is not None and step.action is not Action.REPLACE:
             for node in nodes_of(step.recorded):
-                if node.name not in wanted:
+                if node.key not in made:  # not asked for any more, or its name means another machine now
                     self._remove(step.recorded.provider, node, step.recorded.attributes)
             self._leave_old_cache(step, step.recorded, nodes)
         return {"nodes": [node.to_json() for node in nodes]}

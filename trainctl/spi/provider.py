@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -71,6 +71,24 @@ class Cluster:
     settings: JsonObject
 
 
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """What is wrong with a cluster's settings beyond what a schema can say: ``path`` leads from the section to it."""
+
+    path: tuple[str | int, ...]
+    summary: str
+    detail: str
+
+
+Confirm = Callable[[str], bool]
+"""Asks the user a question that only ``yes`` answers with yes; False where nobody can be asked."""
+
+
+def nobody(question: str) -> bool:
+    """A ``Confirm`` for where nobody can be asked."""
+    return False
+
+
 class Provider(Protocol):
     """Gives nodes. ``create`` with the same key twice gives the same node once; ``find`` answers for a crash between.
 
@@ -80,15 +98,32 @@ class Provider(Protocol):
     name: str
     capabilities: Capabilities
 
+    def attend(self, confirm: Confirm) -> None:
+        """From now on ask the user through this; until then nobody is asked. May be called from many threads."""
+        ...
+
+    def close(self) -> None:
+        """Give back what is held between calls, such as connections."""
+        ...
+
     def schema(self) -> JsonObject:
         """The JSON Schema of the provider's settings in a cluster section, with ``default`` where there is one."""
+        ...
+
+    def check(self, cluster: Cluster) -> Sequence[Wrong]:
+        """What is wrong with settings that fit the schema; looks at nothing."""
         ...
 
     def plan(self, cluster: Cluster) -> Sequence[Node]:
         """The nodes the settings ask for, in rank order, as far as they are known beforehand; their ``key`` is empty.
 
-        Makes nothing and looks at nothing. Where a machine exists before it is made a node, ``transport`` reaches it.
+        Makes nothing and looks at nothing: ``root``, ``data`` and ``python`` may be empty. Where a machine exists before it
+        is made a node, ``transport`` reaches it.
         """
+        ...
+
+    def locate(self, cluster: Cluster, node: Node) -> Node:
+        """A planned node with everything that only a look at its machine can tell; makes nothing there."""
         ...
 
     def create(self, cluster: Cluster, name: str, key: str) -> Node:

@@ -10,7 +10,10 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a command left behind. ``exit_code`` is negative for a signal, as in ``subprocess``."""
+    """What a command left behind.
+
+    ``exit_code`` is negative for a signal, as in ``subprocess``, or 128 and the signal's number, as shells say it.
+    """
 
     exit_code: int
     stdout: bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socketserver
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,19 @@ from trainctl.errors import NodeUnreachable
 from trainctl.spi.transport import Transport
 
 _PIECE = 2**16
+_ASK = (
+    "import socket, sys\n"
+    "with socket.create_connection(('127.0.0.1', int(sys.argv[1])), 20) as one:\n"
+    "    sys.stdout.buffer.write(one.recv(5))"
+)
+
+
+class _Greeter(socketserver.BaseRequestHandler):
+    """Says hello to whoever connects."""
+
+    def handle(self) -> None:
+        """Say it."""
+        self.request.sendall(b"hello")
 
 
 class TransportConformance:
@@ -141,6 +155,20 @@ class TransportConformance:
 
         with pytest.raises(InterruptedError):
             transport.run(["sh", "-c", "echo x; sleep 300"], on_stdout=stop)
+
+    def test_a_port_of_this_machine_is_reachable_there(
+        self, transport: Transport, python: str
+    ) -> None:
+        """What listens on this machine's loopback answers on the node's; afterwards, and for others, as before."""
+        with socketserver.TCPServer(("127.0.0.1", 0), _Greeter) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            with transport.expose(server.server_address[1]) as outer:
+                with transport.expose(server.server_address[1]) as port:
+                    first = transport.run([python, "-c", _ASK, str(port)])
+                second = transport.run([python, "-c", _ASK, str(outer)])
+            server.shutdown()
+
+        assert (first.stdout, second.stdout) == (b"hello", b"hello")
 
     def test_close_twice(self, transport: Transport) -> None:
         """Closing is safe to repeat."""

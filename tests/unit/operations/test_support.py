@@ -31,8 +31,8 @@ JOB = "jobs: {sft: {runtime: {start_commands: [true_]}%s}}\n"
             "jobs on more than one node are not supported by this version",
         ),
         (
-            "clusters: {c: {provider: ssh}}\n" + JOB % "",
-            "no provider plugin is called 'ssh'",
+            "clusters: {c: {provider: none}}\n" + JOB % "",
+            "no provider plugin is called 'none'",
         ),
         (
             "clusters: {c: {provider: local, cache: {cluster: {size: 1TB}}}}\n" + JOB % "",

@@ -1,0 +1,97 @@
+"""Host keys: fingerprints, the first contact, and keys that changed."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trainctl.errors import NodeUnreachable
+from trainctl_ssh.hosts import Login
+from trainctl_ssh.refusals import key_changed
+
+_SECONDS = 60
+_FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
+_OFFENDING = re.compile(r"Offending \S+ key in (.+):(\d+)")
+_REMOVE = re.compile(r"^\s*(ssh-keygen .*-R .*)$", re.MULTILINE)
+
+
+def fingerprint(blob: bytes) -> str:
+    """As OpenSSH shows it: ``SHA256:`` and the base64 without padding."""
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+
+
+def fingerprint_of(text: str) -> str:
+    """Of a key in the form ``TYPE BASE64``, with or without names before it; empty if there is none in it."""
+    for word in text.split():
+        if word.startswith("AAAA"):
+            try:
+                return fingerprint(base64.b64decode(word))
+            except ValueError:
+                return ""
+    return ""
+
+
+def changed(who: str, login: Login, said: str) -> NodeUnreachable:
+    """The error for a key that is another than the known one, from ssh's own words."""
+    found = _FINGERPRINT.search(said)
+    now = found.group() if found else ""
+    if login.host_key:
+        fix = "write its new key as host_key: in the manifest."
+        return key_changed(who, now, fingerprint_of(login.host_key), fix)
+    offending = _OFFENDING.search(said)
+    remove = _REMOVE.search(said)
+    fix = remove.group(1).strip() if remove else f"ssh-keygen -R {login.address}"
+    return key_changed(who, now, _line(offending) if offending else "", fix)
+
+
+def _line(offending: re.Match[str]) -> str:
+    try:
+        lines = Path(offending.group(1)).read_text(errors="replace").splitlines()
+        return fingerprint_of(lines[int(offending.group(2)) - 1])
+    except (OSError, IndexError):
+        return ""
+
+
+def shown_key(ssh: Sequence[str], destination: Sequence[str], environ: Mapping[str, str]) -> str:
+    """The line of known hosts for the key that a host shows now, as ssh itself would write it; empty if it shows none.
+
+    No key of the user's is offered to a host that nobody has vouched for.
+    """
+    with tempfile.TemporaryDirectory(prefix="trainctl-") as place:
+        path = Path(place) / "known_hosts"
+        options = (
+            f"UserKnownHostsFile={path}",
+            "GlobalKnownHostsFile=/dev/null",
+            "StrictHostKeyChecking=accept-new",
+            "UpdateHostKeys=no",
+            "PreferredAuthentications=none",
+            "ControlPath=none",
+        )
+        words = [word for option in options for word in ("-o", option)]
+        subprocess.run(
+            [ssh[0], *words, *ssh[1:], *destination, "true"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=environ,
+            start_new_session=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+        return path.read_text() if path.exists() else ""
+
+
+def remember(line: str, known_hosts: Path) -> None:
+    """Add a line to a file of known hosts, whole or not at all."""
+    known_hosts.parent.mkdir(0o700, parents=True, exist_ok=True)
+    descriptor = os.open(known_hosts, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(descriptor, "rb+", buffering=0) as stream:
+        end = stream.seek(0, os.SEEK_END)
+        last = os.pread(descriptor, 1, end - 1) if end else b"\n"
+        text = line if line.endswith("\n") else f"{line}\n"
+        stream.write((b"" if last == b"\n" else b"\n") + text.encode())

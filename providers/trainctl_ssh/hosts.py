@@ -1,0 +1,82 @@
+"""Hosts as a cluster section declares them, and what it takes to log in to one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trainctl.spi.provider import Cluster, Node
+
+CONNECT_SECONDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """How a host is reached; what is empty or None is left to the user's own configuration of ssh.
+
+    ``connect_timeout`` is in seconds. ``host_key`` is ``TYPE BASE64``: the only key that the host may have.
+    """
+
+    address: str
+    user: str = ""
+    port: int | None = None
+    identity_file: str = ""
+    jump: str = ""
+    host_key: str = ""
+    connect_timeout: int = CONNECT_SECONDS
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """The form kept in the state with a node: no key material, only where to find it."""
+        return {name: value for name, value in asdict(self).items() if value and name != "address"}
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host of a cluster. ``python`` and ``dir`` are as declared, empty where they are to be found out."""
+
+    name: str
+    login: Login
+    python: str = ""
+    dir: str = ""
+    gpus: int | None = None
+
+
+def hosts_of(cluster: Cluster) -> tuple[Host, ...]:
+    """The hosts in the order declared, each with what the cluster says for all of them."""
+    return tuple(_hosts(cluster))
+
+
+def _hosts(cluster: Cluster) -> Iterator[Host]:
+    shared: Mapping[str, Any] = cluster.settings
+    for declared in shared.get("hosts") or ():
+        one: Mapping[str, Any] = {"name": declared} if isinstance(declared, str) else declared
+        own = {**shared, **one}
+        address = str(one.get("address") or one.get("name"))
+        login = Login(
+            address=address,
+            user=str(own.get("user") or ""),
+            port=own.get("port"),
+            identity_file=str(own.get("identity_file") or ""),
+            jump=str(own.get("jump") or ""),
+            host_key=_key(str(one.get("host_key") or "")),
+            connect_timeout=int(own.get("connect_timeout") or CONNECT_SECONDS),
+        )
+        name = str(one.get("name") or address)
+        yield Host(
+            name, login, str(one.get("python") or ""), str(one.get("dir") or ""), one.get("gpus")
+        )
+
+
+def _key(text: str) -> str:
+    """Without the comment that follows a key."""
+    return " ".join(text.split()[:2])
+
+
+def login_of(node: Node) -> Login:
+    """How a node is reached, from what the state keeps of it."""
+    known = {
+        name: node.details[name] for name in Login.__dataclass_fields__ if name in node.details
+    }
+    return Login(address=node.address, **known)

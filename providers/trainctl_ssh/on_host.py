@@ -1,0 +1,140 @@
+"""What is done on a host to make it a node, and to unmake it. Standard library, Python 3.8: ``python -I -c`` reads it there.
+
+Arguments: VERB and a request as JSON. Prints one line of JSON: the answer, or ``error`` and ``path``.
+"""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Mapping
+
+_ATTEMPTS = 5
+_GOING = ".going."
+_KEPT = ("made", "runs", "cache/references")
+
+Request = Mapping[str, Any]
+Answer = Dict[str, Any]
+
+
+def make(request: Request) -> Answer:
+    """Leave a marker under ROOT, and look whether it stayed: somebody may remove the directory at this moment."""
+    marker = _marker(request)
+    for _ in range(_ATTEMPTS):
+        marker.parent.mkdir(0o700, parents=True, exist_ok=True)
+        temporary = marker.with_name(f".{marker.name}.{os.getpid()}.{os.urandom(4).hex()}")
+        try:
+            with temporary.open("w") as stream:
+                stream.write(json.dumps(request["text"]) + "\n")
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(marker)
+        except FileNotFoundError:
+            continue
+        if marker.exists():
+            return {"made": True}
+    return {"made": False}
+
+
+def look(request: Request) -> Answer:
+    """Whether the marker is there; only a missing name means that it is not."""
+    try:
+        _marker(request).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return {"presence": "gone"}
+    except OSError:
+        return {"presence": "unreadable"}
+    return {"presence": "present"}
+
+
+def marks(request: Request) -> Answer:
+    """What every marker says."""
+    said = map(_read, _entries(Path(request["root"]) / "made"))
+    return {"marks": [one for one in said if one is not None]}
+
+
+def remove(request: Request) -> Answer:
+    """Take the marker away, and everything else with the last one, but DATA and what runs or lineages need."""
+    root, data = Path(request["root"]), Path(request["data"])
+    _unlink(_marker(request))
+    if not root.is_dir() or _needed(root):
+        return {"removed": False}
+    doomed = root / f"{_GOING}{os.getpid()}.{os.urandom(4).hex()}"
+    doomed.mkdir(0o700)
+    made = root / "made"
+    if made.is_dir():
+        made.rename(doomed / "made")
+    late = _entries(doomed / "made")
+    for path in late:  # somebody came between the look and the rename
+        made.mkdir(0o700, exist_ok=True)
+        path.rename(made / path.name)
+    for path in _entries(root):
+        if not (_needed(root) or path == data or path in data.parents):
+            path.rename(doomed / path.name)
+    for path in root.glob(f"{_GOING}*"):
+        _erase(path)
+    for path in (data, root):
+        _remove_empty(path)
+    return {"removed": True}
+
+
+def _marker(request: Request) -> Path:
+    return Path(request["root"]) / "made" / str(request["marker"])
+
+
+def _needed(root: Path) -> bool:
+    """Whether another marker, a run or a lineage's reference is there."""
+    return any(_entries(root / place) for place in _KEPT)
+
+
+def _entries(place: Path) -> List[Path]:
+    """What is in a directory, but for hidden names: those are being written, or going."""
+    try:
+        return [path for path in place.iterdir() if not path.name.startswith(".")]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _unlink(path: Path) -> None:
+    try:
+        path.unlink()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def _remove_empty(path: Path) -> None:
+    try:
+        path.rmdir()
+    except OSError:
+        return
+
+
+def _erase(path: Path) -> None:
+    """Remove a directory whatever the modes in it are."""
+    for directory, _, _ in os.walk(str(path)):
+        Path(directory).chmod(0o700)
+    shutil.rmtree(str(path), ignore_errors=True)
+
+
+VERBS = {"make": make, "look": look, "marks": marks, "remove": remove}
+
+
+def main() -> None:
+    """Do what the arguments say."""
+    try:
+        answer = VERBS[sys.argv[1]](json.loads(sys.argv[2]))
+    except OSError as error:
+        answer = {"error": error.strerror, "path": str(error.filename or "")}
+    sys.stdout.write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main()

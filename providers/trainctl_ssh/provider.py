@@ -1,0 +1,209 @@
+"""Nodes that are hosts one logs in to. See DESIGN.md beside this file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.resources import files
+from typing import Any
+
+from trainctl.errors import NodeError, NodeUnreachable
+from trainctl.model.json import JsonObject
+from trainctl.remote.answers import readable
+from trainctl.spi.provider import (
+    Capabilities,
+    Cluster,
+    Confirm,
+    Node,
+    Presence,
+    Provider,
+    Wrong,
+    nobody,
+)
+from trainctl.spi.transport import Transport
+from trainctl_ssh.hosts import Host, Login, hosts_of, login_of
+from trainctl_ssh.links import Link, open_link
+from trainctl_ssh.places import Places, find_places
+from trainctl_ssh.settings import problems, schema
+
+_PARALLELISM = 16
+_SECONDS = 120.0
+
+
+class SshProvider:
+    """Gives hosts that exist already; a marker file under each one's root says by whom it is used."""
+
+    name = "ssh"
+    capabilities = Capabilities()
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asking = threading.Lock()
+        self._links: dict[Login, Link] = {}
+        self._ask: Confirm = nobody
+
+    def attend(self, confirm: Confirm) -> None:
+        """See Provider."""
+        self._ask = confirm
+
+    def close(self) -> None:
+        """See Provider."""
+        with self._lock:
+            links, self._links = self._links, {}
+        for link in links.values():
+            link.close()
+
+    def schema(self) -> JsonObject:
+        """See Provider."""
+        return schema()
+
+    def check(self, cluster: Cluster) -> Sequence[Wrong]:
+        """See Provider."""
+        return tuple(problems(cluster))
+
+    def plan(self, cluster: Cluster) -> Sequence[Node]:
+        """See Provider."""
+        return [_node(cluster, host, Places("", "", host.python), "") for host in hosts_of(cluster)]
+
+    def locate(self, cluster: Cluster, node: Node) -> Node:
+        """See Provider."""
+        host = _host(cluster, node.name)
+        with self._open(node) as transport:
+            return _node(cluster, host, find_places(transport, host, node.id), node.key)
+
+    def create(self, cluster: Cluster, name: str, key: str) -> Node:
+        """See Provider. A host that another key uses already is shared: each key leaves its own marker."""
+        planned = next(node for node in self.plan(cluster) if node.name == name)
+        node = replace(self.locate(cluster, planned), key=key)
+        text = {"key": key, "cluster": node.cluster, "name": node.name}
+        answer = self._do(node, "make", text=text)
+        if "error" in answer:
+            raise NodeError(
+                f"node {node.id} can't be made: {answer['error']}: {answer['path']}",
+                "Make that directory writable, or name another: dir: of the host.",
+            )
+        if not answer["made"]:
+            raise NodeError(f"node {node.id} is removed by another process as soon as it is made")
+        return node
+
+    def find(self, cluster: Cluster, key: str) -> Node | None:
+        """See Provider. NodeUnreachable if it was not found and some host could not be asked."""
+        missing: list[NodeUnreachable] = []
+
+        def look(planned: Node) -> Node | None:
+            try:
+                node = replace(self.locate(cluster, planned), key=key)
+                return node if self._presence(node) is Presence.PRESENT else None
+            except NodeUnreachable as error:
+                missing.append(error)
+                return None
+
+        found = [node for node in self._each(look, self.plan(cluster)) if node is not None]
+        if not found and missing:
+            raise missing[0]
+        return found[0] if found else None
+
+    def list(self, cluster: Cluster) -> Sequence[Node]:
+        """See Provider."""
+
+        def look(planned: Node) -> Node | None:
+            node = self.locate(cluster, planned)
+            used = {
+                (one["cluster"], one["name"]) for one in self._do(node, "marks").get("marks", ())
+            }
+            return node if (node.cluster, node.name) in used else None
+
+        return [node for node in self._each(look, self.plan(cluster)) if node is not None]
+
+    def read(self, node: Node) -> Presence:
+        """See Provider."""
+        try:
+            return self._presence(node)
+        except NodeUnreachable as error:
+            return Presence.UNREADABLE if error.code == "ssh-denied" else Presence.UNREACHABLE
+        except NodeError:
+            return Presence.UNREADABLE
+
+    def delete(self, node: Node) -> None:
+        """See Provider. What is under root goes with the last key, and only if nothing of another lineage is in it."""
+        answer = self._do(node, "remove")
+        if "error" in answer:
+            raise NodeError(f"node {node.id} can't be removed: {answer['error']}: {answer['path']}")
+
+    def transport(self, node: Node) -> Transport:
+        """See Provider."""
+        login = login_of(node)
+        with self._lock:
+            if login not in self._links:
+                self._links[login] = open_link(login, node.id, dict(os.environ), self._confirm)
+            return self._links[login].transport()
+
+    def _confirm(self, question: str) -> bool:
+        """One question at a time, whoever asks."""
+        with self._asking:
+            return self._ask(question)
+
+    @contextmanager
+    def _open(self, node: Node) -> Iterator[Transport]:
+        transport = self.transport(node)
+        try:
+            yield transport
+        finally:
+            transport.close()
+
+    def _presence(self, node: Node) -> Presence:
+        return Presence(self._do(node, "look")["presence"])
+
+    def _do(self, node: Node, verb: str, **more: Any) -> dict[str, Any]:
+        request = {"root": node.root, "data": node.data, "marker": _marker(node.key), **more}
+        argv = [node.python, "-I", "-c", _program(), verb, json.dumps(request)]
+        with self._open(node) as transport:
+            output = transport.run(argv, timeout=_SECONDS)
+        try:
+            answer: dict[str, Any] = json.loads(output.stdout)
+        except ValueError:
+            raise NodeError(
+                f"{node.id}: {node.python} does not run any more", readable(output.stderr)
+            ) from None
+        return answer
+
+    def _each(
+        self, look: Callable[[Node], Node | None], nodes: Sequence[Node]
+    ) -> Sequence[Node | None]:
+        with ThreadPoolExecutor(_PARALLELISM, thread_name_prefix="ssh") as pool:
+            return [*pool.map(look, nodes)]
+
+
+def _host(cluster: Cluster, name: str) -> Host:
+    return next(host for host in hosts_of(cluster) if host.name == name)
+
+
+def _node(cluster: Cluster, host: Host, places: Places, key: str) -> Node:
+    return Node(
+        cluster=cluster.name,
+        name=host.name,
+        address=host.login.address,
+        root=places.root,
+        data=places.data,
+        python=places.python,
+        key=key,
+        gpus=host.gpus,
+        details=host.login.details,
+    )
+
+
+def _marker(key: str) -> str:
+    return f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+
+
+def _program() -> str:
+    return (files("trainctl_ssh") / "on_host.py").read_text(encoding="utf-8")
+
+
+_: type[Provider] = SshProvider

@@ -1,0 +1,126 @@
+"""The settings of a cluster of hosts: their JSON Schema, and what a schema can't say."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator
+from typing import Any
+
+from trainctl.model.json import JsonObject
+from trainctl.spi.provider import Cluster, Wrong
+from trainctl_ssh.hosts import CONNECT_SECONDS, hosts_of
+
+_NAME = "^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+_ADDRESS = "^[A-Za-z0-9_:][A-Za-z0-9_.:-]*$"
+_USER = "^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$"
+_JUMP = r"^[A-Za-z0-9_\[][A-Za-z0-9_.@:,+\[\]-]*$"
+_FILE = r"^[^-\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"
+_PLACE = r"^(/|~/)[^\x00-\x1f\x7f]*$"
+_KEY = r"^[a-z][A-Za-z0-9@.-]* +[A-Za-z0-9+/]+=*( +[^\x00-\x1f\x7f]*)?$"
+
+
+def _text(pattern: str, description: str) -> JsonObject:
+    return {"type": "string", "pattern": pattern, "description": description}
+
+
+_LOGIN: JsonObject = {
+    "user": _text(_USER, "The account on the host; by default what ssh's configuration says."),
+    "port": {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": 65535,
+        "description": "The port of the host's sshd.",
+    },
+    "identity_file": _text(_FILE, "The private key to log in with: a path on this machine."),
+    "jump": _text(
+        _JUMP, "The host to go through, as ssh -J has it: user@host:port, several with commas."
+    ),
+}
+_HOST: JsonObject = {
+    "type": "object",
+    "additionalProperties": False,
+    "anyOf": [{"required": ["name"]}, {"required": ["address"]}],
+    "description": "A host has a name or an address, or both.",
+    "properties": {
+        "name": _text(_NAME, "What the node is called: letters, digits, dots, dashes; by default its address."),
+        "address": _text(_ADDRESS, "A host name, an IP address or an alias of ssh's configuration; the account is user, the port port."),
+        **_LOGIN,
+        "host_key": _text(_KEY, "The host's public key, TYPE BASE64 as ssh-keyscan prints it: no other is accepted."),
+        "python": _text(_PLACE, "An interpreter of 3.8 or newer there: an absolute path, or one that begins with ~/."),
+        "dir": _text(_PLACE, "Where trainctl keeps what it may delete: an absolute path, or one that begins with ~/; ~/.cache/trainctl by default."),
+        "gpus": {
+            "type": "integer",
+            "minimum": 0,
+            "description": "How many GPUs jobs may use; by default those that the host reports.",
+        },
+        "price_per_hour": {"type": "number", "minimum": 0, "description": "What the host costs an hour."},
+    },
+}  # fmt: skip
+
+
+def schema() -> JsonObject:
+    """The JSON Schema of a cluster section, without what is the core's."""
+    named = _text(
+        _ADDRESS, "A host by its name or address as ssh knows it, without account and port."
+    )
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["hosts"],
+        "properties": {
+            **_LOGIN,
+            "connect_timeout": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": 600,
+                "default": CONNECT_SECONDS,
+                "description": "How many seconds a host may take to answer.",
+            },
+            "hosts": {
+                "type": "array",
+                "minItems": 1,
+                "items": {"if": {"type": "string"}, "then": named, "else": _HOST},
+                "description": "The hosts: names, or objects with their settings.",
+            },
+        },
+    }
+
+
+def problems(cluster: Cluster) -> Iterator[Wrong]:
+    """Hosts that are declared twice, and keys that are none."""
+    hosts = hosts_of(cluster)
+    names: dict[str, int] = {}
+    places: dict[Any, int] = {}
+    for number, host in enumerate(hosts):
+        first = names.setdefault(host.name, number)
+        if first != number:
+            yield Wrong(
+                ("hosts", number),
+                f"two hosts are called {host.name!r}",
+                f"hosts[{first}] is the other. Give each a name: of its own.",
+            )
+        where = (host.login.address, host.login.port, host.login.user, host.dir)
+        first = places.setdefault(where, number)
+        if first != number and names[host.name] == number:
+            yield Wrong(
+                ("hosts", number),
+                f"hosts[{number}] is the same host as hosts[{first}]",
+                f"Both have the address {host.login.address!r}. Write it once, or give each a dir: of its own.",
+            )
+        if host.login.host_key and not _is_key(host.login.host_key):
+            yield Wrong(
+                ("hosts", number, "host_key"),
+                "host_key is not a public key",
+                "Write its type and its base64, as ssh-keyscan prints them: ssh-ed25519 AAAA…",
+            )
+
+
+def _is_key(text: str) -> bool:
+    """RFC 4253, 6.6: the base64 holds the type's length in four bytes, then the type."""
+    kind, _, encoded = text.partition(" ")
+    try:
+        blob = base64.b64decode(encoded, validate=True)
+    except (ValueError, binascii.Error):
+        return False
+    return blob[:4] == len(kind).to_bytes(4, "big") and blob[4 : 4 + len(kind)] == kind.encode()

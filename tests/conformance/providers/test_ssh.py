@@ -1,0 +1,83 @@
+"""The ssh provider and its transports against the suites, over real sshds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support.sshd import Sshd, User, require_sshd, sshd
+from trainctl.spi.provider import Cluster
+from trainctl.spi.transport import Transport
+from trainctl.testing.provider import ProviderConformance
+from trainctl.testing.transport import TransportConformance
+from trainctl_ssh import SshProvider
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where everything of this module is."""
+    require_sshd()
+    return tmp_path_factory.mktemp("ssh")
+
+
+@pytest.fixture(scope="module")
+def user(place: Path) -> User:
+    """Who logs in."""
+    return User(place / "user")
+
+
+@pytest.fixture(scope="module")
+def hosts(place: Path, user: User) -> Iterator[list[Sshd]]:
+    """Two hosts that the user knows."""
+    with ExitStack() as stack:
+        found = [
+            stack.enter_context(
+                sshd(place / f"gpu-{number}", user, address=f"127.0.0.{number + 2}")
+            )
+            for number in range(2)
+        ]
+        user.known_hosts.write_text("".join(host.known for host in found))
+        yield found
+
+
+@pytest.fixture
+def provider(user: User, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshProvider]:
+    """A provider, which is closed."""
+    user.become(monkeypatch)
+    provider = SshProvider()
+    yield provider
+    provider.close()
+
+
+@pytest.fixture
+def cluster(hosts: list[Sshd]) -> Cluster:
+    """Two hosts."""
+    return Cluster("lab", {"hosts": [host.settings for host in hosts]})
+
+
+class TestSshProvider(ProviderConformance):
+    """The suite for providers."""
+
+    @pytest.fixture
+    def provider(self, provider: SshProvider) -> SshProvider:
+        """An ssh provider."""
+        return provider
+
+    @pytest.fixture
+    def cluster(self, cluster: Cluster) -> Cluster:
+        """Two hosts."""
+        return cluster
+
+
+class TestOpenSsh(TransportConformance):
+    """The suite for transports, over the system's ssh."""
+
+    @pytest.fixture
+    def transport(self, provider: SshProvider, cluster: Cluster) -> Iterator[Transport]:
+        """A transport to the first host."""
+        transport = provider.transport(provider.plan(cluster)[0])
+        yield transport
+        transport.close()

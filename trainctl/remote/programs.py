@@ -1,0 +1,203 @@
+"""Programs of this machine whose streams are served while they run: what transports are made of."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from trainctl.errors import NodeUnreachable
+
+_READ_BYTES = 2**18
+_DRAIN_SECONDS = 0.2
+_POLL_SECONDS = 0.5
+OnBytes = Callable[[bytes], object]
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """What is sent to a program, and who hears what it says.
+
+    ``timeout`` is in seconds of silence in both directions. ``over`` tells that all was heard, whatever the program
+    goes on to do; ``who`` names it in errors.
+    """
+
+    on_stdout: OnBytes
+    on_stderr: OnBytes
+    stdin: Iterable[bytes] = ()
+    timeout: float | None = None
+    over: Callable[[], bool] = _never
+    who: str = "a program on this machine"
+
+
+class Programs:
+    """Runs programs, each in a session of its own, so that one can be ended with everything it started."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._closings = 0
+
+    def run(
+        self, argv: Sequence[str], streams: Streams, environ: Mapping[str, str] | None = None
+    ) -> int:
+        """The exit code, negative for a signal. Whatever goes wrong, Ctrl-C included, nothing of the program is left running."""
+        closings = self._closings
+        try:
+            process = subprocess.Popen(
+                list(argv),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                env=environ,
+            )
+        except OSError as error:
+            raise NodeUnreachable(f"{argv[0]} can't be started: {error.strerror}") from error
+        with self._lock:
+            self._running.add(process)
+            if self._closings != closings:  # closed while the program was being started
+                kill(process)
+        try:
+            with process:
+                return _hold(process, streams)
+        finally:
+            with self._lock:
+                self._running.discard(process)
+
+    def close(self) -> None:
+        """End what is still running."""
+        with self._lock:
+            self._closings += 1
+            left = list(self._running)
+        for process in left:
+            kill(process)
+
+
+def _hold(process: subprocess.Popen[bytes], streams: Streams) -> int:
+    conversation = _Conversation(process, streams)
+    try:
+        conversation.hold()
+        if streams.over():
+            kill(process)
+        return conversation.end()
+    except BaseException:
+        kill(process)
+        raise
+
+
+class _Conversation:
+    """One program's three streams, served in one thread, so that none can wait for another."""
+
+    def __init__(self, process: subprocess.Popen[bytes], streams: Streams) -> None:
+        assert process.stdin is not None  # noqa: S101 - they were asked for
+        assert process.stdout is not None  # noqa: S101
+        assert process.stderr is not None  # noqa: S101
+        self._process = process
+        self._pipes = (process.stdin, process.stdout, process.stderr)
+        self._streams = streams
+        self._input: Iterator[bytes] = iter(streams.stdin)
+        self._pending = memoryview(b"")
+        self._heard = time.monotonic()
+        self._selector = selectors.DefaultSelector()
+        self._open: set[object] = set(self._pipes)
+
+    def hold(self) -> None:
+        """Serve the streams until the program has ended and what it said was read."""
+        stdin, stdout, stderr = self._pipes
+        for stream in self._pipes:
+            os.set_blocking(stream.fileno(), False)
+        self._selector.register(stdin, selectors.EVENT_WRITE, self._send)
+        self._selector.register(stdout, selectors.EVENT_READ, self._receive)
+        self._selector.register(stderr, selectors.EVENT_READ, self._receive_error)
+        with self._selector:
+            while (self._wanted(stdout) or self._wanted(stderr)) and not self._streams.over():
+                ended = self._process.poll() is not None
+                ready = self._selector.select(_DRAIN_SECONDS if ended else self._wait_seconds())
+                for key, _ in ready:
+                    key.data()
+                if ended and not any(key.fileobj is not stdin for key, _ in ready):
+                    break  # whoever holds the streams open now is not the program
+                self._check_silence(bool(ready))
+            if self._wanted(stdin):
+                self._finish(stdin)
+
+    def _wanted(self, stream: object) -> bool:
+        return stream in self._open
+
+    def _wait_seconds(self) -> float:
+        timeout = self._streams.timeout
+        return _POLL_SECONDS if timeout is None else min(_POLL_SECONDS, timeout)
+
+    def _check_silence(self, heard: bool) -> None:
+        now = time.monotonic()
+        timeout = self._streams.timeout
+        if heard:
+            self._heard = now
+        elif timeout is not None and now - self._heard >= timeout:
+            raise NodeUnreachable(
+                f"{self._streams.who} was silent for {timeout:g} s",
+                "It was ended with what it had started.",
+            )
+
+    def end(self) -> int:
+        """The exit code. A program that closed its streams may go on; it is given the same time as one that is silent."""
+        try:
+            return self._process.wait(self._streams.timeout)
+        except subprocess.TimeoutExpired:
+            self._check_silence(heard=False)
+            raise NodeUnreachable(f"{self._streams.who} closed its output and goes on") from None
+
+    def _send(self) -> None:
+        stdin = self._pipes[0]
+        try:
+            while not self._pending:
+                self._pending = memoryview(next(self._input))
+            self._pending = self._pending[os.write(stdin.fileno(), self._pending) :]
+        except StopIteration:
+            self._finish(stdin)
+        except BrokenPipeError:  # it doesn't want to read: its answer counts
+            self._finish(stdin)
+        except BlockingIOError:
+            return
+
+    def _receive(self) -> None:
+        self._take(self._pipes[1], self._streams.on_stdout)
+
+    def _receive_error(self) -> None:
+        self._take(self._pipes[2], self._streams.on_stderr)
+
+    def _take(self, stream: object, on_bytes: OnBytes) -> None:
+        assert hasattr(stream, "fileno")  # noqa: S101
+        try:
+            data = os.read(stream.fileno(), _READ_BYTES)
+        except BlockingIOError:
+            return
+        if data:
+            on_bytes(data)
+        else:
+            self._finish(stream)
+
+    def _finish(self, stream: object) -> None:
+        self._open.discard(stream)
+        self._selector.unregister(stream)  # type: ignore[arg-type]
+        with contextlib.suppress(BrokenPipeError):
+            stream.close()  # type: ignore[attr-defined]
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """End a program of a session of its own, with everything it started that stayed in its group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        process.wait()
