@@ -49,8 +49,9 @@ class User:
         (self.place / "bin").mkdir(parents=True)
         self.key = self.place / "id"
         self.public = make_key(self.key)
+        (self.place / ".ssh").mkdir()
         self.known_hosts = self.place / "known_hosts"
-        self.config = self.place / "config"
+        self.config = self.place / ".ssh" / "config"
         wrapper = self.place / "bin" / "ssh"
         wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {self.config} "$@"\n')
         wrapper.chmod(0o755)

@@ -44,7 +44,9 @@ class ClusterHandler:
         made = {node.key for node in nodes}
         if step.recorded is not None and step.action is not Action.REPLACE:
             for node in nodes_of(step.recorded):
-                if node.key not in made:  # not asked for any more, or its name means another machine now
+                if (
+                    node.key not in made
+                ):  # not asked for any more, or its name means another machine now
                     self._remove(step.recorded.provider, node, step.recorded.attributes)
             self._leave_old_cache(step, step.recorded, nodes)
         return {"nodes": [node.to_json() for node in nodes]}

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.sshd import Sshd, User, require_sshd, sshd
-from trainctl.spi.provider import Cluster
+from trainctl.spi.provider import Cluster, nobody
 from trainctl.spi.transport import Transport
 from trainctl.testing.provider import ProviderConformance
 from trainctl.testing.transport import TransportConformance
 from trainctl_ssh import SshProvider
+from trainctl_ssh.hosts import Login
+from trainctl_ssh.pure import Paramiko
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +83,20 @@ class TestOpenSsh(TransportConformance):
         transport = provider.transport(provider.plan(cluster)[0])
         yield transport
         transport.close()
+
+
+class TestParamiko(TransportConformance):
+    """The suite for transports, where there is no ssh program."""
+
+    @pytest.fixture
+    def transport(
+        self, user: User, hosts: list[Sshd], monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[Transport]:
+        """A transport to the first host, for a user whose home has the configuration."""
+        user.become(monkeypatch)
+        monkeypatch.setenv("HOME", str(user.place))
+        link = Paramiko(Login(hosts[0].address, port=hosts[0].port), "lab/gpu-0", {}, nobody)
+        transport = link.transport()
+        yield transport
+        transport.close()
+        link.close()
