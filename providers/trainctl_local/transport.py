@@ -34,11 +34,6 @@ class LocalTransport:
         """See Transport. It is the same loopback."""
         yield port
 
-    @contextlib.contextmanager
-    def expose(self, port: int) -> Iterator[int]:
-        """See Transport. It is the same loopback."""
-        yield port
-
     def close(self) -> None:
         """End what is still running."""
         self._programs.close()

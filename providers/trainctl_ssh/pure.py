@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import paramiko
 
@@ -182,7 +182,7 @@ class Paramiko:
                 host,
                 port,
                 login.user or str(config.get("user", getpass.getuser())),
-                key_filename=[str(Path(file).expanduser()) for file in files],
+                key_filename=cast("Any", [str(Path(file).expanduser()) for file in files]),
                 timeout=seconds,
                 banner_timeout=seconds,
                 auth_timeout=max(seconds, 30),

@@ -56,6 +56,8 @@ def arrange(arguments: Sequence[str], root: LazyGroup) -> list[str]:
             _flag(words, word, todo)
         else:
             _word(words, word)
+    if not _wants_help(words.rest):
+        _default(words)
     if isinstance(words.command, LazyGroup) and words.path and not _wants_help(words.rest):
         choices = ", ".join(row.name for row in words.command.rows)
         raise UsageError(f"{' '.join(words.path)} needs one of: {choices}")
@@ -75,8 +77,17 @@ def _word(words: _Words, word: str) -> None:
     words.rest.append(word)
 
 
+def _default(words: _Words) -> None:
+    """Go on as if the command that a group means alone had been named."""
+    if isinstance(words.command, LazyGroup) and words.command.default:
+        _word(words, words.command.default)
+
+
 def _flag(words: _Words, word: str, todo: Iterator[str]) -> None:
     own, common = _flags(words.command), _flags(words.root)
+    if word[:2] not in common | own and not _names_long(word, common | own):
+        _default(words)
+        own = _flags(words.command)
     known = common | own
     if word[:2] in known and not word.startswith("--") and not _names_long(word, known):
         name, value = word[:2], word[2:] or None

@@ -30,11 +30,12 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Commands under a common first word."""
+    """Commands under a common first word; ``default`` is the one that it means alone."""
 
     name: str
     help: str
     commands: tuple[Command, ...]
+    default: str | None = None
 
 
 COMMANDS: tuple[Command | Group, ...] = (
@@ -59,6 +60,15 @@ COMMANDS: tuple[Command | Group, ...] = (
             Command("url", "checkpoints_url", "Show where a checkpoint's files can be had."),
             Command("upload", "checkpoints_upload", "Bring what an ended run left to the store."),
         ),
+    ),
+    Group(
+        "nodes",
+        "The machines of clusters.",
+        (
+            Command("list", "nodes_list", "List them: what is free, cached and running there."),
+            Command("forget", "nodes_forget", "Drop one that will never come back."),
+        ),
+        default="list",
     ),
     Group(
         "mirror",
@@ -104,6 +114,7 @@ class LazyGroup(TyperGroup):
     """A group whose commands are rows of a table until one is asked for."""
 
     rows: Sequence[Command | Group] = ()
+    default: str | None = None
 
     def list_commands(self, ctx: Context) -> list[str]:
         """The names, in the table's order."""
@@ -133,7 +144,9 @@ def build() -> LazyGroup:
 def _load(row: Command | Group) -> ClickCommand:
     if isinstance(row, Group):
         app = _typer(cls=LazyGroup, name=row.name, help=row.help, callback=_nothing)
-        return _group(app, row.commands)
+        group = _group(app, row.commands)
+        group.default = row.default
+        return group
     app = _typer()
     function = import_module(f"trainctl.cli.commands.{row.module}").command
     app.command(name=row.name)(function)

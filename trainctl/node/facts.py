@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from trainctl.node import layout
+from trainctl.node.addresses import addresses
 from trainctl.node.deliver import cache_query
 from trainctl.node.engines import Engine, choose
 from trainctl.node.failure import Failure, weights_room
@@ -30,6 +31,7 @@ def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     gpus, problem = _gpus([str(one) for one in request.get("accelerators", [])])
     return {
         "hostname": socket.gethostname(),
+        "addresses": addresses(),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "machine": platform.machine(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from trainctl.apply.step import Lookup, Step
@@ -15,6 +16,7 @@ from trainctl.resources.agents import Agents, Providers, nodes_of
 from trainctl.resources.node_cache import at, cache_settings, shared_settings
 from trainctl.spi.provider import Cluster, Node, Presence
 
+_AT_ONCE = 16
 _WORST = (Presence.PRESENT, Presence.UNREADABLE, Presence.UNREACHABLE, Presence.GONE)
 
 
@@ -74,7 +76,10 @@ class ClusterHandler:
     def read(self, recorded: Recorded, lookup: Lookup) -> Observation:
         """The worst of what its nodes say."""
         provider = self._providers(recorded.provider)
-        found = {node.id: provider.read(node) for node in nodes_of(recorded)}
+        nodes = nodes_of(recorded)
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="read") as pool:
+            read = pool.map(provider.read, nodes)
+            found = {node.id: one for node, one in zip(nodes, read, strict=True)}
         worst = max(found.values(), key=_WORST.index, default=Presence.PRESENT)
         return Observation(
             worst,
@@ -128,5 +133,5 @@ def _cache_directories(attributes: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def section(name: str, attributes: Mapping[str, Any]) -> Cluster:
     """The provider's view of a cluster's attributes: what is not ours."""
-    ours = {"provider", "cache", "price_per_hour"}
+    ours = {"provider", "cache", "price_per_hour", "forgotten"}
     return Cluster(name, {key: value for key, value in attributes.items() if key not in ours})

@@ -1,0 +1,46 @@
+"""``trainctl nodes forget``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trainctl.cli.approval import approve, require_terminal
+from trainctl.cli.planning import AutoApprove
+from trainctl.cli.session import session_of
+from trainctl.cli.workspaces import open_workspace
+from trainctl.operations.nodes import forget, live_runs_on, recorded_node
+
+
+def command(
+    ctx: typer.Context,
+    node: Annotated[
+        str, typer.Argument(metavar="CLUSTER/NODE", help="The node, as nodes list has it.")
+    ],
+    auto_approve: AutoApprove = False,
+) -> int:
+    """Drop a machine that will never come back from the state, without touching it."""
+    session = session_of(ctx)
+    if not auto_approve:
+        require_terminal(session)
+    with open_workspace(session) as workspace:
+        state = workspace.ledger.state()
+        _, found = recorded_node(state, node)
+        if not auto_approve and not approve(
+            session, _question(found.id, live_runs_on(state, found))
+        ):
+            session.output.note("Nothing was forgotten.")
+            return 1
+        forget(workspace, node)
+    session.output.print(f"{found.id}: forgotten. What it may hold in {found.root} stays there.")
+    return 0
+
+
+def _question(node: str, runs: tuple[str, ...]) -> str:
+    live = (
+        f" {', '.join(runs)} {'is' if len(runs) == 1 else 'are'} recorded as running there."
+        if runs
+        else ""
+    )
+    return f"Forget {node}, with whatever is on it?{live}"

@@ -1,0 +1,31 @@
+"""Nodes as somebody finds them, as values that are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """One node. ``presence`` is planned, present, gone, unreachable or unreadable; ``why`` says more where it isn't present.
+
+    ``found`` is what it says of itself, as the node program's ``inspect`` gives it; None where it could not be asked.
+    ``limit`` is how many bytes its cache of weights may hold.
+    """
+
+    cluster: str
+    name: str
+    address: str
+    presence: str
+    why: str = ""
+    found: Mapping[str, Any] | None = None
+    limit: int | None = None
+    runs: tuple[str, ...] = field(default=())
+    """Recorded live runs that are on it, in words; of those the node knows, its own."""
+
+    @property
+    def id(self) -> str:
+        """``cluster/name``."""
+        return f"{self.cluster}/{self.name}"

@@ -1,0 +1,152 @@
+"""The machines of clusters: how each is found, and forgetting one that will never come back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trainctl.errors import NodeError, TrainctlError, UsageError
+from trainctl.ledger.state import Recorded, State
+from trainctl.model.action import Action
+from trainctl.model.address import Address, Kind
+from trainctl.model.nodes import NodeReport
+from trainctl.operations.workspace import Workspace
+from trainctl.resources.agents import node_named, nodes_of
+from trainctl.resources.clusters import section
+from trainctl.resources.node_cache import at
+from trainctl.resources.run_control import LOOK_SECONDS, runs_of
+from trainctl.spi.provider import Node, Presence
+
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A node, made or planned, with the provider and the attributes of its cluster."""
+
+    provider: str
+    node: Node
+    cluster: Mapping[str, Any]
+
+
+def look_at_all(workspace: Workspace) -> list[NodeReport]:
+    """Every node of the state and of the manifest, by cluster and rank; one that is away is a row like the others."""
+    state = workspace.ledger.state()
+    known = list(_known(workspace, state))
+    runs = _live_runs(state)
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="nodes") as pool:
+        found = list(pool.map(lambda one: _look(workspace, one), known))
+    return [replace(one, runs=runs.get(one.id, ())) for one in found]
+
+
+def forget(workspace: Workspace, name: str) -> Node:
+    """Drop a node from the state without touching it. Busy while its cluster is being changed.
+
+    The record says what was forgotten, so that a plan makes it again for as long as the manifest has it.
+    """
+    state = workspace.ledger.state()
+    cluster, node = recorded_node(state, name)
+    intent = workspace.ledger.begin(
+        cluster.address,
+        "update",
+        cluster.provider,
+        cluster.key,
+        {},
+        reason=Action.FORGET.name.lower(),
+    )
+    recorded = workspace.ledger.recorded(cluster.address) or cluster
+    left = [one.to_json() for one in nodes_of(recorded) if one.id != node.id]
+    forgotten = [*recorded.attributes.get("forgotten", ()), node.name]
+    changed = replace(
+        recorded,
+        attributes={**recorded.attributes, "forgotten": forgotten},
+        outputs={**recorded.outputs, "nodes": left},
+    )
+    workspace.ledger.finish(intent, changed)
+    return node
+
+
+def recorded_node(state: State, name: str) -> tuple[Recorded, Node]:
+    """A node of the state, as CLUSTER/NODE; UsageError names those there are."""
+    cluster = state.resources.get(Address(Kind.CLUSTER, name.partition("/")[0]))
+    node = node_named(cluster, name) if cluster else None
+    if cluster is None or node is None:
+        known = [node.id for one in _clusters(state) for node in nodes_of(one)]
+        raise UsageError(f"the state has no node {name!r}", f"It has {', '.join(known) or 'none'}.")
+    return cluster, node
+
+
+def live_runs_on(state: State, node: Node) -> tuple[str, ...]:
+    """What is recorded as running there, in words."""
+    return _live_runs(state).get(node.id, ())
+
+
+def _clusters(state: State) -> list[Recorded]:
+    return [one for address, one in state.resources.items() if address.kind is Kind.CLUSTER]
+
+
+def _known(workspace: Workspace, state: State) -> Iterator[_Known]:
+    recorded = {one.address: one for one in _clusters(state)}
+    for one in recorded.values():
+        yield from (_Known(one.provider, node, one.attributes) for node in nodes_of(one))
+    for address, resource in _wanted(workspace).items():
+        made = {node.name for node in nodes_of(recorded[address])} if address in recorded else ()
+        cluster = section(address.name, resource.attributes)
+        for node in workspace.provider(resource.provider).plan(cluster):
+            if node.name not in made:
+                yield _Known(resource.provider, node, resource.attributes)
+
+
+def _wanted(workspace: Workspace) -> Mapping[Address, Any]:
+    """The manifest's clusters; a manifest that is wrong or absent has none."""
+    try:
+        resources = workspace.desired.resources
+    except TrainctlError:
+        return {}
+    return {address: one for address, one in resources.items() if address.kind is Kind.CLUSTER}
+
+
+def _look(workspace: Workspace, known: _Known) -> NodeReport:
+    node = known.node
+    report = NodeReport(
+        node.cluster,
+        node.name,
+        node.address,
+        "planned",
+        limit=at(node, known.cluster)["cache"]["size"],
+    )
+    try:
+        provider = workspace.provider(known.provider)
+        if not node.key:
+            node = provider.locate(section(node.cluster, known.cluster), node)
+        elif (presence := provider.read(node)) is not Presence.PRESENT:
+            return replace(report, presence=presence.value, why=_why(presence))
+        else:
+            report = replace(report, presence=presence.value)
+        request = {**at(node, known.cluster), "gpus": node.gpus}
+        agent = workspace.agents.to_look(known.provider, node)
+        return replace(report, found=agent.call("inspect", request, timeout=LOOK_SECONDS))
+    except NodeError as error:
+        away = Presence.UNREACHABLE if error.retryable else Presence.UNREADABLE
+        return replace(report, presence=away.value, why=str(error))
+
+
+def _why(presence: Presence) -> str:
+    return {
+        Presence.GONE: "Nothing of it is left there. Apply makes it again.",
+        Presence.UNREADABLE: "It is there, and can't be read as this user.",
+    }.get(presence, "It can't be asked now.")
+
+
+def _live_runs(state: State) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for address, recorded in state.resources.items():
+        if address.kind is Kind.JOB:
+            for run in runs_of(recorded):
+                if run.status.live:
+                    for rank in run.ranks:
+                        words = f"{address} run {run.number}"
+                        found[rank.node] = (*found.get(rank.node, ()), words)
+    return found

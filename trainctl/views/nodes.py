@@ -1,0 +1,114 @@
+"""The machines of clusters, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainctl.model.nodes import NodeReport
+from trainctl.model.units import format_bytes
+from trainctl.views.escape import escape
+from trainctl.views.moments import moment
+from trainctl.views.text import table
+
+COLUMNS = (
+    "cluster", "name", "address", "presence", "reachable", "gpus", "gpus_free", "disk_total", "disk_free", "cache_limit",
+    "cache_used", "listings", "runs",
+)  # fmt: skip
+_HEADERS = ["NODE", "STATE", "GPUS", "FREE", "DISK FREE", "CACHED", "RUNS"]
+
+
+def nodes_json(reports: Sequence[NodeReport]) -> dict[str, Any]:
+    """The form of ``nodes --format json``."""
+    return {"nodes": [_form(one) for one in reports]}
+
+
+def node_rows(reports: Sequence[NodeReport]) -> list[dict[str, Any]]:
+    """The rows of ``nodes --format csv``: counts where JSON has lists."""
+    return [_row(_form(one)) for one in reports]
+
+
+def nodes_lines(reports: Sequence[NodeReport], width: int | None = None) -> list[str]:
+    """A line for each node, then what is wrong with those that could not be asked."""
+    if not reports:
+        return ["No nodes."]
+    cells = [_cells(_form(one)) for one in reports]
+    right = frozenset({"FREE", "DISK FREE", "CACHED"})
+    lines = table(_HEADERS, cells, right=right, width=width, shrinks=frozenset({"GPUS", "RUNS"}))
+    for one in reports:
+        problem = (one.found or {}).get("gpus_problem") or one.why
+        if problem:
+            first, *rest = str(problem).splitlines()
+            lines += ["", f"{one.id}: {escape(first)}", *(f"  {escape(line)}" for line in rest)]
+    return lines
+
+
+def _form(report: NodeReport) -> dict[str, Any]:
+    found: Mapping[str, Any] = report.found or {}
+    cache = found.get("cache") or {}
+    return {
+        "cluster": report.cluster,
+        "name": report.name,
+        "address": report.address,
+        "presence": report.presence,
+        "reachable": report.found is not None or report.presence == "gone",
+        "why": report.why or found.get("gpus_problem"),
+        "addresses": list(found.get("addresses") or ()),
+        "gpus": [_gpu(one) for one in found.get("gpus") or ()],
+        "disk": found.get("disk") or {"total": None, "free": None},
+        "cache": {
+            "limit": report.limit,
+            "used": cache.get("used"),
+            "listings": [_listing(one) for one in cache.get("listings") or ()],
+        },
+        "runs": [_run(one) for one in found.get("runs") or ()]
+        if report.found
+        else list(report.runs),
+    }
+
+
+def _gpu(gpu: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("index", "uuid", "name", "memory_mib", "claimed_by", "used_by")
+    return {name: gpu.get(name) for name in names}
+
+
+def _listing(listing: Mapping[str, Any]) -> dict[str, Any]:
+    return {**listing, "last_used": moment(listing.get("last_used"))}
+
+
+def _run(run: Mapping[str, Any]) -> str:
+    return f"{run.get('address')} run {run.get('number')}"
+
+
+def _row(form: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **form,
+        "gpus": len(form["gpus"]),
+        "gpus_free": _free(form),
+        "disk_total": form["disk"]["total"],
+        "disk_free": form["disk"]["free"],
+        "cache_limit": form["cache"]["limit"],
+        "cache_used": form["cache"]["used"],
+        "listings": [one["id"] for one in form["cache"]["listings"]],
+    }
+
+
+def _free(form: Mapping[str, Any]) -> int:
+    return sum(1 for one in form["gpus"] if not one["claimed_by"] and not one["used_by"])
+
+
+def _cells(form: dict[str, Any]) -> list[str]:
+    kinds: dict[str, int] = {}
+    for one in form["gpus"]:
+        name = one["name"] or "GPU"
+        kinds[name] = kinds.get(name, 0) + 1
+    free, used = form["disk"]["free"], form["cache"]["used"]
+    return [
+        f"{form['cluster']}/{form['name']}",
+        form["presence"],
+        ", ".join(f"{count} × {escape(name)}" for name, count in kinds.items()),
+        str(_free(form)) if kinds else "",
+        "" if free is None else format_bytes(free),
+        "" if used is None else format_bytes(used),
+        ", ".join(escape(one) for one in form["runs"]),
+    ]
