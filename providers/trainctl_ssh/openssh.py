@@ -180,20 +180,20 @@ class OpenSsh:
             start_new_session=True,
         )
         try:
-            pid = self._greeted(process)
+            greeting = self._greeted(process)
         except BaseException:
             _abandon(process)
             said.close()
             raise
-        if pid is None:
+        if greeting.began is None:
             _abandon(process)
             said.seek(0)
             with said:
-                raise self._refusal(said.read())
-        return _Keeper(process, pid, said, share)
+                raise self._refusal(said.read() or greeting.before)
+        return _Keeper(process, int(greeting.began), said, share)
 
-    def _greeted(self, process: subprocess.Popen[bytes]) -> int | None:
-        """The number of the far end's process; None if it never said one."""
+    def _greeted(self, process: subprocess.Popen[bytes]) -> shell.Cut:
+        """What the far end said: the number of its process, unless it ended before."""
         assert process.stdin is not None  # noqa: S101 - they were asked for
         assert process.stdout is not None  # noqa: S101
         token = secrets.token_hex(16)
@@ -214,10 +214,10 @@ class OpenSsh:
             if not data:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_CLOSE_SECONDS)
-                return None
+                return cut
             cut.feed(data)
         threading.Thread(target=_drain, args=(process.stdout,), daemon=True).start()
-        return int(cut.began)
+        return cut
 
     def _refusal(self, said: bytes) -> Exception:
         text = said.decode(errors="replace")

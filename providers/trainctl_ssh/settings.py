@@ -11,13 +11,13 @@ from trainctl.model.json import JsonObject
 from trainctl.spi.provider import Cluster, Wrong
 from trainctl_ssh.hosts import CONNECT_SECONDS, hosts_of
 
-_NAME = "^[A-Za-z0-9][A-Za-z0-9_.-]*$"
-_ADDRESS = "^[A-Za-z0-9_:][A-Za-z0-9_.:-]*$"
-_USER = "^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$"
-_JUMP = r"^[A-Za-z0-9_\[][A-Za-z0-9_.@:,+\[\]-]*$"
-_FILE = r"^[^-\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"
-_PLACE = r"^(/|~/)[^\x00-\x1f\x7f]*$"
-_KEY = r"^[a-z][A-Za-z0-9@.-]* +[A-Za-z0-9+/]+=*( +[^\x00-\x1f\x7f]*)?$"
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$(?!\n)"
+_ADDRESS = r"^[A-Za-z0-9_:][A-Za-z0-9_.:-]*$(?!\n)"
+_USER = r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$(?!\n)"
+_JUMP = r"^[A-Za-z0-9_\[][A-Za-z0-9_.@:,+\[\]-]*$(?!\n)"
+_FILE = r"^[^-\x00-\x1f\x7f][^\x00-\x1f\x7f]*$(?!\n)"
+_PLACE = r"^(/|~/)[^\x00-\x1f\x7f]*$(?!\n)"
+_KEY = r"^[a-z][A-Za-z0-9@.-]* +[A-Za-z0-9+/]+=*( +[^\x00-\x1f\x7f]*)?$(?!\n)"
 
 
 def _text(pattern: str, description: str) -> JsonObject:

@@ -22,9 +22,10 @@ def directory(environ: Mapping[str, str]) -> Path:
     """The directory, the same one every time; a new one where others could have put something into it."""
     for path in _candidates(environ):
         with contextlib.suppress(OSError):
-            path.mkdir(0o700, exist_ok=True)
-            if len(os.fsencode(path)) <= _LONGEST and _is_private(path):
-                return path
+            if len(os.fsencode(path)) <= _LONGEST:
+                path.mkdir(0o700, exist_ok=True)
+                if _is_private(path):
+                    return path
     return Path(tempfile.mkdtemp(prefix="trainctl-", dir="/tmp"))
 
 

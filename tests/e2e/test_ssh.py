@@ -1,0 +1,172 @@
+"""A cluster of hosts from the command line: from a plan to a destroy that leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from jsonschema import validate
+
+from tests.support.nodes import wait_for
+from tests.support.project import Project, processes
+from tests.support.sshd import Sshd, User, require_sshd, sshd
+from trainctl_schemas import schema
+
+MANIFEST = """\
+project: {name: demo}
+clusters: {lab: {provider: ssh, hosts: HOSTS}}
+jobs:
+  sft:
+    code: ./src
+    weights: [{source: "file:./weights", mount_location: weights/tiny}]
+    runtime:
+      start_commands: ["cat weights/tiny/word", "sleep SECONDS"]
+"""
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, fresh: Project) -> Iterator[list[Sshd]]:
+    """Two hosts, of which the project's user knows the first; its manifest names both."""
+    require_sshd()
+    user = User(tmp_path / "user")
+    fresh.variables.update(user.environment)
+    with ExitStack() as stack:
+        found = [
+            stack.enter_context(
+                sshd(tmp_path / f"gpu-{number}", user, address=f"127.0.0.{number + 2}")
+            )
+            for number in range(2)
+        ]
+        user.known_hosts.write_text(found[0].known)
+        write(fresh, found[:1])
+        fresh.write({"src/nothing.txt": "", "weights/word": "hello from weights\n"})
+        yield found
+
+
+def write(project: Project, hosts: list[Sshd], seconds: int = 0) -> None:
+    """The manifest."""
+    named = json.dumps([host.settings for host in hosts])
+    project.write(
+        {"trainctl.yaml": MANIFEST.replace("HOSTS", named).replace("SECONDS", str(seconds))}
+    )
+
+
+def test_a_job_runs_on_a_host_and_nothing_is_left_of_it(fresh: Project, hosts: list[Sshd]) -> None:
+    """Plan, apply with weights, a second plan, logs, status, and a destroy after which the host is as before."""
+    home = hosts[0].home
+    planned = fresh.json("plan")
+    untouched = list(home.iterdir())
+    fresh.run("apply", "--auto-approve", "--wait")
+    again = fresh.run("plan", "--detailed-exitcode")
+    log = fresh.run("logs", "job.sft").stdout
+    status = fresh.json("status", "job.sft")
+    fresh.run("destroy", "--auto-approve")
+
+    assert planned["deliveries"][0]["node"] == "lab/gpu-0"
+    assert untouched == []
+    assert "No changes" in again.stdout
+    assert log == "hello from weights\n"
+    assert (status["status"], status["ranks"][0]["node"]) == ("TRAINING_JOB_COMPLETED", "lab/gpu-0")
+    assert [path for path in home.rglob("*") if path.name != ".cache"] == []
+    assert wait_for(lambda: not hosts[0].connections())
+
+
+def test_a_live_run_is_seen_and_stopped_through_the_host(fresh: Project, hosts: list[Sshd]) -> None:
+    """Apply returns while it runs; nodes shows it; stop ends it with everything that it started."""
+    write(fresh, hosts[:1], 7231)
+    fresh.run("apply", "--auto-approve")
+    found = fresh.json("nodes")
+    fresh.run("stop", "job.sft", "--grace", "0s")
+    status = fresh.json("status", "job.sft")
+
+    validate(found, schema("nodes"))
+    (node,) = found["nodes"]
+    assert (node["presence"], node["reachable"], node["runs"]) == (
+        "present",
+        True,
+        ["job.sft run 1"],
+    )
+    assert [one["source"] for one in node["cache"]["listings"]] == ["file:./weights"]
+    assert node["cache"]["listings"][0]["leased_by"] != []
+    assert status["status"] == "TRAINING_JOB_STOPPED"
+    assert wait_for(lambda: not processes("sleep\x007231"))
+
+
+def test_a_host_that_is_away_is_a_row_and_can_be_forgotten(
+    fresh: Project, hosts: list[Sshd]
+) -> None:
+    """``nodes`` tells the absent from the present and never fails; what is forgotten is made again by an apply."""
+    place = Path(fresh.variables["PATH"].split(":")[0]).parent / "known_hosts"
+    place.write_text("".join(host.known for host in hosts))
+    write(fresh, hosts)
+    fresh.run("apply", "--auto-approve", "--wait")
+    hosts[1].process.terminate()
+    hosts[1].process.wait()
+    rows = {node["name"]: node for node in fresh.json("nodes")["nodes"]}
+    text, csv = fresh.run("nodes", "list").stdout, fresh.run("nodes", "--format", "csv").stdout
+    unasked = fresh.run("nodes", "forget", "lab/gpu-1", code=64)
+    unknown = fresh.run("nodes", "forget", "lab/gpu-9", "--auto-approve", code=64)
+    fresh.run("nodes", "forget", "lab/gpu-1", "--auto-approve")
+    planned = fresh.actions()
+    write(fresh, hosts[:1])
+    fresh.run("apply", "--auto-approve")
+
+    assert [(one["presence"], one["reachable"]) for one in rows.values()] == [
+        ("present", True),
+        ("unreachable", False),
+    ]
+    assert "lab/gpu-1  unreachable" in text
+    assert csv.splitlines()[0].startswith("cluster,name,address,presence,reachable")
+    assert "no-terminal" in unasked.stderr
+    assert "It has lab/gpu-0, lab/gpu-1." in unknown.stderr
+    assert planned == {"cluster.lab": ["update"]}
+    assert [node["name"] for node in fresh.json("nodes")["nodes"]] == ["gpu-0"]
+    assert fresh.actions() == {}
+
+
+def test_first_contact_is_asked_about_on_a_terminal(fresh: Project, hosts: list[Sshd]) -> None:
+    """The key's fingerprint is shown; after yes the host is known for good. Without a terminal it is refused."""
+    write(fresh, hosts[1:])
+    without = fresh.run("nodes")
+    said = on_a_terminal(fresh, "nodes", answer="yes\n")
+    after = fresh.json("nodes")["nodes"]
+
+    assert "SHA256:" in without.stdout
+    assert "is not known yet. Its key is SHA256:" in said
+    assert "Only 'yes' will be accepted" in said
+    assert [node["presence"] for node in after] == ["planned"]
+
+
+def on_a_terminal(project: Project, *arguments: str, answer: str) -> str:
+    """What a command shows on a terminal on which somebody answers its first question."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "trainctl", *arguments],
+        cwd=project.directory,
+        env=project.environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    ) as process:
+        os.close(theirs)
+        said, answered = b"", False
+        while select.select([ours], [], [], 60)[0]:
+            try:
+                said += os.read(ours, 4096)
+            except OSError:  # nobody holds the other end any more
+                break
+            if b"Enter a value:" in said and not answered:
+                os.write(ours, answer.encode())
+                answered = True
+        os.close(ours)
+        assert process.wait(60) == 0, said.decode()
+    return said.decode()

@@ -1,0 +1,86 @@
+"""What goes over a link, through real shells, and what is cut out of the answer."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainctl_ssh.shell import COMMAND, Cut, call
+
+TOKEN = "0123456789abcdef" * 2
+SHOW = (
+    "import sys; sys.stdout.buffer.write(b'\\0'.join(map(__import__('os').fsencode, sys.argv[1:])))"
+)
+words = st.lists(
+    st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",))), max_size=5
+)
+
+
+def said(shell: list[str], argv: list[str], stdin: bytes = b"") -> tuple[Cut, bytes, Cut, bytes]:
+    """What a program says that is run as sshd would: by a login shell that gets one string."""
+    line = call(TOKEN, argv, 1)
+    done = subprocess.run([*shell, "-c", COMMAND], input=line + stdin, capture_output=True)
+    out, err = bytearray(), bytearray()
+    cuts = Cut(TOKEN, out.extend), Cut(TOKEN, err.extend)
+    for cut, data in zip(cuts, (done.stdout, done.stderr), strict=True):
+        cut.feed(data)
+    return cuts[0], bytes(out), cuts[1], bytes(err)
+
+
+@pytest.mark.parametrize("name", ["sh", "dash", "bash", "zsh", "fish", "tcsh"])
+def test_every_login_shell_runs_the_same(name: str) -> None:
+    """Arguments, input, both streams and the exit code are the program's, whichever shell the account has."""
+    if shutil.which(name) is None:
+        pytest.skip(f"needs {name}")
+    argv = ["sh", "-c", 'cat; printf %s "$1" >&2; exit 3', "sh", "it's $HOME `id` !! \\ \n*"]
+
+    out, stdout, err, stderr = said([name], argv, b"input\n")
+
+    assert (stdout, stderr.decode()) == (b"input\n", argv[-1])
+    assert (out.ended, err.ended) == ("3", "")
+    assert out.began is not None
+    assert out.began.isdigit()
+
+
+@given(words)
+def test_any_words_arrive_as_they_are(argv: list[str]) -> None:
+    """Quotes, newlines, dashes and letters of any script: the shell passes them on unread."""
+    _, stdout, _, _ = said(["sh"], [sys.executable, "-I", "-c", SHOW, *argv])
+
+    assert stdout == b"\0".join(word.encode() for word in argv)
+
+
+@given(st.binary(), st.binary(), st.integers(1, 9), st.booleans())
+def test_what_is_said_between_the_marks_is_cut_out(
+    before: bytes, inside: bytes, size: int, tail: bool
+) -> None:
+    """Whatever pieces it comes in, and whatever stands before and after."""
+    inside += TOKEN[:-1].encode() if tail else b""
+    stream = before + f"{TOKEN}<42\n".encode() + inside + f"{TOKEN}>7\n".encode() + b"after"
+    found = bytearray()
+    cut = Cut(TOKEN, found.extend)
+
+    for start in range(0, len(stream), size):
+        cut.feed(stream[start : start + size])
+
+    assert (cut.before, bytes(found), cut.began, cut.ended) == (before, inside, "42", "7")
+
+
+def test_a_program_that_is_a_word_of_the_shell_is_no_builtin() -> None:
+    """``exit`` and ``cd`` are looked for as programs, and the call still has its end."""
+    out, _, _, stderr = said(["sh"], ["exit", "5"])
+
+    assert out.ended == "127"
+    assert b"exit" in stderr
+
+
+def test_nothing_of_the_shell_reaches_the_environment() -> None:
+    """The program finds no variable that the call made."""
+    _, stdout, _, _ = said(["sh"], ["env"])
+
+    assert b"_t" not in b"".join(line.partition(b"=")[0] for line in stdout.splitlines())
