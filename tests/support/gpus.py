@@ -25,7 +25,7 @@ class Gpus:
         found.compute_on()
         tool = tools / "nvidia-smi"
         tool.write_text(
-            f'#!/bin/sh\ncase "$1" in --query-gpu=*) cat {tools}/gpus ;; *) cat {tools}/used ;; esac\n'
+            '#!/bin/sh\ncd "${0%/*}" && case "$1" in --query-gpu=*) cat gpus ;; *) cat used ;; esac\n'
         )
         tool.chmod(0o755)
         return found

@@ -21,6 +21,8 @@ class Project:
 
     directory: Path
     variables: dict[str, str] = field(default_factory=dict)
+    prefix: tuple[str, ...] = ()
+    """Words before the program: what runs it somewhere else."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -57,7 +59,7 @@ class Project:
     ) -> subprocess.Popen[str]:
         """Start it in a session of its own, with pipes."""
         return subprocess.Popen(
-            [sys.executable, *program, *arguments],
+            [*self.prefix, sys.executable, *program, *arguments],
             cwd=self.directory,
             env=self.environment,
             stdin=subprocess.DEVNULL,

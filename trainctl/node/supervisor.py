@@ -227,11 +227,12 @@ class _Supervisor:
         variables.update(NO_GPUS if stage else self._turn.variables)
         variables.update(prepared.variables)
         variables["BT_RETRY_COUNT"] = str(int(variables.get("BT_RETRY_COUNT", 0)) + number - 1)
-        self._say(mount=prepared.mount, weights_mode=prepared.weights_mode)
+        gpus = self._turn.gpu_ids
+        self._say(mount=prepared.mount, weights_mode=prepared.weights_mode, gpus=gpus)
         if spec.get("container"):
             write_atomic(self._run.step, b"")
             log = self._run.log(self._rank, stage)
-            return container.launch(self._run, spec, prepared, variables, log, self._turn.gpu_ids)
+            return container.launch(self._run, spec, prepared, variables, log, gpus)
         script = self._run.directory / "commands.sh"
         before = activation((spec.get("host") or {}).get("venv"))
         text = program(spec["commands"], self._run.work, self._run.step, before)

@@ -36,13 +36,16 @@ class ClusterHandler:
         if step.action is Action.REPLACE:
             self.delete(step)
         keys = self._keys(step, name, cluster)
-        nodes = [
-            provider.create(cluster, node.name, keys.get(node.name, f"{step.key}/{node.name}"))
-            for node in provider.plan(cluster)
-        ]
-        for node in nodes:
+
+        def make(planned: Node) -> Node:
+            key = keys.get(planned.name, f"{step.key}/{planned.name}")
+            node = provider.create(cluster, planned.name, key)
             request = {**at(node, step.attributes), "data": node.data, "mounts": []}
             self._agents.of(name, node).call("facts", request)
+            return node
+
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="make") as pool:
+            nodes = list(pool.map(make, provider.plan(cluster)))
         made = {node.key for node in nodes}
         if step.recorded is not None and step.action is not Action.REPLACE:
             for node in nodes_of(step.recorded):

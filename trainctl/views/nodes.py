@@ -39,7 +39,8 @@ def nodes_lines(reports: Sequence[NodeReport], width: int | None = None) -> list
         problem = (one.found or {}).get("gpus_problem") or one.why
         if problem:
             first, *rest = str(problem).splitlines()
-            lines += ["", f"{one.id}: {escape(first)}", *(f"  {escape(line)}" for line in rest)]
+            named = first if first.startswith(one.id) else f"{one.id}: {first}"
+            lines += ["", escape(named), *(f"  {escape(line)}" for line in rest)]
     return lines
 
 

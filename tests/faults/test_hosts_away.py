@@ -1,0 +1,140 @@
+"""Hosts whose power, link or processes stop: unreachable, never gone, and as they were when they are back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.hosts import Host, Lab, require_hosts
+from tests.support.nodes import wait_for
+from tests.support.project import Project, project
+
+MANIFEST = """\
+project: {name: demo}
+clusters: {lab: {provider: ssh, connect_timeout: 2, hosts: HOSTS}}
+jobs:
+  sft:
+    code: ./src
+    compute: {accelerator: "H100:1"}
+    weights: [{source: "file:./weights", mount_location: /app/models/tiny}]
+    runtime: {start_commands: ["cat /app/models/tiny/word", "echo ready", "sleep 7231"]}
+"""
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """Two hosts."""
+    require_hosts()
+    made = Lab(tmp_path_factory.mktemp("lab"))
+    try:
+        made.host()
+        made.host()
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def demo(lab: Lab, tmp_path: Path) -> Iterator[Project]:
+    """A project with a job that runs on the first host; afterwards the hosts are reachable and it is destroyed."""
+    with project(tmp_path) as made:
+        made.variables.update(lab.user.environment)
+        made.prefix = lab.prefix
+        named = json.dumps([host.settings for host in lab.hosts])
+        made.write(
+            {
+                "trainctl.yaml": MANIFEST.replace("HOSTS", named),
+                "src/nothing": "",
+                "weights/word": "hello\n",
+            }
+        )
+        made.run("apply", "--auto-approve")
+        wait_for(lambda: "ready" in made.run("logs", "job.sft").stdout)
+        yield made
+        made.run("destroy", "--auto-approve", "--stop-running")
+
+
+def presences(demo: Project) -> dict[str, str]:
+    return {node["name"]: node["presence"] for node in demo.json("nodes")["nodes"]}
+
+
+def test_what_a_host_has_is_told(demo: Project, lab: Lab) -> None:
+    """GPUs with who has claimed them, addresses, disk, cached weights, runs; the weights came over the link, verified."""
+    first, second = demo.json("nodes")["nodes"]
+
+    assert [gpu["claimed_by"] for gpu in first["gpus"]] == ["job.sft run 1", None]
+    assert [gpu["memory_mib"] for gpu in second["gpus"]] == [81559, 81559]
+    assert first["addresses"][0] == lab.hosts[0].address
+    assert first["runs"] == ["job.sft run 1"]
+    assert first["cache"]["used"] == len("hello\n")
+    assert demo.run("logs", "job.sft").stdout.startswith("hello\n")
+
+
+def cut(host: Host) -> Callable[[], None]:
+    host.link(up=False)
+    return lambda: host.link(up=True)
+
+
+def frozen(host: Host) -> Callable[[], None]:
+    host.freeze(on=True)
+    return lambda: host.freeze(on=False)
+
+
+@pytest.mark.parametrize("fault", [cut, frozen])
+def test_a_host_that_is_silent_is_unreachable_and_its_run_goes_on(
+    demo: Project, lab: Lab, fault: Callable[[Host], Callable[[], None]]
+) -> None:
+    """It is told from its neighbour, nothing is planned because of it, and afterwards all is as it was."""
+    mend = fault(lab.hosts[0])
+    try:
+        away = presences(demo)
+        planned = demo.run("plan", "--detailed-exitcode", code=None)
+        status = demo.json("status", "job.sft")
+    finally:
+        mend()
+
+    assert away == {"gpu-0": "unreachable", "gpu-1": "present"}
+    assert planned.returncode == 0, planned.stdout
+    assert status["status"] == "TRAINING_JOB_RUNNING"
+    assert wait_for(lambda: presences(demo)["gpu-0"] == "present", 120)
+    assert demo.json("status", "job.sft")["status"] == "TRAINING_JOB_RUNNING"
+
+
+def test_a_link_that_is_cut_while_something_is_followed_ends_it(demo: Project, lab: Lab) -> None:
+    """The command doesn't wait for ever: it says that the connection was cut."""
+    following = demo.start("logs", "job.sft", "--follow")
+    assert following.stdout is not None
+    lines: list[str] = []
+    wait_for(lambda: lines.append(following.stdout.readline()) or "ready\n" in lines)  # type: ignore[func-returns-value, union-attr]
+    lab.hosts[0].link(up=False)
+    try:
+        _, said = following.communicate(timeout=120)
+    finally:
+        lab.hosts[0].link(up=True)
+
+    assert following.returncode == 1
+    assert "lab/gpu-0" in said
+
+
+def test_a_host_without_power_is_unreachable_and_after_a_boot_its_run_is_lost(
+    demo: Project, lab: Lab
+) -> None:
+    """Its disk and its key are the same, so it is the same node; the run that it had is told as lost, not as running."""
+    lab.hosts[0].power_off()
+    try:
+        away = presences(demo)
+    finally:
+        lab.hosts[0].power_on()
+    back = demo.json("nodes")["nodes"][0]
+    status: dict[str, Any] = demo.json("status", "job.sft")
+
+    assert away == {"gpu-0": "unreachable", "gpu-1": "present"}
+    assert (back["presence"], [gpu["claimed_by"] for gpu in back["gpus"]]) == (
+        "present",
+        [None, None],
+    )
+    assert status["status"] == "TRAINING_JOB_LOST"

@@ -1,0 +1,165 @@
+"""Fake hosts with GPUs: each has processes, a network, a root and a home of its own, and a real sshd; its power and its link can be cut.
+
+They live in a network namespace that the lab makes, where nothing else is: no packet leaves. Whoever is to reach them runs there,
+with ``Lab.prefix`` before its words. Needs root, ``unshare``, ``nsenter``, ``ip`` and sshd; nothing is left when the lab is closed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.gpus import Gpus
+from tests.support.nodes import wait_for
+from tests.support.sshd import User, make_key, require_sshd
+from trainctl.model.json import JsonValue
+
+_INIT = Path(__file__).with_name("host_init.sh")
+_NETWORK = "198.51.100"
+"""TEST-NET-2 of RFC 5737; it exists in the lab only."""
+
+
+def require_hosts() -> None:
+    """Skip where fake hosts can't be had, with what is missing."""
+    require_sshd()
+    if os.geteuid() != 0:
+        pytest.skip("needs root, for namespaces and mounts")
+    for program in ("unshare", "nsenter", "ip", "pkill"):
+        if shutil.which(program) is None:
+            pytest.skip(f"needs {program} (Debian: util-linux, iproute2, procps)")
+    tried = subprocess.run(["unshare", "--net", "--mount", "--pid", "--fork", "true"], capture_output=True, text=True)  # fmt: skip
+    if tried.returncode != 0:
+        pytest.skip(f"needs namespaces: {tried.stderr.strip()}")
+
+
+class Lab:
+    """A network with a bridge, and the hosts on it."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.user = User(place / "user")
+        self.hosts: list[Host] = []
+        # nothing but this process keeps the namespace, so that all of it goes with it
+        self._holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
+        wait_for(self._is_apart)
+        self.prefix = ("nsenter", f"--net=/proc/{self._holder.pid}/ns/net", "--")
+        self.ip("link", "set", "lo", "up")
+        self.ip("link", "add", "br0", "type", "bridge")
+        self.ip("addr", "add", f"{_NETWORK}.1/24", "dev", "br0")
+        self.ip("link", "set", "br0", "up")
+
+    def host(self, gpus: int = 2) -> Host:
+        """One more host, which runs, and which the user knows."""
+        made = Host(self, len(self.hosts), gpus)
+        self.hosts.append(made)
+        with self.user.known_hosts.open("a") as file:
+            file.write(f"{made.address} {made.host_key}\n")
+        made.power_on()
+        return made
+
+    def ip(self, *words: str) -> None:
+        """Change the network."""
+        subprocess.run([*self.prefix, "ip", *words], check=True)
+
+    def close(self) -> None:
+        """End everything."""
+        for host in self.hosts:
+            host.power_off()
+        self._holder.kill()
+        self._holder.wait()
+
+    def _is_apart(self) -> bool:
+        mine = Path("/proc/self/ns/net").readlink()
+        return Path(f"/proc/{self._holder.pid}/ns/net").readlink() != mine
+
+
+class Host:
+    """One fake host. Its address and its host key stay the same whenever it boots."""
+
+    def __init__(self, lab: Lab, number: int, gpus: int) -> None:
+        self._lab = lab
+        self.name = f"gpu-{number}"
+        self.address = f"{_NETWORK}.{10 + number}"
+        self._cable = f"v{number}"
+        self._mac = f"02:00:00:00:00:{10 + number:02x}"
+        self.place = lab.place / self.name
+        self.place.mkdir()
+        self.gpus = Gpus.make(self.place / "bin", gpus)
+        self.host_key = make_key(self.place / "host_key")
+        (self.place / "authorized_keys").write_text(f"{lab.user.public}\n")
+        self._parent: subprocess.Popen[bytes] | None = None
+        self._first = 0
+
+    @property
+    def settings(self) -> dict[str, JsonValue]:
+        """The host in a manifest."""
+        return {"name": self.name, "address": self.address}
+
+    @property
+    def home(self) -> Path:
+        """The account's home directory, as it is on the disk."""
+        return self.place / "home"
+
+    def power_on(self) -> None:
+        """Boot, and wait until its sshd answers."""
+        assert self._parent is None
+        words = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
+        words += [
+            "--propagation",
+            "private",
+            str(_INIT),
+            self.name,
+            str(self.place),
+            f"{self.address}/24",
+        ]
+        with (self.place / "log").open("ab") as log:
+            self._parent = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self._first = wait_for(self._child)
+        peer = ("peer", "name", "eth0", "address", self._mac, "netns", str(self._first))
+        self._lab.ip("link", "add", self._cable, "type", "veth", *peer)
+        self._lab.ip("link", "set", self._cable, "master", "br0", "up")
+        # known beforehand: nobody waits for ARP, nor for an entry of before the boot to grow old
+        self._lab.ip(
+            "neigh", "replace", self.address, "lladdr", self._mac, "dev", "br0", "nud", "permanent"
+        )
+        self._await_sshd()
+
+    def power_off(self) -> None:
+        """Everything that runs there ends at once; what is on its disk stays."""
+        if self._parent is not None:
+            self._parent.send_signal(signal.SIGKILL)
+            self._parent.wait()
+            self._parent = None
+            words = [*self._lab.prefix, "ip", "link", "del", self._cable]
+            subprocess.run(words, stderr=subprocess.DEVNULL)  # it may have gone with the namespace
+
+    def link(self, *, up: bool) -> None:
+        """Plug the cable in, or pull it: what is sent then is lost without a word."""
+        self._lab.ip("link", "set", self._cable, "up" if up else "down")
+
+    def freeze(self, *, on: bool) -> None:
+        """Stop every process there, or let them go on: the kernel still takes connections."""
+        signal_name = "-STOP" if on else "-CONT"
+        words = ["pkill", "--ns", str(self._first), "--nslist", "pid", signal_name, "."]
+        subprocess.run(words, check=True)
+
+    def _child(self) -> int | None:
+        assert self._parent is not None
+        listed = Path(f"/proc/{self._parent.pid}/task/{self._parent.pid}/children").read_text()
+        return int(listed.split()[0]) if listed.split() else None
+
+    def _await_sshd(self, seconds: float = 60) -> None:
+        look = f"exec 3<>/dev/tcp/{self.address}/22 && head -c 4 <&3"
+        words = [*self._lab.prefix, "timeout", "5", "bash", "-c", look]
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if subprocess.run(words, capture_output=True).stdout == b"SSH-":
+                return
+            time.sleep(0.02)
+        raise AssertionError(f"{self.name} doesn't boot:\n{(self.place / 'log').read_text()}")
