@@ -331,7 +331,7 @@ def test_the_first_python_that_will_do_is_found(lab: Lab) -> None:
     found = find_places(
         transport, Host("gpu", Login("x"), python="~/miniconda3/bin/python"), "lab/gpu"
     )
-    with pytest.raises(NodeError, match="no Python of 3.8") as raised:
+    with pytest.raises(NodeError, match=r"no Python of 3\.8") as raised:
         find_places(transport, Host("gpu", Login("x"), python="~/nothing/python"), "lab/gpu")
 
     assert Path(found.python).is_absolute()

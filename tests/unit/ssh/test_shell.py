@@ -17,7 +17,7 @@ SHOW = (
     "import sys; sys.stdout.buffer.write(b'\\0'.join(map(__import__('os').fsencode, sys.argv[1:])))"
 )
 words = st.lists(
-    st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",))), max_size=5
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=5
 )
 
 
