@@ -15,6 +15,8 @@ import pytest
 from tests.support.nodes import is_alive, wait_for
 from tests.support.sshd import Sshd, User, make_key, require_sshd, sshd
 from trainctl.errors import NodeError, NodeUnreachable
+from trainctl.spi.provider import Cluster, Presence
+from trainctl_ssh import SshProvider
 from trainctl_ssh.hosts import Host, Login
 from trainctl_ssh.openssh import OpenSsh
 from trainctl_ssh.places import find_places
@@ -338,6 +340,48 @@ def test_the_first_python_that_will_do_is_found(lab: Lab) -> None:
     assert found.root == f"{host.home}/.cache/trainctl"
     assert found.data == f"{host.home}/.local/share/trainctl"
     assert raised.value.code == "node-python"
+
+
+def test_a_place_that_cant_be_written_is_an_error_that_names_it(lab: Lab) -> None:
+    """A home that takes no directory: the error says which, and that another can be named; with that, all is well."""
+    host = lab.host()
+    (host.home / ".cache").write_text("in the way")
+    provider = SshProvider()
+    lab.stack.callback(provider.close)
+
+    with pytest.raises(NodeError, match="can't be made") as raised:
+        provider.create(Cluster("lab", {"hosts": [host.settings]}), "gpu", "key")
+    other = {**host.settings, "dir": str(lab.place / "elsewhere")}
+    node = provider.create(Cluster("lab", {"hosts": [other]}), "gpu", "key")
+
+    assert str(host.home / ".cache") in raised.value.summary
+    assert "dir:" in raised.value.detail
+    assert (node.root, node.data) == (
+        str(lab.place / "elsewhere"),
+        str(lab.place / "elsewhere/data"),
+    )
+
+
+def test_removing_a_node_leaves_its_checkpoints_and_what_others_need(lab: Lab) -> None:
+    """The second key's end takes everything but the data directory; before, nothing went."""
+    host = lab.host()
+    root = lab.place / "root"
+    cluster = Cluster("lab", {"hosts": [{**host.settings, "dir": str(root)}]})
+    provider = SshProvider()
+    lab.stack.callback(provider.close)
+    first, second = (provider.create(cluster, "gpu", key) for key in ("one", "two"))
+    (root / "data" / "checkpoints").mkdir(parents=True)
+    (root / "cache" / "blobs").mkdir(parents=True)
+    (root / "cache" / "blobs" / "x").write_text("x")
+    (root / "cache" / "blobs").chmod(0o500)
+
+    provider.delete(first)
+    between = provider.read(second), (root / "cache" / "blobs" / "x").exists()
+    provider.delete(second)
+
+    assert between == (Presence.PRESENT, True)
+    assert provider.read(second) is Presence.GONE
+    assert [path.name for path in root.iterdir()] == ["data"]
 
 
 @contextmanager

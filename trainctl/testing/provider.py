@@ -56,6 +56,28 @@ class ProviderConformance:
         assert {node.key for node in planned} == {""}
         assert list(provider.list(cluster)) == []
 
+    def test_a_planned_node_is_located_without_being_made(
+        self, provider: Provider, cluster: Cluster
+    ) -> None:
+        """What only its machine can tell is found out, and nobody finds a node there afterwards."""
+        planned = provider.plan(cluster)[0]
+
+        found = provider.locate(cluster, planned)
+
+        assert (found.id, found.address, found.key) == (planned.id, planned.address, "")
+        assert all(path.startswith("/") for path in (found.root, found.data, found.python))
+        assert list(provider.check(cluster)) == []
+        assert list(provider.list(cluster)) == []
+
+    def test_a_provider_that_was_closed_opens_again(
+        self, provider: Provider, cluster: Cluster, node: Node
+    ) -> None:
+        """What is held between calls may be given back at any time, and twice."""
+        provider.close()
+        provider.close()
+
+        assert provider.read(node) is Presence.PRESENT
+
     def test_what_was_never_made_is_not_found(self, provider: Provider, cluster: Cluster) -> None:
         """Neither by key nor in the list."""
         assert provider.find(cluster, KEY) is None
