@@ -160,7 +160,7 @@ class OpenSsh:
         try:
             return self._keep()
         except _Unknown as error:
-            raise refusal(self.who, self.login, error.said) from None
+            raise refusal(self.who, error.said) from None
 
     def _keep(self) -> _Keeper:
         """Start the process that holds the connection; over a connection that the user has open already, where there is one."""
@@ -225,7 +225,7 @@ class OpenSsh:
             return host_keys.changed(self.who, self.login, text)
         if UNKNOWN_KEY in text:
             return _Unknown(said)
-        return refusal(self.who, self.login, said)
+        return refusal(self.who, said)
 
     def _first_contact(self) -> None:
         line = host_keys.shown_key(self._ssh(), self._destination, self.environ)
@@ -346,7 +346,7 @@ class OpenSshTransport:
         if code == -signal.SIGKILL:  # closed meanwhile
             return Output(code, bytes(stdout), bytes(stderr))
         if out.began is None and keeper.process.poll() is None:
-            raise refusal(link.who, link.login, err.before)
+            raise refusal(link.who, err.before)
         raise link.lost(keeper, err.before + bytes(stderr))
 
     def expose(self, port: int) -> contextlib.AbstractContextManager[int]:

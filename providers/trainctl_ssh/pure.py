@@ -41,6 +41,7 @@ class Paramiko:
         self._environ = environ
         self._lock = threading.RLock()
         self._clients: list[paramiko.SSHClient] = []
+        self._jumps: list[paramiko.SSHClient] = []
         self._keeper: paramiko.Channel | None = None
         self._pid = 0
         self._ports: dict[int, int] = {}
@@ -77,7 +78,8 @@ class Paramiko:
     def close(self) -> None:
         """Let go of the connection; what runs over it ends."""
         with self._lock:
-            clients, self._clients, self._keeper = self._clients, [], None
+            clients = [*self._clients, *self._jumps]
+            self._clients, self._jumps, self._keeper = [], [], None
         for client in clients:
             client.close()
 
@@ -153,13 +155,13 @@ class Paramiko:
                 f"ssh-keygen -R {login.address}, or correct host_key: in the manifest.",
             ) from None
         except paramiko.AuthenticationException as error:
-            raise refusals.denied(self.who, login, str(error)) from None
+            raise refusals.because(refusals.DENIED, self.who, str(error)) from None
         except socket.gaierror as error:
-            raise refusals.nameless(self.who, login, str(error)) from None
+            raise refusals.because(refusals.NAMELESS, self.who, str(error)) from None
         except ConnectionRefusedError as error:
-            raise refusals.closed(self.who, login, str(error)) from None
+            raise refusals.because(refusals.CLOSED, self.who, str(error)) from None
         except (TimeoutError, paramiko.SSHException, OSError, EOFError) as error:
-            raise refusals.late(self.who, login, str(error)) from None
+            raise refusals.because(refusals.LATE, self.who, str(error)) from None
 
     def _log_in(self, config: Mapping[str, Any]) -> paramiko.SSHClient:
         login = self.login
@@ -220,7 +222,7 @@ class Paramiko:
         )
         link = Paramiko(login, f"{self.who} (through {place})", self._environ, self._confirm)
         client = link._client()
-        self._clients.insert(0, client)
+        self._jumps += [*link._jumps, client]
         seconds = self.login.connect_timeout
         return _transport(client).open_channel("direct-tcpip", (host, port), ("127.0.0.1", 0), timeout=seconds)  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from trainctl.errors import NodeUnreachable
 from trainctl.remote.answers import readable
@@ -12,59 +13,57 @@ UNKNOWN_KEY = "Host key verification failed"
 CHANGED_KEY = "REMOTE HOST IDENTIFICATION HAS CHANGED"
 
 
-def refusal(who: str, login: Login, said: bytes) -> NodeUnreachable:
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a host can't be logged in to: what ssh's words then match, the summary after the host's name, and what to do."""
+
+    words: str
+    summary: str
+    fix: str
+    code: str
+
+
+DENIED = Cause(
+    r"Permission denied \(|Too many authentication failures",
+    "refuses the keys it was offered",
+    "Put a key that it accepts into the agent, or name it: identity_file: PATH. The account is user: of the host.",
+    code="ssh-denied",
+)
+NAMELESS = Cause(
+    r"Could not resolve hostname|Name or service not known",
+    "has an address that nobody knows",
+    "Correct the name, or write address: of the host.",
+    code="ssh-no-such-host",
+)
+LATE = Cause(
+    r"timed out|No route to host|Network is unreachable|is down",
+    "doesn't answer",
+    "It may be off, or behind a firewall. A slow one needs connect_timeout: SECONDS.",
+    code="ssh-no-answer",
+)
+CLOSED = Cause(
+    r"Connection refused",
+    "takes no connection",
+    "Start its sshd, or write the right port: of the host.",
+    code="ssh-refused",
+)
+
+
+def refusal(who: str, said: bytes) -> NodeUnreachable:
     """Why a host can't be logged in to. ``said`` is ssh's standard error."""
     words = readable(said)
     last = words.splitlines()[-1] if words else ""
-    for needle, why in _CAUSES:
-        if re.search(needle, words):
-            return why(who, login, last)
+    for cause in (DENIED, NAMELESS, LATE, CLOSED):
+        if re.search(cause.words, words):
+            return because(cause, who, last)
     return NodeUnreachable(f"{who} can't be reached", words or "ssh said nothing.")
 
 
-def denied(who: str, login: Login, last: str) -> NodeUnreachable:
-    """The host is there, and doesn't take any of the keys that were offered."""
-    account = f"user {login.user}" if login.user else "this user"
+def because(cause: Cause, who: str, said: str) -> NodeUnreachable:
+    """The error for a cause, with the line that told it."""
     return NodeUnreachable(
-        f"{who} refuses {account}",
-        f"{last}\nPut a key that it accepts into the agent, or name it: identity_file: PATH.".lstrip(),
-        code="ssh-denied",
+        f"{who} {cause.summary}", f"{said}\n{cause.fix}".lstrip(), code=cause.code
     )
-
-
-def nameless(who: str, login: Login, last: str) -> NodeUnreachable:
-    """Nobody knows the address."""
-    return NodeUnreachable(
-        f"{who}: no host is known as {login.address}",
-        f"{last}\nCorrect the name, or write address: of the host.".lstrip(),
-        code="ssh-no-such-host",
-    )
-
-
-def late(who: str, login: Login, last: str) -> NodeUnreachable:
-    """Nothing answers."""
-    return NodeUnreachable(
-        f"{who} doesn't answer",
-        f"{last}\nIt may be off, or behind a firewall. A slow one needs connect_timeout: SECONDS.".lstrip(),
-        code="ssh-no-answer",
-    )
-
-
-def closed(who: str, login: Login, last: str) -> NodeUnreachable:
-    """The host is there, and nothing listens."""
-    return NodeUnreachable(
-        f"{who} takes no connection",
-        f"{last}\nStart its sshd, or write the right port: of the host.".lstrip(),
-        code="ssh-refused",
-    )
-
-
-_CAUSES = (
-    (r"Permission denied \(|Too many authentication failures", denied),
-    (r"Could not resolve hostname|Name or service not known", nameless),
-    (r"timed out|No route to host|Network is unreachable|is down", late),
-    (r"Connection refused", closed),
-)
 
 
 def key_not_known(who: str, login: Login, fingerprint: str) -> NodeUnreachable:

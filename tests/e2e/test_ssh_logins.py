@@ -20,6 +20,7 @@ from trainctl_ssh import SshProvider
 from trainctl_ssh.hosts import Host, Login
 from trainctl_ssh.openssh import OpenSsh
 from trainctl_ssh.places import find_places
+from trainctl_ssh.pure import Paramiko
 
 
 class Lab:
@@ -426,3 +427,31 @@ def test_hosts_are_reached_without_a_directory_for_sockets(
 
     assert lab.says(lab.link(lab.host())) == "here\n"
     assert list(long.iterdir()) == []
+
+
+def test_without_an_ssh_program_host_keys_are_kept_as_strictly(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused unasked, remembered after a yes, refused when another is known or pinned; and a jump host is gone through."""
+    monkeypatch.setenv("HOME", str(lab.user.place))
+    jump = lab.host(name="jump")
+    host = lab.host(known=False, address="127.0.0.3")
+
+    def says(**changes: object) -> str:
+        login = Login(**{"address": host.address, "port": host.port, **changes})  # type: ignore[arg-type]
+        link = Paramiko(login, "lab/gpu", {}, lab._confirm)
+        lab.stack.callback(link.close)
+        return link.transport().run(["echo", "here"]).stdout.decode()
+
+    unasked = refused(says)
+    lab.answer = True
+    remembered = says()
+    through = says(jump=f"{jump.address}:{jump.port}", host_key=host.host_key)
+    pinned = refused(lambda: says(host_key=make_key(lab.place / "other")))
+    closed = refused(lambda: says(port=1))
+
+    assert (unasked.code, "SHA256:" in unasked.summary) == ("ssh-unknown-key", True)
+    assert (remembered, through) == ("here\n", "here\n")
+    assert lab.user.known_hosts.read_text().endswith(host.known)
+    assert (pinned.code, pinned.summary.count("SHA256:")) == ("ssh-key-changed", 2)
+    assert closed.code == "ssh-refused"
