@@ -132,6 +132,23 @@ def test_a_host_that_is_away_is_a_row_and_can_be_forgotten(
     assert fresh.actions() == {}
 
 
+def test_a_run_on_a_forgotten_host_is_lost_and_destroy_gets_by_without_it(
+    fresh: Project, hosts: list[Sshd]
+) -> None:
+    """Nobody waits for a machine that will never come back."""
+    write(fresh, hosts[:1], 7231)
+    fresh.run("apply", "--auto-approve")
+    fresh.run("stop", "job.sft", "--grace", "0s")
+    hosts[0].process.terminate()
+    hosts[0].process.wait()
+    fresh.run("nodes", "forget", "lab/gpu-0", "--auto-approve")
+    planned = fresh.actions()
+    fresh.run("destroy", "--auto-approve")
+
+    assert planned["cluster.lab"] == ["update"]
+    assert fresh.json("status")["jobs"] == []
+
+
 def test_first_contact_is_asked_about_on_a_terminal(fresh: Project, hosts: list[Sshd]) -> None:
     """The key's fingerprint is shown; after yes the host is known for good. Without a terminal it is refused."""
     write(fresh, hosts[1:])

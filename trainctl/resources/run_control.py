@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from trainctl.errors import NodeError
+from trainctl.errors import NodeError, NodeForgot
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord
@@ -74,6 +74,8 @@ class RunControl:
             runs: Mapping[str, Answer | None] = agent.call("status", request, timeout=LOOK_SECONDS)[
                 "runs"
             ]
+        except NodeForgot:
+            return {}
         except NodeError as error:
             return error
         return runs
@@ -136,7 +138,16 @@ class RunControl:
     def _each(
         self, run: RunRecord, ask: Callable[[NodeAgent, Node], Answer | None]
     ) -> Sequence[Answer | None]:
-        return [ask(*self.of_rank(run, rank.rank)) for rank in run.ranks]
+        """What each rank's node answers; None of one that the state has no more."""
+        answers: list[Answer | None] = []
+        for rank in run.ranks:
+            try:
+                place = self.of_rank(run, rank.rank)
+            except NodeForgot:
+                answers.append(None)
+            else:
+                answers.append(ask(*place))
+        return answers
 
     def of_rank(self, run: RunRecord, rank: int) -> tuple[NodeAgent, Node]:
         """The node of a rank, and the way to ask it. NodeError if there is no such rank or node."""
@@ -152,6 +163,8 @@ class RunControl:
     def _of_node(self, node_id: str) -> tuple[NodeAgent, Node]:
         cluster = self._lookup(Address(Kind.CLUSTER, node_id.partition("/")[0]))
         node = node_named(cluster, node_id) if cluster else None
-        if cluster is None or node is None:
+        if cluster is None:
             raise NodeError(f"node {node_id} is not in the state any more")
+        if node is None:
+            raise NodeForgot(f"{cluster.address} has no node {node_id} any more")
         return self._agents.to_look(cluster.provider, node), node
