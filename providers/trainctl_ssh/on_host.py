@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping
 
 _ATTEMPTS = 5
 _GOING = ".going."
-_KEPT = ("made", "runs", "cache/references")
+_KEPT = ("made", "cache/references")
 
 Request = Mapping[str, Any]
 Answer = Dict[str, Any]
@@ -84,8 +84,10 @@ def _marker(request: Request) -> Path:
 
 
 def _needed(root: Path) -> bool:
-    """Whether another marker, a run or a lineage's reference is there."""
-    return any(_entries(root / place) for place in _KEPT)
+    """Whether another marker, a lineage's reference or a run is there. What only forbids the start of a run that never came is none:
+    with everything else goes the program that would start it."""
+    runs = (path / "spec.json" for path in _entries(root / "runs"))
+    return any(_entries(root / place) for place in _KEPT) or any(spec.exists() for spec in runs)
 
 
 def _entries(place: Path) -> List[Path]:
