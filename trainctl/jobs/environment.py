@@ -95,10 +95,12 @@ def environment(
     lineage: str,
     *,
     gpus: int | None,
+    rank: int = 0,
+    group_size: int = 1,
 ) -> dict[str, str]:
     """Every variable of one rank but the secrets' values; what the user declares can't hide ours.
 
-    ``gpus`` are those of the node, which a job that asks for none by number has all of; the node itself tells the job which it got.
+    Of a gang the node adds where rank 0 is reached. ``gpus`` are those of the node, which a job that asks for none by number has all of; the node itself tells the job which it got.
     """
     runtime = attributes["runtime"]
     plain = {
@@ -113,8 +115,8 @@ def environment(
         "BT_TRAINING_PROJECT_ID": project_id(lineage, project),
         "BT_TRAINING_PROJECT_NAME": project,
         "BT_NUM_GPUS": str((gpus or 0) if wanted is None else wanted),
-        "BT_GROUP_SIZE": "1",
-        "BT_NODE_RANK": "0",
+        "BT_GROUP_SIZE": str(group_size),
+        "BT_NODE_RANK": str(rank),
         "BT_LEADER_ADDR": "127.0.0.1",
         "BT_RETRY_COUNT": str(run.generation - 1),
         "BT_WORKING_DIR": where.work,

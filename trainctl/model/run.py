@@ -39,12 +39,13 @@ _LIVE = frozenset({RunStatus.PENDING, RunStatus.CREATED, RunStatus.DEPLOYING, Ru
 
 @dataclass(frozen=True, slots=True)
 class RankRecord:
-    """One rank of a run; ``node`` is ``cluster/name``."""
+    """One rank of a run; ``node`` is ``cluster/name``. ``error`` says why it ended, if that differs from why the run did."""
 
     rank: int
     node: str
     status: RunStatus
     exit_code: int | None = None
+    error: str | None = None
 
 
 _NOT_RECORDED = frozenset({"waiting", "cause"})
@@ -90,6 +91,16 @@ class RunRecord:
     code: str | None = None
     code_archive: str | None = None
     rerun_of: str | None = None
+    blamed: int | None = None
+    """Of several ranks the one whose failure or loss ended the run."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """That of the rank that is blamed, else of the first one that has any."""
+        codes = {rank.rank: rank.exit_code for rank in self.ranks}
+        if self.blamed is not None:
+            return codes.get(self.blamed)
+        return next((code for code in codes.values() if code is not None), None)
 
     def to_json(self) -> dict[str, Any]:
         """The form kept in the state."""
@@ -100,7 +111,9 @@ class RunRecord:
         """Read what ``to_json`` wrote; unknown keys are ignored so that older versions read newer states."""
         known = {name: value[name] for name in cls.__dataclass_fields__ if name in value}
         ranks = tuple(
-            RankRecord(r["rank"], r["node"], RunStatus(r["status"]), r.get("exit_code"))
+            RankRecord(
+                r["rank"], r["node"], RunStatus(r["status"]), r.get("exit_code"), r.get("error")
+            )
             for r in known.pop("ranks", ())
         )
         status = RunStatus(known.pop("status", RunStatus.CREATED))

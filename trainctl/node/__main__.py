@@ -14,6 +14,7 @@ from trainctl.node.failure import Failure, from_os_error
 _VERBS = {
     "facts": "facts.facts",
     "inspect": "inspection.inspect",
+    "vacancy": "vacancy.vacancy",
     "cache_query": "deliver.cache_query",
     "deliver": "deliver.deliver",
     "pull_image": "images.pull_image",

@@ -58,6 +58,9 @@ class Attempt:
         self._grace = grace
         self._kept = kept
         self._supervisor = identity()
+        self._warden = 0
+        self.stopped = False
+        """Whether somebody wanted the end while it ran."""
 
     def start(self) -> str:
         """Fork the warden, which forks the shell; why the shell could not be executed, empty once it was."""
@@ -80,24 +83,33 @@ class Attempt:
         self, clock: Stopwatch, deadline: Optional[float], chores: Sequence[Callable[[], None]]
     ) -> Ended:
         """Wait for the end, doing the chores once a second. SIGTERM, or the clock at ``deadline`` seconds, ends it."""
-        stopped = expired = False
+        expired = False
         while True:
             pid, status = os.waitpid(self._warden, os.WNOHANG)
             if pid:
+                self._warden = 0
                 break
             took = signal.sigtimedwait(AWAITED, _CHORE_SECONDS)
             late = deadline is not None and clock.seconds >= deadline
-            if not (stopped or expired):
-                stopped = took is not None and took.si_signo == signal.SIGTERM
-                expired = late and not stopped
-                if stopped or expired:
+            if not (self.stopped or expired):
+                if took is not None and took.si_signo == signal.SIGTERM:
+                    self.end()
+                elif late:
+                    expired = True
                     os.kill(self._warden, signal.SIGTERM)
             _do(chores)
         with os.fdopen(self._code, "rb") as stream:
             told = stream.read()
         end_descendants(0.0, self._helpers)  # nobody is left, unless the warden itself was killed
         _do(chores)
-        return Ended(int(json.loads(told)) if told else None, exit_code(status), stopped, expired)
+        code = int(json.loads(told)) if told else None
+        return Ended(code, exit_code(status), self.stopped and not expired, expired)
+
+    def end(self) -> None:
+        """Have it end as if it was asked to by SIGTERM; nothing if it was already, or has ended."""
+        if self._warden and not self.stopped:
+            self.stopped = True
+            os.kill(self._warden, signal.SIGTERM)
 
     def _guard(self, result: int) -> None:
         """In the warden's process; does not return."""

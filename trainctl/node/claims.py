@@ -66,10 +66,12 @@ def is_held(name: str) -> bool:
         return probe.connect_ex(_address(name)) not in _FREE
 
 
-def await_release(names: Iterable[str], seconds: float) -> None:
-    """Wait until one of the names is given up, but not longer."""
+def await_release(names: Iterable[str], seconds: float, *descriptors: int) -> None:
+    """Wait until one of the names is given up, or one of the descriptors can be read, but not longer."""
     waiting: List[socket.socket] = []
     poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
     try:
         for name in names:
             one = _socket()

@@ -16,6 +16,7 @@ from trainctl.node.references import References
 
 Emit = Callable[[Dict[str, Any]], None]
 _COPY_BYTES = 2**20
+_END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 def put_code(request: Mapping[str, Any], emit: Emit, payload: BinaryIO) -> Dict[str, Any]:
@@ -29,7 +30,7 @@ def put_code(request: Mapping[str, Any], emit: Emit, payload: BinaryIO) -> Dict[
             shutil.copyfileobj(payload, stream, _COPY_BYTES)
             stream.flush()
             os.fsync(stream.fileno())
-        if not tarfile.is_tarfile(str(temporary)):
+        if not _is_whole(temporary):
             raise Failure("request", "the code that arrived is not a tar, or only part of one")
         temporary.replace(path)
     finally:
@@ -89,6 +90,18 @@ def unpack(stream: BinaryIO, target: Path) -> None:
         raise Failure("request", f"the code can't be unpacked: {error}") from None
     for member in links:
         _link(target, member)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a tar has arrived to its end, which is two blocks of zeros: whoever sends it may be killed at any byte."""
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - len(_END)))
+        ended = stream.read() == _END
+    try:
+        with tarfile.open(path, "r:") as archive:
+            return ended and archive.getmembers() is not None
+    except tarfile.TarError:
+        return False
 
 
 def _sha256(path: Path) -> str:

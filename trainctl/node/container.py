@@ -41,7 +41,7 @@ printf '%s\\n' "$secrets" | exec "$@" >"$0" 2>&1
 """Hands the secrets to the engine's standard input: they are in no argument, no file and no description of the container."""
 
 _LONGEST = 500
-_OURS = ("BT_", "TRAINCTL_")
+_OURS = ("BT_", "TRAINCTL_", "MASTER_")
 
 
 def launch(

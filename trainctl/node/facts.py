@@ -19,6 +19,7 @@ from trainctl.node.layout import Layout
 from trainctl.node.mount import Possible, blocked, private_mounts, try_mounts
 from trainctl.node.processes import boot_id
 from trainctl.node.session import logout_rules
+from trainctl.node.vacancy import vacancy
 
 Emit = Callable[[Dict[str, Any]], None]
 
@@ -46,6 +47,7 @@ def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         "gpus_problem": problem,
         "images": _images(places, request.get("images", [])),
         "cached": cache_query(request["cached"], emit) if "cached" in request else None,
+        "vacancy": vacancy(request["vacancy"], emit) if "vacancy" in request else None,
         "blocked": _blocked(
             [str(one) for one in request.get("mounts", [])],
             private,

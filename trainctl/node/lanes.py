@@ -48,13 +48,16 @@ class Lane:
 
 
 class Place:
-    """One run's place in a lane, from entering to leaving. ``priority`` holds unless the run is given another."""
+    """One run's place in a lane, from entering to leaving. ``priority`` holds unless the run is given another.
 
-    def __init__(self, lane: Lane, run: Run, priority: int) -> None:
+    ``date`` is when it was made, in Unix nanoseconds; by default as this node has it.
+    """
+
+    def __init__(self, lane: Lane, run: Run, priority: int, date: Optional[int] = None) -> None:
         self._lane = lane
         self._run = run
         self._priority = priority
-        self._created = run.created_ns
+        self._created = run.created_ns if date is None else date
         self._claims = Claims()
         self._claims.take(lane.claim(run.key))
 

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 from trainctl.node.failure import Failure
 from trainctl.node.files import make_directory, remove_tree
 from trainctl.node.kept import Kept, Manifest, age, runs_below
+from trainctl.node.retention import newest_of_all
 from trainctl.node.runs import Run
 from trainctl.node.store import DirectoryStore, Store, blamed, open_store
 from trainctl.node.syncing import left_behind, upload
@@ -54,7 +55,7 @@ def load(
 
 
 def _find(store: Store, reference: Mapping[str, Any]) -> List[_Loaded]:
-    """The ranks of the newest complete checkpoint that the reference can mean."""
+    """The ranks of the newest checkpoint that the reference can mean: complete on all ranks of its run that keep any."""
     found: List[_Loaded] = []
     for kept in runs_below(store, str(reference["project"])):
         _, job, run = kept.prefix.split("/")
@@ -73,11 +74,10 @@ def _find(store: Store, reference: Mapping[str, Any]) -> List[_Loaded]:
             _known(store, reference),
         )
     newest = max(found, key=lambda one: age(one.manifest))
-    ranks = [
-        one
-        for one in found
-        if one.kept.prefix == newest.kept.prefix and one.manifest["name"] == newest.manifest["name"]
-    ]
+    of_run = [one for one in found if one.kept.prefix == newest.kept.prefix]
+    manifests = sorted((one.manifest for one in of_run), key=age)
+    name = newest_of_all(manifests) or newest.manifest["name"]
+    ranks = [one for one in of_run if one.manifest["name"] == name]
     return sorted(ranks, key=lambda one: int(one.manifest["rank"]))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 LOOSE = "."
 
@@ -16,7 +16,8 @@ def doomed(
     """Of the complete checkpoints of a run, oldest first, those that neither rule keeps, rank by rank.
 
     ``keep_last`` keeps the newest so many (one if only the other rule is given), ``keep_every`` those whose step it
-    divides. The newest, what is being read, and loose files always stay. Without rules everything does.
+    divides. The newest, the newest that all of these ranks have, what is being read, and loose files always stay. Without rules
+    everything does.
     """
     if keep_last is None and keep_every is None:
         return []
@@ -24,11 +25,25 @@ def doomed(
     for one in manifests:
         if one["name"] != LOOSE:
             ranks.setdefault(int(one["rank"]), []).append(one)
+    common = newest_of_all(manifests)
     found: List[Mapping[str, Any]] = []
     for rank, ordered in ranks.items():
         for one in ordered[: -max(1, keep_last or 1)]:
             step = one.get("step")
             divides = keep_every is not None and step is not None and int(step) % keep_every == 0
-            if not divides and (rank, one["name"]) not in leased:
+            if not divides and one["name"] != common and (rank, one["name"]) not in leased:
                 found.append(one)
     return found
+
+
+def newest_of_all(manifests: Sequence[Mapping[str, Any]]) -> Optional[str]:
+    """Of the complete checkpoints of a run, oldest first, the name of the newest that each rank has which has any; None if there is none.
+
+    A rank that was killed while it wrote may lack what the others have completed.
+    """
+    named = [one for one in manifests if one["name"] != LOOSE]
+    ranks = {int(one["rank"]) for one in named}
+    of_name: Dict[str, Set[int]] = {}
+    for one in named:
+        of_name.setdefault(one["name"], set()).add(int(one["rank"]))
+    return next((one["name"] for one in reversed(named) if of_name[one["name"]] == ranks), None)

@@ -12,7 +12,7 @@ from trainctl.node import layout as names
 from trainctl.node import leftovers, runs
 from trainctl.node.ending import kill_marked, send
 from trainctl.node.failure import Failure
-from trainctl.node.files import make_directory, names_in, remove_tree, unique, write_json
+from trainctl.node.files import make_directory, names_in, read_json, remove_tree, unique, write_json
 from trainctl.node.layout import Layout, layout_of
 from trainctl.node.leases import Leases
 from trainctl.node.processes import alive, descendants
@@ -43,7 +43,10 @@ _SPEC = {
 
 
 def start(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
-    """Start the run unless it was started before; its status once it runs or has ended."""
+    """Start the run unless it was started before; its status once it runs, waits or has ended.
+
+    Of rank 0 of a gang also ``meeting``, with which the other ranks have to be started.
+    """
     spec = request["run"]
     for name, kind in _SPEC.items():
         if not isinstance(spec.get(name), kind):
@@ -53,9 +56,9 @@ def start(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     now = run.status()
     if now is None or (now["status"] == runs.CREATED and not now["supervised"]):
         data = names.absolute(request["data"], "data")
-        order = Order(run, spec, request.get("secrets", {}), data)
+        order = Order(run, spec, request.get("secrets", {}), data, request.get("meeting"))
         spawn(order, lambda: emit({"waiting": run.record.get("waiting")}))
-    return _status(run)
+    return {**_status(run), "meeting": read_json(run.gang)}
 
 
 def status(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:

@@ -46,6 +46,8 @@ class Run:
         self.view = self.directory / "view"
         self.loaded = self.directory / "loaded"
         self.step = self.directory / "step"
+        self.gang = self.directory / "gang.json"
+        """How rank 0 of a gang is reached by the others, while it is."""
 
     @property
     def mark(self) -> bytes:
@@ -168,7 +170,7 @@ class Run:
 
 
 _RECORDED = (
-    *("exit_code", "error", "cause", "started_at", "ended_at"),
+    *("exit_code", "error", "cause", "blame", "started_at", "ended_at"),
     *("mount", "weights_mode", "retries", "gpus", "waiting", "lane", "loaded"),
 )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 from trainctl.node import container, runs
-from trainctl.node.attempt import AWAITED, TAKEN, Attempt, Ended, stopped_within
+from trainctl.node.attempt import AWAITED, TAKEN, Attempt, Ended
 from trainctl.node.cache_files import summarize
 from trainctl.node.cache_preparation import prepare_cache
 from trainctl.node.clock import Stopwatch
@@ -24,6 +24,7 @@ from trainctl.node.launch import Launch
 from trainctl.node.loading import load
 from trainctl.node.log_keeper import LogKeeper
 from trainctl.node.metrics import Sampler
+from trainctl.node.peers import Ending, Peers
 from trainctl.node.runs import Run
 from trainctl.node.session import leave_session
 from trainctl.node.shell import arguments, program, what_failed
@@ -44,28 +45,8 @@ class Order(NamedTuple):
     spec: Mapping[str, Any]
     secrets: Mapping[str, str]
     data: Path
-
-
-class Ending(NamedTuple):
-    """How a run ended; ``cause`` is the kind of the Failure that it ended by."""
-
-    status: str
-    exit_code: Optional[int] = None
-    error: Optional[str] = None
-    cause: Optional[str] = None
-
-
-class Retry(NamedTuple):
-    """How often a job that fails is tried, the first time included, and how long to wait in between."""
-
-    max_attempts: int = 1
-    delay_seconds: float = 0.0
-
-    @classmethod
-    def of(cls, spec: Mapping[str, Any]) -> Retry:
-        """The specification's; once if it says nothing."""
-        found = spec.get("retry") or {}
-        return cls(int(found.get("max_attempts", 1)), float(found.get("delay_seconds", 0.0)))
+    meeting: Optional[Mapping[str, Any]] = None
+    """How rank 0 of its gang is reached and what opens it, for every rank but that one."""
 
 
 def spawn(order: Order, tell: Callable[[], None]) -> None:
@@ -123,7 +104,8 @@ class _Supervisor:
         self._record: Dict[str, Any] = {}
         self._clock = Stopwatch()
         self._log = LogKeeper(order.run.log(self._rank))
-        self._turn = Turn(order.run, order.spec, self._pend)
+        self._peers = self._peers_of(order)
+        self._turn: Turn = self._peers.turn()
         self._keeping = Keeping(order.run, order.spec, order.secrets, order.data)
         self._sampler = Sampler(order.run, order.spec)
 
@@ -133,6 +115,7 @@ class _Supervisor:
             return
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         try:
+            self._peers.join()
             ending = self._do()
         except Failure as error:
             why = f"{error.summary}. {error.detail}".strip()
@@ -140,13 +123,22 @@ class _Supervisor:
         except OSError as error:
             failure = from_os_error(error, str(self._run.layout.root))
             ending = Ending(runs.DEPLOY_FAILED, error=f"{failure.summary}. {failure.detail}")
-        self._turn.release()
         if ending is not None:
+            ending = self._peers.leave(ending)
+            self._turn.release()
             at = self._clock.now
             hurried = ending.status == runs.DEPLOY_FAILED or self._grace() <= 0
             record = {"status": ending.status, "exit_code": ending.exit_code, "ended_at": at}
             self._keeping.drain(record, at, hurried=hurried)
             self._end(ending, at)
+        self._peers.close()
+
+    def _peers_of(self, order: Order) -> Peers:
+        if not order.spec.get("gang"):
+            return Peers(order.run, order.spec, self._pend)
+        from trainctl.node.gang_member import GangMember
+
+        return GangMember(order.run, order.spec, self._pend, self._wait_for_ranks, order.meeting)
 
     def _do(self) -> Optional[Ending]:
         """Attempts until one completes, the retry policy is exhausted, or somebody wants the end; None if the run is another's."""
@@ -166,19 +158,23 @@ class _Supervisor:
             self._sampler,
             self._keeping.tend,
         ]
-        retry = Retry.of(self._order.spec)
+        return self._attempts(chores)
+
+    def _attempts(self, chores: List[Callable[[], None]]) -> Optional[Ending]:
         number = 0
-        while True:
+        while self._peers.laid_out():
             number += 1
             ended = self._attempt(number, chores)
             if ended is None or isinstance(ended, Ending):
                 return ended
-            ending = self._ending(ended)
-            if ending.status != runs.FAILED or ended.expired or number >= retry.max_attempts:
+
+            def note(error: str, retries: int = number) -> None:
+                self._say(error=error, retries=retries)
+
+            ending = self._peers.settle(self._ending(ended), ended, number, note)
+            if ending is not None:
                 return ending
-            self._say(error=ending.error, retries=number)
-            if stopped_within(retry.delay_seconds):
-                return Ending(runs.STOPPED, ended.code)
+        return Ending(runs.STOPPED)
 
     def _deploy(self, at: Optional[str] = None) -> None:
         """Nothing is waited for any more: say so, and perhaps what is done now."""
@@ -201,7 +197,7 @@ class _Supervisor:
         launch = self._launch(self._order.spec, number)
         attempt = Attempt(self._run, self._rank, launch, self._grace, self._turn.descriptors)
         try:
-            if signal.SIGTERM in signal.sigpending():
+            if not self._peers.begin() or signal.SIGTERM in signal.sigpending():
                 return Ending(runs.STOPPED)
             problem = attempt.start()
             if problem:
@@ -210,7 +206,8 @@ class _Supervisor:
                 self._clock = Stopwatch()
                 self._say(status=runs.RUNNING, started_at=self._clock.wall)
                 self._release_caller()
-            ended = attempt.watch(self._clock, self._deadline, chores)
+            tending = [*chores, *self._peers.chores(attempt)]
+            ended = attempt.watch(self._clock, self._deadline, tending)
             self._log.finish()
             problem = "" if ended.stopped else launch.refused()
             return Ending(runs.DEPLOY_FAILED, error=problem) if problem else ended
@@ -226,6 +223,7 @@ class _Supervisor:
         variables = environment(self._run, spec, self._order.secrets)
         variables.update(NO_GPUS if stage else self._turn.variables)
         variables.update(prepared.variables)
+        variables.update({} if stage else self._peers.variables)
         variables["BT_RETRY_COUNT"] = str(int(variables.get("BT_RETRY_COUNT", 0)) + number - 1)
         gpus = self._turn.gpu_ids
         self._say(mount=prepared.mount, weights_mode=prepared.weights_mode, gpus=gpus)
@@ -273,6 +271,7 @@ class _Supervisor:
             error=ending.error,
             cause=ending.cause,
             ended_at=at,
+            **({"blame": dict(ending.blame)} if ending.blame else {}),
         )
         self._release_caller()
         for directory in self._order.spec.get("caches", ()):
@@ -284,6 +283,12 @@ class _Supervisor:
             self._say(status=runs.PENDING, waiting=waiting, lane=lane)
             self._release_caller()
             trim()
+
+    def _wait_for_ranks(self, waiting: str) -> None:
+        """Other ranks are not here yet: that is no queue, and still whoever called need not stay."""
+        if self._record.get("waiting") != waiting:
+            self._say(status=runs.DEPLOYING, waiting=waiting, lane=None)
+            self._release_caller()
 
     def _say_patiently(self, **changes: Any) -> None:
         for _ in range(_WRITE_ATTEMPTS):

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 from trainctl.node import gpus, runs
 from trainctl.node.claims import Claims, await_release, is_held
 from trainctl.node.failure import Failure
+from trainctl.node.gpu_wish import GpuWish
 from trainctl.node.gpus import Gpu
 from trainctl.node.lanes import Lane, Place
 from trainctl.node.runs import Run
@@ -17,13 +18,10 @@ from trainctl.node.runs import Run
 Pending = Callable[[str, Optional[str]], None]
 """Told what is waited for, and in which lane, as often as that changes."""
 
-_LOOK_SECONDS = 1.0
+LOOK_SECONDS = 1.0
 """How often somebody who waits looks by himself: a claim that is given up wakes him at once."""
 
-_FOREIGN_SECONDS = 5.0
-"""How often it is asked who else computes on GPUs: each question starts a program."""
-
-_GPU_LANE = "gpus"
+GPU_LANE = "gpus"
 
 
 class Turn:
@@ -34,6 +32,7 @@ class Turn:
         self._spec = spec
         self._pending = pending
         self._claims = Claims()
+        self._gpu_claims = Claims()
         self._gpus: List[Gpu] = []
 
     def follow(self) -> bool:
@@ -46,7 +45,7 @@ class Turn:
                     break
                 _refuse_ended(followed, status, run)
                 self._pending(f"waits for {followed['address']} to complete", None)
-                if _stopped_within(_LOOK_SECONDS):
+                if _stopped_within(LOOK_SECONDS):
                     return False
         return not _stopping()
 
@@ -57,7 +56,7 @@ class Turn:
     @property
     def descriptors(self) -> List[int]:
         """What the warden keeps, so that nothing is given up before the job's last process is dead."""
-        return self._claims.descriptors
+        return [*self._claims.descriptors, *self._gpu_claims.descriptors]
 
     @property
     def variables(self) -> Dict[str, str]:
@@ -72,11 +71,16 @@ class Turn:
     def release(self) -> None:
         """Let the next ones have it."""
         self._claims.release()
+        self._gpu_claims.release()
+
+    def _ending(self) -> bool:
+        """Whether there is nothing to wait for any more: somebody wants the end."""
+        return _stopping()
 
     def _take_slot(self) -> bool:
         slots = self._run.order.get("slots", self._spec.get("slots"))
         if not slots:
-            return not _stopping()
+            return not self._ending()
         name = hashlib.sha256(slots["name"].encode()).hexdigest()[:32]
 
         def take() -> Optional[List[str]]:
@@ -88,49 +92,28 @@ class Turn:
         return self._in_lane(f"slot-{name}", words, take)
 
     def _take_gpus(self) -> bool:
-        wanted = self._spec.get("gpus") or {}
-        kind, count = wanted.get("kind") or "", wanted.get("count")
-        present = [one for one in gpus.usable(wanted.get("declared", 0)) if one.is_a(kind)]
-        count = len(present) if count is None else int(count)
-        if count > len(present):
-            what = f"{count} {kind} GPUs" if kind else f"{count} GPUs"
-            raise Failure("missing", f"{what} are wanted and this node has {len(present)}")
-        if not count:
-            return not _stopping()
-        refused: List[Gpu] = []
-        looked = 0.0
+        wish = GpuWish(self._spec)
+        if not wish.count:
+            return not self._ending()
 
         def take() -> Optional[List[str]]:
-            nonlocal refused, looked
-            free = [one for one in present if not is_held(one.claim)]
-            in_vain = free == refused and time.monotonic() - looked < _FOREIGN_SECONDS
-            if len(free) < count or in_vain:
-                return [one.claim for one in present]
-            used = gpus.used_by_others()
-            looked = time.monotonic()
-            by_claim = {one.claim: one for one in free if one.id not in used}
-            taken = self._claims.take_some(by_claim, count)
-            if not taken:
-                refused = free
-                return [one.claim for one in present]
-            self._gpus = [by_claim[claim] for claim in taken]
-            return None
+            self._gpus = wish.take(self._gpu_claims)
+            return None if self._gpus else wish.claims
 
-        words = f"waits for {count} of {len(present)} GPUs"
-        return self._in_lane(_GPU_LANE, words, take)
+        return self._in_lane(GPU_LANE, wish.words, take)
 
     def _in_lane(self, name: str, words: str, take: Callable[[], Optional[List[str]]]) -> bool:
         """In order, until ``take`` has what it wants: it says what that could be, and None once it is taken."""
         priority = int(self._spec.get("priority") or 0)
         place = Place(Lane(self._run.layout.root, name), self._run, priority)
         try:
-            while not _stopping():
+            while not self._ending():
                 before = place.behind()
                 wanted = [before] if before else take()
                 if wanted is None:
                     return True
                 self._pending(words, name)
-                await_release(filter(is_held, wanted), _LOOK_SECONDS)
+                await_release(filter(is_held, wanted), LOOK_SECONDS)
             return False
         finally:
             place.leave()

@@ -89,7 +89,7 @@ def run_event(run: Run) -> Event:
     data = {
         "run": record.id,
         "status": record.status.value,
-        "exit_code": next((r.exit_code for r in record.ranks), None),
+        "exit_code": record.exit_code,
     }
     return Event(
         EventType.RUN_STATUS,

@@ -13,7 +13,7 @@ from trainctl.errors import NodeForgot, NodeUnreachable, UsageError
 from trainctl.model.log import Piece
 from trainctl.operations.log_frames import Frames
 from trainctl.operations.merging import as_they_come
-from trainctl.operations.runs import Run, control
+from trainctl.operations.runs import Run, check_rank, control
 from trainctl.operations.streaming import pieces
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.run_control import RunControl
@@ -76,10 +76,8 @@ class Selection:
 
 def log_pieces(workspace: Workspace, run: Run, wanted: Selection) -> Iterator[Piece]:
     """The lines of a run's log, of several ranks by time, and those to come as they come."""
+    check_rank(run, wanted.rank)
     ranks = [one.rank for one in run.record.ranks]
-    if wanted.rank is not None and ranks and wanted.rank not in ranks:
-        counted = f"It has {len(ranks)}, counted from 0."
-        raise UsageError(f"run {run.record.id} has no rank {wanted.rank}", counted)
     left = threading.Event()
 
     def give_up() -> None:

@@ -59,8 +59,18 @@ def _of_job(
             code="too-few-gpus",
         )
         return
-    fitting = max((_count(node, said.get(node.id, ()), kind) for node in nodes), default=0)
-    if wanted > fitting:
+    fitting = [node for node in nodes if _count(node, said.get(node.id, ()), kind) >= wanted]
+    needed = job.attributes["compute"]["node_count"]
+    if fitting and len(fitting) < needed <= len(nodes):
+        which = f"{wanted} {kind} GPU{'s' if wanted > 1 else ''}"
+        yield error(
+            f"{needed} nodes with {which} are wanted, and {cluster} has {len(fitting)}",
+            "Lower compute.node_count, change compute.accelerator, or run the job on another cluster.",
+            address=str(job.address),
+            where=job.where,
+            code="too-few-nodes",
+        )
+    if not fitting:
         listed = "; ".join(
             f"{node.id} has {_listed(said[node.id])}" for node in nodes if said.get(node.id)
         )

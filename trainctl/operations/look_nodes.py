@@ -24,6 +24,7 @@ from trainctl.plan.values import (
     ImageWish,
     NodeFacts,
     TierFacts,
+    Vacancy,
     WeightsFacts,
 )
 from trainctl.resources.agents import nodes_of
@@ -66,6 +67,7 @@ class _Question:
     weights: Mapping[Address, Known]
     rates: Mapping[str, float]
     cluster: Mapping[str, Any]
+    one_of_several: bool
 
 
 def look_at_nodes(
@@ -103,6 +105,7 @@ def look_at_nodes(
                         weights_there,
                         rates,
                         resource.attributes,
+                        one_of_several=len(nodes) > 1,
                     ),
                 )
                 for node in (nodes if jobs else ())
@@ -235,6 +238,9 @@ def _ask(workspace: Workspace, question: _Question) -> NodeFacts | TrainctlError
             "room": bool(question.weights),
         },
     }
+    if question.one_of_several:
+        kinds = request["accelerators"]
+        request["vacancy"] = {"root": node.root, "declared": node.gpus, "accelerators": kinds}
     try:
         facts = agent.call("facts", request, timeout=LOOK_SECONDS)
     except NodeError as error:
@@ -259,6 +265,7 @@ def _ask(workspace: Workspace, question: _Question) -> NodeFacts | TrainctlError
             wish: ImageFacts(one["engine"], one["present"], one["why"])
             for wish, one in zip(images, facts["images"], strict=True)
         },
+        vacancy=_vacancy(facts.get("vacancy")),
     )
 
 
@@ -268,6 +275,14 @@ def _located(workspace: Workspace, question: _Question) -> Node:
         return node
     cluster = section(node.cluster, question.cluster)
     return workspace.provider(question.provider).locate(cluster, node)
+
+
+def _vacancy(found: Mapping[str, Any] | None) -> Vacancy | None:
+    """What counts when a run gets one of several nodes."""
+    if found is None:
+        return None
+    gpus = tuple(GpuFacts(one["name"], tuple(one["is"]), one["free"]) for one in found["gpus"])
+    return Vacancy(gpus, len(found["live"]))
 
 
 def _lacks(

@@ -69,6 +69,14 @@ def find_run(state: State, address: Address, run: str | None = None) -> Run:
     )
 
 
+def check_rank(run: Run, rank: int | None) -> None:
+    """UsageError for a rank that the run has not; a run that never got nodes has none to compare with."""
+    ranks = [one.rank for one in run.record.ranks]
+    if rank is not None and ranks and rank not in ranks:
+        counted = f"It has {len(ranks)}, counted from 0."
+        raise UsageError(f"run {run.record.id} has no rank {rank}", counted)
+
+
 def jobs_of_matrix(state: State, address: Address) -> list[Address]:
     """The recorded jobs of a matrix, by the name they have in common; none if the address is of one job."""
     if address.key is not None:

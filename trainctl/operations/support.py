@@ -57,7 +57,7 @@ def _of_cluster(cluster: Resource, providers: frozenset[str]) -> Iterator[Diagno
 
 
 def _of_job(job: Resource) -> Iterator[Diagnostic]:
-    runtime, compute = job.attributes["runtime"], job.attributes["compute"]
+    runtime = job.attributes["runtime"]
     auth = (job.attributes.get("image") or {}).get("docker_auth")
     if image_of(job.attributes) and auth and auth["auth_method"] in NOT_YET:
         detail = "Use REGISTRY_SECRET, AWS_IAM or GCP_SERVICE_ACCOUNT_JSON."
@@ -67,14 +67,6 @@ def _of_job(job: Resource) -> Iterator[Diagnostic]:
         detail = "Install what the job needs in its image, or set runtime.engine: host."
         summary = "runtime.venv and runtime.requirements are for jobs on the host"
         yield _at(job, summary, detail, code="host-only")
-    if compute["node_count"] > 1:
-        detail = "Set compute.node_count: 1."
-        yield _at(
-            job,
-            "jobs on more than one node are not supported by this version",
-            detail,
-            code="unsupported",
-        )
     yield from _shared_variables(job)
 
 

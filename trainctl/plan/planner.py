@@ -20,7 +20,7 @@ from trainctl.plan.interrupted import never_recorded, resumed
 from trainctl.plan.jobs import job_wish, plan_job, plan_start
 from trainctl.plan.removals import plan_removal
 from trainctl.plan.resources import Wish, plan_resource
-from trainctl.plan.seats import starting
+from trainctl.plan.seats import likely, starting
 from trainctl.plan.selection import expanded, selected
 from trainctl.plan.subject import Subject, subject
 from trainctl.plan.values import Change, DeliveryLine, Inputs, Plan
@@ -32,6 +32,7 @@ def make_plan(inputs: Inputs) -> Plan:
     inputs = replace(inputs, options=expanded(inputs))
     subjects = [subject(inputs, address) for address in selected(inputs)]
     changes = _refreshed(subjects) if inputs.options.refresh_only else _decided(inputs, subjects)
+    inputs = replace(inputs, seats=likely(inputs, changes))
     weights = weights_lines(inputs, changes)
     deliveries = delivery_lines(inputs, changes, weights)
     acting = {change.address for change in changes if change.action not in REMOVES}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
+from trainctl.plan.placement import Offer, Wanted, place, with_run
 from trainctl.plan.runs import node_count
 from trainctl.plan.values import Change, Inputs, NodeFacts
 
@@ -29,17 +30,49 @@ def starting(changes: Iterable[Change]) -> list[Change]:
 
 
 def seats(inputs: Inputs, job: Change) -> Iterator[Seat]:
-    """The nodes of a job by rank: the cluster's in its order."""
-    after = job.after or {}
-    cluster = Address(Kind.CLUSTER, str(after.get("cluster")))
-    names = inputs.node_names.get(cluster, ())
-    asked = inputs.nodes.get(cluster, ())
-    by_id = {facts.id: facts for facts in asked}
-    for rank in range(node_count(after.get("compute"))):
-        if rank < len(names):
-            node = f"{cluster.name}/{names[rank]}"
-            yield Seat(rank, node, by_id.get(node))
-        elif not names and rank < len(asked):
-            yield Seat(rank, asked[rank].id, asked[rank])
-        else:
-            yield Seat(rank, None, None)
+    """The nodes of a job by rank, as ``likely`` found them; None where there are not enough."""
+    cluster = _cluster(job)
+    by_id = {facts.id: facts for facts in inputs.nodes.get(cluster, ())}
+    chosen = inputs.seats.get(job.address, ())
+    for rank in range(node_count((job.after or {}).get("compute"))):
+        node = chosen[rank] if rank < len(chosen) else None
+        yield Seat(rank, node, by_id.get(node) if node else None)
+
+
+def likely(inputs: Inputs, changes: Iterable[Change]) -> dict[Address, tuple[str, ...]]:
+    """The nodes that each new run would get if all were placed now, one after another by address."""
+    offers: dict[Address, dict[str, Offer]] = {}
+    found: dict[Address, tuple[str, ...]] = {}
+    for job in starting(changes):
+        cluster, after = _cluster(job), job.after or {}
+        if cluster not in offers:
+            offers[cluster] = {one.node: one for one in _offers(inputs, cluster)}
+        wanted, there = Wanted.by(after), offers[cluster]
+        weights = [Address.parse(one["address"]) for one in after.get("weights") or ()]
+        seen = [_with_weights(inputs, cluster, one, weights) for one in there.values()]
+        chosen = place(wanted, seen)
+        there.update({node: with_run(there[node], wanted) for node in chosen})
+        found[job.address] = chosen
+    return found
+
+
+def _cluster(job: Change) -> Address:
+    return Address(Kind.CLUSTER, str((job.after or {}).get("cluster")))
+
+
+def _offers(inputs: Inputs, cluster: Address) -> Iterator[Offer]:
+    """What is known of each node, in the order in which the provider plans them; where they were not asked, nothing but that."""
+    facts = {one.id: one for one in inputs.nodes.get(cluster, ())}
+    names = [f"{cluster.name}/{name}" for name in inputs.node_names.get(cluster, ())]
+    known = bool(names) and all(node in facts and facts[node].vacancy for node in names)
+    for node in names or facts:
+        vacancy = facts[node].vacancy if known else None
+        yield Offer(node, vacancy.gpus, vacancy.runs) if vacancy else Offer(node, gpus=None)
+
+
+def _with_weights(
+    inputs: Inputs, cluster: Address, offer: Offer, weights: Iterable[Address]
+) -> Offer:
+    facts = next((one for one in inputs.nodes.get(cluster, ()) if one.id == offer.node), None)
+    tiers = [facts.tiers[one].node for one in weights if one in facts.tiers] if facts else []
+    return replace(offer, bytes_there=sum(tiers))

@@ -71,10 +71,18 @@ class TierFacts:
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """One GPU as its host reports it; ``kinds`` are those asked-for accelerators that it is."""
+    """One GPU as its host reports it; ``kinds`` are those asked-for accelerators that it is.
+
+    ``free``: no job holds it and nobody computes on it, as far as anyone asked.
+    """
 
     name: str
     kinds: tuple[str, ...] = ()
+    free: bool = True
+
+    def is_a(self, kind: str) -> bool:
+        """Whether it is an accelerator that was asked for; any is, where none is named."""
+        return not kind or kind in self.kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,14 @@ class ImageFacts:
     engine: str | None
     present: bool
     why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Vacancy:
+    """What of a node is free now: the GPUs that jobs may use there, and how many runs go on."""
+
+    gpus: tuple[GpuFacts, ...] = ()
+    runs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +137,8 @@ class NodeFacts:
     claims: Mapping[Address, int] = field(default_factory=dict)
     near: bool = True
     shared_cache: bool = False
+    vacancy: Vacancy | None = None
+    """Asked only where there are nodes to choose from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +206,8 @@ class Inputs:
     options: Options = Options()
     diagnostics: tuple[Diagnostic, ...] = ()
     starts: Mapping[Address, Start] = field(default_factory=dict)
+    seats: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
+    """Of each job that gets a run, the ids of the nodes that it is likely to get, by rank: worked out while planning."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class Keeper:
 
 
 class CacheHandler:
-    """Makes a cache's directory on its cluster's first node; the last state that refers to it takes it along.
+    """Makes a cache's directory on each of its cluster's nodes; the last state that refers to it takes it along.
 
     A project's cache refers to the team's default one as well, so that this goes with the last project.
     """
@@ -42,16 +42,19 @@ class CacheHandler:
         if step.action is Action.REPLACE:
             self.delete(step)
         cluster = step.needed(Address(Kind.CLUSTER, str(step.attributes["cluster"])))
-        node = _first(cluster)
-        directory = str(step.attributes.get("dir") or _own_place(node, step.attributes))
-        directories = _with_team(node, directory, step.attributes)
-        self._tell("make_cache", step.address, Keeper(cluster.provider, node, directories))
-        return {"directory": directory}
+        for kept in _keepers(cluster, step.attributes):
+            self._tell("make_cache", step.address, kept)
+        return {"directory": _place(_first(cluster), step.attributes)}
 
     def delete(self, step: Step) -> None:
         """Let go of its directories; those that nobody else refers to go with what jobs kept in them."""
-        kept = keeper(step.recorded, step.lookup) if step.recorded else None
-        if kept is not None:
+        recorded = step.recorded
+        first = keeper(recorded, step.lookup) if recorded else None
+        if recorded is None or first is None:
+            return
+        self._tell("remove_cache", step.address, first)
+        cluster = step.needed(Address(Kind.CLUSTER, str(recorded.attributes["cluster"])))
+        for kept in _keepers(cluster, recorded.attributes)[1:]:
             self._tell("remove_cache", step.address, kept)
 
     def abandon(self, intent: Intent, lookup: Lookup) -> None:
@@ -70,6 +73,23 @@ class CacheHandler:
                 "owner": address.name,
             }
             self._agents.of(kept.provider, kept.node).call(verb, request)
+
+
+def directory_on(node: Node, cache: Recorded | None) -> str | None:
+    """Where a recorded cache lies on a node of its cluster; None without one."""
+    return _place(node, cache.attributes) if cache else None
+
+
+def _keepers(cluster: Recorded, attributes: Mapping[str, Any]) -> list[Keeper]:
+    """Every node keeps one of its own; where ``dir`` names a directory that they share, they keep the same."""
+    return [
+        Keeper(cluster.provider, node, _with_team(node, _place(node, attributes), attributes))
+        for node in nodes_of(cluster)
+    ]
+
+
+def _place(node: Node, attributes: Mapping[str, Any]) -> str:
+    return str(attributes.get("dir") or _own_place(node, attributes))
 
 
 def keeper(cache: Recorded, lookup: Lookup) -> Keeper | None:

@@ -68,7 +68,7 @@ class Checkpoints:
                 listed = not self.in_bucket or one["name"] in answer["pending"]
                 if one["rank"] == rank.rank and (one["rank"], one["name"]) not in known and listed:
                     found.append(self._row(one, state, rank.node))
-        return found
+        return _together(found)
 
     def read(
         self, rank: int, objects: Sequence[Mapping[str, Any]], on_bytes: Callable[[bytes], None]
@@ -161,6 +161,18 @@ class Checkpoints:
             base = f"node://{node}/checkpoints"
         url = f"{base}/{self._prefix}/rank-{one['rank']}{folder}"
         return {**one, "state": state, "url": url, "node": node}
+
+
+def _together(rows: list[Row]) -> list[Row]:
+    """A checkpoint is complete once it is on every rank that has it; until then all of them say what is missing."""
+    missing = {one["name"]: one["state"] for one in rows if one["state"] != "complete"}
+    several = {one["rank"] for one in rows if one["name"] != "."}
+    if len(several) < 2:
+        return rows
+    return [
+        {**one, "state": missing.get(one["name"], one["state"])} if one["name"] != "." else one
+        for one in rows
+    ]
 
 
 @contextmanager

@@ -1,25 +1,30 @@
-"""Runs that a job's next run has to wait for: on its own node its supervisor waits for them, elsewhere nobody can."""
+"""Runs that a job's next run has to wait for: on its own node its supervisor waits for them, elsewhere nobody can.
+
+Nor does anyone wait on a node for a run of several ranks, of which each node knows its own rank only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from trainctl.apply.step import Lookup
 from trainctl.errors import NodeError
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord, RunStatus
+from trainctl.plan.runs import node_count
 from trainctl.resources.agents import nodes_of
 from trainctl.resources.run_control import RunControl, runs_of
-from trainctl.spi.provider import Node
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What stands before a job: live runs on its node to follow, or why it can't be started yet."""
+    """What stands before a job: live runs to follow, on the only ``node`` (its id) where that is possible, or why it can't be started yet."""
 
     follows: tuple[tuple[Address, RunRecord], ...] = ()
+    node: str | None = None
     why_not: str = ""
 
 
@@ -30,9 +35,10 @@ class _Found:
 
 
 def ahead(
-    control: RunControl, lookup: Lookup, depends_on: Iterable[Address], node: Node | None
+    control: RunControl, lookup: Lookup, depends_on: Iterable[Address], nodes: Iterable[str]
 ) -> Ahead:
-    """What stands before a job whose next run would be on the node, as the nodes tell it now."""
+    """What stands before a job whose next run may be on any one of the nodes, by id, as the nodes tell it now."""
+    possible = set(nodes)
     newest = {address: _newest(lookup(address)) for address in depends_on if _is_job(address)}
     live = [run for run in newest.values() if run is not None and run.status.live]
     now = control.statuses(live)
@@ -43,7 +49,8 @@ def ahead(
             found.blockers.append(f"{address}: {run.summary}")
         elif run is None:
             found.blockers.append(f"{address} has not run")
-        elif run.status.live and node and {rank.node for rank in run.ranks} == {node.id}:
+        elif run.status.live and len(run.ranks) == 1 and run.ranks[0].node in possible:
+            possible = {run.ranks[0].node}
             found.follows.append((address, run))
         elif run.status.live:
             where = ", ".join(rank.node for rank in run.ranks)
@@ -51,15 +58,15 @@ def ahead(
         elif run.status is not RunStatus.COMPLETED:
             found.blockers.append(f"run {run.number} of {address}: {run.status.words}")
     if not found.blockers:
-        return Ahead(tuple(found.follows))
+        return Ahead(tuple(found.follows), next(iter(possible)) if found.follows else None)
     more = f", and {len(found.blockers) - 1} more" if len(found.blockers) > 1 else ""
     return Ahead(why_not=f"waits: {found.blockers[0]}{more}")
 
 
-def seat(cluster: Recorded | None) -> Node | None:
-    """The node that a run on a cluster gets."""
+def possible_nodes(cluster: Recorded | None, attributes: Mapping[str, Any]) -> list[str]:
+    """The nodes, by id, on which a job's next run could follow another: none for a run on several nodes."""
     nodes = nodes_of(cluster) if cluster else ()
-    return nodes[0] if nodes else None
+    return [node.id for node in nodes] if node_count(attributes.get("compute")) == 1 else []
 
 
 def _is_job(address: Address) -> bool:

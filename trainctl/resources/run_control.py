@@ -9,11 +9,11 @@ from typing import Any
 from trainctl.errors import NodeError, NodeForgot
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
-from trainctl.model.run import RunRecord
+from trainctl.model.run import RankRecord, RunRecord
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.answers import OnEvent
 from trainctl.resources.agents import Agents, node_named
-from trainctl.resources.runs import with_status
+from trainctl.resources.runs import lost, with_status
 from trainctl.spi.provider import Node
 
 STOP_GRACE_SECONDS = 30.0
@@ -60,8 +60,14 @@ class RunControl:
         for run in runs:
             told = [answers[rank.node] for rank in run.ranks]
             failed = next((one for one in told if isinstance(one, NodeError)), None)
-            mine = [one.get(run.key) for one in told if not isinstance(one, NodeError)]
-            found[run.key] = failed or with_status(run, mine)
+            mine = [None if isinstance(one, NodeError) else one.get(run.key) for one in told]
+            silent = {
+                rank.rank
+                for rank, one in zip(run.ranks, told, strict=True)
+                if isinstance(one, NodeError)
+            }
+            known = with_status(run, mine)
+            found[run.key] = known if failed is None or lost(silent, mine) else failed
         return found
 
     def _ask_status(
@@ -138,16 +144,21 @@ class RunControl:
     def _each(
         self, run: RunRecord, ask: Callable[[NodeAgent, Node], Answer | None]
     ) -> Sequence[Answer | None]:
-        """What each rank's node answers; None of one that the state has no more."""
-        answers: list[Answer | None] = []
-        for rank in run.ranks:
+        """What each rank's node answers, all at once, so that none learns from another what it was about to be told; None of one
+        that the state has no more.
+        """
+
+        def answer(rank: RankRecord) -> Answer | None:
             try:
                 place = self.of_rank(run, rank.rank)
             except NodeForgot:
-                answers.append(None)
-            else:
-                answers.append(ask(*place))
-        return answers
+                return None
+            return ask(*place)
+
+        if len(run.ranks) < 2:
+            return [answer(rank) for rank in run.ranks]
+        with ThreadPoolExecutor(min(len(run.ranks), _AT_ONCE), thread_name_prefix="ranks") as pool:
+            return list(pool.map(answer, run.ranks))
 
     def of_rank(self, run: RunRecord, rank: int) -> tuple[NodeAgent, Node]:
         """The node of a rank, and the way to ask it. NodeError if there is no such rank or node."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,18 +19,18 @@ from trainctl.model.address import Address
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.model.units import parse_duration
 
-_FAILED_FIRST = (
-    RunStatus.FAILED,
-    RunStatus.DEPLOY_FAILED,
-    RunStatus.LOST,
-    RunStatus.STOPPED,
+_LIVE_FIRST = (
     RunStatus.RUNNING,
     RunStatus.DEPLOYING,
     RunStatus.CREATED,
     RunStatus.PENDING,
+    RunStatus.FAILED,
+    RunStatus.DEPLOY_FAILED,
+    RunStatus.LOST,
+    RunStatus.STOPPED,
     RunStatus.COMPLETED,
 )
-"""A run is what its worst rank is; it has completed when all of them have."""
+"""A run goes on as long as one of its ranks does; then it is what its worst rank is, and has completed when all of them have."""
 
 
 def specification(
@@ -42,16 +42,21 @@ def specification(
     listings: Mapping[str, str],
     *,
     gpus: int | None,
+    nodes: Sequence[str],
+    rank: int = 0,
+    addresses: Sequence[str] = (),
     venv: str | None = None,
     checkpoints: Mapping[str, Any] | None = None,
     container: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What one node needs to know to run one rank: everything but secret values.
 
-    ``listings`` by weights address; ``venv`` is the environment that was built for it there,
+    ``nodes`` are the run's, by rank; ``addresses`` those of rank 0's node that the others may reach. ``listings`` by weights address; ``venv`` is the environment that was built for it there,
     ``checkpoints`` its ``store`` and ``load``.
     """
-    plain = environment(address, attributes, run, where, lineage, gpus=gpus)
+    plain = environment(
+        address, attributes, run, where, lineage, gpus=gpus, rank=rank, group_size=len(nodes)
+    )
     secret = secret_environment(attributes)
     return {
         "key": run.key,
@@ -62,8 +67,9 @@ def specification(
         "address": str(address),
         "project": attributes["project"],
         "job": address.name,
-        "rank": 0,
-        "group_size": 1,
+        "rank": rank,
+        "group_size": len(nodes),
+        "nodes": list(nodes),
         "code": attributes["code"]["digest"],
         "commands": list(attributes["runtime"]["start_commands"]),
         "environment": plain,
@@ -86,6 +92,7 @@ def specification(
             "declared": gpus,
         },
         **order(address, attributes, lineage),
+        **({"gang": {"addresses": list(addresses)}} if len(nodes) > 1 else {}),
         **({"container": dict(container)} if container else {}),
         "made_of": {"attributes": attributes, "listings": listings},
         **caches(attributes, where),
@@ -118,9 +125,12 @@ def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> 
     """The run's record with what its nodes said of its ranks, in rank order; None where a node knows nothing of it."""
     ranks = tuple(_rank(rank, answer) for rank, answer in zip(run.ranks, answers, strict=True))
     known = [answer for answer in answers if answer]
+    blame = next((answer["blame"] for answer in known if answer.get("blame")), None)
     started = [answer["started_at"] for answer in known if answer.get("started_at")]
     ended = [answer["ended_at"] for answer in known if answer.get("ended_at")]
-    status = min((rank.status for rank in ranks), key=_FAILED_FIRST.index, default=run.status)
+    status = min((rank.status for rank in ranks), key=_LIVE_FIRST.index, default=run.status)
+    if not started and any(rank.status is RunStatus.LOST for rank in ranks):
+        status = RunStatus.LOST  # the others would wait for that rank for ever
     phases = dict(run.phases)
     unknown = (
         None if known else run.error
@@ -134,7 +144,8 @@ def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> 
         status=status,
         started_at=min(started, default=run.started_at),
         ended_at=max(ended) if over else run.ended_at,
-        error=next((answer["error"] for answer in known if answer.get("error")), unknown),
+        error=_error(known, blame, len(ranks)) or unknown,
+        blamed=blame["rank"] if blame else None,
         phases=phases,
         cause=next((answer["cause"] for answer in known if answer.get("cause")), None),
         waiting=next((answer["waiting"] for answer in known if answer.get("waiting")), None),
@@ -142,6 +153,28 @@ def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> 
         sync=_worst([answer["sync"] for answer in known if answer.get("sync")]) or run.sync,
         retries=max((answer.get("retries") or 0 for answer in known), default=run.retries),
     )
+
+
+def lost(silent: Collection[int], answers: Sequence[Mapping[str, Any] | None]) -> bool:
+    """Whether those that can't be asked are lost: the others have ended, and say so of one of them."""
+    told = [answer for answer in answers if answer]
+    blamed = {(answer.get("blame") or {}).get("rank") for answer in told}
+    ended = all(not RunStatus(answer["status"]).live for answer in told)
+    return bool(told) and ended and len(silent) == 1 and bool(blamed & set(silent))
+
+
+def _error(
+    known: Sequence[Mapping[str, Any]], blame: Mapping[str, Any] | None, ranks: int
+) -> str | None:
+    """What went wrong, where it began: of several ranks that is named."""
+    if blame is None or not blame.get("error"):
+        return next((answer["error"] for answer in known if answer.get("error")), None)
+    error = str(blame["error"])
+    if ranks == 1 or error.startswith("rank "):
+        return error
+    if blame["status"] == RunStatus.LOST:
+        return f"rank {blame['rank']} {error}"
+    return f"rank {blame['rank']}: {error}"
 
 
 def _worst(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -157,4 +190,6 @@ def _rank(rank: RankRecord, answer: Mapping[str, Any] | None) -> RankRecord:
     status = RunStatus(answer["status"])
     if status is RunStatus.CREATED and answer.get("supervised") is False:
         status = RunStatus.LOST  # who was to start it is dead, and nobody else will
-    return replace(rank, status=status, exit_code=answer.get("exit_code"))
+    blame = answer.get("blame")
+    error = answer.get("error") if blame and blame["rank"] != rank.rank else None
+    return replace(rank, status=status, exit_code=answer.get("exit_code"), error=error)

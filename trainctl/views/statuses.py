@@ -8,7 +8,7 @@ from typing import Any
 
 from trainctl.model.address import Address
 from trainctl.model.delivery import Delivered
-from trainctl.model.run import RunRecord, RunStatus
+from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.model.status import JobStatus
 from trainctl.model.units import format_bytes, format_duration
 from trainctl.views.checkpoints import checkpoint_json
@@ -43,6 +43,7 @@ def status_json(status: JobStatus) -> dict[str, Any]:
                 "node": rank.node,
                 "status": rank.status.value,
                 "exit_code": rank.exit_code,
+                "error": rank.error,
                 "work": status.work.get(rank.rank),
             }
             for rank in run.ranks
@@ -71,8 +72,7 @@ def status_lines(status: JobStatus, now: float) -> list[str]:
         lines.append(f"  as last seen: {status.stale}")
     lines += [f"  {word:<13} {text}" for word, text in _remarks(run)]
     for rank in run.ranks:
-        code = "" if rank.exit_code is None else f", exit code {rank.exit_code}"
-        lines.append(f"  {f'rank {rank.rank}':<13} {rank.node}{code}")
+        lines.append(f"  {f'rank {rank.rank}':<13} {_rank_words(rank, len(run.ranks))}")
         if rank.rank in status.work:
             lines.append(f"  {'files':<13} {escape(status.work[rank.rank])}")
     times = (("created", run.created_at), ("started", run.started_at), ("ended", run.ended_at))
@@ -104,6 +104,18 @@ def _remarks(run: RunRecord) -> list[tuple[str, str]]:
         ("upload", upload),
     ]
     return [(word, escape(text)) for word, text in said if text]
+
+
+def _rank_words(rank: RankRecord, ranks: int) -> str:
+    """Where it is; of several also how each stands, and why it ended if that was another's doing."""
+    said = [rank.node]
+    if ranks > 1:
+        said.append(rank.status.words)
+    if rank.exit_code is not None:
+        said.append(f"exit code {rank.exit_code}")
+    if rank.error:
+        said.append(escape(rank.error))
+    return ", ".join(said)
 
 
 def _phase_lines(status: JobStatus, now: float) -> list[str]:

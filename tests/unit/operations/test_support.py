@@ -27,10 +27,6 @@ JOB = "jobs: {sft: {runtime: {start_commands: [true_]}%s}}\n"
             "runtime.venv and runtime.requirements are for jobs on the host",
         ),
         (
-            JOB % ", compute: {node_count: 2}",
-            "jobs on more than one node are not supported by this version",
-        ),
-        (
             "clusters: {c: {provider: none}}\n" + JOB % "",
             "no provider plugin is called 'none'",
         ),

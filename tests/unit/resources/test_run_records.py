@@ -10,7 +10,7 @@ import pytest
 from trainctl.jobs.environment import places
 from trainctl.model.address import Address
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.resources.runs import specification, with_status
+from trainctl.resources.runs import lost, specification, with_status
 from trainctl.spi.provider import Node
 
 JOB = Address.parse("job.sft")
@@ -35,7 +35,7 @@ def answer(status: RunStatus, **more: Any) -> dict[str, Any]:
         ([S.COMPLETED, S.COMPLETED], S.COMPLETED),
         ([S.COMPLETED, S.RUNNING], S.RUNNING),
         ([S.COMPLETED, S.CREATED], S.CREATED),
-        ([S.RUNNING, S.FAILED], S.FAILED),
+        ([S.RUNNING, S.FAILED], S.RUNNING),
         ([S.STOPPED, S.FAILED], S.FAILED),
         ([S.COMPLETED, S.DEPLOY_FAILED], S.DEPLOY_FAILED),
         ([S.COMPLETED, S.STOPPED], S.STOPPED),
@@ -43,7 +43,7 @@ def answer(status: RunStatus, **more: Any) -> dict[str, Any]:
     ],
 )
 def test_a_run_is_what_its_worst_rank_is(statuses: Sequence[RunStatus], whole: RunStatus) -> None:
-    """It has completed when all ranks have, and is failed as soon as one is."""
+    """It goes on while any rank does, has completed when all have, and has failed if one has."""
     run = run_of(*[S.RUNNING] * len(statuses))
     now = with_status(run, [answer(status) for status in statuses])
     assert now.status is whole
@@ -97,6 +97,44 @@ def test_the_error_of_an_earlier_attempt_goes_with_the_next() -> None:
     assert with_status(run, [None]).error == run.error
 
 
+def test_a_gang_is_live_as_long_as_any_rank_is() -> None:
+    """One rank that has completed, or failed, doesn't end the run: the others' ends come with the gang's."""
+    run = run_of(S.RUNNING, S.RUNNING)
+    assert with_status(run, [answer(S.COMPLETED), answer(S.RUNNING)]).status is S.RUNNING
+    assert with_status(run, [answer(S.FAILED), answer(S.RUNNING)]).status is S.RUNNING
+    assert with_status(run, [answer(S.FAILED), answer(S.STOPPED)]).status is S.FAILED
+    assert with_status(run, [answer(S.STOPPED), None]).status is S.LOST
+
+
+def test_a_gang_that_lost_a_rank_before_it_began_is_lost() -> None:
+    """Nobody will start that rank any more, and the others would wait for it for ever."""
+    run = run_of(S.DEPLOYING, S.DEPLOYING)
+    gone = answer(S.CREATED, supervised=False)
+    assert with_status(run, [answer(S.DEPLOYING), gone]).status is S.LOST
+    assert with_status(run, [answer(S.RUNNING, started_at=1.0), gone]).status is S.RUNNING
+
+
+def test_the_run_tells_of_the_rank_that_was_the_cause() -> None:
+    """Its number, error and exit code are the run's; the others say that they ended because of it."""
+    cause = {"rank": 1, "status": S.FAILED.value, "exit_code": 3, "error": "it exited with 3"}
+    answers = [
+        answer(S.STOPPED, exit_code=143, error="ended because rank 1 failed", blame=cause),
+        answer(S.FAILED, exit_code=3, error="it exited with 3", blame=cause),
+    ]
+    run = with_status(run_of(S.RUNNING, S.RUNNING), answers)
+    assert (run.status, run.error, run.blamed) == (S.FAILED, "rank 1: it exited with 3", 1)
+    assert run.exit_code == 3
+    assert [rank.error for rank in run.ranks] == ["ended because rank 1 failed", None]
+
+
+def test_a_rank_whose_node_is_silent_is_lost_once_the_others_say_so() -> None:
+    """A node that can't be asked may be slow; the others' coordinator knows better when it has given it up."""
+    cause = {"rank": 1, "status": S.LOST.value, "exit_code": None, "error": "was lost: silence"}
+    assert lost({1}, [answer(S.STOPPED, blame=cause), None])
+    assert not lost({1}, [answer(S.RUNNING), None])
+    assert not lost({0}, [None, answer(S.STOPPED, blame={**cause, "rank": 1})])
+
+
 def test_a_run_without_ranks_is_what_it_was() -> None:
     """It never came to a node, so no node changes it."""
     run = run_of(status=S.DEPLOY_FAILED)
@@ -124,7 +162,16 @@ def test_a_node_is_told_everything_but_secret_values() -> None:
     }
     run = run_of(S.DEPLOYING)
     where = places(node, JOB, "demo", run, 0)
-    told = specification(JOB, attributes, run, where, "lineage", {"weights.qwen3": "1157"}, gpus=0)
+    told = specification(
+        JOB,
+        attributes,
+        run,
+        where,
+        "lineage",
+        {"weights.qwen3": "1157"},
+        gpus=0,
+        nodes=["lab/lab-0"],
+    )
     assert (told["key"], told["lineage"], told["code"]) == ("key", "lineage", "sha256:c0de")
     assert told["commands"] == ["pip install x", "python train.py"]
     assert told["environment"]["LR"] == "1e-5"

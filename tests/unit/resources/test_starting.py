@@ -14,14 +14,14 @@ from trainctl.model.address import Address
 from trainctl.model.run import RunRecord
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.delivery import Seat
-from trainctl.resources.jobs import _make_sure_it_ended, _Rank
+from trainctl.resources.starting import Rank, _make_sure_it_ended
 from trainctl.spi.provider import Node
 
 NODE = Node("lab", "lab-0", "local", root="/cache/lab-0", data="/data", python="python3")
 RUN = RunRecord("abc1234", 1, "key")
 
 
-def rank(calls: list[tuple[str, Mapping[str, Any]]], error: TrainctlError | None = None) -> _Rank:
+def rank(calls: list[tuple[str, Mapping[str, Any]]], error: TrainctlError | None = None) -> Rank:
     """A rank on a node that notes what it is told, and may refuse."""
 
     def call(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def rank(calls: list[tuple[str, Mapping[str, Any]]], error: TrainctlError | None
         return {}
 
     agent = cast(NodeAgent, SimpleNamespace(call=call))
-    return _Rank(Seat(NODE, agent, {}), places(NODE, Address.parse("job.sft"), "demo", RUN, 0))
+    return Rank(0, Seat(NODE, agent, {}), places(NODE, Address.parse("job.sft"), "demo", RUN, 0))
 
 
 def test_what_may_have_been_started_is_ended() -> None:

@@ -43,6 +43,9 @@ def command(
         bool,
         typer.Option("--follow", "-f", "--watch", help="Go on until the run ends."),
     ] = False,
+    rank: Annotated[
+        int | None, typer.Option("--rank", metavar="N", help="Only this rank's samples.")
+    ] = None,
     plot: Annotated[bool, typer.Option("--plot", help="Show the run's history as curves.")] = False,
     format_: Annotated[Form, typer.Option("--format", help="How samples are printed.")] = Form.TEXT,
 ) -> int:
@@ -57,10 +60,10 @@ def command(
     with open_workspace(session) as workspace:
         found = find_run(workspace.ledger.state(), job_address(address), run)
         if follow:
-            _follow(session, workspace, found, format_, plot=plot)
+            _follow(session, workspace, found, rank, format_, plot=plot)
         else:
             found = refresh(workspace, found)
-            _print(session, found, history(workspace, found), format_, plot=plot)
+            _print(session, found, history(workspace, found, only=rank), format_, plot=plot)
     return 0
 
 
@@ -88,22 +91,24 @@ def _lines(
     return [*lines, "", *curves] if curves else lines
 
 
-def _follow(session: Session, workspace: Workspace, run: Run, format_: Form, *, plot: bool) -> None:
+def _follow(
+    session: Session, workspace: Workspace, run: Run, rank: int | None, format_: Form, *, plot: bool
+) -> None:
     """One sample a line as JSON; else a table that changes in place, or where that can't be, one whenever there is news."""
     if format_ is Form.JSON:
-        for _, new in watch(workspace, run):
+        for _, new in watch(workspace, run, rank):
             for one in new:
                 session.output.json(sample_json(one), indent=None)
         return
     samples: list[Sample] = []
     if not session.output.draws:
-        for now, new in watch(workspace, run):
+        for now, new in watch(workspace, run, rank):
             samples += new
             if new:
                 _print(session, now, samples, format_, plot=plot)
         return
     with Live(session.output) as live:
-        for now, new in watch(workspace, run):
+        for now, new in watch(workspace, run, rank):
             samples += new
             live.show(_lines(session, now, samples, plot=plot, live=True))
     _print(session, now, samples, format_, plot=plot)

@@ -1,0 +1,236 @@
+"""Runs on several nodes whose ranks fail, are killed, stopped and crowded: the cause is named, and nothing keeps running."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.gangs import Gang, nodes
+from tests.support.nodes import TestNode, wait_for
+
+RING = """\
+import os, socket, sys, time
+rank, size = int(os.environ["BT_NODE_RANK"]), int(os.environ["BT_GROUP_SIZE"])
+where = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+fails, at = int(sys.argv[1]), int(sys.argv[2])
+if rank == 0:
+    store = socket.create_server(where)
+    peers = [store.accept()[0] for _ in range(size - 1)]
+else:
+    peers = []
+    while not peers:
+        try:
+            peers = [socket.create_connection(where)]
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+print("together", flush=True)
+for step in range(1, 1000):
+    if rank == fails and step == at:
+        sys.exit("ValueError: loss is not a number")
+    for peer in peers:
+        peer.sendall(b"x")
+    for peer in peers:
+        if not peer.recv(1):
+            raise ConnectionResetError("Connection closed by peer")
+    time.sleep(0.005)
+"""
+"""Ranks that pass a byte through rank 0 again and again: when one fails all others break within a millisecond, rank 0 or through it."""
+
+SUM = """\
+import os, socket, time
+rank = int(os.environ["BT_NODE_RANK"])
+where = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+if rank == 0:
+    peer = socket.create_server(where).accept()[0]
+else:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            peer = socket.create_connection(where)
+            break
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+total = 0
+for value in range(10 * rank, 10 * rank + 10):
+    peer.sendall(value.to_bytes(4, "big"))
+    theirs = b""
+    while len(theirs) < 4:
+        theirs += peer.recv(4 - len(theirs))
+    total += value + int.from_bytes(theirs, "big")
+print("sum", total)
+"""
+
+
+@pytest.fixture
+def four(tmp_path: Path) -> Iterator[list[TestNode]]:
+    """Four nodes."""
+    with nodes(tmp_path, 4) as made:
+        yield made
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[list[TestNode]]:
+    """Two nodes."""
+    with nodes(tmp_path, 2) as made:
+        yield made
+
+
+def _fail_once(four: list[TestNode], number: int, fails: int, at: int) -> None:
+    key = f"run-{number}"
+    command = f"{sys.executable} ring.py {fails} {at}"
+    gang = Gang(four, command, key=key, files={"ring.py": RING})
+    gang.start()
+
+    ended = gang.ended()
+
+    causes = [one["blame"] for one in ended]
+    assert {cause["rank"] for cause in causes} == {fails}, [gang.log(rank) for rank in range(4)]
+    assert causes[0]["exit_code"] == 1
+    assert ended[fails]["status"] == "TRAINING_JOB_FAILED"
+    assert gang.processes() == []
+
+
+def test_the_rank_that_failed_is_named_and_not_one_that_suffered(four: list[TestNode]) -> None:
+    """One of four ranks fails at a random step, which breaks the others' connections at once: that one is the cause, none is left."""
+    choose = random.Random(20261122)
+    for number in range(10):
+        _fail_once(four, number, choose.randrange(4), choose.randrange(2, 40))
+
+
+@pytest.mark.long
+def test_the_rank_that_failed_is_named_a_hundred_times(four: list[TestNode]) -> None:
+    """As above, a hundred times."""
+    choose = random.Random(7)
+    for number in range(100):
+        _fail_once(four, number, choose.randrange(4), choose.randrange(2, 60))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_supervisor_ends_the_gang(two: list[TestNode], rank: int) -> None:
+    """The supervisor of one rank is killed: that rank is LOST, the other one ended because of it, and nothing keeps running."""
+    gang = Gang(two, "echo begun; sleep 600")
+    gang.start()
+    gang.printed("begun")
+
+    gang.kill_supervisor(rank)
+
+    ended = gang.ended()
+    other = ended[1 - rank]
+    assert ended[rank]["status"] == "TRAINING_JOB_LOST"
+    assert other["status"] == "TRAINING_JOB_STOPPED"
+    assert f"rank {rank}" in other["error"]
+    assert (other["blame"]["rank"], other["blame"]["status"]) == (rank, "TRAINING_JOB_LOST")
+    assert gang.processes() == []
+
+
+def test_a_stop_of_any_rank_stops_all(four: list[TestNode]) -> None:
+    """Whoever stops one rank stops the gang, with his grace; all say that they were stopped."""
+    gang = Gang(four, "echo begun; sleep 600")
+    gang.start()
+    gang.printed("begun")
+
+    four[2].call("stop", {"key": "run-1", "grace_seconds": 5})
+
+    assert {one["status"] for one in gang.ended()} == {"TRAINING_JOB_STOPPED"}
+    assert gang.processes() == []
+
+
+def test_a_stop_before_all_ranks_are_there_ends_those_that_are(two: list[TestNode]) -> None:
+    """A gang that waits for a rank that nobody started can be stopped."""
+    gang = Gang(two, "echo begun")
+    gang.start([0])
+    wait_for(lambda: two[0].status()["waiting"] == "waits for rank 1 of 2")
+
+    two[0].call("stop", {"key": "run-1", "grace_seconds": 5})
+
+    assert two[0].status()["status"] == "TRAINING_JOB_STOPPED"
+
+
+def test_two_gangs_at_once_on_the_same_nodes(tmp_path: Path) -> None:
+    """Gangs that each want the only GPU of both nodes run one after the other, however they race; neither waits for ever."""
+    gpus = {
+        "count": 1,
+        "kind": "",
+        "declared": 2,
+    }  # claims are the host's: it has two for two ranks
+    with nodes(tmp_path, 2) as made:
+        gangs = [
+            Gang(order, "sleep 0.5", key=f"run-{number}", gpus=gpus)
+            for number, order in enumerate([made, made[::-1], made, made[::-1]])
+        ]
+        for gang in gangs:
+            gang.start()
+
+        ended = [gang.ended(120) for gang in gangs]
+
+    assert {one["status"] for ranks in ended for one in ranks} == {"TRAINING_JOB_COMPLETED"}
+    spans = sorted((ranks[0]["started_at"], ranks[0]["ended_at"]) for ranks in ended)
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
+
+
+def test_a_rank_that_joins_late_completes_the_gang(four: list[TestNode]) -> None:
+    """An operator who was killed after some ranks were started: the next one's orders start the others, and leave those as they are."""
+    gang = Gang(four, "echo begun")
+    gang.start([0, 2])
+    pids = [four[rank].status()["pid"] for rank in (0, 2)]
+    assert None not in pids
+
+    gang.start()
+
+    assert {one["status"] for one in gang.ended()} == {"TRAINING_JOB_COMPLETED"}
+    assert [gang.log(rank) for rank in range(4)] == ["begun\n"] * 4
+
+
+def test_a_failed_gang_is_tried_again_by_all_ranks(two: list[TestNode]) -> None:
+    """A retry begins all ranks anew, together, at another port; each knows which attempt it is."""
+    command = 'echo $BT_RETRY_COUNT; test "$BT_NODE_RANK$BT_RETRY_COUNT" != 10'
+    gang = Gang(two, command, retry={"max_attempts": 3, "delay_seconds": 0.1})
+    gang.start()
+
+    ended = gang.ended()
+
+    assert [one["status"] for one in ended] == ["TRAINING_JOB_COMPLETED"] * 2
+    assert [gang.log(rank) for rank in range(2)] == ["0\n1\n"] * 2
+    assert [one["retries"] for one in ended] == [1, 1]
+
+
+def test_ranks_meet_at_the_port(two: list[TestNode]) -> None:
+    """Two ranks sum over a socket at MASTER_ADDR and MASTER_PORT."""
+    gang = Gang(two, f"{sys.executable} sum.py", files={"sum.py": SUM})
+    gang.start()
+    gang.ended()
+
+    assert [gang.log(rank) for rank in range(2)] == ["sum 190\n"] * 2
+
+
+def test_a_rank_that_can_not_begin_keeps_all_from_it(two: list[TestNode]) -> None:
+    """One rank lacks its code: no rank's command is executed, and all say which rank it was."""
+    gang = Gang(two, "echo begun")
+    gang.specs[1]["code"] = "sha256:missing"
+    gang.start()
+
+    ended = gang.ended()
+
+    assert {one["status"] for one in ended} == {"TRAINING_JOB_DEPLOY_FAILED"}
+    assert ended[0]["error"].startswith("rank 1 could not begin: ")
+    assert gang.log(0) == ""
+
+
+def test_an_older_generation_is_refused(two: list[TestNode]) -> None:
+    """A rank of an older attempt that comes back to a gang of a newer one ends itself; the gang still waits for its own."""
+    gang = Gang(two, "echo begun", generation=2)
+    meeting = two[0].call("start", gang.request(0))["meeting"]
+    old = {**gang.request(1, meeting), "run": {**gang.specs[1], "generation": 1}}
+
+    two[1].call("start", old)
+
+    ended = two[1].ended()
+    assert ended["status"] == "TRAINING_JOB_DEPLOY_FAILED"
+    assert "generation 2" in ended["error"]
+    assert two[0].status()["supervised"]

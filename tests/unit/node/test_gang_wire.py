@@ -1,0 +1,95 @@
+"""What travels between the supervisors of a gang: only the gang's own words, each once and in order."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from trainctl.node.gang_talk import Talk
+from trainctl.node.gang_wire import MOST_BYTES, Wire
+
+Pair = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def ends() -> Iterator[Pair]:
+    """Two ends of a connection."""
+    here, there = socket.socketpair()
+    with here, there:
+        yield here, there
+
+
+def greeted(ends: Pair, token: str = "secret", other: str = "secret") -> tuple[Wire, Wire]:
+    """Server and client after both nonces went over."""
+    server, client = Wire(ends[0], token, serves=True), Wire(ends[1], other, serves=False)
+    server.flush()
+    client.arrived()
+    server.arrived()
+    return server, client
+
+
+def test_who_knows_the_token_is_heard_both_ways(ends: Pair) -> None:
+    """Values arrive as they were sent, also those that were said before the greeting."""
+    server, client = greeted(ends)
+    client.send({"rank": 1})
+    client.send({"is": "here"})
+    assert server.arrived() == [{"rank": 1}, {"is": "here"}]
+    server.send({"do": "go"})
+    assert client.arrived() == [{"do": "go"}]
+
+
+def test_who_does_not_know_the_token_is_not_heard(ends: Pair) -> None:
+    """The first line with another token ends the connection."""
+    server, client = greeted(ends, other="guess")
+    client.send({"rank": 1})
+    with pytest.raises(ConnectionError, match="not authentic"):
+        server.arrived()
+
+
+def test_a_line_is_worth_nothing_twice(ends: Pair) -> None:
+    """A line that was recorded and sent again is not the next one."""
+    server, client = greeted(ends)
+    client.send({"is": "ended"})
+    line = ends[0].recv(4096)
+    ends[1].sendall(line + line)
+    with pytest.raises(ConnectionError, match="not authentic"):
+        server.arrived()
+
+
+def test_a_line_without_an_end_is_cut_off(ends: Pair) -> None:
+    """A stranger can't fill the memory."""
+    server, _ = greeted(ends)
+
+    def fill() -> None:
+        for _ in range(MOST_BYTES // 1024 + 20):
+            ends[1].sendall(b"x" * 1024)
+            server.arrived()
+
+    with pytest.raises(ConnectionError, match="without an end"):
+        fill()
+
+
+def test_the_other_side_s_end_is_an_error(ends: Pair) -> None:
+    """Nobody takes silence for a word."""
+    server, client = greeted(ends)
+    client.close()
+    with pytest.raises(ConnectionError):
+        server.arrived()
+
+
+def test_nothing_is_lost_or_told_twice_over_broken_connections() -> None:
+    """What had not arrived is said again on the next connection; what had is known."""
+    ours, theirs = Talk(), Talk()
+    lines = [ours.say({"number": number}) for number in range(4)]
+    assert [theirs.take(line) for line in lines[:2]] == [{"number": 0}, {"number": 1}]
+    again = ours.again(theirs.heard)
+    assert [theirs.take(line) for line in [lines[1], *again]] == [
+        None,
+        {"number": 2},
+        {"number": 3},
+    ]
+    assert not ours.all_heard
+    ours.take(theirs.pulse())
+    assert ours.all_heard

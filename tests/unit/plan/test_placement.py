@@ -1,0 +1,77 @@
+"""Which nodes a run gets."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainctl.plan.placement import Offer, Wanted, place, with_run
+from trainctl.plan.values import GpuFacts
+
+
+def gpus(*kinds: str, busy: int = 0) -> tuple[GpuFacts, ...]:
+    """GPUs of these kinds, the first ``busy`` of them in use."""
+    return tuple(GpuFacts(kind, (kind,), at >= busy) for at, kind in enumerate(kinds))
+
+
+def test_what_the_run_can_never_have_is_no_choice() -> None:
+    """Nodes without the GPUs that are wanted are left out, even if that leaves too few."""
+    offers = [Offer("a"), Offer("b", gpus("A100")), Offer("c", gpus("H100", "H100"))]
+    assert place(Wanted(1, 2, "H100"), offers) == ("c",)
+    assert place(Wanted(2, 2, "H100"), offers) == ("c",)
+    assert place(Wanted(1, 4, ""), offers) == ()
+
+
+def test_free_gpus_come_before_bytes_and_bytes_before_few_runs() -> None:
+    """In this order; then the order in which nodes are declared."""
+    busy = Offer("busy", gpus("H100", busy=1), bytes_there=9)
+    full = Offer("full", gpus("H100"), runs=3, bytes_there=5)
+    idle = Offer("idle", gpus("H100"))
+    wanted = Wanted(1, 1, "H100")
+    assert place(wanted, [busy, idle, full]) == ("full",)
+    assert place(wanted, [busy, idle]) == ("idle",)
+    assert place(Wanted(1, 0, ""), [Offer("a", runs=1), Offer("b"), Offer("c")]) == ("b",)
+    assert place(Wanted(1, 0, ""), [Offer("a"), Offer("b")]) == ("a",)
+
+
+def test_a_run_waits_on_the_best_of_nodes_that_are_all_busy() -> None:
+    """It gets one all the same, where it waits."""
+    offers = [Offer("a", gpus("H100", busy=1), runs=2), Offer("b", gpus("H100", busy=1), runs=1)]
+    assert place(Wanted(1, 1, ""), offers) == ("b",)
+
+
+def test_ranks_are_numbered_in_the_declared_order() -> None:
+    """Whatever made the nodes the best ones."""
+    offers = [Offer("a", bytes_there=1), Offer("b", runs=1), Offer("c", bytes_there=2)]
+    assert place(Wanted(2, None, ""), offers) == ("a", "c")
+
+
+def test_what_was_placed_counts_for_the_next() -> None:
+    """Two runs of one apply that want a GPU each go to two nodes."""
+    offers = [Offer("a", gpus("H100")), Offer("b", gpus("H100"))]
+    wanted = Wanted(1, 1, "H100")
+    first = place(wanted, offers)[0]
+    left = [with_run(one, wanted) if one.node == first else one for one in offers]
+    assert (first, place(wanted, left)) == ("a", ("b",))
+
+
+def test_where_no_node_was_asked_the_declared_order_holds() -> None:
+    """Nobody is refused for GPUs that nobody has counted."""
+    offers = [Offer(name, gpus=None) for name in "abc"]
+    assert place(Wanted(2, 8, "H100"), offers) == ("a", "b")
+
+
+@given(
+    st.lists(
+        st.builds(Offer, st.text(), st.just(()), st.integers(0, 3), st.integers(0, 3)), max_size=5
+    ),
+    st.integers(1, 4),
+)
+def test_no_node_is_given_twice(offers: list[Offer], count: int) -> None:
+    """As many as are wanted, as far as there are any, each of another place in the list."""
+    numbered = [
+        Offer(str(at), one.gpus, one.runs, one.bytes_there) for at, one in enumerate(offers)
+    ]
+    chosen = place(Wanted(count, None, ""), numbered)
+    assert len(chosen) == len(set(chosen)) == min(count, len(offers))
+    assert list(chosen) == sorted(chosen, key=int)

@@ -1,0 +1,243 @@
+"""Deploying a run: choosing its nodes, and having on all of them, at once, what its ranks need."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from trainctl.apply.step import Deferred, Step
+from trainctl.errors import StalePlan
+from trainctl.jobs.checkpoints import CheckpointAccess, references
+from trainctl.jobs.code import Code, packed, scan
+from trainctl.jobs.environment import places, secret_environment
+from trainctl.jobs.secrets import Secrets
+from trainctl.ledger.state import Recorded
+from trainctl.model.address import Address, Kind
+from trainctl.model.run import RankRecord, RunRecord, RunStatus
+from trainctl.resources.agents import Agents
+from trainctl.resources.archives import fetched, ship
+from trainctl.resources.beginnings import Beginning
+from trainctl.resources.caches import directory_on, scope_of
+from trainctl.resources.delivery import Delivery, Seat, listings_of
+from trainctl.resources.following import Ahead, ahead, possible_nodes
+from trainctl.resources.home import Home
+from trainctl.resources.images import pulled_image
+from trainctl.resources.node_cache import cache_settings
+from trainctl.resources.origins import Origins
+from trainctl.resources.run_control import RunControl
+from trainctl.resources.runs import specification
+from trainctl.resources.seating import Seating, leader_addresses
+from trainctl.resources.starting import Equipped, Rank, start_together
+from trainctl.weights.mirror.directory import DirectoryMirror
+
+T = TypeVar("T")
+
+
+class Deployment:
+    """Deploys the runs of one apply; safe to use from many threads."""
+
+    def __init__(
+        self,
+        agents: Agents,
+        mirror: DirectoryMirror,
+        secrets: Secrets,
+        home: Home,
+        checkpoints: CheckpointAccess,
+    ) -> None:
+        self._agents = agents
+        self._secrets = secrets
+        self._home = home
+        self._checkpoints = checkpoints
+        self._delivery = Delivery(mirror, home, Origins(agents, mirror.root, secrets.register))
+        self._seating = Seating(agents, mirror)
+        self._lock = threading.Lock()
+        self._locks: dict[tuple[str, str], threading.Lock] = {}
+
+    def deploy(self, begun: Beginning, run: RunRecord) -> RunRecord:
+        """Deliver weights and code to the nodes of the ranks and start them; the record of the run that then runs."""
+        step = begun.step
+        self._checkpoint_secrets(step, run)  # before anything moves
+        listings = listings_of(step)
+        before = self._ahead(step)
+        ranks = self._place(step, run, list(listings.values()), before)
+        began = time.monotonic()
+        equipped = _each(ranks, lambda rank: self._equip(begun, rank))
+        moved = self._delivery.deliver(step, [rank.seat for rank in ranks], listings)
+        image = equipped[0].image
+        run = replace(
+            run,
+            image_digest=image.digest if image else None,
+            code=step.attributes["code"]["digest"],
+            code_archive=equipped[0].archive,
+            delivered=sum(one.moved for one in moved),
+            deliveries=tuple(one.to_json() for one in moved),
+            ranks=tuple(
+                RankRecord(rank.number, rank.node.id, RunStatus.DEPLOYING) for rank in ranks
+            ),
+            phases={
+                "mirroring": max(
+                    (step.seconds_of(Address.parse(address)) for address in listings), default=0.0
+                ),
+                "provisioning": step.seconds_of(
+                    Address(Kind.CLUSTER, str(step.attributes["cluster"]))
+                ),
+                "delivering": round(time.monotonic() - began, 3),
+            },
+        )
+        step.stop_if_cancelled()
+        requests = self._requests(step, run, equipped, listings, before)
+        control = RunControl(self._agents, step.lookup)
+        return start_together(step, control, run, ranks, requests, self._secrets.register)
+
+    def _ahead(self, step: Step) -> Ahead:
+        """What the run has to follow. Deferred if nobody could wait for it."""
+        nodes = possible_nodes(self._cluster(step), step.attributes)
+        before = ahead(RunControl(self._agents, step.lookup), step.lookup, step.depends_on, nodes)
+        if before.why_not:
+            raise Deferred(before.why_not, "Apply again once it has completed.")
+        return before
+
+    def _cluster(self, step: Step) -> Recorded:
+        return step.needed(Address(Kind.CLUSTER, str(step.attributes["cluster"])))
+
+    def _place(
+        self, step: Step, run: RunRecord, listings: Sequence[str], before: Ahead
+    ) -> list[Rank]:
+        cluster = self._cluster(step)
+        among = [before.node] if before.node else None
+        nodes = self._seating.seats(cluster, run.key, step.attributes, listings, among)
+        project = str(step.attributes["project"])
+        used = (step.lookup(address) for address in step.depends_on if address.kind is Kind.CACHE)
+        caches = {scope_of(cache): cache for cache in used if cache}
+        found = []
+        for number, node in enumerate(nodes):
+            where = places(
+                node,
+                step.address,
+                project,
+                run,
+                number,
+                cache=directory_on(node, caches.get("project")),
+                team=directory_on(node, caches.get("team")),
+            )
+            agent = self._agents.of(cluster.provider, node)
+            found.append(Rank(number, Seat(node, agent, cluster.attributes), where))
+        return found
+
+    def _equip(self, begun: Beginning, rank: Rank) -> Equipped:
+        """Have on a rank's node what it needs but weights."""
+        step = begun.step
+        archive = self._ship_code(begun, rank)
+        venv = self._environment(step, rank)
+        image = pulled_image(step, rank.agent, rank.node.root, self._home.lineage, self._secrets)
+        return Equipped(rank, archive, venv, image)
+
+    def _ship_code(self, begun: Beginning, rank: Rank) -> str:
+        """Have the code on the node; the sha256 of the archive there. Jobs that share it don't send it at the same time."""
+        step, repeated = begun.step, begun.repeats
+        digest = step.attributes["code"]["digest"]
+
+        def archive() -> AbstractContextManager[Iterator[bytes]]:
+            if repeated is not None:
+                return fetched(RunControl(self._agents, step.lookup), repeated, digest)
+            return self._packed(step)
+
+        with self._shipping(rank.node.id, digest):
+            return ship(rank.agent, rank.node.root, digest, self._home.lineage, archive)
+
+    def _shipping(self, node: str, digest: str) -> threading.Lock:
+        with self._lock:
+            return self._locks.setdefault((node, digest), threading.Lock())
+
+    @contextmanager
+    def _packed(self, step: Step) -> Iterator[Iterator[bytes]]:
+        with packed(self._planned_code(step)) as tar:
+            self._planned_code(step)  # nobody wrote to it while it was packed
+            yield tar
+
+    def _planned_code(self, step: Step) -> Code:
+        planned = step.attributes["code"]
+        code = scan(self._home.directory, planned["path"], self._secrets.files())
+        if code.tree.digest != planned["digest"]:
+            raise StalePlan(
+                "the code changed after it was planned", "Plan again.", address=str(step.address)
+            )
+        return code
+
+    def _environment(self, step: Step, rank: Rank) -> str | None:
+        """The environment that the job's requirements make on the node, if it has any: built before anything large moves."""
+        requirements = step.attributes["runtime"].get("requirements")
+        if not requirements:
+            return None
+
+        def on_event(event: Mapping[str, Any]) -> None:
+            step.progress(f"installing {requirements}", 0, 0)
+
+        request = {
+            "root": rank.node.root,
+            "code": step.attributes["code"]["digest"],
+            "requirements": requirements,
+        }
+        return str(rank.agent.call("build_environment", request, on_event=on_event)["venv"])
+
+    def _checkpoint_secrets(self, step: Step, run: RunRecord) -> Mapping[str, str]:
+        """What opens the store, if the run has to do with it."""
+        keeps = step.attributes["runtime"]["checkpointing_config"].get("enabled")
+        if not keeps and not references(step.attributes):
+            return {}
+        return self._checkpoints.values(run.store or {})
+
+    def _requests(
+        self,
+        step: Step,
+        run: RunRecord,
+        equipped: Sequence[Equipped],
+        listings: Mapping[str, str],
+        before: Ahead,
+    ) -> list[dict[str, Any]]:
+        """What starts each rank."""
+        nodes = [one.rank.node.id for one in equipped]
+        addresses = self._leader_addresses(equipped[0].rank) if len(nodes) > 1 else []
+        names = sorted(set(secret_environment(step.attributes).values()))
+        values = {name: self._secrets.value(name) for name in names}
+        values |= self._checkpoint_secrets(step, run)
+        found = []
+        for one in equipped:
+            spec = specification(
+                step.address,
+                step.attributes,
+                run,
+                one.rank.where,
+                self._home.lineage,
+                listings,
+                gpus=one.rank.node.gpus,
+                nodes=nodes,
+                rank=one.rank.number,
+                addresses=addresses,
+                venv=one.venv,
+                checkpoints=self._checkpoints.specification(step.attributes, run.store or {}),
+                container=one.image.container if one.image else None,
+            )
+            spec["follows"] = [{"key": one.key, "address": str(job)} for job, one in before.follows]
+            spec["cache"] = cache_settings(one.rank.seat.cluster)["dir"]
+            node = one.rank.node
+            found.append({"root": node.root, "data": node.data, "run": spec, "secrets": values})
+        return found
+
+    def _leader_addresses(self, leader: Rank) -> list[str]:
+        node = leader.node
+        facts = leader.agent.call("facts", {"root": node.root, "data": node.data})
+        return leader_addresses(node, facts)
+
+
+def _each(ranks: Sequence[Rank], work: Callable[[Rank], T]) -> list[T]:
+    """The results of all; every one is brought to its end before the first error is raised."""
+    if len(ranks) == 1:
+        return [work(ranks[0])]
+    with ThreadPoolExecutor(len(ranks), thread_name_prefix="equip") as pool:
+        return [one.result() for one in [pool.submit(work, rank) for rank in ranks]]
