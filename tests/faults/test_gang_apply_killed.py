@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -35,7 +34,8 @@ def test_killed_between_the_ranks_starts(tmp_path: Path, points: int) -> None:
         made.run("0", str(count), *APPLY, program=("-m", "tests.support.dying"))
         total = int(count.read_text())
         for number in range(points):
-            _clear(made, ledger)
+            made.clear()
+            ledger.unlink(missing_ok=True)
             point = total // 2 + (total // 2) * number // points
             made.run(str(point), "-", *APPLY, program=("-m", "tests.support.dying"), code=None)
 
@@ -47,14 +47,3 @@ def test_killed_between_the_ranks_starts(tmp_path: Path, points: int) -> None:
             lines = sorted(ledger.read_text().splitlines())
             assert lines == [f"{job[0]['id']} {rank}" for rank in range(3)], point
             assert processes(str(made.nodes)) == [], point
-
-
-def _clear(made: Project, ledger: Path) -> None:
-    top = made.directory.parent
-    for place in (top / "data", top / "cache", made.directory / ".trainctl"):
-        if place.exists():
-            for folder in [place, *place.rglob("*/")]:
-                folder.chmod(0o700)
-            shutil.rmtree(place)
-    ledger.unlink(missing_ok=True)
-    (made.directory / "trainctl.lock").unlink(missing_ok=True)

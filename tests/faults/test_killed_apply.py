@@ -5,7 +5,6 @@ The short form takes points spread evenly over each command; the long form takes
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -154,11 +153,5 @@ def _unfinished_files(made: Project) -> list[str]:
 
 
 def _clear(made: Project) -> None:
-    top = made.directory.parent
-    for place in (top / "data", top / "cache", made.directory / ".trainctl"):
-        if place.exists():
-            for folder in [place, *place.rglob("*/")]:
-                folder.chmod(0o700)
-            shutil.rmtree(place)
-    (top / "ledger").unlink(missing_ok=True)
-    (made.directory / "trainctl.lock").unlink(missing_ok=True)
+    made.clear()
+    (made.directory.parent / "ledger").unlink(missing_ok=True)

@@ -10,7 +10,7 @@ import signal
 import time
 from pathlib import Path
 
-from tests.support.nodes import LIVE, TestNode, wait_for
+from tests.support.nodes import LIVE, TestNode, is_alive, wait_for
 
 SEED = 20261120
 
@@ -76,3 +76,21 @@ def test_a_stop_during_deployment_ends_the_run(tmp_path: Path) -> None:
 
     assert status["status"] == "TRAINING_JOB_STOPPED"
     assert node.status()["status"] not in LIVE
+
+
+def test_a_supervisor_of_an_older_generation_ends(tmp_path: Path) -> None:
+    """A newer attempt at a run that still waits takes it over: the older one's supervisor is gone, writes nothing, executes nothing."""
+    node = TestNode(tmp_path)
+    node.put_code({"x": ""})
+    gate = node.spec("sleep 600", key="gate")
+    node.start(gate)
+    follows = [{"key": "gate", "address": "job.gate"}]
+    node.start(node.spec("echo old", follows=follows))
+    old = node.status()["pid"]
+
+    node.start(node.spec("echo new", generation=2))
+
+    assert node.ended()["status"] == "TRAINING_JOB_COMPLETED"
+    assert node.log() == "new\n"
+    assert not is_alive(old)
+    node.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -89,6 +90,16 @@ class Project:
             f"trainctl {' '.join(arguments)} ended with {done.returncode}, not {code}:\n{out}\n{err}"
         )
         return done
+
+    def clear(self) -> None:
+        """Forget everything that was made: state, lock file, mirror, nodes."""
+        top = self.directory.parent
+        for place in (top / "data", top / "cache", self.directory / ".trainctl"):
+            if place.exists():
+                for folder in [place, *place.rglob("*/")]:
+                    folder.chmod(0o700)
+                shutil.rmtree(place)
+        (self.directory / "trainctl.lock").unlink(missing_ok=True)
 
     def json(self, *arguments: str, code: int | None = 0) -> Any:
         """Run it with ``--format json`` and read what it printed."""

@@ -52,7 +52,8 @@ def start(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         if not isinstance(spec.get(name), kind):
             raise Failure("request", f"the run's {name} is missing or no {kind.__name__}")
     run = Run(Layout(request["root"], spec.get("cache")), spec["key"])
-    run.create(spec)
+    if run.create(spec):
+        _end_older(run)
     now = run.status()
     if now is None or (now["status"] == runs.CREATED and not now["supervised"]):
         data = names.absolute(request["data"], "data")
@@ -180,6 +181,17 @@ def read_log(request: Mapping[str, Any], write: Callable[[bytes], None]) -> None
                 return
             left -= len(data)
             write(data)
+
+
+def _end_older(run: Run) -> None:
+    """Have the supervisor of an older attempt end; it writes nothing any more."""
+    holder = run.supervisor
+    deadline = time.monotonic() + _STOP_MARGIN_SECONDS
+    while holder is not None and alive(holder):
+        send([int(holder["pid"])], signal.SIGTERM)
+        if time.monotonic() > deadline:
+            raise Failure("busy", f"an older attempt at run {run.key} does not end")
+        time.sleep(_POLL_SECONDS)
 
 
 def _left(status: Mapping[str, Any]) -> int:

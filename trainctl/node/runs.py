@@ -64,12 +64,12 @@ class Run:
         found = read_json(self.directory / "spec.json")
         return found if isinstance(found, dict) else None
 
-    def create(self, spec: Mapping[str, Any]) -> None:
-        """Record the specification once; a newer generation replaces it, an older one is refused."""
+    def create(self, spec: Mapping[str, Any]) -> bool:
+        """Record the specification once; a newer generation replaces it (True), an older one is refused."""
         make_directory(self.directory)
         path = self.directory / "spec.json"
         if create_once(path, json.dumps(spec, sort_keys=True).encode()):
-            return
+            return False
         recorded = int((self.spec or {}).get("generation", 0))
         if int(spec["generation"]) < recorded:
             raise Failure(
@@ -77,8 +77,14 @@ class Run:
                 f"run {self.key} is held by a newer attempt",
                 f"This request is of generation {spec['generation']}, the node has {recorded}.",
             )
-        if int(spec["generation"]) > recorded and not self.started:
+        newer = int(spec["generation"]) > recorded and not self.started
+        if newer:
             write_json(path, dict(spec))
+        return newer
+
+    def is_fenced(self, generation: int) -> bool:
+        """Whether a newer attempt has the run: this one decides nothing any more."""
+        return int((self.spec or {}).get("generation", 0)) > generation
 
     @property
     def order(self) -> Dict[str, Any]:

@@ -125,7 +125,8 @@ class _Supervisor:
             ending = Ending(runs.DEPLOY_FAILED, error=f"{failure.summary}. {failure.detail}")
         if ending is not None:
             ending = self._peers.leave(ending)
-            self._turn.release()
+        self._turn.release()
+        if ending is not None and not self._fenced:
             at = self._clock.now
             hurried = ending.status == runs.DEPLOY_FAILED or self._grace() <= 0
             record = {"status": ending.status, "exit_code": ending.exit_code, "ended_at": at}
@@ -197,7 +198,7 @@ class _Supervisor:
         launch = self._launch(self._order.spec, number)
         attempt = Attempt(self._run, self._rank, launch, self._grace, self._turn.descriptors)
         try:
-            if not self._peers.begin() or signal.SIGTERM in signal.sigpending():
+            if not self._peers.begin() or self._fenced or signal.SIGTERM in signal.sigpending():
                 return Ending(runs.STOPPED)
             problem = attempt.start()
             if problem:
@@ -300,9 +301,14 @@ class _Supervisor:
                 return
             time.sleep(1)
 
+    @property
+    def _fenced(self) -> bool:
+        return self._run.is_fenced(int(self._order.spec["generation"]))
+
     def _say(self, **changes: Any) -> None:
         self._record.update(changes)
-        self._run.write(self._record)
+        if not self._fenced:
+            self._run.write(self._record)
 
     def _release_caller(self) -> None:
         if self._ready is not None:

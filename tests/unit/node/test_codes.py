@@ -83,6 +83,16 @@ def test_a_truncated_upload_is_refused(node: TestNode) -> None:
     assert list((node.root / "code").iterdir()) == []
 
 
+@pytest.mark.parametrize("length", [512, 1240, 4000, 5120])
+def test_a_tar_without_its_end_is_refused(node: TestNode, length: int) -> None:
+    """Whoever sent it was killed in the middle: the next one must send it again, and find nothing under the digest."""
+    whole = _tar((_member("a"), b"a" * 2000), (_member("b"), b"b" * 2000)).getvalue()
+    with pytest.raises(NodeError):
+        node.call("put_code", {"digest": "sha256:x"}, whole[:length])
+
+    assert node.call("has_code", {"digest": "sha256:x"})["present"] is False
+
+
 def test_code_comes_back_as_it_was_sent(node: TestNode) -> None:
     """read_code prints the very bytes of the tar; for an unknown digest it is an error."""
     sent = _tar((_member("train.py"), b"print(1)")).getvalue()
