@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.project import Project, processes, project
+from tests.support.project import processes, project
 
 MANIFEST = """\
 project: {name: demo}

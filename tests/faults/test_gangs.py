@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.gangs import Gang, nodes
+from tests.support.gangs import QUICK, Gang, nodes
 from tests.support.nodes import TestNode, wait_for
+from trainctl.node.processes import descendants
 
 RING = """\
 import os, socket, sys, time
@@ -126,6 +129,29 @@ def test_a_killed_supervisor_ends_the_gang(two: list[TestNode], rank: int) -> No
     assert other["status"] == "TRAINING_JOB_STOPPED"
     assert f"rank {rank}" in other["error"]
     assert (other["blame"]["rank"], other["blame"]["status"]) == (rank, "TRAINING_JOB_LOST")
+    assert gang.processes() == []
+
+
+def test_a_node_that_falls_silent_is_lost_and_ends_itself_when_it_comes_back(
+    two: list[TestNode],
+) -> None:
+    """All of a rank's processes freeze with their connections open: after the limit the rank is lost. Awake again, it ends its commands."""
+    gang = Gang(two, "echo begun; sleep 600", gang={**QUICK, "silent_seconds": 4})
+    gang.start()
+    gang.printed("begun")
+    supervisor = two[1].status()["pid"]
+    frozen = [supervisor, *descendants(supervisor)]
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+
+    ended = two[0].ended()
+
+    assert ended["status"] == "TRAINING_JOB_STOPPED"
+    assert (ended["blame"]["rank"], ended["blame"]["status"]) == (1, "TRAINING_JOB_LOST")
+    assert two[1].status()["status"] == "TRAINING_JOB_RUNNING"
+    for pid in frozen:
+        os.kill(pid, signal.SIGCONT)
+    assert two[1].ended()["status"] == "TRAINING_JOB_STOPPED"
     assert gang.processes() == []
 
 
