@@ -35,16 +35,16 @@ class Delivered:
 
     @classmethod
     def of(
-        cls, rank: int, node: str, weights: str, answer: Mapping[str, Any], *, near: bool
+        cls, rank: int, node: str, weights: str, answer: Mapping[str, Any], path: str
     ) -> Delivered:
-        """From what the node program answers. ``near``: whether the node sees the mirror's directory."""
+        """From what the node program answers. ``path``: the way that was open, had there been anything to move."""
         tiers = {
             NODE: int(answer["bytes_node"]),
             CLUSTER: int(answer.get("bytes_cluster", 0)),
             PEERS: int(answer.get("bytes_peers", 0)),
             MIRROR: int(answer["bytes_origin"]),
         }
-        path = path_of(tiers, near=near)
+        path = path if sum(tiers.values()) > tiers[NODE] else "none"
         return cls(rank, node, weights, path, float(answer["seconds"]), tiers)
 
     @classmethod
@@ -60,14 +60,3 @@ class Delivered:
     def to_json(self) -> dict[str, Any]:
         """The form kept in the state."""
         return asdict(self)
-
-
-def path_of(tiers: Mapping[str, int], *, near: bool) -> str:
-    """The way that most bytes took, as the contract names it."""
-    ways = {
-        "shared-cache": tiers.get(CLUSTER, 0),
-        "peers": tiers.get(PEERS, 0),
-        "mirror-to-node" if near else "through-operator": tiers.get(MIRROR, 0),
-    }
-    most = max(ways, key=lambda way: ways[way])
-    return most if ways[most] else "none"

@@ -139,11 +139,19 @@ class Delivery:
             answer = order.seat.agent.call(
                 "deliver", request, on_event=progress.of(order.rank, address)
             )
-            near = self._origins.is_near(order.seat.provider)
-            row = Delivered.of(order.rank, order.seat.node.id, address, answer, near=near)
+            path = self._path(order)
+            row = Delivered.of(order.rank, order.seat.node.id, address, answer, path)
             forecast = step.forecasts.get((order.rank, address))
             found.append(replace(row, forecast_seconds=forecast))
         return tuple(found)
+
+    def _path(self, order: _Order) -> str:
+        if shared_settings(order.seat.cluster):
+            return "shared-cache"
+        if order.more.get("peers"):
+            return "peers"
+        near = self._origins.is_near(order.seat.provider)
+        return "mirror-to-node" if near else "through-operator"
 
     def _document(self, listing_id: str) -> Document:
         listing = self._mirror.load_listing(listing_id)

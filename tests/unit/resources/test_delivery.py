@@ -27,7 +27,7 @@ from trainctl.weights.mirror.directory import DirectoryMirror
 
 WEIGHTS = Address.parse("weights.model")
 JOB = Address.parse("job.sft")
-CLUSTER = {"provider": "far", "cache": None}
+CLUSTER = {"provider": "far"}
 
 
 class Lab:
@@ -44,11 +44,12 @@ class Lab:
         self.tokens: list[str] = []
         self.told: list[tuple[str, int, int]] = []
 
-    def seats(self, count: int) -> list[Seat]:
-        """So many nodes."""
+    def seats(self, count: int, shared: Path | None = None) -> list[Seat]:
+        """So many nodes, whose cluster may have a cache in a directory."""
+        attributes = {**CLUSTER, "cache": {"cluster": {"dir": str(shared)}} if shared else None}
         cluster = Cluster("lab", {"nodes": count})
         nodes = [self.provider.create(cluster, f"lab-{n}", f"key-{n}") for n in range(count)]
-        return [Seat(node, self.agents.of("far", node), CLUSTER) for node in nodes]
+        return [Seat(node, self.agents.of("far", node), attributes) for node in nodes]
 
     def deliver(self, seats: list[Seat]) -> tuple[Delivered, ...]:
         """Deliver what the mirror holds."""
@@ -115,6 +116,21 @@ def test_several_nodes_get_them_from_each_other(lab: Lab) -> None:
     assert sum(row.bytes_by_tier["peers"] for row in rows) == 2 * size
     assert {row.path for row in rows} == {"peers"}
     assert max(done for _, done, total in lab.told) == 3 * size
+
+
+def test_several_nodes_get_them_from_a_shared_directory(lab: Lab, tmp_path: Path) -> None:
+    """Where the cluster has one, a single copy leaves the mirror and no node serves another."""
+    seats = lab.seats(2, tmp_path / "shared")
+
+    rows = lab.deliver(seats)
+
+    for seat in seats:
+        _check(lab, seat)
+    size = lab.mirror.listing.size
+    assert sum(row.bytes_by_tier["mirror"] for row in rows) == size
+    assert sum(row.bytes_by_tier["cluster"] for row in rows) == size
+    assert {row.path for row in rows} == {"shared-cache"}
+    assert len(lab.tokens) == 2
 
 
 def test_a_second_delivery_moves_nothing(lab: Lab) -> None:
