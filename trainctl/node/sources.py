@@ -27,7 +27,9 @@ class Sources:
         self._owners = _owners(peers, me, listing)
         self.origin = open_origin(request["origin"], pace)
         self.fetchers: List[Fetcher] = [FromMirror(self.origin, patience)]
-        for _ in range(1, self.origin.streams):
+        # Among peers a chunk that comes alone is passed on sooner than two that share the mirror's link.
+        streams = 1 if peers else self.origin.streams
+        for _ in range(1, streams):
             self.fetchers.append(FromMirror(open_origin(request["origin"], pace), patience))
         self.mirror = list(self.fetchers)
         self.shared = shared_of(request)
