@@ -1,0 +1,73 @@
+"""Hosts over real SSH that fetch the same weights from each other."""
+
+from __future__ import annotations
+
+import json
+import random
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support.nodes import Mirror
+from tests.support.sshd import User, require_sshd, sshd
+from trainctl.apply.step import Step
+from trainctl.ledger.state import Recorded
+from trainctl.model.action import Action
+from trainctl.model.address import Address
+from trainctl.model.files import CHUNK_BYTES
+from trainctl.resources.agents import Agents
+from trainctl.resources.delivery import Delivery, Seat
+from trainctl.resources.home import Home
+from trainctl.resources.origins import Origins
+from trainctl.spi.provider import Cluster
+from trainctl.weights.mirror.directory import DirectoryMirror
+from trainctl_ssh import SshProvider
+
+WEIGHTS = Address.parse("weights.model")
+
+
+def test_one_copy_leaves_the_operators_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two hosts have every byte; what came through the operator's connections is one copy, the rest came from the other."""
+    require_sshd()
+    mirror = Mirror(tmp_path / "mirror")
+    mirror.add("model.bin", random.Random(7).randbytes(3 * CHUNK_BYTES + 5))
+    mirror.add("config.json", json.dumps({}).encode())
+    listing = mirror.listing
+    record = mirror.path / "listings" / f"{listing.id}.json"
+    record.parent.mkdir()
+    record.write_bytes(listing.to_bytes())
+    user = User(tmp_path / "user")
+    with ExitStack() as stack:
+        hosts = [
+            stack.enter_context(sshd(tmp_path / f"gpu-{n}", user, address=f"127.0.0.{n + 2}"))
+            for n in range(2)
+        ]
+        user.known_hosts.write_text("".join(host.known for host in hosts))
+        user.become(monkeypatch)
+        provider = SshProvider()
+        stack.callback(provider.close)
+        agents = stack.enter_context(Agents(lambda name: provider))
+        cluster = Cluster("lab", {"hosts": [host.settings for host in hosts]})
+        nodes = [provider.create(cluster, f"gpu-{n}", f"key-{n}") for n in range(2)]
+        seats = [Seat(node, agents.of("ssh", node), {"provider": "ssh"}) for node in nodes]
+        origins = Origins(agents, mirror.path, lambda token: token)
+        home = Home(Path("/"), "lineage", "somebody", "project")
+        recorded = Recorded(WEIGHTS, "", {"source": "file:./model"}, {})
+        step = Step(
+            Address.parse("job.sft"), Action.CREATE, "run-1", {}, None, (), None,
+            lambda address: recorded, lambda *told: None, lambda address: 0.0,
+        )  # fmt: skip
+
+        rows = Delivery(DirectoryMirror(mirror.path), home, origins).deliver(
+            step, seats, {str(WEIGHTS): listing.id}
+        )
+
+        for node in nodes:
+            tree = Path(node.root) / "cache" / "trees" / listing.id
+            assert {path.name: path.read_bytes() for path in tree.iterdir()} == mirror.files
+    assert {row.path for row in rows} == {"peers"}
+    assert sum(row.bytes_by_tier["mirror"] for row in rows) == listing.size
+    assert sum(row.bytes_by_tier["peers"] for row in rows) == listing.size
