@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
+import random
 import socket
 import struct
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.support.nodes import Mirror
 from trainctl.node.failure import Failure
 from trainctl.node.server import BlobServer, MirrorShelf, private_family, serving
 
-DATA = os.urandom(300_000)
+DATA = random.Random(1).randbytes(300_000)  # ids of cases name its digest
 NAME = hashlib.sha256(DATA).hexdigest()
 ABSENT = "0" * 64
 
