@@ -30,8 +30,8 @@ class Part(NamedTuple):
 
     @property
     def packed(self) -> bool:
-        """Whether it travels with others."""
-        return self.file.size < PACKED_BYTES
+        """Whether it is a whole small file, which travels with others."""
+        return self.piece.length == self.file.size < PACKED_BYTES
 
 
 def parts_of(file: File) -> List[Part]:
