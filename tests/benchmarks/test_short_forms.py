@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ("warm_delivery", [], "tree to mount"),
         (
             "fanout",
-            ["--nodes", "2", "--mib", "32", "--loopback-mib", "64", "--small", "200"],
+            ["--nodes", "2", "--mib", "16", "--loopback-mib", "32", "--small", "100"],
             "ratio to a minimal loop",
         ),
         ("terraform", ["10", "100"], "no-op plan"),

@@ -21,7 +21,7 @@ APPLY = ("apply", "--auto-approve", "--wait")
 
 
 @pytest.mark.parametrize(
-    "points", [pytest.param(6, id="short"), pytest.param(60, id="long", marks=pytest.mark.long)]
+    "points", [pytest.param(4, id="short"), pytest.param(60, id="long", marks=pytest.mark.long)]
 )
 def test_killed_between_the_ranks_starts(tmp_path: Path, points: int) -> None:
     """Wherever in its second half the apply dies, where ranks are equipped and started, the next one ends with one run of three ranks."""

@@ -25,6 +25,9 @@ from trainctl.resources.registry import handlers
 from trainctl.resources.run_control import RunControl
 from trainctl.spi.provider import Presence
 
+_HERE = frozenset({Kind.PROJECT, Kind.CACHE})
+"""Kinds of which nothing is anywhere but in the state."""
+
 
 def plan_of(
     workspace: Workspace,
@@ -99,9 +102,13 @@ def observe(workspace: Workspace, state: State, parallelism: int) -> dict[Addres
         except NodeError as failure:
             return Observation(Presence.UNREACHABLE, detail=failure.summary)
 
+    found = {
+        one.address: look(one) for one in state.resources.values() if one.address.kind in _HERE
+    }
     jobs = [one for one in state.resources.values() if one.address.kind is Kind.JOB]
-    others = [one for one in state.resources.values() if one.address.kind is not Kind.JOB]
+    far = _HERE | {Kind.JOB}
+    others = [one for one in state.resources.values() if one.address.kind not in far]
     with ThreadPoolExecutor(parallelism, thread_name_prefix="read") as pool:
         runs = pool.submit(observed, RunControl(workspace.agents, state.resources.get), jobs)
-        found = dict(zip((one.address for one in others), pool.map(look, others), strict=True))
+        found |= zip((one.address for one in others), pool.map(look, others), strict=True)
         return {**found, **runs.result()}
