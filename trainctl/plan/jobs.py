@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from trainctl.desired.defaults import completed
 from trainctl.model.action import Action, Reason
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.plan.diff import Path, changed_paths
@@ -109,6 +108,8 @@ class _Verdict:
     @cached_property
     def known(self) -> dict[str, Any]:
         """What was recorded, as this release would have."""
+        from trainctl.desired.defaults import completed  # the types of manifests take long to load
+
         return completed(self.before, self.today)
 
     def new_run(self) -> tuple[Reason, tuple[Path, ...]] | None:

@@ -140,7 +140,7 @@ def test_a_plan_of_an_unchanged_manifest_loads_no_checker(manifest: Path) -> Non
 
     def loaded() -> str:
         done = subprocess.run(
-            [sys.executable, "-c", program, "validate"],
+            [sys.executable, "-c", program, "plan"],
             cwd=manifest,
             env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
             capture_output=True,
