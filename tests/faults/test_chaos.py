@@ -102,7 +102,7 @@ def kills_of(short: int, long: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("kills", forms)
 
 
-@kills_of(20, 300)
+@kills_of(12, 300)
 def test_nothing_is_lost_doubled_or_orphaned(made: Project, kills: int) -> None:
     """Each job has one run for each configuration it ever had; each ran once and its end is known; destroy leaves nothing."""
     storm = weather(made, kills, STRICT)
@@ -112,7 +112,7 @@ def test_nothing_is_lost_doubled_or_orphaned(made: Project, kills: int) -> None:
     assert remains(made) == []
 
 
-@kills_of(8, 150)
+@kills_of(4, 150)
 def test_nodes_programs_may_die_too(made: Project, kills: int) -> None:
     """A run that was lost or not deployed is known as such and followed by another; still none runs twice, and nothing stays."""
     storm = weather(made, kills, LOOSE)

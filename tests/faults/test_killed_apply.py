@@ -14,7 +14,7 @@ from tests.support.project import Project, processes, project
 
 EVERY = 0
 HOW_MANY = pytest.mark.parametrize(
-    "points", [pytest.param(5, id="short"), pytest.param(EVERY, id="long", marks=pytest.mark.long)]
+    "points", [pytest.param(4, id="short"), pytest.param(EVERY, id="long", marks=pytest.mark.long)]
 )
 MANIFEST = """\
 project: {name: demo}
