@@ -57,12 +57,20 @@ class Paramiko:
                 self.close()
                 self._connect()
             try:
-                return self._open(self._clients[-1]), self._pid
-            except paramiko.ChannelException:  # a server gives ten sessions to one connection
-                self._clients.append(self._client())
-                return self._open(self._clients[-1]), self._pid
+                return self._opened(), self._pid
             except (paramiko.SSHException, OSError, EOFError) as error:
                 raise self.lost(str(error)) from None
+
+    def _opened(self) -> paramiko.Channel:
+        """A new channel, in another connection where this one has as many as a server gives (ten sessions)."""
+        try:
+            return self._open(self._clients[-1])
+        except paramiko.ChannelException:
+            self._clients.append(self._client())
+        except paramiko.SSHException:
+            if not self._alive():
+                raise  # else that channel alone was closed, before anything was told to it
+        return self._open(self._clients[-1])
 
     def end(self, group: str | None) -> None:
         """End a process group on the host."""
