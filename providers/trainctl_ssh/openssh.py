@@ -246,15 +246,22 @@ class OpenSsh:
 
     def _run(self, *words: str, cleared: bool = True) -> subprocess.CompletedProcess[bytes]:
         """A question to ssh itself, or to a connection that is open."""
-        return subprocess.run(
-            [*self._ssh(cleared=cleared), *words, *self._destination],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=self.environ,
-            start_new_session=True,
-            timeout=_ASK_SECONDS,
-            check=False,
-        )
+        try:
+            return subprocess.run(
+                [*self._ssh(cleared=cleared), *words, *self._destination],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env=self.environ,
+                start_new_session=True,
+                timeout=_ASK_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise NodeUnreachable(
+                f"{self.who}: ssh didn't answer for {_ASK_SECONDS} s",
+                "A control connection that is open may hang: ssh -O exit HOST ends it.",
+                code="ssh-no-answer",
+            ) from None
 
     def _ssh(self, *, cleared: bool = True) -> list[str]:
         login = self.login

@@ -86,6 +86,26 @@ def test_what_nobody_approved_is_left_alone(fresh: Project, gate: Path) -> None:
     assert set(fresh.actions()) == {"job.train", "job.extra"}
 
 
+def test_nothing_of_a_plan_that_is_wrong_is_carried_on(fresh: Project, gate: Path) -> None:
+    """What was approved waits as well while a source of another job is missing; that is told, and is the exit code of one look."""
+    manifest = fresh.directory / "trainctl.yaml"
+    extra = (
+        '  extra: {cluster: left, weights: ["file:./none"], runtime: {start_commands: ["true"]}}\n'
+    )
+    right = manifest.read_text()
+    gate.touch()
+    wait_for(lambda: status(fresh, "job.prep") == COMPLETED, 60)
+
+    manifest.write_text(right + extra)
+    said = fresh.run("watch", "--once", code=1)
+
+    assert "weights.extra-0" in said.stderr
+    assert status(fresh, "job.train") is None
+    manifest.write_text(right)
+    fresh.run("watch", "--once")
+    assert status(fresh, "job.train") is not None
+
+
 @pytest.mark.parametrize(("attempts", "runs"), [(1, 1), (3, 2)])
 def test_a_lost_run_is_an_attempt(fresh: Project, attempts: int, runs: int) -> None:
     """It gets its next while the job's ``retry`` allows one more, and not where it allows one attempt."""

@@ -28,11 +28,12 @@ _ROOMS = ("manifest", "desired", "model")
 class Memory:
     """One manifest's wish in a file of the cache home. Whatever can't be read or written there is as if it weren't.
 
-    ``key`` stands for everything that the wish was made from.
+    ``key`` stands for everything that the wish was made from; ``directory`` is the manifest's, as it is called this time.
     """
 
     path: Path
     key: str
+    directory: Path
 
     def recall(self, files: Mapping[str, bytes]) -> Desired | None:
         """The wish, if it was made from the same; None if not, or if the directories of its code are gone."""
@@ -40,7 +41,8 @@ class Memory:
             found = json.loads(self.path.read_bytes())
             if found["key"] != self.key:
                 return None
-            desired = _placed(desired_from_json(found["desired"]), found["places"], files)
+            wish = replace(desired_from_json(found["desired"]), directory=self.directory)
+            desired = _placed(wish, found["places"], files)
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return desired if all(one.is_dir() for one in _code(desired)) else None
@@ -88,7 +90,7 @@ def memory_of(
     }
     place = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:32]
     key = hashlib.sha256(canonical(made_from)).hexdigest()
-    return Memory(cache_home / "manifests" / f"{place}.json", key)
+    return Memory(cache_home / "manifests" / f"{place}.json", key, directory)
 
 
 def _packages(names: Iterable[str]) -> Iterator[list[str | int]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from trainctl.apply.interrupt import Interrupt
 from trainctl.errors import TrainctlError
 from trainctl.model.address import Address
+from trainctl.model.diagnostics import Severity
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.operations.applying import ApplyOptions, apply
 from trainctl.operations.beginnings import resumptions
@@ -41,15 +42,17 @@ class Watcher:
             self.look()
             self.interrupt.stopping.wait(interval)
 
-    def look(self) -> None:
-        """Note how runs stand, then carry on what can be carried on."""
+    def look(self) -> int:
+        """Note how runs stand, then carry on what can be carried on; the exit code of this one look."""
         try:
             with self.open() as workspace:
                 self._note_runs(workspace)
-                self._carry_on(workspace)
+                code = self._carry_on(workspace)
             self._said.pop(None, None)
         except TrainctlError as error:
             self._say(None, error.summary, EventType.DIAGNOSTIC)
+            return error.exit_code
+        return code
 
     def _note_runs(self, workspace: Workspace) -> None:
         runs = [one for one in newest_runs(workspace.ledger.state()) if one.record.status.live]
@@ -59,22 +62,34 @@ class Watcher:
             elif now.record.status is not before.record.status:
                 self.emit(run_event(now))
 
-    def _carry_on(self, workspace: Workspace) -> None:
-        plan = plan_of(workspace, Options(), LookOptions(parallelism=self.parallelism))
+    def _carry_on(self, workspace: Workspace) -> int:
+        plan = self._plan(workspace)
         chosen = self._ready(workspace, plan)
         starts = self._resuming(workspace, chosen)
         if starts:
-            plan = plan_of(workspace, Options(), LookOptions(parallelism=self.parallelism), starts)
+            plan = self._plan(workspace, starts)
             addresses = {change.address for change in chosen}
             chosen = [change for change in plan.changes if change.address in addresses]
-        if chosen:
-            apply(
-                workspace,
-                replace(plan, changes=tuple(chosen)),
-                ApplyOptions(parallelism=self.parallelism, lockfile_readonly=True),
-                self.emit,
-                self.interrupt,
-            )
+        if not chosen:
+            return 0
+        return apply(
+            workspace,
+            replace(plan, changes=tuple(chosen)),
+            ApplyOptions(parallelism=self.parallelism, lockfile_readonly=True),
+            self.emit,
+            self.interrupt,
+        ).exit_code
+
+    def _plan(self, workspace: Workspace, starts: Mapping[Address, Start] | None = None) -> Plan:
+        """TrainctlError where an error stands in it: what `apply` would refuse isn't carried on in parts."""
+        look = LookOptions(parallelism=self.parallelism)
+        plan = plan_of(workspace, Options(), look, starts)
+        wrong = [one for one in plan.diagnostics if one.severity is Severity.ERROR]
+        if wrong:
+            first = wrong[0]
+            where = f"{first.address}: " if first.address else ""
+            raise TrainctlError(f"{where}{first.summary}", first.detail, code=first.code)
+        return plan
 
     def _ready(self, workspace: Workspace, plan: Plan) -> list[Change]:
         """What may be carried on and has nothing left to wait for."""

@@ -88,6 +88,21 @@ def test_whatever_it_was_made_from_may_change(manifest: Path) -> None:
     assert memory(manifest).recall(known_files(manifest)) is None
 
 
+def test_a_directory_is_called_as_it_is_this_time(
+    manifest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From another working directory the same one has another relative name."""
+    monkeypatch.chdir(manifest)
+    memory_of(manifest.parent / "cache", Path(), known_files(Path()), {}, PLUGINS).keep(
+        desired(Path(), MANIFEST)
+    )
+
+    recalled = memory(manifest).recall(known_files(manifest))
+
+    assert recalled is not None
+    assert recalled.directory == manifest
+
+
 def test_code_that_is_gone_is_looked_at_again(manifest: Path) -> None:
     """Whether its directory exists is no matter of the manifest's text."""
     memory(manifest).keep(desired(manifest, MANIFEST))

@@ -44,14 +44,14 @@ def command(
     def look(emit: Emit, interrupt: Interrupt) -> int:
         watcher = Watcher(lambda: open_workspace(session, flags), emit, interrupt, parallelism)
         if once:
-            watcher.look()
-            return 0
+            return watcher.look()
         watcher.watch(seconds)
         return Interrupted.exit_code
 
     if format_ is Format.JSON:
         with Interrupt(output.note) as interrupt:
             return look(EventsJson(output), interrupt)
-    output.note(f"Looking every {interval}. Ctrl-C ends it; runs go on.")
+    if not once:
+        output.note(f"Looking every {interval}. Ctrl-C ends it; runs go on.")
     with Progress(output) as progress, Interrupt(progress.note) as interrupt:
         return look(EventsText(output, progress), interrupt)
