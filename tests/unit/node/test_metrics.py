@@ -47,10 +47,16 @@ def samples(node: TestNode) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_short_run_has_a_first_and_a_last_sample(node: TestNode) -> None:
+def test_a_short_run_has_a_first_and_a_last_sample(node: TestNode, tmp_path: Path) -> None:
     """With what all its processes have used, those that ended included, and what its directories hold."""
     busy = "python3 -c \"import time\nwhile time.process_time() < 0.3: pass\nopen('big', 'wb').write(b'x' * 1000000)\""
-    node.run(busy)
+    seen = tmp_path / "seen"
+    node.start(node.spec(f"while ! test -e {seen}; do sleep 0.05; done", busy))
+    wait_for(
+        lambda: samples(node)
+    )  # the first is taken at once, and takes as long as the machine needs
+    seen.touch()
+    node.ended()
     found = samples(node)
 
     assert len(found) >= 2
