@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -11,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +22,7 @@ from typing import Any, TypeVar
 
 from trainctl.model.files import CHUNK_BYTES, ListedFile, Listing
 from trainctl.remote.archive import node_archive
-from trainctl.remote.bootstrap import RUN
+from trainctl.remote.bootstrap import INSTALL, RUN
 
 T = TypeVar("T")
 LIVE = {
@@ -79,6 +82,20 @@ class NodeError(Exception):
         self.kind = error["kind"]
 
 
+@functools.cache
+def _installed_program(python: str) -> Path:
+    """The node program as an agent installs it, once for all nodes of this process, readable by every user."""
+    folder = Path(tempfile.mkdtemp(prefix="trainctl-test-program-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    program, archive = folder / "program.pyz", node_archive()
+    argv = [python, "-I", "-S", "-c", INSTALL, str(program), archive.sha256]
+    subprocess.run(argv, input=archive.data, check=True)
+    for path in folder.iterdir():
+        path.chmod(0o644)
+    folder.chmod(0o755)
+    return program
+
+
 class TestNode:
     """One node under a directory; ``prefix`` goes before the interpreter, to run as somebody else.
 
@@ -100,11 +117,8 @@ class TestNode:
         self.variables: dict[str, str] = {}
         self.mirror = Mirror(base / "mirror")
         self.events: list[dict[str, Any]] = []
-        archive = node_archive()
-        self._program = base / f"{archive.sha256}.pyz"
-        self._program.write_bytes(archive.data)
-        self._program.chmod(0o644)
-        self._argv = [self.python, "-I", "-c", RUN, str(self._program), archive.sha256]
+        program = str(_installed_program(python))
+        self._argv = [self.python, "-I", "-S", "-c", RUN, program, node_archive().sha256]
 
     @property
     def environment(self) -> dict[str, str]:

@@ -15,7 +15,7 @@ _VERBS = {
     "facts": "facts.facts",
     "inspect": "inspection.inspect",
     "vacancy": "vacancy.vacancy",
-    "cache_query": "deliver.cache_query",
+    "cache_query": "presence.cache_query",
     "deliver": "deliver.deliver",
     "pull_image": "images.pull_image",
     "cache_evict": "evict.cache_evict",
@@ -50,7 +50,7 @@ _RAW = {
     "read_code": "codes.read_code",
     "read_cache": "cache_verbs.read_cache",
 }
-"""Where verbs are done. A call imports what it needs and no more: all of it is compiled on every call, and stays in a supervisor's memory."""
+"""Where verbs are done. A call imports what it needs and no more: all of it is loaded on every call, and stays in a supervisor's memory."""
 
 _COPY_BYTES = 2**20
 

@@ -21,8 +21,7 @@ from trainctl.node.mount import private_mounts
 from trainctl.node.places import SHARED
 from trainctl.node.references import References
 from trainctl.node.reservations import reserved
-from trainctl.node.room import claimed, make_room
-from trainctl.node.shared import shared_of
+from trainctl.node.room import limit_of, make_room
 from trainctl.node.sources import Sources
 from trainctl.node.trees import FEW, Trees
 
@@ -97,14 +96,6 @@ def _deliver(
             return filling.run(str(request.get("source", "")))
 
 
-def limit_of(request: Mapping[str, Any]) -> Optional[int]:
-    """How many bytes the cache may hold; None: as many as the disk does."""
-    size = (request.get("cache") or {}).get("size")
-    if size is not None and (not isinstance(size, int) or size < 0):
-        raise Failure("request", f"cache size {size!a} is no number of bytes")
-    return size
-
-
 class Filling:
     """One delivery that has work to do. The listing's lock is held."""
 
@@ -165,23 +156,3 @@ class Filling:
                 self._emit({"done": self._done, "total": total, "files": count})
 
         return report
-
-
-def cache_query(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
-    """Which of the listings and blobs are whole here, going by seals and names, and how much more could come."""
-    layout = layout_of(request)
-    trees = Trees(layout)
-    listings = [names.sha256(one, "listing") for one in request.get("listings", [])]
-    blobs = [names.sha256(one, "blob") for one in request.get("blobs", [])]
-    found: Dict[str, Any] = {
-        "trees": [one for one in listings if trees.sealed(one)],
-        "blobs": [one for one in blobs if layout.blob(one).is_file()],
-    }
-    if request.get("room"):
-        claims = claimed(layout, limit_of(request))
-        found["room"] = claims.room
-        found["leased"] = [one for one in blobs if one in claims.contents]
-    shared = shared_of(request)
-    if shared is not None:
-        found["shared"] = [one for one in blobs if shared.blob(one).is_file()]
-    return found

@@ -9,7 +9,6 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from trainctl.node import layout
 from trainctl.node.addresses import addresses
-from trainctl.node.deliver import cache_query
 from trainctl.node.engines import Engine, choose
 from trainctl.node.failure import Failure, weights_room
 from trainctl.node.gpus import reported
@@ -17,6 +16,7 @@ from trainctl.node.host_environment import check_host
 from trainctl.node.images import checked, find
 from trainctl.node.layout import Layout
 from trainctl.node.mount import Possible, blocked, private_mounts, try_mounts
+from trainctl.node.presence import cache_query
 from trainctl.node.processes import boot_id
 from trainctl.node.session import logout_rules
 from trainctl.node.vacancy import vacancy

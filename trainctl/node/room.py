@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from trainctl.node.failure import Failure, weights_room
 from trainctl.node.inventory import Inventory, Kept
@@ -58,6 +58,14 @@ def make_room(layout: Layout, listing: Listing, limit: Optional[int]) -> None:
             space = room.space()
         if not space.fits(limit):
             raise _no_room(layout, limit, space, room.holders(listing.id))
+
+
+def limit_of(request: Mapping[str, Any]) -> Optional[int]:
+    """How many bytes the cache may hold; None: as many as the disk does."""
+    size = (request.get("cache") or {}).get("size")
+    if size is not None and (not isinstance(size, int) or size < 0):
+        raise Failure("request", f"cache size {size!a} is no number of bytes")
+    return size
 
 
 def _evict(

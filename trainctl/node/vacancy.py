@@ -6,9 +6,9 @@ from typing import Any, Callable, Dict, List, Mapping
 
 from trainctl.node import gpus, runs
 from trainctl.node.claims import is_held
-from trainctl.node.deliver import cache_query
 from trainctl.node.failure import Failure
 from trainctl.node.layout import Layout
+from trainctl.node.presence import cache_query
 from trainctl.node.runs import Run, all_runs
 
 Emit = Callable[[Dict[str, Any]], None]

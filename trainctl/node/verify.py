@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set
 
 from trainctl.node.blobs import Blobs
-from trainctl.node.deliver import Filling, limit_of
+from trainctl.node.deliver import Filling
 from trainctl.node.failure import Failure, from_os_error
 from trainctl.node.files import make_directory
 from trainctl.node.inventory import Inventory, Kept
@@ -19,6 +19,7 @@ from trainctl.node.listing import Listing
 from trainctl.node.lock import Lock
 from trainctl.node.removal import Removal
 from trainctl.node.reservations import reserved, room_lock
+from trainctl.node.room import limit_of
 from trainctl.node.sources import Sources
 from trainctl.node.trees import Trees
 

@@ -87,7 +87,7 @@ class NodeAgent:
         """Run the verb, after installing the program if it is missing there."""
         if self._absent:
             return self._visit(verb, request, on_stdout, timeout)
-        argv = (*self._python(bootstrap.RUN), verb)
+        argv = (*self._python(bootstrap.RUN), self._path, self._archive.sha256, verb)
         for attempt in range(2):
             output = self._transport.run(
                 argv,
@@ -117,15 +117,7 @@ class NodeAgent:
         timeout: float | None,
     ) -> Output:
         data = self._archive.data
-        argv = (
-            self._node.python,
-            "-I",
-            "-c",
-            bootstrap.VISIT,
-            str(len(data)),
-            self._archive.sha256,
-            verb,
-        )
+        argv = (*self._python(bootstrap.VISIT), str(len(data)), self._archive.sha256, verb)
         stdin = chain((data,), _input(request, ()))
         return self._transport.run(
             argv, stdin=stdin, on_stdout=on_stdout, timeout=timeout or _SILENCE_SECONDS
@@ -134,9 +126,8 @@ class NodeAgent:
     def _install(self) -> None:
         data = self._archive.data
         pieces = (data[start : start + _PIECE] for start in range(0, len(data), _PIECE))
-        output = self._transport.run(
-            self._python(bootstrap.INSTALL), stdin=pieces, timeout=_SILENCE_SECONDS
-        )
+        argv = (*self._python(bootstrap.INSTALL), self._path, self._archive.sha256)
+        output = self._transport.run(argv, stdin=pieces, timeout=_SILENCE_SECONDS)
         if output.exit_code != 0:
             raise StorageError(
                 f"the node program can't be installed on {self._node.id}",
@@ -145,7 +136,8 @@ class NodeAgent:
             )
 
     def _python(self, program: str) -> tuple[str, ...]:
-        return (self._node.python, "-I", "-c", program, self._path, self._archive.sha256)
+        """Standard library alone: what a host's site-packages run at every start is neither wanted nor waited for."""
+        return (self._node.python, "-I", "-S", "-c", program)
 
     def _raw_error(self, output: Output) -> Exception:
         lines = output.stderr.splitlines() or [b""]

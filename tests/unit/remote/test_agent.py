@@ -75,6 +75,10 @@ def _installed(node: Node) -> Path:
     return Path(node.root) / "agent" / f"{node_archive().sha256}.pyz"
 
 
+def _bytecode(node: Node) -> Path:
+    return _installed(node).with_name(f"{node_archive().sha256}-{sys.implementation.cache_tag}.pyz")
+
+
 def test_the_archive_is_the_same_in_every_process() -> None:
     """Its digest depends on the source alone, not on when and where it is packed."""
     program = "from trainctl.remote.archive import node_archive as a; print(a().sha256)"
@@ -106,17 +110,50 @@ def test_a_missing_program_is_installed(agent: NodeAgent, node: Node) -> None:
 
     assert hashlib.sha256(_installed(node).read_bytes()).hexdigest() == node_archive().sha256
     assert _installed(node).stat().st_mode & 0o777 == 0o600
-    assert [path.name for path in _installed(node).parent.iterdir()] == [_installed(node).name]
+    assert {path.name for path in _installed(node).parent.iterdir()} == {
+        _installed(node).name,
+        _bytecode(node).name,
+    }
 
 
 def test_a_changed_program_is_never_run(agent: NodeAgent, node: Node) -> None:
     """One byte more or less on the node, and it is installed anew before anything else."""
     agent.call("cache_query", {"root": node.root})
+    _bytecode(node).unlink()
     _installed(node).write_bytes(node_archive().data + b"\n")
 
     agent.call("cache_query", {"root": node.root})
 
     assert _installed(node).read_bytes() == node_archive().data
+
+
+def test_the_bytecode_is_what_runs(agent: NodeAgent, node: Node) -> None:
+    """Where it is right, the program itself isn't even read."""
+    agent.call("cache_query", {"root": node.root})
+    _installed(node).unlink()
+
+    agent.call("cache_query", {"root": node.root})
+
+    assert not _installed(node).exists()
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "of another program", "gone"])
+def test_bytecode_that_is_wrong_is_never_run(agent: NodeAgent, node: Node, damage: str) -> None:
+    """The program runs from its source then, whatever happened to what was made of it."""
+    agent.call("cache_query", {"root": node.root})
+    body = _bytecode(node).read_bytes()
+    damaged = {
+        "cut": body[: len(body) // 2],
+        "flipped": body[:-1] + bytes([body[-1] ^ 1]),
+        "of another program": hashlib.sha256(b"0" * 64 + body[64:]).hexdigest().encode()
+        + body[64:],
+        "gone": None,
+    }[damage]
+    _bytecode(node).unlink()
+    if damaged is not None:
+        _bytecode(node).write_bytes(damaged)
+
+    assert agent.call("cache_query", {"root": node.root}) == {"trees": [], "blobs": []}
 
 
 def test_a_one_time_payload_arrives_whole_on_a_fresh_node(agent: NodeAgent, node: Node) -> None:
