@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.support.nodes import Mirror
-from trainctl.node.server import BlobServer, MirrorShelf, new_token, serving
+from trainctl.node.server import BlobServer, MirrorShelf, serving
+from trainctl.resources.origins import new_token
 
 
 @contextmanager

@@ -20,9 +20,7 @@ from trainctl.operations.planning import plan_of
 from trainctl.operations.workspace import Workspace
 from trainctl.plan import planfile
 from trainctl.plan.values import Options, Plan
-from trainctl.views.plan_html import plan_html
 from trainctl.views.plan_json import plan_json
-from trainctl.views.plan_markdown import plan_markdown
 from trainctl.views.plan_text import plan_text
 from trainctl.views.problems import diagnostic_lines, more_lines
 
@@ -60,8 +58,12 @@ def show_plan(
         output.json(plan_json(plan))
         return
     if format_ is PlanFormat.MARKDOWN:
+        from trainctl.views.plan_markdown import plan_markdown
+
         lines = plan_markdown(plan, now=time.time(), concise=concise)
     elif format_ is PlanFormat.HTML:
+        from trainctl.views.plan_html import plan_html
+
         lines = plan_html(plan, now=time.time(), concise=concise)
     else:
         width = shutil.get_terminal_size().columns

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import secrets
 import socket
 import sys
 import threading
@@ -144,11 +143,6 @@ def serving(server: BlobServer) -> Iterator[BlobServer]:
     finally:
         server.end()
         thread.join()
-
-
-def new_token() -> str:
-    """What opens one server, for as long as it lives."""
-    return secrets.token_urlsafe(32)
 
 
 def private_family(address: Any) -> socket.AddressFamily:

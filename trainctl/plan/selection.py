@@ -14,9 +14,8 @@ def expanded(inputs: Inputs) -> Options:
     options, state = inputs.options, inputs.state
     known = {*inputs.desired.resources, *state.resources, *state.open_intents}
     many: dict[Address, list[Address]] = {}
-    for address in sorted(known):
-        if address.key is not None:
-            many.setdefault(address.group, []).append(address)
+    for address in sorted((one for one in known if one.key is not None), key=Address.rank):
+        many.setdefault(address.group, []).append(address)
 
     def all_of(addresses: tuple[Address, ...]) -> tuple[Address, ...]:
         found = (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from trainctl.apply.step import Lookup, Step, StepFailed
 from trainctl.errors import (
@@ -24,7 +25,6 @@ from trainctl.plan.values import Change, Observation
 from trainctl.resources.agents import Agents, nodes_of
 from trainctl.resources.beginnings import begin
 from trainctl.resources.checkpoints import Checkpoints, checkpoint_store_error
-from trainctl.resources.deployment import Deployment
 from trainctl.resources.following import ahead, possible_nodes
 from trainctl.resources.home import Home
 from trainctl.resources.node_cache import at
@@ -32,6 +32,9 @@ from trainctl.resources.run_control import STOP_GRACE_SECONDS, RunControl, runs_
 from trainctl.resources.runs import order
 from trainctl.spi.provider import Presence
 from trainctl.weights.mirror.directory import DirectoryMirror
+
+if TYPE_CHECKING:
+    from trainctl.resources.deployment import Deployment
 
 _NEW_RUN = frozenset({Action.CREATE, Action.REPLACE})
 
@@ -54,7 +57,13 @@ class JobHandler:
         self._home = home
         self._checkpoints = checkpoints
         self._delete_checkpoints = delete_checkpoints
-        self._deployment = Deployment(agents, mirror, secrets, home, checkpoints)
+        self._secrets = secrets
+
+    @cached_property
+    def _deployment(self) -> Deployment:
+        from trainctl.resources.deployment import Deployment  # with all that moves bytes
+
+        return Deployment(self._agents, self._mirror, self._secrets, self._home, self._checkpoints)
 
     def carry_out(self, step: Step) -> Mapping[str, Any]:
         """One new run; for an update the record alone. A run that could not be deployed is recorded as such."""

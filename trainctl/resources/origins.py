@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trainctl.node.server import BlobServer, MirrorShelf, new_token, serving
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.agents import Agents
 
@@ -30,9 +30,16 @@ class Origins:
         if self.is_near(provider):
             yield {"type": "directory", "path": str(self._mirror)}
             return
+        from trainctl.node.server import BlobServer, MirrorShelf, serving  # heavy
+
         token = self.register(new_token())
         with (
             serving(BlobServer(MirrorShelf(self._mirror), token)) as server,
             agent.expose(server.port) as port,
         ):
             yield {"type": "http", "url": f"http://127.0.0.1:{port}", "token": token}
+
+
+def new_token() -> str:
+    """What opens one server, for as long as it lives."""
+    return secrets.token_urlsafe(32)

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any
 
 from trainctl.errors import TrainctlError
-from trainctl.node.server import new_token
 from trainctl.remote.agent import NodeAgent
+from trainctl.resources.origins import new_token
 from trainctl.spi.provider import Node
 
 _BEAT_SECONDS = 0.2
