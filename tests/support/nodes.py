@@ -88,7 +88,8 @@ def _installed_program(python: str) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="trainctl-test-program-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     program, archive = folder / "program.pyz", node_archive()
-    argv = [python, "-I", "-S", "-c", INSTALL, str(program), archive.sha256]
+    words = [str(program), archive.sha256, str(len(archive.data))]
+    argv = [python, "-I", "-S", "-c", INSTALL, *words]
     subprocess.run(argv, input=archive.data, check=True)
     for path in folder.iterdir():
         path.chmod(0o644)

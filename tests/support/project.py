@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -47,6 +50,12 @@ class Project:
     def nodes(self) -> Path:
         """Where the nodes of the ``local`` provider are."""
         return self.directory.parent / "cache" / "trainctl" / "nodes"
+
+    def share_bytecode(self) -> None:
+        """Have the node program compiled once for all tests of this process, not by each."""
+        link = self.directory.parent / "cache" / "trainctl" / "bytecode"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(_bytecode())
 
     def write(self, files: Mapping[str, str | bytes]) -> None:
         """Write files below the directory."""
@@ -100,6 +109,7 @@ class Project:
                     folder.chmod(0o700)
                 shutil.rmtree(place)
         (self.directory / "trainctl.lock").unlink(missing_ok=True)
+        self.share_bytecode()
 
     def json(self, *arguments: str, code: int | None = 0) -> Any:
         """Run it with ``--format json`` and read what it printed."""
@@ -122,12 +132,20 @@ class Project:
         }
 
 
+@functools.cache
+def _bytecode() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="trainctl-test-bytecode-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 @contextmanager
 def project(top: Path) -> Iterator[Project]:
     """A project below ``top``; whatever it left running is ended afterwards."""
     made = Project(top / "project")
     made.directory.mkdir(parents=True)
     (top / "home").mkdir()
+    made.share_bytecode()
     try:
         yield made
     finally:

@@ -170,7 +170,9 @@ class Workspace:
     @cached_property
     def agents(self) -> Agents:
         """The nodes' agents."""
-        return self._stack.enter_context(Agents(self.provider))
+        return self._stack.enter_context(
+            Agents(self.provider, cache_home(self.setting.environ) / "bytecode")
+        )
 
     def ports(self, *, delete_checkpoints: bool = False) -> Ports:
         """What handlers reach the world through."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -26,16 +27,25 @@ class NodeAgent:
     Errors are those the program reports (StorageError, Busy, SourceWrong, NodeError), NodeError for one that
     crashed, and NodeUnreachable from the transport. ``timeout`` is in seconds of silence.
     A ``visiting`` agent installs nothing: where the program isn't installed it travels with each call, so that a
-    node can be looked at before it is anybody's, and one that is gone stays gone.
+    node can be looked at before it is anybody's, and one that is gone stays gone. ``bytecode`` is of the node's own
+    Python, where that is known beforehand.
     """
 
-    def __init__(self, node: Node, transport: Transport, *, visiting: bool = False) -> None:
+    def __init__(
+        self,
+        node: Node,
+        transport: Transport,
+        *,
+        visiting: bool = False,
+        bytecode: Callable[[], bytes] | None = None,
+    ) -> None:
         self._node = node
         self._transport = transport
         self._archive = node_archive()
         self._path = str(PurePosixPath(node.root) / "agent" / f"{self._archive.sha256}.pyz")
         self._seen = False
         self._visiting = visiting
+        self._bytecode = bytecode
         self._absent = (
             visiting and not node.key
         )  # nobody has installed anything on what nobody made
@@ -116,17 +126,19 @@ class NodeAgent:
         on_stdout: Callable[[bytes], None] | None,
         timeout: float | None,
     ) -> Output:
-        data = self._archive.data
-        argv = (*self._python(bootstrap.VISIT), str(len(data)), self._archive.sha256, verb)
+        data = self._bytecode() if self._bytecode else self._archive.data
+        digest = hashlib.sha256(data).hexdigest()
+        argv = (*self._python(bootstrap.VISIT), str(len(data)), digest, verb)
         stdin = chain((data,), _input(request, ()))
         return self._transport.run(
             argv, stdin=stdin, on_stdout=on_stdout, timeout=timeout or _SILENCE_SECONDS
         )
 
     def _install(self) -> None:
-        data = self._archive.data
+        size = len(self._archive.data)
+        data = self._archive.data + (self._bytecode() if self._bytecode else b"")
         pieces = (data[start : start + _PIECE] for start in range(0, len(data), _PIECE))
-        argv = (*self._python(bootstrap.INSTALL), self._path, self._archive.sha256)
+        argv = (*self._python(bootstrap.INSTALL), self._path, self._archive.sha256, str(size))
         output = self._transport.run(argv, stdin=pieces, timeout=_SILENCE_SECONDS)
         if output.exit_code != 0:
             raise StorageError(

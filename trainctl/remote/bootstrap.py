@@ -17,9 +17,10 @@ def read(path):
             return stream.read()
     except OSError:
         return b""
-faster = "%s-%s.pyz" % (path[:-4], sys.implementation.cache_tag)
+tag = sys.implementation.cache_tag
+faster = "%s-%s.pyz" % (path[:-4], tag)
 body = read(faster)
-if body[:64] == hashlib.sha256(digest.encode() + body[64:]).hexdigest().encode():
+if body[:64] == hashlib.sha256((digest + tag).encode() + body[64:]).hexdigest().encode():
     sys.path.insert(0, faster)
 elif hashlib.sha256(read(path)).hexdigest() == digest:
     sys.path.insert(0, path)
@@ -32,10 +33,10 @@ sys.exit(main())
 """Arguments: PATH SHA256 VERB. Hashes the program on every call, then runs it: its bytecode, where that is there and right."""
 
 INSTALL = """\
-import hashlib, importlib.util, io, marshal, os, sys, zipfile
-path, digest = sys.argv[1:3]
+import hashlib, os, sys
+path, digest, size = sys.argv[1:4]
 folder = os.path.dirname(path)
-data = sys.stdin.buffer.read()
+data, body = sys.stdin.buffer.read(int(size)), sys.stdin.buffer.read()
 if hashlib.sha256(data).hexdigest() != digest:
     sys.exit("the node program arrived incomplete")
 os.makedirs(folder, 0o700, exist_ok=True)
@@ -53,22 +54,17 @@ def put(path, data):
             os.unlink(temporary)
         sys.exit("%s: %s" % (error.strerror, folder))
 put(path, data)
-stream = io.BytesIO()
-header = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)
-with zipfile.ZipFile(io.BytesIO(data)) as sources, zipfile.ZipFile(stream, "w") as compiled:
-    for name in sources.namelist():
-        code = compile(sources.read(name), name, "exec", dont_inherit=True)
-        compiled.writestr(zipfile.ZipInfo(name + "c"), header + marshal.dumps(code))
-body = stream.getvalue()
-seal = hashlib.sha256(digest.encode() + body).hexdigest()
-put("%s-%s.pyz" % (path[:-4], sys.implementation.cache_tag), seal.encode() + body)
+sys.path.insert(0, path)
+from trainctl.node.bytecode import is_sealed, sealed
+if not is_sealed(body, digest):
+    body = sealed(data, digest)
+put("%s-%s.pyz" % (path[:-4], sys.implementation.cache_tag), body)
 descriptor = os.open(folder, os.O_RDONLY)
 os.fsync(descriptor)
 os.close(descriptor)
 """
-"""Arguments: PATH SHA256. The program's bytes come on standard input; it gets its name when it is whole, and its bytecode, which
-this Python loads without compiling, goes beside it: 64 hex digits, the sha256 of the program's digest and the rest, then a zip of
-unchecked hash-based .pyc files (PEP 552)."""
+"""Arguments: PATH SHA256 SIZE. The program's bytes come on standard input; it gets its name when it is whole. Its bytecode for this
+Python goes beside it: what follows the program, if it is that, else it is compiled now."""
 
 VISIT = """\
 import hashlib, os, sys

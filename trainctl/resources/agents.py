@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 
 from trainctl.ledger.state import Recorded
 from trainctl.remote.agent import NodeAgent
+from trainctl.remote.archive import node_archive
+from trainctl.remote.compiled import compiled
 from trainctl.spi.provider import Node, Provider
 from trainctl.spi.transport import Transport
 
@@ -18,10 +22,14 @@ Providers = Callable[[str], Provider]
 
 
 class Agents:
-    """Opens each node's transport once and closes them all at the end; safe to use from many threads."""
+    """Opens each node's transport once and closes them all at the end; safe to use from many threads.
 
-    def __init__(self, providers: Providers) -> None:
+    ``cache``: where the node program's bytecode is kept for nodes that run this very Python; None: nowhere.
+    """
+
+    def __init__(self, providers: Providers, cache: Path | None = None) -> None:
         self._providers = providers
+        self._cache = cache
         self._lock = threading.RLock()
         self._agents: dict[str, NodeAgent] = {}
         self._visitors: dict[str, NodeAgent] = {}
@@ -52,7 +60,10 @@ class Agents:
         with self._lock:
             known = _identity(node)
             if known not in self._agents:
-                self._agents[known] = NodeAgent(node, self._transport(provider, node))
+                transport = self._transport(provider, node)
+                self._agents[known] = NodeAgent(
+                    node, transport, bytecode=self._bytecode(provider, node)
+                )
             return self._agents[known]
 
     def to_look(self, provider: str, node: Node) -> NodeAgent:
@@ -61,12 +72,20 @@ class Agents:
             known = _identity(node)
             if known not in self._visitors:
                 transport = self._transport(provider, node)
-                self._visitors[known] = NodeAgent(node, transport, visiting=True)
+                self._visitors[known] = NodeAgent(
+                    node, transport, visiting=True, bytecode=self._bytecode(provider, node)
+                )
             return self._visitors[known]
 
     def shares_disk(self, provider: str) -> bool:
         """Whether the provider's nodes see the operator's files."""
         return self._providers(provider).capabilities.shares_disk_with_operator
+
+    def _bytecode(self, provider: str, node: Node) -> Callable[[], bytes] | None:
+        cache = self._cache
+        if cache is None or node.python != sys.executable or not self.shares_disk(provider):
+            return None
+        return lambda: compiled(node_archive(), cache)
 
     def _transport(self, provider: str, node: Node) -> Transport:
         with self._lock:

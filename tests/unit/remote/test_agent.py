@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from trainctl.errors import Busy, NodeError, NodeForgot, SourceWrong, StorageError
+from trainctl.node.bytecode import sealed
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.answers import error_from, readable
 from trainctl.remote.archive import node_archive
@@ -145,8 +146,7 @@ def test_bytecode_that_is_wrong_is_never_run(agent: NodeAgent, node: Node, damag
     damaged = {
         "cut": body[: len(body) // 2],
         "flipped": body[:-1] + bytes([body[-1] ^ 1]),
-        "of another program": hashlib.sha256(b"0" * 64 + body[64:]).hexdigest().encode()
-        + body[64:],
+        "of another program": sealed(node_archive().data, "0" * 64),
         "gone": None,
     }[damage]
     _bytecode(node).unlink()

@@ -1,0 +1,97 @@
+"""The node program's bytecode on the operator's side: made once, and never trusted unseen."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.project import Project, project
+from trainctl.node.bytecode import is_sealed
+from trainctl.remote.agent import NodeAgent
+from trainctl.remote.archive import node_archive
+from trainctl.remote.compiled import compiled
+from trainctl.spi.provider import Node
+from trainctl_local.transport import LocalTransport
+
+
+def test_it_is_made_once(tmp_path: Path) -> None:
+    """The second time it is read, and nothing is written."""
+    first = compiled(node_archive(), tmp_path)
+    (kept,) = tmp_path.iterdir()
+    before = kept.stat()
+
+    assert compiled(node_archive(), tmp_path) == first == kept.read_bytes()
+    assert (kept.stat().st_ino, kept.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+@pytest.mark.parametrize("damage", [b"", b"0" * 100, None])
+def test_what_is_kept_and_wrong_is_made_anew(tmp_path: Path, damage: bytes | None) -> None:
+    """Cut, foreign or flipped: it is replaced by what is right."""
+    right = compiled(node_archive(), tmp_path)
+    (kept,) = tmp_path.iterdir()
+    kept.write_bytes(right[:-1] + b"?" if damage is None else damage)
+
+    assert compiled(node_archive(), tmp_path) == right
+    assert kept.read_bytes() == right
+
+
+def test_it_need_not_be_kept(tmp_path: Path) -> None:
+    """Where the cache is no directory, or can't be written, it is made for this command alone."""
+    (tmp_path / "cache").write_text("")
+
+    assert is_sealed(compiled(node_archive(), tmp_path / "cache"), node_archive().sha256)
+
+
+def test_a_visit_and_an_installation_take_it_as_it_is(tmp_path: Path) -> None:
+    """A node that is given bytecode compiles nothing: what it keeps is byte for byte what it was given."""
+    data = compiled(node_archive(), tmp_path / "cache")
+    node = Node("lab", "lab-0", "local", str(tmp_path / "node"), "", sys.executable)
+    transport = LocalTransport()
+
+    visitor = NodeAgent(node, transport, visiting=True, bytecode=lambda: data)
+    assert visitor.call("cache_query", {"root": node.root}) == {"trees": [], "blobs": []}
+    assert not Path(node.root).exists()
+
+    NodeAgent(node, transport, bytecode=lambda: data).call("cache_query", {"root": node.root})
+    transport.close()
+
+    name = f"{node_archive().sha256}-{sys.implementation.cache_tag}.pyz"
+    assert (tmp_path / "node" / "agent" / name).read_bytes() == data
+
+
+def test_bytecode_of_another_program_is_compiled_over(tmp_path: Path) -> None:
+    """What an installation is handed counts only if it is sealed for this program and this Python."""
+    node = Node("lab", "lab-0", "local", str(tmp_path / "node"), "", sys.executable)
+    transport = LocalTransport()
+
+    agent = NodeAgent(node, transport, bytecode=lambda: b"0" * 1000)
+    agent.call("cache_query", {"root": node.root})
+    transport.close()
+
+    name = f"{node_archive().sha256}-{sys.implementation.cache_tag}.pyz"
+    installed = (tmp_path / "node" / "agent" / name).read_bytes()
+    assert is_sealed(installed, node_archive().sha256)
+
+
+def test_a_local_node_is_given_it(tmp_path: Path) -> None:
+    """The first plan keeps it in the user's cache."""
+    with project(tmp_path) as made:
+        _one_job(made)
+        kept = tmp_path / "cache" / "trainctl" / "bytecode"
+        kept.unlink()
+
+        made.run("plan")
+
+        (found,) = kept.iterdir()
+        assert is_sealed(found.read_bytes(), node_archive().sha256)
+
+
+def _one_job(made: Project) -> None:
+    made.write(
+        {
+            "trainctl.yaml": "project: {name: p}\njobs:\n  a:\n    code: ./src\n    runtime: {start_commands: ['true']}\n",
+            "src/a": "",
+        }
+    )

@@ -1,0 +1,36 @@
+"""The node program compiled once for one Python, so that no call compiles it again."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import marshal
+import sys
+import zipfile
+
+
+def sealed(program: bytes, digest: str) -> bytes:
+    """The zip ``program``, whose sha256 is ``digest``, as bytecode of this Python behind its seal.
+
+    64 hex digits, the sha256 of the digest, this Python's cache tag and what follows; then a zip, which may have something before
+    it, of unchecked hash-based .pyc files (PEP 552).
+    """
+    header = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)
+    stream = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(program)) as sources, zipfile.ZipFile(stream, "w") as made:
+        for name in sources.namelist():
+            code = compile(sources.read(name), name, "exec", dont_inherit=True)
+            made.writestr(zipfile.ZipInfo(name + "c"), header + marshal.dumps(code))
+    body = stream.getvalue()
+    return _seal(digest, body) + body
+
+
+def is_sealed(data: bytes, digest: str) -> bool:
+    """Whether it is whole bytecode of this Python, of the program with that digest."""
+    return data[:64] == _seal(digest, data[64:])
+
+
+def _seal(digest: str, body: bytes) -> bytes:
+    made_for = f"{digest}{sys.implementation.cache_tag}".encode()
+    return hashlib.sha256(made_for + body).hexdigest().encode()
