@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.warm import can_be_forked, forked
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -22,10 +24,14 @@ def trainctl(
     seconds: float = 60,
 ) -> subprocess.CompletedProcess[str]:
     """Run it to its end; standard input is empty unless given, and no stream is a terminal."""
+    argv = ("-m", "trainctl", *arguments)
+    environ = {**os.environ, **(environment or {})}
+    if not stdin and can_be_forked(argv, environ):
+        return forked(argv, cwd or Path.cwd(), environ, seconds)
     return subprocess.run(
-        [sys.executable, "-m", "trainctl", *arguments],
+        [sys.executable, *argv],
         cwd=cwd,
-        env={**os.environ, **(environment or {})},
+        env=environ,
         input=stdin if stdin is not None else "",
         capture_output=True,
         text=True,

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.warm import can_be_forked, forked
+
 _PASSED = ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 
 
@@ -88,17 +90,22 @@ class Project:
         program: tuple[str, ...] = ("-m", "trainctl"),
     ) -> subprocess.CompletedProcess[str]:
         """Run it to its end; ``code`` is the exit code it must have, None for any."""
-        with self.start(*arguments, program=program) as process:
+        done = self._done((*program, *arguments), seconds)
+        assert code is None or done.returncode == code, (
+            f"trainctl {' '.join(arguments)} ended with {done.returncode}, not {code}:\n{done.stdout}\n{done.stderr}"
+        )
+        return done
+
+    def _done(self, argv: tuple[str, ...], seconds: float) -> subprocess.CompletedProcess[str]:
+        if not self.prefix and can_be_forked(argv, self.environment):
+            return forked(argv, self.directory, self.environment, seconds)
+        with self.start(program=argv) as process:
             try:
                 out, err = process.communicate(timeout=seconds)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
-        done = subprocess.CompletedProcess(arguments, process.returncode, out, err)
-        assert code is None or done.returncode == code, (
-            f"trainctl {' '.join(arguments)} ended with {done.returncode}, not {code}:\n{out}\n{err}"
-        )
-        return done
+        return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
     def clear(self) -> None:
         """Forget everything that was made: state, lock file, mirror, nodes."""

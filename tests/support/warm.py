@@ -1,0 +1,178 @@
+"""Running trainctl many times without loading it many times: one process loads it, and each command is a fork of it.
+
+A command has a process, a session, streams, variables and an end of its own, like one that is started; only the imports are
+shared. Tests that end programs, prefix them or set what Python reads at its start use processes that are started.
+
+    python -m tests.support.warm DESCRIPTOR       serves the listening socket that it has inherited
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import random
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+_AT_START = (
+    "PYTHONPATH", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONHOME", "LANG", "LC_", "TYPER", "_TYPER", "TERMINAL_WIDTH", "GITHUB_ACTIONS",
+    "FORCE_COLOR", "PY_COLORS",
+)  # fmt: skip
+"""What Python and typer read while they start, by the beginnings of the variables' names."""
+_STARTED_WITH = dict(os.environ)
+_MESSAGE_BYTES = 2**20
+_NUMBER = 32
+
+
+def can_be_forked(program: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Whether nothing is asked for that only a program's start brings about."""
+    return program[0] == "-m" and _at_start(environ) == _at_start(_STARTED_WITH)
+
+
+def _at_start(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name.startswith(_AT_START)}
+
+
+def forked(
+    argv: Sequence[str], cwd: Path, environ: Mapping[str, str], seconds: float
+) -> subprocess.CompletedProcess[str]:
+    """Run ``-m MODULE ARGUMENT…`` to its end; TimeoutExpired if that takes longer, and nothing of it is left running."""
+    command = json.dumps({"argv": list(argv), "cwd": str(cwd), "environ": dict(environ)}).encode()
+    with ExitStack() as stack, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE_BYTES)
+        line.connect(_address())
+        sources, targets = zip(os.pipe(), os.pipe(), strict=True)
+        readers = [stack.enter_context(os.fdopen(one, "rb")) for one in sources]
+        socket.send_fds(line, [command], targets)
+        for target in targets:
+            os.close(target)
+        pid = int(line.recv(_NUMBER))
+        line.settimeout(seconds)
+        with ThreadPoolExecutor(2) as pool:
+            said = [pool.submit(reader.read) for reader in readers]
+            try:
+                code = int(line.recv(_NUMBER))
+            except TimeoutError:
+                os.killpg(pid, signal.SIGKILL)
+                raise subprocess.TimeoutExpired(list(argv), seconds) from None
+        out, err = (one.result().decode() for one in said)
+    return subprocess.CompletedProcess(list(argv), code, out, err)
+
+
+@functools.cache
+def _address() -> bytes:
+    """Where the process that has loaded the program listens; it is started when it is first asked for, and ends with this one."""
+    address = b"\0trainctl-tests-" + os.urandom(12).hex().encode()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(address)
+        listening.listen(64)
+        server = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.warm", str(listening.fileno())],
+            cwd=Path(__file__).resolve().parents[2],
+            env=_STARTED_WITH,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=[listening.fileno()],
+        )
+    atexit.register(server.communicate)  # it ends with its standard input
+    return address
+
+
+def main(descriptor: int) -> None:
+    """Serve until whoever started this has gone."""
+    _load()
+    lines: dict[int, tuple[int, socket.socket]] = {}
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    with socket.socket(fileno=descriptor) as listening:
+        poll.register(listening, select.POLLIN)
+        while True:
+            for ready, _ in poll.poll():
+                if ready == 0:
+                    return
+                if ready == descriptor:
+                    line = listening.accept()[0]
+                    pid = _begin(line, [listening, *(one for _, one in lines.values())])
+                    ended = os.pidfd_open(pid)
+                    lines[ended] = (pid, line)
+                    poll.register(ended, select.POLLIN)
+                else:
+                    poll.unregister(ready)
+                    _report(*lines.pop(ready))
+                    os.close(ready)
+
+
+def _load() -> None:
+    """What most commands need and what reads nothing of its surroundings while it is loaded."""
+    import gc
+    from importlib import import_module
+    from pkgutil import iter_modules
+
+    import trainctl.cli.commands
+    import trainctl.cli.invoke
+    import trainctl.desired.build
+    import trainctl_state.directory  # noqa: F401
+
+    for module in iter_modules(trainctl.cli.commands.__path__, "trainctl.cli.commands."):
+        import_module(module.name)
+    assert "huggingface_hub" not in sys.modules  # it reads variables while it is loaded
+    gc.collect()
+    gc.freeze()
+
+
+def _begin(line: socket.socket, others: Sequence[socket.socket]) -> int:
+    data, streams, _, _ = socket.recv_fds(line, _MESSAGE_BYTES, 2)
+    pid = os.fork()
+    if pid == 0:
+        for one in (line, *others):
+            one.detach()
+        _become(json.loads(data), streams)
+    for stream in streams:
+        os.close(stream)
+    line.send(b"%d" % pid)
+    return pid
+
+
+def _become(command: Mapping[str, Any], streams: Sequence[int]) -> None:
+    """Be the command; what ends it ends this process, as it would end a program that was started."""
+    os.setsid()
+    empty = os.open(os.devnull, os.O_RDONLY)
+    for target, stream in enumerate((empty, *streams)):
+        os.dup2(stream, target)
+    os.closerange(3, 1024)
+    os.chdir(command["cwd"])
+    os.environ.clear()
+    os.environ.update(command["environ"])
+    time.tzset()
+    random.seed()
+    _, module, *arguments = command["argv"]
+    sys.argv = ["", *arguments]
+    sys.path[0] = str(Path.cwd())
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    sys.exit()
+
+
+def _report(pid: int, line: socket.socket) -> None:
+    _, status = os.waitpid(pid, 0)
+    with line:
+        try:
+            line.send(b"%d" % os.waitstatus_to_exitcode(status))
+        except OSError:
+            return  # whoever asked has gone
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
