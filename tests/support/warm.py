@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 _AT_START = (
-    "PYTHONPATH", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONHOME", "LANG", "LC_", "TYPER", "_TYPER", "TERMINAL_WIDTH", "GITHUB_ACTIONS",
+    "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONHOME", "LANG", "LC_", "TYPER", "_TYPER", "TERMINAL_WIDTH", "GITHUB_ACTIONS",
     "FORCE_COLOR", "PY_COLORS",
 )  # fmt: skip
 """What Python and typer read while they start, by the beginnings of the variables' names."""
@@ -160,7 +160,8 @@ def _become(command: Mapping[str, Any], streams: Sequence[int]) -> None:
     random.seed()
     _, module, *arguments = command["argv"]
     sys.argv = ["", *arguments]
-    sys.path[0] = str(Path.cwd())
+    own = command["environ"].get("PYTHONPATH")
+    sys.path[:1] = [str(Path.cwd()), *(own.split(os.pathsep) if own else ())]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
     sys.exit()
 
