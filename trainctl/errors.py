@@ -59,6 +59,15 @@ class TrainctlError(Exception):
         return f"{where}{self.summary}" + (f"\n{self.detail}" if self.detail else "")
 
 
+def named(kind: str) -> type[TrainctlError] | None:
+    """The class of that name, of an error that another program of ours reported; None where it is none of these."""
+    found = globals().get(kind)
+    ours = (
+        isinstance(found, type) and issubclass(found, TrainctlError) and found is not ManifestError
+    )
+    return found if ours else None
+
+
 class UsageError(TrainctlError):
     """A command was called wrongly."""
 

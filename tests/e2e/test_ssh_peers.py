@@ -19,9 +19,9 @@ from trainctl.model.files import CHUNK_BYTES
 from trainctl.resources.agents import Agents
 from trainctl.resources.delivery import Delivery, Seat
 from trainctl.resources.home import Home
-from trainctl.resources.origins import Origins
+from trainctl.resources.origins import HereOrigins
 from trainctl.spi.provider import Cluster
-from trainctl.weights.mirror.directory import DirectoryMirror
+from trainctl.weights.mirror.here import HereMirror
 from trainctl_ssh import SshProvider
 
 WEIGHTS = Address.parse("weights.model")
@@ -53,7 +53,7 @@ def test_one_copy_leaves_the_operators_machine(
         cluster = Cluster("lab", {"hosts": [host.settings for host in hosts]})
         nodes = [provider.create(cluster, f"gpu-{n}", f"key-{n}") for n in range(2)]
         seats = [Seat(node, agents.of("ssh", node), {"provider": "ssh"}) for node in nodes]
-        origins = Origins(agents, mirror.path, lambda token: token)
+        origins = HereOrigins(agents, mirror.path, lambda token: token)
         home = Home(Path("/"), "lineage", "somebody", "project")
         recorded = Recorded(WEIGHTS, "", {"source": "file:./model"}, {})
         step = Step(
@@ -61,7 +61,7 @@ def test_one_copy_leaves_the_operators_machine(
             lambda address: recorded, lambda *told: None, lambda address: 0.0,
         )  # fmt: skip
 
-        rows = Delivery(DirectoryMirror(mirror.path), home, origins).deliver(
+        rows = Delivery(HereMirror(mirror.path), home, origins).deliver(
             step, seats, {str(WEIGHTS): listing.id}
         )
 

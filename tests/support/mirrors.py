@@ -47,6 +47,14 @@ class MemorySource:
         ]
         return ResolvedSource(uri, revision or "1", tuple(sorted(made)))
 
+    def link(
+        self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
+    ) -> str | None:
+        return None
+
+    def relays(self, file: SourceFile, credential: Credential | None) -> bool:
+        return True
+
     @contextmanager
     def open(
         self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None

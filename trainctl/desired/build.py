@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from trainctl.desired import resources as make
 from trainctl.desired.expand import Expander
@@ -65,6 +66,8 @@ def build(
     if manifest.checkpoints and manifest.checkpoints.auth:
         place = ("checkpoints", "auth", "auth_secret_name")
         names.known("secret", manifest.checkpoints.auth.auth_secret_name, place)
+    if manifest.mirror and manifest.mirror.url.startswith("node://"):
+        names.known("cluster", urlsplit(manifest.mirror.url).netloc, ("mirror", "url"))
     resources: dict[Address, Resource] = {}
     for resource in (
         *make.projects(manifest, only, names),
@@ -129,6 +132,7 @@ def _desired(
         directory=documents.directory,
         resources=ordered,
         secrets=secrets,
+        clusters=tuple(manifest.clusters),
         mirror_url=places["mirror"],
         checkpoints=make.checkpoint_store(manifest),
         state_url=places["state"],

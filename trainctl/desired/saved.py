@@ -17,6 +17,7 @@ def desired_to_json(desired: Desired, addresses: Iterable[Address]) -> dict[str,
     resources = [desired.resources[one] for one in sorted(addresses) if one in desired.resources]
     return {
         "directory": str(desired.directory),
+        "clusters": list(desired.clusters),
         "mirror_url": desired.mirror_url,
         "checkpoints": asdict(desired.checkpoints),
         "state_url": desired.state_url,
@@ -35,6 +36,7 @@ def desired_from_json(value: Mapping[str, Any]) -> Desired:
         directory=Path(value["directory"]),
         resources={one.address: one for one in resources},
         secrets={one.name: one for one in secrets},
+        clusters=tuple(value.get("clusters", ())),
         mirror_url=value["mirror_url"],
         checkpoints=CheckpointStore(**value["checkpoints"]),
         state_url=value["state_url"],

@@ -46,6 +46,8 @@ class Desired:
     directory: Path
     resources: Mapping[Address, Resource]
     secrets: Mapping[str, SecretSpec]
+    clusters: tuple[str, ...] = ()
+    """Their names in the order in which they are declared."""
     mirror_url: str | None = None
     checkpoints: CheckpointStore = CheckpointStore()
     state_url: str | None = None

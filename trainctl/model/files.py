@@ -6,17 +6,18 @@ A listing is what deliveries and mounts speak of: it is known after mirroring an
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
 
-from trainctl.model.json import canonical, digest, digest_bytes
+from trainctl.model.json import canonical, digest
 
 CHUNK_BYTES = 16 * 2**20
 """The unit of transfer, verification and resuming, in bytes."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, order=True)
 class SourceFile:
     """One file of a source at a revision, from metadata only.
 
@@ -60,7 +61,7 @@ class ResolvedSource:
         return digest([[file.path, file.size, file.validator] for file in sorted(self.files)])
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, order=True)
 class ListedFile:
     """One file as content. ``chunks`` holds the hex sha256 of each 16 MiB part where there is more than one."""
 
@@ -97,7 +98,7 @@ class Listing:
     @cached_property
     def id(self) -> str:
         """The hex sha256 of the stored form."""
-        return digest_bytes(self.to_bytes()).removeprefix("sha256:")
+        return hashlib.sha256(self.to_bytes()).hexdigest()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Listing:

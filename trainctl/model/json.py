@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Mapping
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
 
 JsonValue: TypeAlias = (
     "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 )
-JsonObject: TypeAlias = Mapping[str, JsonValue]
+JsonObject = Mapping[str, "JsonValue"]
 
 
 def canonical(value: JsonValue) -> bytes:
@@ -28,3 +31,8 @@ def digest(value: JsonValue) -> str:
 def digest_bytes(data: bytes) -> str:
     """``sha256:`` and the hex digest of the bytes."""
     return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def hex_digest(value: JsonValue) -> str:
+    """The hex digest of the canonical spelling."""
+    return hashlib.sha256(canonical(value)).hexdigest()

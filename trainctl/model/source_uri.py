@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Callable
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 SCHEMES = ("hf", "s3", "gs", "r2", "azure", "https", "file")
@@ -39,7 +39,7 @@ _NO_FILE_NAME = re.compile(r"\.{0,2}|.*[/\\\x00-\x1f\x7f-\x9f\u2028\u2029].*", r
 _LONGEST_NAME = 255
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SourceUri:
     """A parsed source.
 
@@ -107,7 +107,7 @@ def _unknown_scheme(text: str, scheme: str | None) -> str:
 
 def _hf(text: str, rest: str) -> SourceUri:
     dataset = rest.startswith("datasets/")
-    where, at, revision = rest.removeprefix("datasets/").partition("@")
+    where, at, revision = (rest[len("datasets/") :] if dataset else rest).partition("@")
     shape = "hf://datasets/OWNER/NAME[@REVISION]" if dataset else "hf://OWNER/REPO[@REVISION]"
     owner, _, name = where.partition("/")
     if "/" in name:
@@ -192,7 +192,7 @@ def _file(text: str, rest: str) -> SourceUri:
         raise ValueError(
             f"{text!r} names a host; write {fixed} (from the manifest's directory) or file:///{inside}"
         )
-    path = rest.removeprefix("//")
+    path = rest[2:] if rest.startswith("//") else rest
     if not path.startswith(("/", "./", "../")) and path not in (".", ".."):
         raise ValueError(
             f"{text!r} is neither relative nor absolute; write file:./{path or 'PATH'}"

@@ -18,12 +18,12 @@ def parse_size(text: str | int) -> int:
         raise ValueError(f"{text!r} is not a size; write for example 500GB, 2TB or 64Gi")
     unit = match[2].upper()
     base = 1024 if unit.endswith("I") else 1000
-    return int(float(match[1]) * base ** _POWERS[unit.removesuffix("I")])
+    return int(float(match[1]) * base ** _POWERS[unit.replace("I", "")])
 
 
 def parse_duration(text: str | int | float) -> float:
     """Seconds of ``30m``, ``1h30m``, ``2d`` or a plain number; ValueError says how to write it."""
-    if isinstance(text, int | float):
+    if isinstance(text, (int, float)):
         return float(text)
     match = _DURATION.fullmatch(text.strip())
     if match is None or not match[0]:

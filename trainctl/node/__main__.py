@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import json
-import os
 import sys
 import tempfile
-from typing import Any, BinaryIO, Callable, Dict, Mapping
+from typing import Any, BinaryIO, Callable, Mapping
 
 from trainctl.node.failure import Failure, from_os_error
+from trainctl.node.protocol import emit, read_request, say
 
 _VERBS = {
     "facts": "facts.facts",
@@ -60,7 +59,7 @@ def main() -> int:
     verb = sys.argv[-1]
     request: Mapping[str, Any] = {}
     try:
-        request = _request(sys.stdin.buffer)
+        request = read_request(sys.stdin.buffer)
         _dispatch(verb, request)
     except Failure as error:
         failure = error
@@ -70,7 +69,7 @@ def main() -> int:
         failure = Failure("request", f"the request for {verb} lacks {error}")
     else:
         return 0
-    _say({"error": failure.to_json()}, raw=verb in _RAW)
+    say({"error": failure.to_json()}, raw=verb in _RAW)
     return 1
 
 
@@ -80,12 +79,12 @@ def _dispatch(verb: str, request: Mapping[str, Any]) -> None:
     elif verb in _WITH_PAYLOAD:
         with tempfile.TemporaryFile() as payload:
             _copy(sys.stdin.buffer, payload)
-            _say({"result": _function(_WITH_PAYLOAD[verb])(request, _emit, payload)})
+            say({"result": _function(_WITH_PAYLOAD[verb])(request, emit, payload)})
     elif verb in _WITH_CALLER:
-        _say({"result": _function(_WITH_CALLER[verb])(request, _emit, sys.stdin.buffer)})
+        say({"result": _function(_WITH_CALLER[verb])(request, emit, sys.stdin.buffer)})
     elif verb in _VERBS:
         sys.stdin.buffer.read()
-        _say({"result": _function(_VERBS[verb])(request, _emit)})
+        say({"result": _function(_VERBS[verb])(request, emit)})
     else:
         raise Failure("request", f"this node program knows no verb {verb!a}")
 
@@ -97,34 +96,10 @@ def _function(where: str) -> Callable[..., Any]:
     return found
 
 
-def _request(stream: BinaryIO) -> Dict[str, Any]:
-    try:
-        found = json.loads(stream.readline())
-    except ValueError:
-        raise Failure("request", "the request is not a line of JSON, or only part of one") from None
-    if not isinstance(found, dict):
-        raise Failure("request", "the request is not an object")
-    return found
-
-
 def _copy(source: BinaryIO, target: BinaryIO) -> None:
     for data in iter(lambda: source.read(_COPY_BYTES), b""):
         target.write(data)
     target.seek(0)
-
-
-def _emit(event: Dict[str, Any]) -> None:
-    _say({"event": event})
-
-
-def _say(message: Dict[str, Any], *, raw: bool = False) -> None:
-    """Print one line; a caller that has gone is no reason to stop."""
-    stream = sys.stderr if raw else sys.stdout
-    try:
-        stream.write(json.dumps(message) + "\n")
-        stream.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _write(data: bytes) -> None:

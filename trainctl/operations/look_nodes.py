@@ -16,6 +16,7 @@ from trainctl.model.delivery import HOPS, Delivered
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.resource import Resource
 from trainctl.operations.look_gpus import gpu_problems
+from trainctl.operations.look_weights import WeightsSeen
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.images import image_of
 from trainctl.plan.values import (
@@ -25,16 +26,36 @@ from trainctl.plan.values import (
     NodeFacts,
     TierFacts,
     Vacancy,
-    WeightsFacts,
 )
-from trainctl.resources.agents import nodes_of
+from trainctl.resources.agents import as_made
 from trainctl.resources.clusters import section
+from trainctl.resources.host_mirror import HostMirror
 from trainctl.resources.node_cache import at
+from trainctl.resources.origins import origins_of
 from trainctl.resources.run_control import LOOK_SECONDS, runs_of
 from trainctl.spi import discovery
 from trainctl.spi.provider import Node
 from trainctl.weights.mirror.known import Known
-from trainctl.weights.mirror.known import known as known_of
+
+
+class _Nearness:
+    """Where the mirror is, as seen from nodes."""
+
+    def __init__(self, workspace: Workspace, unserved: str) -> None:
+        self._mirror = workspace.mirror
+        self._unserved = unserved
+        self._origins = origins_of(
+            workspace.agents, workspace.mirror, workspace.setting.redactor.register
+        )
+
+    def of(self, provider: str, node: Node) -> dict[str, Any]:
+        """The facts about it; a mirror that can't be found is near to nobody."""
+        try:
+            near = self._origins.is_near(provider, node)
+            on = self._mirror.place.node.id if isinstance(self._mirror, HostMirror) else ""
+        except NodeError:
+            return {"near": False, "mirror_on": "the mirror's host"}
+        return {"near": near, "mirror_on": on, "unserved": "" if near else self._unserved}
 
 
 @dataclass(slots=True)
@@ -73,7 +94,7 @@ class _Question:
 def look_at_nodes(
     workspace: Workspace,
     state: State,
-    weights: Mapping[Address, WeightsFacts],
+    weights: WeightsSeen,
     needs: Mapping[Address, HostNeeds],
     *,
     ask: bool,
@@ -81,11 +102,7 @@ def look_at_nodes(
 ) -> NodesSeen:
     """Ask the nodes of every cluster that jobs are for, those that don't exist yet through their provider's preview of them."""
     seen = NodesSeen()
-    known = {
-        address: known_of(workspace.mirror, facts.resolved)
-        for address, facts in weights.items()
-        if facts.resolved
-    }
+    near = _Nearness(workspace, weights.mirror.unserved)
     questions: list[tuple[Address, _Question]] = []
     installed = frozenset(discovery.names(discovery.PROVIDERS))
     for address, resource in workspace.desired.resources.items():
@@ -94,7 +111,7 @@ def look_at_nodes(
             seen.names[address] = tuple(node.name for node in nodes)
             jobs = _jobs_on(workspace, address)
             wanted = {job: _wanted(found, needs.get(job)) for job, found in jobs.items()}
-            weights_there, rates = _needed(jobs.values(), known), _rates(state, address)
+            weights_there, rates = _needed(jobs.values(), weights.known), _rates(state, address)
             questions += [
                 (
                     address,
@@ -111,7 +128,7 @@ def look_at_nodes(
                 for node in (nodes if jobs else ())
             ]
     if ask:
-        _ask_all(workspace, questions, seen, parallelism)
+        _ask_all(workspace, questions, near, seen, parallelism)
     for address in seen.names:
         asked = [question.node for cluster, question in questions if cluster == address]
         said = seen.facts.get(address, ())
@@ -122,12 +139,14 @@ def look_at_nodes(
 def _ask_all(
     workspace: Workspace,
     questions: list[tuple[Address, _Question]],
+    near: _Nearness,
     seen: NodesSeen,
     parallelism: int,
 ) -> None:
     with ThreadPoolExecutor(parallelism, thread_name_prefix="ask") as pool:
         answers = pool.map(
-            lambda question: _ask(workspace, question), [question for _, question in questions]
+            lambda question: _ask(workspace, question, near),
+            [question for _, question in questions],
         )
         for (address, _), answer in zip(questions, answers, strict=True):
             if isinstance(answer, NodeFacts):
@@ -143,14 +162,7 @@ def _nodes(workspace: Workspace, state: State, cluster: Resource) -> tuple[Node,
         workspace.provider(cluster.provider).plan(section(cluster.address.name, cluster.attributes))
     )
     recorded = state.resources.get(cluster.address)
-    made = {node.name: node for node in nodes_of(recorded)} if recorded else {}
-    return tuple(_as_made(node, made.get(node.name)) for node in planned)
-
-
-def _as_made(planned: Node, made: Node | None) -> Node:
-    """The node as it was made, unless the manifest means another machine by its name now, or another way to it."""
-    same = made is not None and (made.address, made.details) == (planned.address, planned.details)
-    return made if made is not None and same else planned
+    return tuple(as_made(node, recorded) for node in planned)
 
 
 def _jobs_on(workspace: Workspace, cluster: Address) -> dict[Address, Mapping[str, Any]]:
@@ -211,7 +223,7 @@ def _recorded_jobs(state: State, cluster: Address) -> list[Recorded]:
     ]
 
 
-def _ask(workspace: Workspace, question: _Question) -> NodeFacts | TrainctlError:
+def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFacts | TrainctlError:
     try:
         node = _located(workspace, question)
     except NodeError as error:
@@ -255,7 +267,7 @@ def _ask(workspace: Workspace, question: _Question) -> NodeFacts | TrainctlError
         room=cached.get("room"),
         limit=where["cache"]["size"],
         shared_cache="shared" in where,
-        near=workspace.agents.shares_disk(question.provider),
+        **near.of(question.provider, node),
         claims=_claims(question.weights, frozenset(cached.get("leased", ()))),
         detail="; ".join(f"{one['path']}: {one['why']}" for one in facts["blocked"]),
         lacks=_lacks(question.jobs, facts, dict(zip(hosts, facts["hosts"], strict=True))),

@@ -10,11 +10,15 @@ from trainctl.errors import Forbidden, TrainctlError
 from trainctl.ledger.state import State
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Severity, error
+from trainctl.model.files import ResolvedSource
 from trainctl.model.resource import Resource
+from trainctl.operations.look_mirror import MirrorSeen, look_at_mirror
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import WeightsFacts
+from trainctl.resources.host_mirror import HostMirror
 from trainctl.resources.weights import credential_of, wanted_of
 from trainctl.weights.lock import Key, LockEntry, LockFile
+from trainctl.weights.mirror.known import Known
 from trainctl.weights.resolve import Resolution, Wanted, resolve
 
 
@@ -37,6 +41,8 @@ class WeightsSeen:
     """What was found out of each weights resource, and what went wrong."""
 
     facts: dict[Address, WeightsFacts] = field(default_factory=dict)
+    known: dict[Address, Known] = field(default_factory=dict)
+    mirror: MirrorSeen = field(default_factory=MirrorSeen)
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
 
@@ -59,9 +65,30 @@ def look_at_weights(workspace: Workspace, state: State, look: LookOptions) -> We
             )
     with ThreadPoolExecutor(look.parallelism, thread_name_prefix="resolve") as pool:
         answers = pool.map(lambda one: _resolve(workspace, one, upgrade=look.upgrade), asked)
-        for one, found in zip(asked, answers, strict=True):
-            _take(workspace, seen, one, found, look)
+        answered = list(zip(asked, answers, strict=True))
+    resolved = {
+        one.resource.address: found.resolved
+        for one, found in answered
+        if isinstance(found, Resolution)
+    }
+    if not (isinstance(workspace.mirror, HostMirror) and (look.offline or not look.refresh)):
+        _look(workspace, state, seen, resolved)
+    for one, found in answered:
+        _take(seen, one, found, look)
     return seen
+
+
+def _look(
+    workspace: Workspace,
+    state: State,
+    seen: WeightsSeen,
+    resolved: Mapping[Address, ResolvedSource],
+) -> None:
+    seen.mirror = look_at_mirror(workspace, state, [*resolved.values()])
+    if seen.mirror.problem:
+        seen.diagnostics.append(seen.mirror.problem)
+    if seen.mirror.known is not None:
+        seen.known = dict(zip(resolved, seen.mirror.known, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +136,6 @@ def _resolve(
 
 
 def _take(
-    workspace: Workspace,
     seen: WeightsSeen,
     question: _Question,
     found: Resolution | TrainctlError,
@@ -130,7 +156,8 @@ def _take(
             )
         )
         return
-    mirrored, listing = workspace.mirror.mirrored_bytes(found.resolved)
+    known = seen.known.get(resource.address)
+    mirrored = known.here if known else None
     locked = (
         look.writes_lock
         or question.locked is not None
@@ -138,10 +165,14 @@ def _take(
         or question.wanted.source.startswith("file:")
     )
     seen.facts[resource.address] = WeightsFacts(
-        found.resolved, mirrored, listing, locked, unmatched_patterns=found.unmatched
+        found.resolved,
+        mirrored,
+        known.listing if known else None,
+        locked,
+        unmatched_patterns=found.unmatched,
     )
     # What upstream has replaced can only come from the mirror.
-    lost = not found.available and mirrored < found.resolved.size
+    lost = not found.available and (mirrored or 0) < found.resolved.size
     seen.diagnostics += [
         replace(
             one,

@@ -12,7 +12,7 @@ from trainctl.resources.weights import credential_of, wanted_of
 from trainctl.spi.sources import Credential
 from trainctl.weights.mirror.fetch import Progress
 from trainctl.weights.mirror.mend import Origin
-from trainctl.weights.mirror.verify import Verified, Verifying, verify
+from trainctl.weights.mirror.verify import Verified
 from trainctl.weights.sources import source_for
 
 
@@ -20,8 +20,7 @@ def verify_mirror(
     workspace: Workspace, *, repair: bool, progress: Progress | None = None
 ) -> Verified:
     """Hash the whole mirror; with ``repair`` what is wrong is fetched again where its source is unchanged, else removed."""
-    asked = Verifying(repair, Origins(workspace).of if repair else None, progress)
-    return verify(workspace.mirror, asked)
+    return workspace.mirror.verify(Origins(workspace).of if repair else None, progress)
 
 
 class Origins:

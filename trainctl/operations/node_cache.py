@@ -15,7 +15,7 @@ from trainctl.model.node_cache import CachedListing, CacheReport
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import nodes_of
 from trainctl.resources.node_cache import at
-from trainctl.resources.origins import Origins
+from trainctl.resources.origins import Origins, origins_of
 from trainctl.spi.provider import Node
 
 _PARALLELISM = 10
@@ -43,7 +43,7 @@ def evict(
 
 def verify(workspace: Workspace, which: Which, tell: Tell | None = None) -> CacheReport:
     """Hash everything in the caches; what is wrong is repaired from the mirror, else dropped."""
-    origins = Origins(workspace.agents, workspace.mirror.root, workspace.setting.redactor.register)
+    origins = origins_of(workspace.agents, workspace.mirror, workspace.setting.redactor.register)
     return _each(workspace, workspace.ledger.state(), which, "cache_verify", {}, tell, origins)
 
 
@@ -65,7 +65,7 @@ def _each(
 
         agent = workspace.agents.to_look(cluster.provider, node)
         request = {**at(node, cluster.attributes), **more}
-        opened = origins.of(cluster.provider, agent) if origins else nullcontext()
+        opened = origins.of(cluster.provider, node, agent) if origins else nullcontext()
         try:
             with opened as origin:
                 return agent.call(verb, {**request, "origin": origin}, on_event=on_event)

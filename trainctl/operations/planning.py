@@ -13,6 +13,7 @@ from trainctl.model.address import Address, Kind
 from trainctl.operations.leaks import leaks
 from trainctl.operations.look_caches import look_at_caches
 from trainctl.operations.look_code import CodeSeen, look_at_code, tree_of
+from trainctl.operations.look_mirror import MirrorSeen, look_at_mirror
 from trainctl.operations.look_nodes import look_at_nodes
 from trainctl.operations.look_weights import LookOptions, WeightsSeen, look_at_weights
 from trainctl.operations.support import unsupported
@@ -43,11 +44,14 @@ def plan_of(
     if not options.destroy:
         diagnostics += unsupported(desired)
         diagnostics += leaks(workspace, weights.facts)
+    mirror = weights.mirror
+    if options.destroy and look.refresh:
+        mirror = look_at_mirror(workspace, state)
     code = CodeSeen() if options.destroy else look_at_code(workspace)
     nodes = look_at_nodes(
         workspace,
         state,
-        weights.facts,
+        weights,
         code.needs,
         ask=look.refresh and not options.destroy,
         parallelism=look.parallelism,
@@ -55,7 +59,7 @@ def plan_of(
     inputs = Inputs(
         desired=desired,
         state=state,
-        observed=observe(workspace, state, look.parallelism) if look.refresh else {},
+        observed=observe(workspace, state, mirror, look.parallelism) if look.refresh else {},
         code=code.trees,
         weights=weights.facts,
         nodes=nodes.facts,
@@ -92,8 +96,10 @@ def _changed_code(workspace: Workspace, plan: Plan) -> Iterator[str]:
             yield f"{change.address}: its code changed since the plan was made"
 
 
-def observe(workspace: Workspace, state: State, parallelism: int) -> dict[Address, Observation]:
-    """What a look at everything that is recorded finds."""
+def observe(
+    workspace: Workspace, state: State, mirror: MirrorSeen, parallelism: int
+) -> dict[Address, Observation]:
+    """What a look at everything that is recorded finds; at the mirror somebody has looked already."""
     kinds = handlers(workspace.ports())
 
     def look(recorded: Recorded) -> Observation:
@@ -106,9 +112,22 @@ def observe(workspace: Workspace, state: State, parallelism: int) -> dict[Addres
         one.address: look(one) for one in state.resources.values() if one.address.kind in _HERE
     }
     jobs = [one for one in state.resources.values() if one.address.kind is Kind.JOB]
-    far = _HERE | {Kind.JOB}
+    found |= {
+        one.address: _mirrored(one, mirror)
+        for one in state.resources.values()
+        if one.address.kind is Kind.WEIGHTS
+    }
+    far = _HERE | {Kind.JOB, Kind.WEIGHTS}
     others = [one for one in state.resources.values() if one.address.kind not in far]
     with ThreadPoolExecutor(parallelism, thread_name_prefix="read") as pool:
         runs = pool.submit(observed, RunControl(workspace.agents, state.resources.get), jobs)
         found |= zip((one.address for one in others), pool.map(look, others), strict=True)
         return {**found, **runs.result()}
+
+
+def _mirrored(weights: Recorded, mirror: MirrorSeen) -> Observation:
+    if mirror.listings is None:
+        detail = mirror.problem.summary if mirror.problem else ""
+        return Observation(Presence.UNREACHABLE, detail=detail)
+    here = weights.outputs.get("listing") in mirror.listings
+    return Observation(Presence.PRESENT if here else Presence.GONE)

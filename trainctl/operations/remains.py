@@ -11,7 +11,8 @@ from trainctl.operations.runs import Run
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import node_named
 from trainctl.resources.run_control import runs_of
-from trainctl.weights.mirror.known import stored_bytes
+from trainctl.weights.mirror.directory import DirectoryMirror
+from trainctl.weights.mirror.port import Mirror
 
 
 def remains_of(workspace: Workspace) -> list[Remain]:
@@ -24,8 +25,16 @@ def remains_of(workspace: Workspace) -> list[Remain]:
         for record in runs_of(job)
         for remain in _checkpoints(workspace, Run(job, record))
     ]
-    mirrored = stored_bytes(workspace.mirror)
-    return [*found, *([Remain("mirror", str(workspace.mirror.root), mirrored)] if mirrored else [])]
+    return [*found, *_mirror(workspace.mirror)]
+
+
+def _mirror(mirror: Mirror) -> list[Remain]:
+    try:
+        size = mirror.stored_bytes()
+    except (NodeError, StorageError):
+        return []
+    place = str(mirror.root) if isinstance(mirror, DirectoryMirror) else mirror.url
+    return [Remain("mirror", place, size)] if size else []
 
 
 def _checkpoints(workspace: Workspace, run: Run) -> list[Remain]:

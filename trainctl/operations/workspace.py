@@ -23,13 +23,16 @@ from trainctl.manifest.files import known_files
 from trainctl.model.address import Kind
 from trainctl.model.json import JsonObject
 from trainctl.model.redaction import Redactor
-from trainctl.operations.places import cache_home, data_home, default_state, directory_of
+from trainctl.operations.mirrors import is_on_a_host, mirror_url, place_of
+from trainctl.operations.places import cache_home, default_state, directory_of
 from trainctl.resources.agents import Agents
 from trainctl.resources.home import Home
+from trainctl.resources.host_mirror import HostMirror
 from trainctl.resources.registry import Ports
 from trainctl.spi import discovery
 from trainctl.spi.provider import Confirm, Provider, nobody
-from trainctl.weights.mirror.directory import DirectoryMirror
+from trainctl.weights.mirror.here import HereMirror
+from trainctl.weights.mirror.port import Mirror
 from trainctl.weights.retry import Retry
 
 
@@ -134,15 +137,21 @@ class Workspace:
         return self._state_url is None
 
     @cached_property
-    def mirror(self) -> DirectoryMirror:
-        """The mirror: where the manifest says, else in the data home."""
+    def mirror(self) -> Mirror:
+        """The mirror; what says where it is stands in ``mirrors``. A manifest that is wrong or absent says nothing."""
         try:
-            url = self.desired.mirror_url
+            desired = self.desired
         except ManifestError:
-            url = None
-        environ = self.setting.environ
-        root = directory_of(url, "mirror") if url else data_home(environ) / "mirror"
-        return DirectoryMirror(root, self.retry)
+            desired = None
+        url = mirror_url(desired, self.provider, self.setting.environ)
+        if not is_on_a_host(url):
+            return HereMirror(directory_of(url, "mirror"), self.retry)
+        return HostMirror(
+            self.agents,
+            lambda: place_of(url, desired, self.provider, self.ledger.state().resources.get),
+            self.retry,
+            self.setting.redactor.register,
+        )
 
     @property
     def retry(self) -> Retry:

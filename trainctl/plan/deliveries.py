@@ -45,7 +45,31 @@ def delivery_problems(
         yield from _impossible_mounts(inputs, job)
     lines = tuple(lines)
     yield from _full_disks(facts, lines)
-    yield from crossings(lines)
+    here = [line for line in lines if not _mirror_on(facts, line)]
+    yield from crossings(here)
+    yield from _unserved(facts, lines)
+
+
+def _mirror_on(facts: Mapping[str, NodeFacts], line: DeliveryLine) -> str:
+    """The host that keeps the mirror; empty where this machine does."""
+    seen = facts.get(line.node or "")
+    return seen.mirror_on if seen else ""
+
+
+def _unserved(
+    facts: Mapping[str, NodeFacts], lines: Iterable[DeliveryLine]
+) -> Iterator[Diagnostic]:
+    """Jobs on nodes that the mirror's host can't hand what they lack."""
+    found = ((line, facts.get(line.node or "")) for line in lines if line.path != "none")
+    jobs = {line.job: seen for line, seen in found if seen is not None and seen.unserved}
+    for job, seen in sorted(jobs.items(), key=lambda item: item[0]):
+        yield error(
+            f"{seen.id} can't get its weights from {seen.mirror_on}: {seen.unserved}",
+            "Reach the mirror's host by an address of the private network that both are in, name another mirror: "
+            "{url: node://CLUSTER/DIRECTORY}, or keep it here: {url: file:///DIRECTORY}.",
+            address=str(job),
+            code="no-private-address",
+        )
 
 
 def _of_rank(

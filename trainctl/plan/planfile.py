@@ -9,6 +9,7 @@ from typing import Any
 from trainctl.desired.saved import desired_from_json, desired_to_json
 from trainctl.desired.values import Desired
 from trainctl.errors import TrainctlError
+from trainctl.model.address import Kind
 from trainctl.model.json import digest
 from trainctl.plan.codec import plan_from_json, to_json
 from trainctl.plan.digest import plan_digest
@@ -30,10 +31,9 @@ class SavedPlan:
 
 def write_plan(plan: Plan, desired: Desired, version: str) -> str:
     """The text of a plan file. It names hosts, paths and commands but holds no secret; keep it 0600 all the same."""
-    body = {
-        "plan": to_json(plan),
-        "desired": to_json(desired_to_json(desired, [one.address for one in plan.changes])),
-    }
+    clusters = {one for one in desired.resources if one.kind is Kind.CLUSTER}
+    kept = clusters.union(one.address for one in plan.changes)  # one of them may keep the mirror
+    body = {"plan": to_json(plan), "desired": to_json(desired_to_json(desired, kept))}
     head = {_MAGIC: {"major": _MAJOR, "minor": _MINOR}, "written_by": version}
     return json.dumps({**head, "checksum": digest(body), **body}, ensure_ascii=False) + "\n"
 

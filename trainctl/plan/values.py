@@ -40,14 +40,14 @@ class CodeTree:
 
 @dataclass(frozen=True, slots=True)
 class WeightsFacts:
-    """A weights resource after resolving. ``mirrored`` in bytes; ``listing`` where it is known already.
+    """A weights resource after resolving. ``mirrored`` in bytes, None where the mirror was not asked; ``listing`` where it is known already.
 
     ``resolved`` is None when upstream was not asked; ``locked_as`` is then what the lock file says, if it says anything:
     ``revision``, ``pin``, ``files``, ``bytes``. ``locked`` says that the lock file names it, or will before it is relied on.
     """
 
     resolved: ResolvedSource | None
-    mirrored: int = 0
+    mirrored: int | None = 0
     listing: str | None = None
     locked: bool = False
     locked_as: Mapping[str, Any] | None = None
@@ -136,6 +136,10 @@ class NodeFacts:
     limit: int | None = None
     claims: Mapping[Address, int] = field(default_factory=dict)
     near: bool = True
+    mirror_on: str = ""
+    """The host that keeps the mirror, by its id; empty where that is a directory of the operator's machine."""
+    unserved: str = ""
+    """Why that host can't hand this node weights; empty where it can."""
     shared_cache: bool = False
     vacancy: Vacancy | None = None
     """Asked only where there are nodes to choose from."""

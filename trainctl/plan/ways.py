@@ -32,9 +32,13 @@ def way_of(tiers: TierFacts | None, facts: NodeFacts | None, ranks: int) -> Way:
             "shared-cache", "the nodes share a directory, into which one brings what is missing"
         )
     if facts is None or facts.near:
-        return Way("mirror-to-node")
+        on = facts.mirror_on if facts else ""
+        return Way("mirror-to-node", f"the mirror is on {on} itself" if on else "")
     if ranks > 1:
-        return Way("peers", f"{ranks} nodes get it at once: one copy leaves this machine")
+        place = facts.mirror_on or "this machine"
+        return Way("peers", f"{ranks} nodes get it at once: one copy leaves {place}")
+    if facts.mirror_on:
+        return Way("mirror-to-node", f"{facts.mirror_on} keeps the mirror and serves it")
     return Way("through-operator", f"{facts.id} doesn't see the mirror's directory")
 
 

@@ -90,7 +90,7 @@ def _line(change: Change, facts: WeightsFacts | None) -> WeightsLine:
 def _mirrored(change: Change, facts: WeightsFacts | None, size: int | None) -> int | None:
     if size is None:
         return None
-    if facts is not None and facts.resolved is not None:
+    if facts is not None and facts.resolved is not None and facts.mirrored is not None:
         return min(facts.mirrored, size)
     # Nobody looked: what is recorded and stays as it is was mirrored, of the rest nothing is known to be.
     return size if change.action is Action.NOOP else 0

@@ -13,7 +13,7 @@ from typing import Any
 from trainctl.errors import NodeError, StorageError
 from trainctl.remote import bootstrap
 from trainctl.remote.answers import Answers, OnEvent, crashed, error_from, readable
-from trainctl.remote.archive import node_archive
+from trainctl.remote.archive import Archive, node_archive
 from trainctl.spi.provider import Node
 from trainctl.spi.transport import Output, Transport
 
@@ -27,8 +27,8 @@ class NodeAgent:
     Errors are those the program reports (StorageError, Busy, SourceWrong, NodeError), NodeError for one that
     crashed, and NodeUnreachable from the transport. ``timeout`` is in seconds of silence.
     A ``visiting`` agent installs nothing: where the program isn't installed it travels with each call, so that a
-    node can be looked at before it is anybody's, and one that is gone stays gone. ``bytecode`` is of the node's own
-    Python, where that is known beforehand.
+    node can be looked at before it is anybody's, and one that is gone stays gone. ``archive`` is the program, the
+    node's own by default; ``bytecode`` is of it and of the node's own Python, where that is known beforehand.
     """
 
     def __init__(
@@ -37,11 +37,12 @@ class NodeAgent:
         transport: Transport,
         *,
         visiting: bool = False,
+        archive: Archive | None = None,
         bytecode: Callable[[], bytes] | None = None,
     ) -> None:
         self._node = node
         self._transport = transport
-        self._archive = node_archive()
+        self._archive = archive or node_archive()
         self._path = str(PurePosixPath(node.root) / "agent" / f"{self._archive.sha256}.pyz")
         self._seen = False
         self._visiting = visiting
@@ -60,7 +61,7 @@ class NodeAgent:
         timeout: float | None = None,
     ) -> dict[str, Any]:
         """One verb; its result. ``payload`` may be an iterator that can be read only once."""
-        if payload != () and not self._seen:
+        if payload != () and not self._seen and not self._absent:
             self._run("cache_query", {"root": self._node.root}, (), None, timeout)
         answers = Answers(self._node.id, on_event)
         output = self._run(verb, request, payload, answers.feed, timeout)
@@ -96,7 +97,7 @@ class NodeAgent:
     ) -> Output:
         """Run the verb, after installing the program if it is missing there."""
         if self._absent:
-            return self._visit(verb, request, on_stdout, timeout)
+            return self._visit(verb, request, payload, on_stdout, timeout)
         argv = (*self._python(bootstrap.RUN), self._path, self._archive.sha256, verb)
         for attempt in range(2):
             output = self._transport.run(
@@ -110,7 +111,7 @@ class NodeAgent:
                 return output
             if self._visiting:
                 self._absent = True
-                return self._visit(verb, request, on_stdout, timeout)
+                return self._visit(verb, request, payload, on_stdout, timeout)
             if attempt == 0:
                 self._install()
         raise NodeError(
@@ -123,13 +124,14 @@ class NodeAgent:
         self,
         verb: str,
         request: Mapping[str, Any],
+        payload: Iterable[bytes],
         on_stdout: Callable[[bytes], None] | None,
         timeout: float | None,
     ) -> Output:
         data = self._bytecode() if self._bytecode else self._archive.data
         digest = hashlib.sha256(data).hexdigest()
         argv = (*self._python(bootstrap.VISIT), str(len(data)), digest, verb)
-        stdin = chain((data,), _input(request, ()))
+        stdin = chain((data,), _input(request, payload))
         return self._transport.run(
             argv, stdin=stdin, on_stdout=on_stdout, timeout=timeout or _SILENCE_SECONDS
         )

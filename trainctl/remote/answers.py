@@ -13,6 +13,7 @@ from trainctl.errors import (
     SourceWrong,
     StorageError,
     TrainctlError,
+    named,
 )
 
 OnEvent = Callable[[Mapping[str, Any]], None]
@@ -69,10 +70,11 @@ class Answers:
 
 def error_from(node: str, value: Mapping[str, Any]) -> TrainctlError:
     """The error that the node program reported, as ours."""
-    kind = _KINDS.get(str(value.get("kind")), NodeError)
+    said = str(value.get("kind"))
+    kind = _KINDS.get(said) or named(said) or NodeError
     summary = readable(str(value.get("summary", "failed")).encode())
     detail = readable(str(value.get("detail", "")).encode())
-    return kind(f"node {node}: {summary}", detail, code=_CODES.get(str(value.get("kind"))))
+    return kind(f"node {node}: {summary}", detail, code=_CODES.get(said) or value.get("code"))
 
 
 def crashed(node: str, exit_code: int, stderr: bytes) -> NodeError:

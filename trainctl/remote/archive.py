@@ -1,4 +1,4 @@
-"""The node program as one file: the same bytes from the same source, wherever and whenever they are made."""
+"""Programs for nodes as one file each: the same bytes from the same source, wherever and whenever they are made."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import functools
 import hashlib
 import io
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_MAIN = (
-    "import sys\n\nfrom trainctl.node.__main__ import main\n\n"
-    'if __name__ == "__main__":\n    sys.exit(main())\n'
-)
+_PROGRAM = "trainctl/program.py"
+"""The module that the bootstraps run: each archive's own says whose ``main`` that is."""
+_MAIN = 'import sys\n\nfrom trainctl.program import main\n\nif __name__ == "__main__":\n    sys.exit(main())\n'
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,35 @@ class Archive:
 
 @functools.cache
 def node_archive() -> Archive:
-    """Pack the installed ``trainctl.node`` so that the node imports it under the name it has here."""
+    """The program that runs on nodes."""
+    return program_archive("trainctl.node.__main__", ("trainctl.node",))
+
+
+@functools.cache
+def program_archive(main: str, names: tuple[str, ...]) -> Archive:
+    """Pack installed modules so that a node imports them under the names they have here, to run ``main`` of the module ``main``.
+
+    A name is that of a package, of which all modules come along, or of one module: ``PACKAGE:MODULE``.
+    """
     members = {"__main__.py": _MAIN, "trainctl/__init__.py": ""}
-    for source in files("trainctl.node").iterdir():
-        if source.name.endswith(".py"):
-            members[f"trainctl/node/{source.name}"] = source.read_text(encoding="utf-8")
+    members[_PROGRAM] = f"from {main} import main as main\n"
+    for name in names:
+        package, _, module = name.partition(":")
+        folder = package.replace(".", "/")
+        for above in _above(folder):
+            members.setdefault(f"{above}/__init__.py", "")
+        for source in files(package).iterdir():
+            if source.name.endswith(".py") and module in ("", source.name[: -len(".py")]):
+                members[f"{folder}/{source.name}"] = source.read_text(encoding="utf-8")
+    return _packed(members)
+
+
+def _above(folder: str) -> list[str]:
+    parts = folder.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
+
+
+def _packed(members: Mapping[str, str]) -> Archive:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for name, text in sorted(members.items()):

@@ -27,7 +27,7 @@ elif hashlib.sha256(read(path)).hexdigest() == digest:
 else:
     sys.exit(97)
 del body
-from trainctl.node.__main__ import main
+from trainctl.program import main
 sys.exit(main())
 """
 """Arguments: PATH SHA256 VERB. Hashes the program on every call, then runs it: its bytecode, where that is there and right."""
@@ -76,7 +76,7 @@ descriptor = os.memfd_create("trainctl-node")
 with os.fdopen(descriptor, "wb", closefd=False) as stream:
     stream.write(data)
 sys.path.insert(0, "/proc/self/fd/%d" % descriptor)
-from trainctl.node.__main__ import main
+from trainctl.program import main
 sys.exit(main())
 """
 """Arguments: SIZE SHA256 VERB. The program's bytes come on standard input before the request, and are only kept in memory."""

@@ -12,7 +12,7 @@ from types import TracebackType
 
 from trainctl.ledger.state import Recorded
 from trainctl.remote.agent import NodeAgent
-from trainctl.remote.archive import node_archive
+from trainctl.remote.archive import Archive, node_archive
 from trainctl.remote.compiled import compiled
 from trainctl.spi.provider import Node, Provider
 from trainctl.spi.transport import Transport
@@ -77,6 +77,11 @@ class Agents:
                 )
             return self._visitors[known]
 
+    def visitor(self, provider: str, node: Node, archive: Archive) -> NodeAgent:
+        """An agent of another program than the node's own, which travels with each call and is installed nowhere."""
+        transport = self._transport(provider, node)
+        return NodeAgent(replace(node, key=""), transport, visiting=True, archive=archive)
+
     def shares_disk(self, provider: str) -> bool:
         """Whether the provider's nodes see the operator's files."""
         return self._providers(provider).capabilities.shares_disk_with_operator
@@ -103,6 +108,13 @@ def _identity(node: Node) -> str:
 def nodes_of(cluster: Recorded) -> tuple[Node, ...]:
     """The nodes that a recorded cluster has, in rank order."""
     return tuple(Node.from_json(node) for node in cluster.outputs.get("nodes", ()))
+
+
+def as_made(planned: Node, cluster: Recorded | None) -> Node:
+    """The node as it was made, unless the manifest means another machine by its name now, or another way to it."""
+    made = {node.name: node for node in nodes_of(cluster)}.get(planned.name) if cluster else None
+    same = made is not None and (made.address, made.details) == (planned.address, planned.details)
+    return made if made is not None and same else planned
 
 
 def node_named(cluster: Recorded, node_id: str) -> Node | None:

@@ -12,7 +12,7 @@ from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord
 from trainctl.resources.run_control import RunControl
-from trainctl.weights.mirror.directory import DirectoryMirror
+from trainctl.weights.mirror.port import Mirror
 
 RERUN, RESUME = "rerun_of", "resume_from"
 """Attributes of a job whose newest run began so: the id of the run that it repeats; ``latest``."""
@@ -27,7 +27,7 @@ class Past:
     listings: Mapping[str, str]
 
 
-def past_of(control: RunControl, mirror: DirectoryMirror, run: RunRecord) -> Past:
+def past_of(control: RunControl, mirror: Mirror, run: RunRecord) -> Past:
     """What a run was made of; TrainctlError names what of it is gone."""
     if not run.ranks:
         raise _unrepeatable(run, "it never reached a node", "Nothing of it was kept.")
@@ -113,7 +113,7 @@ class Beginning:
 
 
 def begin(
-    control: RunControl, mirror: DirectoryMirror, step: Step, earlier: Sequence[RunRecord]
+    control: RunControl, mirror: Mirror, step: Step, earlier: Sequence[RunRecord]
 ) -> Beginning:
     """How the step's run begins; TrainctlError if what it is to begin from is gone."""
     if step.attributes.get(RESUME):

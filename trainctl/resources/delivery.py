@@ -20,7 +20,7 @@ from trainctl.resources.node_cache import at, shared_settings
 from trainctl.resources.origins import Origins
 from trainctl.resources.peers import Peers
 from trainctl.spi.provider import Node
-from trainctl.weights.mirror.directory import DirectoryMirror
+from trainctl.weights.mirror.port import Mirror
 
 Document = Mapping[str, Any]
 
@@ -52,7 +52,7 @@ class _Order:
 class Delivery:
     """Brings listings from the mirror to nodes."""
 
-    def __init__(self, mirror: DirectoryMirror, home: Home, origins: Origins) -> None:
+    def __init__(self, mirror: Mirror, home: Home, origins: Origins) -> None:
         self._mirror = mirror
         self._home = home
         self._origins = origins
@@ -103,7 +103,7 @@ class Delivery:
 
     def _peers(self, seats: Sequence[Seat], documents: Mapping[str, Document]) -> Peers | None:
         """Servers on all of them, where they would otherwise take turns at the operator's machine."""
-        near = all(self._origins.is_near(seat.provider) for seat in seats)
+        near = all(self._origins.is_near(seat.provider, seat.node) for seat in seats)
         if len(seats) < 2 or near or any(shared_settings(seat.cluster) for seat in seats):
             return None
         return Peers(
@@ -115,7 +115,7 @@ class Delivery:
     def _more(
         self, seat: Seat, told: Mapping[str, Any], stack: contextlib.ExitStack
     ) -> Mapping[str, Any]:
-        origin = stack.enter_context(self._origins.of(seat.provider, seat.agent))
+        origin = stack.enter_context(self._origins.of(seat.provider, seat.node, seat.agent))
         if seat.node.id not in told:
             return {"origin": origin}
         return {"origin": origin, "node": seat.node.id, "peers": list(told.values())}
@@ -150,8 +150,8 @@ class Delivery:
             return "shared-cache"
         if order.more.get("peers"):
             return "peers"
-        near = self._origins.is_near(order.seat.provider)
-        return "mirror-to-node" if near else "through-operator"
+        near = self._origins.is_near(order.seat.provider, order.seat.node)
+        return "mirror-to-node" if near else self._origins.far
 
     def _document(self, listing_id: str) -> Document:
         listing = self._mirror.load_listing(listing_id)

@@ -28,12 +28,12 @@ from trainctl.resources.following import Ahead, ahead, possible_nodes
 from trainctl.resources.home import Home
 from trainctl.resources.images import pulled_image
 from trainctl.resources.node_cache import cache_settings
-from trainctl.resources.origins import Origins
+from trainctl.resources.origins import origins_of
 from trainctl.resources.run_control import RunControl
 from trainctl.resources.runs import specification
 from trainctl.resources.seating import Seating, leader_addresses
 from trainctl.resources.starting import Equipped, Rank, start_together
-from trainctl.weights.mirror.directory import DirectoryMirror
+from trainctl.weights.mirror.port import Mirror
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class Deployment:
     def __init__(
         self,
         agents: Agents,
-        mirror: DirectoryMirror,
+        mirror: Mirror,
         secrets: Secrets,
         home: Home,
         checkpoints: CheckpointAccess,
@@ -53,7 +53,7 @@ class Deployment:
         self._secrets = secrets
         self._home = home
         self._checkpoints = checkpoints
-        self._delivery = Delivery(mirror, home, Origins(agents, mirror.root, secrets.register))
+        self._delivery = Delivery(mirror, home, origins_of(agents, mirror, secrets.register))
         self._seating = Seating(agents, mirror)
         self._lock = threading.Lock()
         self._locks: dict[tuple[str, str], threading.Lock] = {}

@@ -31,7 +31,7 @@ from trainctl.resources.node_cache import at
 from trainctl.resources.run_control import STOP_GRACE_SECONDS, RunControl, runs_of
 from trainctl.resources.runs import order
 from trainctl.spi.provider import Presence
-from trainctl.weights.mirror.directory import DirectoryMirror
+from trainctl.weights.mirror.port import Mirror
 
 if TYPE_CHECKING:
     from trainctl.resources.deployment import Deployment
@@ -45,7 +45,7 @@ class JobHandler:
     def __init__(
         self,
         agents: Agents,
-        mirror: DirectoryMirror,
+        mirror: Mirror,
         secrets: Secrets,
         home: Home,
         checkpoints: CheckpointAccess,

@@ -1,33 +1,70 @@
-"""Where a node is told to fetch weights from: the mirror's directory if it sees it, else a server in this process."""
+"""Where a node is told to fetch weights from: the mirror's directory if it sees it, else a server where the mirror is kept."""
 
 from __future__ import annotations
 
-import secrets
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.agents import Agents
+from trainctl.resources.host_mirror import HostMirror
+from trainctl.resources.node_server import NodeServer
+from trainctl.resources.tokens import new_token
+from trainctl.spi.provider import Node
+from trainctl.weights.mirror.directory import DirectoryMirror
+from trainctl.weights.mirror.port import Mirror
+
+Register = Callable[[str], str]
+Origin = dict[str, Any]
+_START_SECONDS = 60.0
 
 
-class Origins:
-    """Opens the mirror to nodes, each time with a token of its own that ``register`` has masked everywhere."""
+class Origins(Protocol):
+    """Opens a mirror to nodes, each time with a token of its own that ``register`` has masked everywhere."""
 
-    def __init__(self, agents: Agents, mirror: Path, register: Callable[[str], str]) -> None:
+    register: Register
+    far: str
+    """The path of what comes from a server, as plans name it."""
+
+    def is_near(self, provider: str, node: Node) -> bool:
+        """Whether the node, which is the provider's, sees the mirror's directory."""
+        ...
+
+    def of(self, provider: str, node: Node, agent: NodeAgent) -> AbstractContextManager[Origin]:
+        """The ``origin`` of a request, good for as long as the block lasts."""
+        ...
+
+
+def origins_of(agents: Agents, mirror: Mirror, register: Register) -> Origins:
+    """How the mirror is opened."""
+    if isinstance(mirror, HostMirror):
+        return HostOrigins(agents, mirror, register)
+    if isinstance(mirror, DirectoryMirror):
+        return HereOrigins(agents, mirror.root, register)
+    raise TypeError(mirror)
+
+
+class HereOrigins:
+    """Of a mirror on this machine: a server in this process, which nodes reach through their connection."""
+
+    far = "through-operator"
+
+    def __init__(self, agents: Agents, mirror: Path, register: Register) -> None:
         self._agents = agents
         self._mirror = mirror
         self.register = register
 
-    def is_near(self, provider: str) -> bool:
-        """Whether the provider's nodes see the mirror's directory."""
+    def is_near(self, provider: str, node: Node) -> bool:
+        """See Origins."""
         return self._agents.shares_disk(provider)
 
     @contextmanager
-    def of(self, provider: str, agent: NodeAgent) -> Iterator[dict[str, Any]]:
-        """The ``origin`` of a request, good for as long as the block lasts."""
-        if self.is_near(provider):
+    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[Origin]:
+        """See Origins."""
+        if self.is_near(provider, node):
             yield {"type": "directory", "path": str(self._mirror)}
             return
         from trainctl.node.server import BlobServer, MirrorShelf, serving  # heavy
@@ -40,6 +77,62 @@ class Origins:
             yield {"type": "http", "url": f"http://127.0.0.1:{port}", "token": token}
 
 
-def new_token() -> str:
-    """What opens one server, for as long as it lives."""
-    return secrets.token_urlsafe(32)
+class HostOrigins:
+    """Of a mirror on a host: a server there, one for all that fetch at the same time, which other nodes reach by themselves."""
+
+    far = "mirror-to-node"
+
+    def __init__(self, agents: Agents, mirror: HostMirror, register: Register) -> None:
+        self._agents = agents
+        self._mirror = mirror
+        self.register = register
+        self._lock = threading.Lock()
+        self._server: tuple[NodeServer, str] | None = None
+        self._users = 0
+
+    def is_near(self, provider: str, node: Node) -> bool:
+        """See Origins."""
+        place = self._mirror.place
+        if self._agents.shares_disk(provider) and self._agents.shares_disk(place.provider):
+            return True
+        return same_machine(place.node, node)
+
+    @contextmanager
+    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[Origin]:
+        """See Origins. NodeError where the host may not serve: it says why."""
+        if self.is_near(provider, node):
+            yield {"type": "directory", "path": self._mirror.path}
+            return
+        server, token = self._enter()
+        try:
+            yield _told(server, token)
+        finally:
+            self._leave()
+
+    def _enter(self) -> tuple[NodeServer, str]:
+        with self._lock:
+            if self._server is None:
+                token = self.register(new_token())
+                request = {"root": self._mirror.path, "token": token}
+                self._server = (NodeServer(self._mirror.agent, request), token)
+            self._users += 1
+            return self._server
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            ending = self._server if not self._users else None
+            if ending is not None:
+                self._server = None
+        if ending is not None:
+            ending[0].close()
+
+
+def _told(server: NodeServer, token: str) -> Origin:
+    event = server.told.result(_START_SECONDS)
+    return {"type": "http", "url": f"http://{event['address']}:{event['port']}", "token": token}
+
+
+def same_machine(one: Node, other: Node) -> bool:
+    """Whether two nodes are one machine, as far as their settings tell."""
+    return (one.address, one.details.get("port")) == (other.address, other.details.get("port"))

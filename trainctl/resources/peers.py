@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from trainctl.errors import TrainctlError
 from trainctl.remote.agent import NodeAgent
-from trainctl.resources.origins import new_token
+from trainctl.resources.node_server import NodeServer
+from trainctl.resources.tokens import new_token
 from trainctl.spi.provider import Node
 
-_BEAT_SECONDS = 0.2
 _START_SECONDS = 60.0
 Asked = tuple[Node, NodeAgent, Mapping[str, Any]]
 Peer = Mapping[str, Any]
@@ -31,8 +29,8 @@ class Peers:
         self._nodes = nodes
         self._listings = listings
         self._register = register
-        self._done = threading.Event()
-        self._pool = ThreadPoolExecutor(len(nodes), thread_name_prefix="serve")
+        self._servers: list[NodeServer] = []
+        self._tokens: dict[str, str] = {}
 
     def __enter__(self) -> Peers:
         return self
@@ -40,7 +38,7 @@ class Peers:
     def told(self) -> dict[str, Peer]:
         """By node id what the ``peers`` of a request say. A node that can't serve is left out; one alone has no peers."""
         asked = {node.id: self._start(node, agent, where) for node, agent, where in self._nodes}
-        answers = {node_id: answer.result(_START_SECONDS) for node_id, answer in asked.items()}
+        answers = {node_id: self._peer(node_id, server) for node_id, server in asked.items()}
         found = {node_id: peer for node_id, peer in answers.items() if peer is not None}
         return found if len(found) > 1 else {}
 
@@ -50,34 +48,29 @@ class Peers:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._done.set()
-        self._pool.shutdown()
+        for server in self._servers:
+            server.end()
+        for server in self._servers:
+            server.close()
 
-    def _start(self, node: Node, agent: NodeAgent, where: Mapping[str, Any]) -> Future[Peer | None]:
-        """Have a node serve, in a thread; what it says about itself comes with its first event."""
+    def _start(self, node: Node, agent: NodeAgent, where: Mapping[str, Any]) -> NodeServer:
         token = self._register(new_token())
-        told: Future[Peer | None] = Future()
+        self._tokens[node.id] = token
+        request = {**where, "token": token, "listings": list(self._listings)}
+        server = NodeServer(agent, request)
+        self._servers.append(server)
+        return server
 
-        def on_event(event: Mapping[str, Any]) -> None:
-            if "port" in event:
-                url = f"http://{event['address']}:{event['port']}"
-                peer = {"node": node.id, "url": url, "token": token, "holds": event["holds"]}
-                told.set_result(peer)
-
-        def serve() -> None:
-            request = {**where, "token": token, "listings": list(self._listings)}
-            try:
-                agent.call("serve", request, payload=self._beats(), on_event=on_event)
-            except TrainctlError:
-                pass  # its deliveries will say what is wrong with the node, if anything is
-            finally:
-                if not told.done():
-                    told.set_result(None)
-
-        self._pool.submit(serve)
-        return told
-
-    def _beats(self) -> Iterator[bytes]:
-        """What keeps a server alive: it ends with its caller, also with one that is only silent."""
-        while not self._done.wait(_BEAT_SECONDS):
-            yield b"\n"
+    def _peer(self, node_id: str, server: NodeServer) -> Peer | None:
+        """What the others are told of it. Its deliveries will say what is wrong with a node, if anything is."""
+        try:
+            event = server.told.result(_START_SECONDS)
+        except TrainctlError:
+            return None
+        url = f"http://{event['address']}:{event['port']}"
+        return {
+            "node": node_id,
+            "url": url,
+            "token": self._tokens[node_id],
+            "holds": event["holds"],
+        }

@@ -19,7 +19,7 @@ from trainctl.resources.home import Home
 from trainctl.resources.jobs import JobHandler
 from trainctl.resources.projects import ProjectHandler
 from trainctl.resources.weights import WeightsHandler
-from trainctl.weights.mirror.directory import DirectoryMirror
+from trainctl.weights.mirror.port import Mirror
 
 
 class Resource(Handler, Protocol):
@@ -36,7 +36,7 @@ class Ports:
 
     providers: Providers
     agents: Agents
-    mirror: DirectoryMirror
+    mirror: Mirror
     secrets: Secrets
     home: Home
     checkpoints: CheckpointAccess

@@ -18,7 +18,7 @@ from trainctl.resources.agents import Agents, nodes_of
 from trainctl.resources.node_cache import at
 from trainctl.resources.run_control import LOOK_SECONDS
 from trainctl.spi.provider import Node
-from trainctl.weights.mirror.directory import DirectoryMirror
+from trainctl.weights.mirror.port import Mirror
 
 _AT_ONCE = 16
 _HERE = "127.0.0.1"
@@ -45,7 +45,7 @@ class _Taken:
 class Seating:
     """Places the runs of one apply, each knowing of those that were placed before it; safe to use from many threads."""
 
-    def __init__(self, agents: Agents, mirror: DirectoryMirror) -> None:
+    def __init__(self, agents: Agents, mirror: Mirror) -> None:
         self._agents = agents
         self._mirror = mirror
         self._lock = threading.Lock()

@@ -18,8 +18,8 @@ from trainctl.resources.home import Home
 from trainctl.spi.provider import Presence
 from trainctl.spi.sources import Credential
 from trainctl.weights.lock import LockEntry
-from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.layout import Reference
+from trainctl.weights.mirror.port import Mirror
 from trainctl.weights.resolve import Wanted, resolve
 from trainctl.weights.sources import source_for
 
@@ -27,7 +27,7 @@ from trainctl.weights.sources import source_for
 class WeightsHandler:
     """Has the mirror hold what the manifest names."""
 
-    def __init__(self, mirror: DirectoryMirror, secrets: Secrets, home: Home) -> None:
+    def __init__(self, mirror: Mirror, secrets: Secrets, home: Home) -> None:
         self._mirror = mirror
         self._secrets = secrets
         self._home = home
@@ -48,7 +48,7 @@ class WeightsHandler:
             owner=self._home.owner,
             project=self._home.project,
         )
-        before, _ = self._mirror.mirrored_bytes(resolved)
+        (known,) = self._mirror.look([resolved]).known
         began = time.monotonic()
         listing = self._mirror.mirror(
             resolved,
@@ -64,9 +64,9 @@ class WeightsHandler:
             "files": len(resolved.files),
             "bytes": resolved.size,
             "listing": listing.id,
-            "mirror": self._mirror.root.as_uri(),
+            "mirror": self._mirror.url,
             "fetched": {
-                "bytes": resolved.size - before,
+                "bytes": resolved.size - known.here,
                 "seconds": round(time.monotonic() - began, 3),
             },
         }
@@ -88,7 +88,7 @@ class WeightsHandler:
     def read(self, recorded: Recorded, lookup: Lookup) -> Observation:
         """Whether the mirror still has the listing."""
         listing = recorded.outputs.get("listing")
-        here = bool(listing) and self._mirror.has_listing(str(listing))
+        here = bool(listing) and bool(self._mirror.look(listings=[str(listing)]).listings)
         return Observation(Presence.PRESENT if here else Presence.GONE)
 
 

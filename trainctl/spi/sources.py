@@ -10,7 +10,7 @@ from typing import Protocol
 from trainctl.model.files import ResolvedSource, SourceFile
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Credential:
     """What opens a source. ``value`` is a secret and is registered for redaction; ``origin`` says where it came from."""
 
@@ -25,6 +25,19 @@ class WeightSource(Protocol):
         self, uri: str, revision: str | None, credential: Credential | None
     ) -> ResolvedSource:
         """Every file at the revision (None: what the URI says), before patterns. Metadata only."""
+        ...
+
+    def link(
+        self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
+    ) -> str | None:
+        """A URL by which anybody may read the file for a while, and that holds no credential; None where there is none.
+
+        One that no request was made for may redirect. It is asked again when it has expired.
+        """
+        ...
+
+    def relays(self, file: SourceFile, credential: Credential | None) -> bool:
+        """Whether there will be no link, as far as it is known without a request."""
         ...
 
     def open(

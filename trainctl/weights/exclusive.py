@@ -152,7 +152,7 @@ def _owner(path: Path) -> str:
 
 
 def _holder_of(owner: str) -> str:
-    return owner.removeprefix("tmp.").rpartition(".")[0]
+    return owner[len("tmp.") :].rpartition(".")[0]
 
 
 def _touched(path: Path) -> tuple[int, int] | None:

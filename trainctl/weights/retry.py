@@ -27,7 +27,7 @@ def _wait(cancelled: threading.Event, seconds: float) -> None:
     cancelled.wait(seconds)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Retry:
     """Exponential back-off with jitter, from ``base`` up to ``longest`` seconds; the last error is raised.
 
@@ -49,7 +49,7 @@ class Retry:
         while True:
             try:
                 return act()
-            except TrainctlError as error:
+            except TrainctlError as error:  # noqa: PERF203 - it is tried few times
                 attempts.failed(error)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 
 from trainctl.errors import SourceError
 from trainctl.model.files import SourceFile
@@ -21,7 +20,7 @@ def check_paths(source: str, files: Sequence[SourceFile]) -> None:
         if problem:
             raise _refused(source, file.path, problem)
     paths = sorted(file.path.split("/") for file in files)
-    for before, after in pairwise(paths):
+    for before, after in zip(paths, paths[1:]):
         if before == after:
             raise _refused(source, "/".join(after), "is listed twice")
         if after[: len(before)] == before:

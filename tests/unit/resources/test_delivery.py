@@ -20,10 +20,10 @@ from trainctl.model.files import CHUNK_BYTES
 from trainctl.resources.agents import Agents
 from trainctl.resources.delivery import Delivery, Seat
 from trainctl.resources.home import Home
-from trainctl.resources.origins import Origins
+from trainctl.resources.origins import HereOrigins
 from trainctl.spi.discovery import load_provider
 from trainctl.spi.provider import Capabilities, Cluster
-from trainctl.weights.mirror.directory import DirectoryMirror
+from trainctl.weights.mirror.here import HereMirror
 
 WEIGHTS = Address.parse("weights.model")
 JOB = Address.parse("job.sft")
@@ -62,9 +62,9 @@ class Lab:
             self.tokens.append(token)
             return token
 
-        origins = Origins(self.agents, self.mirror.path, register)
+        origins = HereOrigins(self.agents, self.mirror.path, register)
         home = Home(Path("/"), "lineage", "somebody", "project")
-        delivery = Delivery(DirectoryMirror(self.mirror.path), home, origins)
+        delivery = Delivery(HereMirror(self.mirror.path), home, origins)
         recorded = Recorded(WEIGHTS, "", {"source": "file:./model"}, {})
         step = Step(
             JOB, Action.CREATE, "run-1", {}, None, (), None, lambda address: recorded,

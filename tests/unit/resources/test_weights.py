@@ -18,7 +18,7 @@ from trainctl.model.redaction import Redactor
 from trainctl.resources.home import Home
 from trainctl.resources.weights import WeightsHandler, wanted_of
 from trainctl.spi.provider import Presence
-from trainctl.weights.mirror.directory import DirectoryMirror
+from trainctl.weights.mirror.here import HereMirror
 from trainctl.weights.resolve import resolve
 
 TINY = Address.parse("weights.tiny")
@@ -32,7 +32,7 @@ class Shelf:
         self.directory = directory
         (directory / "tiny").mkdir()
         self.write(b"one")
-        self.mirror = DirectoryMirror(directory / "mirror")
+        self.mirror = HereMirror(directory / "mirror")
         home = Home(directory, "lineage", "ana@laptop", "demo")
         self.handler = WeightsHandler(self.mirror, Secrets({}, directory, {}, Redactor()), home)
 

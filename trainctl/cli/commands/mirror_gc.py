@@ -15,7 +15,7 @@ from trainctl.views.mirror_care import (
     collected_lines,
     collected_rows,
 )
-from trainctl.weights.mirror.collect import Collecting, collect
+from trainctl.weights.mirror.collect import Collecting
 
 
 def command(
@@ -44,7 +44,7 @@ def command(
         tell=session.output.note,
     )
     with open_workspace(session) as workspace:
-        report = collect(workspace.mirror, asked)
+        report = workspace.mirror.collect(asked)
     lines = collected_lines(report, session.output.width)
     rows = (GC_COLUMNS, collected_rows(report))
     show(session.output, format_, collected_json(report), rows, lines)

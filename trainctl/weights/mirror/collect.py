@@ -26,7 +26,7 @@ GRACE_SECONDS = 30.0
 """How long what is condemned waits for references that a network file system shows late."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Collecting:
     """What is asked for. ``unused_seconds``: references not renewed for so long are dropped; None: none is."""
 
@@ -37,7 +37,7 @@ class Collecting:
     tell: Callable[[str], None] = lambda text: None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Removed:
     """A listing that nobody referred to."""
 
@@ -46,7 +46,7 @@ class Removed:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Collected:
     """What was, or would be, removed, and what stays for whom.
 
@@ -63,7 +63,7 @@ class Collected:
     busy: tuple[Need, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Mark:
     """What may go, as one look found it."""
 
@@ -102,7 +102,7 @@ def _once() -> Callable[[], bool]:
     return lambda: next(asked, True)
 
 
-@dataclass(slots=True)
+@dataclass
 class _Collection:
     """One collection."""
 

@@ -27,7 +27,7 @@ from trainctl.weights.mirror.transfer import Transfer, Upstream
 from trainctl.weights.retry import Retry
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DirectoryMirror:
     """Content by sha256 below ``root``. Everything may raise StorageError; many processes may use it at once.
 
@@ -79,7 +79,7 @@ class DirectoryMirror:
             missing = {key: files for key, files in groups.items() if key not in contents}
             require_space(self.root, _still_to_come(self._layout, missing))
         if missing:
-            contents |= Crowd(transfer, tally, missing).run(parallelism, cancelled)
+            contents.update(Crowd(transfer, tally, missing).run(parallelism, cancelled))
         return contents
 
     def mirrored_bytes(self, resolved: ResolvedSource) -> tuple[int, str | None]:
@@ -137,7 +137,7 @@ class DirectoryMirror:
         for key, files in groups.items():
             if key not in contents and files[0].sha256 is not None:
                 content = relearn(self._layout, files[0].sha256, files[0].size)
-                contents |= {key: content} if content else {}
+                contents.update({key: content} if content else {})
         return contents
 
     def _list(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Callable
 
 from trainctl.errors import TrainctlError
 from trainctl.model.files import ResolvedSource, SourceFile

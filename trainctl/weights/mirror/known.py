@@ -11,7 +11,7 @@ from trainctl.weights.mirror.fetch import by_fingerprint, present
 from trainctl.weights.mirror.layout import Layout
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Known:
     """Of each file ``(sha256, size, here)``, sha256 None where nobody knows it yet; the listing if all are here."""
 
@@ -22,6 +22,11 @@ class Known:
     def size(self) -> int:
         """All bytes of the source."""
         return sum(size for _, size, _ in self.files)
+
+    @property
+    def here(self) -> int:
+        """The bytes that are in the mirror."""
+        return sum(size for _, size, here in self.files if here)
 
     @property
     def digests(self) -> frozenset[str]:

@@ -10,11 +10,11 @@ from urllib.parse import quote
 
 from trainctl.errors import StorageError
 from trainctl.model.files import CHUNK_BYTES, ListedFile, Listing, ResolvedSource, SourceFile
-from trainctl.model.json import canonical, digest
+from trainctl.model.json import canonical, hex_digest
 from trainctl.weights.mirror.disk import make_directory, write_record
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Content:
     """What a fingerprint turned out to be; ``chunks`` as in ``ListedFile``."""
 
@@ -27,7 +27,7 @@ class Content:
         return ListedFile(path, self.size, self.sha256, self.chunks)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reference:
     """Who wants a source to stay: a resource of a state, by the state's lineage and its address."""
 
@@ -41,16 +41,15 @@ def fingerprint(resolved: ResolvedSource, file: SourceFile) -> str:
     """What upstream tells of a file's identity, as one hex digest."""
     if file.sha256 is not None:
         return content_fingerprint(file.sha256, file.size)
-    known = digest([resolved.source, file.path, file.size, file.validator])
-    return known.removeprefix("sha256:")
+    return hex_digest([resolved.source, file.path, file.size, file.validator])
 
 
 def content_fingerprint(sha256: str, size: int) -> str:
     """The fingerprint of a file whose sha256 is known."""
-    return digest(["sha256", sha256, size]).removeprefix("sha256:")
+    return hex_digest(["sha256", sha256, size])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layout:
     """Paths below one mirror. ``chunk_bytes`` is the format's, smaller only in tests."""
 
@@ -148,7 +147,7 @@ def _file_name(text: str) -> str:
     )
     if len(name) <= 200:
         return name
-    return f"{name[:120]}~{digest(text).removeprefix('sha256:')}"
+    return f"{name[:120]}~{hex_digest(text)}"
 
 
 def _damaged(path: Path, why: str) -> StorageError:

@@ -21,7 +21,7 @@ from trainctl.weights.mirror.transfer import Transfer, Upstream, stopped
 from trainctl.weights.retry import Retry
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Origin:
     """A source as upstream shows it now, and what opens it."""
 

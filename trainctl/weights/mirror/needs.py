@@ -12,7 +12,7 @@ from trainctl.weights.exclusive import STALE_SECONDS, known_dead
 from trainctl.weights.mirror.layout import Layout
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Need:
     """One reference. ``last_used`` is in Unix seconds; ``listings`` are those it keeps, none before its first is whole."""
 

@@ -145,7 +145,7 @@ def bytes_kept(parent: Path, key: str) -> int:
 def sweep(parent: Path) -> None:
     """Remove what dead processes left and nobody can use. Partials with data stay: they are worth resuming."""
     for path in parent.glob("tmp.*"):
-        if known_dead(path.name.removeprefix("tmp.").rpartition(".")[0]):
+        if known_dead(path.name[len("tmp.") :].rpartition(".")[0]):
             path.unlink(missing_ok=True)
     for path in parent.glob("*.lease"):
         remove_if_dead(path)

@@ -11,7 +11,7 @@ from trainctl.weights.mirror.layout import Layout
 from trainctl.weights.mirror.needs import needs
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MirroredSource:
     """One row of ``mirror list``.
 

@@ -21,7 +21,7 @@ from trainctl.weights.safe_path import shown
 _PIECE = 2**20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Upstream:
     """Where bytes come from: a source, what it resolved to, what opens it, and how patient to be."""
 
@@ -31,7 +31,7 @@ class Upstream:
     retry: Retry
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Transfer:
     """Brings single files into a mirror. ``arrived`` hears of every piece, in bytes; ``halt`` ends it between pieces."""
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum
 from pathlib import Path
 
 from trainctl.errors import StorageError, TrainctlError
@@ -23,15 +23,17 @@ from trainctl.weights.mirror.needs import Need, needs
 _MOST_THREADS = 8
 
 
-class Outcome(StrEnum):
+class Outcome(str, Enum):
     """What became of something wrong."""
 
     WRONG = "wrong"
     REPAIRED = "repaired"
     REMOVED = "removed"
 
+    __str__ = str.__str__
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Finding:
     """Something wrong: ``what`` in words, and whose it is. ``path`` lies in the mirror; ``bytes`` are those to be had again."""
 
@@ -43,7 +45,7 @@ class Finding:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Verified:
     """What was looked at, and what was wrong."""
 
@@ -57,7 +59,7 @@ class Verified:
         return all(finding.outcome is Outcome.REPAIRED for finding in self.findings)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Verifying:
     """What is asked for. ``origins`` finds, for the source of a reference, where its bytes come from, if it can be asked."""
 
@@ -67,7 +69,7 @@ class Verifying:
     parallelism: int = field(default_factory=lambda: min(_MOST_THREADS, os.cpu_count() or 1))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Use:
     """A file of a listing that somebody refers to."""
 
@@ -132,7 +134,7 @@ def _wrong(blobs: Sequence[Path], sizes: Mapping[Path, int], asked: Verifying) -
         return right
 
     with ThreadPoolExecutor(max(1, asked.parallelism), thread_name_prefix="verify") as pool:
-        return [path for path, right in zip(blobs, pool.map(look, blobs), strict=True) if not right]
+        return [path for path, right in zip(blobs, pool.map(look, blobs)) if not right]
 
 
 def _of_listings(

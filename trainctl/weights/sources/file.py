@@ -33,6 +33,16 @@ class FileSource:
                 files = list(_walk(uri, root))
         return ResolvedSource(uri, "", tuple(sorted(files)))
 
+    def link(
+        self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
+    ) -> str | None:
+        """Nobody but this machine sees the file."""
+        return None
+
+    def relays(self, file: SourceFile, credential: Credential | None) -> bool:
+        """See WeightSource."""
+        return True
+
     @contextmanager
     def open(
         self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None

@@ -62,6 +62,21 @@ class HubSource:
             self._check_access(resolved, credential)
         return resolved
 
+    def link(
+        self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
+    ) -> str | None:
+        """Where the Hub sends who may read the file: a signed URL of its storage. Of a public file it is the Hub's own."""
+        url = self._url(resolved, file)
+        if credential is None:
+            return url
+        what = f"{resolved.source}: {shown(file.path)}"
+        with _explaining(credential):
+            return self._http.elsewhere(url, what, {"User-Agent": "trainctl"}, credential.value)
+
+    def relays(self, file: SourceFile, credential: Credential | None) -> bool:
+        """What lies in git and not in the Hub's storage is handed out by the Hub itself, to who has a token."""
+        return credential is not None and file.sha256 is None
+
     @contextmanager
     def open(
         self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None
@@ -121,19 +136,27 @@ class HubSource:
     ) -> Iterator[Response]:
         ours = urlsplit(url)[:2] == urlsplit(self._endpoint)[:2]
         token = credential.value if credential and ours else None
-        try:
-            with self._http.get(
-                url, what, {"User-Agent": "trainctl", **headers}, token
-            ) as response:
-                yield response
-        except SourceDenied as error:
-            if token and credential:
-                error.detail = f"The token came from {credential.origin}. {error.detail}"
-            raise
+        sent = {"User-Agent": "trainctl", **headers}
+        with (
+            _explaining(credential if ours else None),
+            self._http.get(url, what, sent, token) as response,
+        ):
+            yield response
 
     @property
     def _host(self) -> str:
         return host_of(urlsplit(self._endpoint))
+
+
+@contextmanager
+def _explaining(credential: Credential | None) -> Iterator[None]:
+    """Say where a token came from that was refused."""
+    try:
+        yield
+    except SourceDenied as error:
+        if credential:
+            error.detail = f"The token came from {credential.origin}. {error.detail}"
+        raise
 
 
 _NOT_A_HUB = "HF_ENDPOINT must name a Hugging Face Hub, or something that speaks like one."

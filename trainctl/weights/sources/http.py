@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import chain
-from typing import TypeAlias
+from typing import Dict, List, Tuple
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 from trainctl.errors import SourceCut, SourceError
@@ -23,7 +23,7 @@ from trainctl.weights.sources.statuses import error_for
 PIECE_BYTES = 2**20
 _REDIRECTS = {301, 302, 303, 307, 308}
 _MOST_REDIRECTS = 10
-_Idle: TypeAlias = dict[tuple[str, str], list[http.client.HTTPConnection]]
+_Idle = Dict[Tuple[str, str], List[http.client.HTTPConnection]]
 _BROKEN = (http.client.HTTPException, OSError)
 _MORE_CERTIFICATES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 """Read by other programs; trusted beside what OpenSSL finds, in ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` or of the system."""
@@ -68,10 +68,11 @@ class Response:
 
 
 class HttpClient:
-    """Keeps connections for the next request; safe to use from many threads. ``silence`` is in seconds."""
+    """Keeps connections for the next request; safe to use from many threads. ``silence`` is in seconds; ``direct`` uses no proxy."""
 
-    def __init__(self, silence: float = 30.0) -> None:
+    def __init__(self, silence: float = 30.0, *, direct: bool = False) -> None:
         self._silence = silence
+        self._direct = direct
         self._lock = threading.Lock()
         self._idle: _Idle = defaultdict(list)
         weakref.finalize(self, _close, self._idle)
@@ -101,10 +102,7 @@ class HttpClient:
             sent = dict(headers)
             if token is not None:
                 sent["Authorization"] = f"Bearer {token}"
-            connection, raw = self._request(method, parts, sent, what)
-            try:
-                if method == "HEAD":
-                    raw.read()  # nothing comes; it lets the connection be used again
+            with self._exchange(method, parts, sent, what) as raw:
                 if raw.status in _REDIRECTS:
                     url = _next(url, raw, what)
                     continue
@@ -112,9 +110,35 @@ class HttpClient:
                     raise error_for(raw.status, raw.headers, what, host_of(parts), token)
                 yield Response(raw, what, url)
                 return
-            finally:
-                self._put_back(parts, connection, raw)
-        raise SourceError(f"{what}: more than {_MOST_REDIRECTS} redirects", code="unsafe-redirect")
+        raise _too_many(what)
+
+    def elsewhere(self, url: str, what: str, headers: Mapping[str, str], token: str) -> str | None:
+        """Where a HEAD leads that leaves the URL's scheme, host and port; None where these answer themselves."""
+        home = _origin(urlsplit(url))
+        sent = {**headers, "Authorization": f"Bearer {token}"}
+        for _ in range(_MOST_REDIRECTS):
+            parts = urlsplit(url)
+            if _origin(parts) != home:
+                return url
+            with self._exchange("HEAD", parts, sent, what) as raw:
+                if raw.status not in _REDIRECTS:
+                    if raw.status >= 300:
+                        raise error_for(raw.status, raw.headers, what, host_of(parts), token)
+                    return None
+                url = _next(url, raw, what)
+        raise _too_many(what)
+
+    @contextlib.contextmanager
+    def _exchange(
+        self, method: str, parts: SplitResult, headers: Mapping[str, str], what: str
+    ) -> Iterator[http.client.HTTPResponse]:
+        connection, raw = self._request(method, parts, headers, what)
+        try:
+            if method == "HEAD":
+                raw.read()  # nothing comes; it lets the connection be used again
+            yield raw
+        finally:
+            self._put_back(parts, connection, raw)
 
     def _request(
         self, method: str, parts: SplitResult, headers: Mapping[str, str], what: str
@@ -164,7 +188,7 @@ class HttpClient:
         return secure
 
     def _proxy(self, parts: SplitResult) -> str | None:
-        if urllib.request.proxy_bypass(parts.netloc):
+        if self._direct or urllib.request.proxy_bypass(parts.netloc):
             return None
         proxy = urllib.request.getproxies().get(parts.scheme)
         return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
@@ -197,6 +221,10 @@ class HttpClient:
         else:
             raw.close()
             connection.close()
+
+
+def _too_many(what: str) -> SourceError:
+    return SourceError(f"{what}: more than {_MOST_REDIRECTS} redirects", code="unsafe-redirect")
 
 
 def host_of(parts: SplitResult) -> str:

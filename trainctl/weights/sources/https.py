@@ -45,6 +45,16 @@ class HttpsSource:
             )
         return ResolvedSource(uri, "", (file,))
 
+    def link(
+        self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
+    ) -> str | None:
+        """The URL itself, where no token is sent with it."""
+        return None if credential else resolved.source
+
+    def relays(self, file: SourceFile, credential: Credential | None) -> bool:
+        """See WeightSource."""
+        return credential is not None
+
     @contextmanager
     def open(
         self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None

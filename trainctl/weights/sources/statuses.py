@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from email.message import Message
 from email.utils import parsedate_to_datetime
 
@@ -46,16 +46,16 @@ def retry_after(headers: Message) -> float | None:
     until = _date(text)
     if until is None:
         return None
-    now = _date(headers.get("Date") or "") or datetime.now(UTC)
+    now = _date(headers.get("Date") or "") or datetime.now(timezone.utc)
     return max(0.0, (until - now).total_seconds())
 
 
 def _date(text: str) -> datetime | None:
     try:
         moment = parsedate_to_datetime(text)
-    except ValueError:
+    except (TypeError, ValueError):  # the first before Python 3.10
         return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
 
 _USE_AUTH = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC
+from datetime import timezone
 from email.message import Message
 from email.utils import parsedate_to_datetime
 
@@ -26,8 +26,8 @@ def if_range(validator: str) -> str | None:
     A weak one may mean several contents. A date is no strong validator unless it is known to be older than the answer
     (RFC 9110, section 13.1.5), so dates are compared by us, in the answer to a plain range request.
     """
-    tag = validator.removeprefix("etag:")
-    return tag if tag != validator and tag.startswith('"') else None
+    kind, _, tag = validator.partition(":")
+    return tag if kind == "etag" and tag.startswith('"') else None
 
 
 def same(one: str, other: str) -> bool:
@@ -45,8 +45,12 @@ def spoken(validator: str) -> str:
 def _modified(headers: Message) -> str | None:
     try:
         moment = parsedate_to_datetime(headers.get("Last-Modified") or "")
-    except ValueError:
+    except (TypeError, ValueError):  # the first before Python 3.10
         return None
     # A date without a zone is in UTC: HTTP knows no other.
-    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    moment = (
+        moment.replace(tzinfo=timezone.utc)
+        if moment.tzinfo is None
+        else moment.astimezone(timezone.utc)
+    )
     return f"modified:{moment:%Y-%m-%dT%H:%M:%SZ}"

@@ -1,0 +1,48 @@
+"""One question to the mirror about all that a plan wants to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainctl.errors import NodeError
+from trainctl.ledger.state import State
+from trainctl.model.address import Kind
+from trainctl.model.diagnostics import Diagnostic, warning
+from trainctl.model.files import ResolvedSource
+from trainctl.operations.workspace import Workspace
+from trainctl.weights.mirror.known import Known
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSeen:
+    """What it knows of the sources, in their order, and which of the recorded listings it has.
+
+    Both are None where it can't be asked, which ``problem`` says.
+    """
+
+    known: tuple[Known, ...] | None = None
+    listings: frozenset[str] | None = None
+    problem: Diagnostic | None = None
+    unserved: str = ""
+    """Why the mirror's host can't hand weights to other nodes, if it can't."""
+
+
+def look_at_mirror(
+    workspace: Workspace, state: State, sources: Sequence[ResolvedSource] = ()
+) -> MirrorSeen:
+    """Ask, unless there is nothing to ask about."""
+    listings = [
+        str(one.outputs["listing"])
+        for one in state.resources.values()
+        if one.address.kind is Kind.WEIGHTS and one.outputs.get("listing")
+    ]
+    if not (sources or listings):
+        return MirrorSeen((), frozenset())
+    try:
+        found = workspace.mirror.look(sources, listings)
+    except NodeError as failure:
+        summary = f"the mirror can't be asked: {failure.summary}"
+        detail = f"{failure.detail} What it has is planned to be fetched anew.".strip()
+        return MirrorSeen(problem=warning(summary, detail, code=failure.code))
+    return MirrorSeen(found.known, found.listings, unserved=found.unserved)

@@ -1,0 +1,162 @@
+"""A mirror in a directory of a host: what is asked of it is done there, by the mirror program, which travels with each call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trainctl.model.files import Listing, ResolvedSource
+from trainctl.remote.agent import NodeAgent
+from trainctl.resources.agents import Agents
+from trainctl.resources.desk import Desk, Register
+from trainctl.resources.mirror_program import mirror_archive
+from trainctl.spi.provider import Node
+from trainctl.spi.sources import Credential, WeightSource
+from trainctl.weights.mirror.collect import Collected, Collecting
+from trainctl.weights.mirror.fetch import Progress
+from trainctl.weights.mirror.forms import (
+    collected_from_json,
+    known_from_json,
+    resolved_to_json,
+    source_from_json,
+    verified_from_json,
+)
+from trainctl.weights.mirror.layout import Reference
+from trainctl.weights.mirror.mend import Origin
+from trainctl.weights.mirror.port import Looked, Mirror, Origins
+from trainctl.weights.mirror.report import MirroredSource
+from trainctl.weights.mirror.verify import Verified
+from trainctl.weights.retry import Retry
+
+_LOOK_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a mirror is kept: on which host, of which provider, and in which directory (None: below its data)."""
+
+    provider: str
+    node: Node
+    path: str | None = None
+
+
+class HostMirror:
+    """See Mirror. ``find`` tells where it is when it is first asked for, which may ask the host; NodeError where that can't be told."""
+
+    def __init__(
+        self, agents: Agents, find: Callable[[], Place], retry: Retry, register: Register
+    ) -> None:
+        self._agents = agents
+        self._find = find
+        self._retry = retry
+        self._register = register
+        self._lock = threading.Lock()
+        self._found: Place | None = None
+
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+        with self._lock:
+            if self._found is None:
+                self._found = self._find()
+            return self._found
+
+    @property
+    def path(self) -> str:
+        """The directory, on the host."""
+        place = self.place
+        return place.path or f"{place.node.data}/mirror"
+
+    @property
+    def url(self) -> str:
+        """See Mirror."""
+        return f"node://{self.place.node.cluster}{self.path}"
+
+    @property
+    def agent(self) -> NodeAgent:
+        """The mirror program on the host; nothing is installed there."""
+        place = self.place
+        return self._agents.visitor(place.provider, place.node, mirror_archive())
+
+    def look(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = ()) -> Looked:
+        """See Mirror."""
+        asked = {"sources": [resolved_to_json(one) for one in sources], "listings": [*listings]}
+        found = self._call("look", asked)
+        known = tuple(known_from_json(one) for one in found["known"])
+        return Looked(known, frozenset(found["listings"]), found["unserved"])
+
+    def mirror(
+        self,
+        resolved: ResolvedSource,
+        source: WeightSource,
+        reference: Reference,
+        *,
+        credential: Credential | None = None,
+        progress: Progress | None = None,
+        cancelled: threading.Event | None = None,
+    ) -> Listing:
+        """See Mirror. The host fetches from the source; what there is no link for goes through this machine."""
+        with self._desk(progress, cancelled) as desk:
+            desk.offer(Origin(source, resolved, credential, self._retry))
+            request = {"source": resolved_to_json(resolved), "reference": asdict(reference)}
+            found = desk.call("ingest", self._request(request))
+        return Listing.from_bytes(found["document"].encode())
+
+    def load_listing(self, listing_id: str) -> Listing | None:
+        """See Mirror."""
+        document = self._call("load_listing", {"listing": listing_id})["document"]
+        return None if document is None else Listing.from_bytes(document.encode())
+
+    def sources(self) -> list[MirroredSource]:
+        """See Mirror."""
+        return [source_from_json(one) for one in self._call("sources", {})["sources"]]
+
+    def stored_bytes(self) -> int:
+        """See Mirror."""
+        return int(self._call("stored", {})["bytes"])
+
+    def renew(self, lineage: str, address: str) -> None:
+        """See Mirror."""
+        self._call("renew", {"lineage": lineage, "address": address})
+
+    def drop_reference(self, lineage: str, address: str) -> bool:
+        """See Mirror."""
+        asked = {"lineage": lineage, "address": address}
+        return bool(self._call("drop_reference", asked)["dropped"])
+
+    def collect(self, asked: Collecting) -> Collected:
+        """See Mirror."""
+        request = {
+            "dry_run": asked.dry_run,
+            "grace_seconds": asked.grace_seconds,
+            "unused_seconds": asked.unused_seconds,
+        }
+        with Desk(self.agent, self._register, lambda event: asked.tell(event["say"]), None) as desk:
+            return collected_from_json(desk.call("collect", self._request(request)))
+
+    def verify(self, origins: Origins | None, progress: Progress | None = None) -> Verified:
+        """See Mirror."""
+        with self._desk(progress, None) as desk:
+            desk.origins = origins
+            request = self._request({"repair": origins is not None})
+            return verified_from_json(desk.call("verify", request))
+
+    def _desk(self, progress: Progress | None, stop: threading.Event | None) -> Desk:
+        def told(event: Mapping[str, Any]) -> None:
+            if "say" in event:
+                self._retry.tell(event["say"])
+            elif progress is not None:
+                progress(event["done"], event["total"], event["files"])
+
+        return Desk(self.agent, self._register, told, stop)
+
+    def _call(self, verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        return self.agent.call(verb, self._request(request), timeout=_LOOK_SECONDS)
+
+    def _request(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        return {"root": self.path, **request}
+
+
+_: type[Mirror] = HostMirror

@@ -1,0 +1,22 @@
+"""The mirror program as one file: the mirror's own modules and what they need, and no more, as it travels with each call."""
+
+from __future__ import annotations
+
+from trainctl.remote.archive import Archive, program_archive
+
+_MAIN = "trainctl.weights.mirror.program"
+_MODULES = {
+    "trainctl": ("errors",),
+    "trainctl.model": ("files", "json", "source_uri", "units"),
+    "trainctl.node": ("blob_requests", "caller", "failure", "layout", "listing", "parts", "protocol", "server"),
+    "trainctl.spi": ("sources",),
+    "trainctl.weights": ("exclusive", "retry", "safe_path"),
+    "trainctl.weights.mirror": (),
+    "trainctl.weights.sources": ("bodies", "http", "https", "statuses", "validators"),
+}  # fmt: skip
+
+
+def mirror_archive() -> Archive:
+    """What runs where a mirror is kept on a host."""
+    names = [f"{package}:{name}" for package, found in _MODULES.items() for name in found or ("",)]
+    return program_archive(_MAIN, tuple(names))

@@ -1,0 +1,127 @@
+"""Handing bytes to a host that only the operator may read: over HTTP, through the host's own connection."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from trainctl.errors import SourceBusy, SourceCut, SourceGone, SourceWrong, TrainctlError
+from trainctl.model.files import SourceFile
+from trainctl.weights.mirror.mend import Origin
+
+_RANGE = re.compile(r"bytes=(\d+)-")
+_SILENCE_SECONDS = 60.0
+
+
+class Relay(ThreadingHTTPServer):
+    """Serves single files of sources on loopback to who has the token. ``sent`` counts their bytes."""
+
+    daemon_threads = True
+
+    def __init__(self, token: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Request)
+        self.token = token
+        self.sent = 0
+        self.error: TrainctlError | None = None
+        """What went wrong last, and for good: the host only hears of what kind it is."""
+        self._lock = threading.Lock()
+        self._files: list[tuple[Origin, SourceFile]] = []
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.server_address[1])
+
+    def offer(self, origin: Origin, file: SourceFile) -> str:
+        """Serve a file; the path by which it is asked for."""
+        with self._lock:
+            self._files.append((origin, file))
+            return f"/{len(self._files) - 1}"
+
+    def found(self, path: str) -> tuple[Origin, SourceFile] | None:
+        """What is served at a path."""
+        number = path[1:]
+        with self._lock:
+            known = number.isdecimal() and int(number) < len(self._files)
+            return self._files[int(number)] if known else None
+
+    def count(self, size: int) -> None:
+        """So many bytes were sent."""
+        with self._lock:
+            self.sent += size
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A host that goes away is nothing to speak of."""
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: Relay
+    protocol_version = "HTTP/1.1"
+    timeout = _SILENCE_SECONDS
+
+    def log_message(self, *args: object) -> None:
+        """Nothing is logged."""
+
+    def do_GET(self) -> None:
+        """The rest of one file, from the offset that is asked for."""
+        given = self.headers.get("Authorization") or ""
+        found = self.server.found(self.path)
+        if not hmac.compare_digest(given.encode(), f"Bearer {self.server.token}".encode()):
+            self._short(403)
+        elif found is None:
+            self._short(404)
+        else:
+            asked = _RANGE.fullmatch(self.headers.get("Range") or "")
+            self._send(*found, int(asked[1]) if asked else 0)
+
+    def _send(self, origin: Origin, file: SourceFile, offset: int) -> None:
+        try:
+            with origin.source.open(origin.resolved, file, offset, origin.credential) as pieces:
+                self._begin(file, offset)
+                for piece in pieces:
+                    self.wfile.write(piece)
+                    self.server.count(len(piece))
+        except TrainctlError as error:
+            if not error.retryable:
+                self.server.error = error
+            self.close_connection = True
+            if not self._begun:
+                self._short(_status(error))
+
+    _begun = False
+
+    def _begin(self, file: SourceFile, offset: int) -> None:
+        self._begun = True
+        self.send_response(206 if offset else 200)
+        self.send_header("Content-Length", str(file.size - offset))
+        if offset:
+            self.send_header("Content-Range", f"bytes {offset}-{file.size - 1}/{file.size}")
+        self.end_headers()
+
+    def _short(self, status: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+def _status(error: TrainctlError) -> int:
+    kinds = {SourceBusy: 503, SourceCut: 503, SourceGone: 404, SourceWrong: 412}
+    return kinds.get(type(error), 403)
+
+
+@contextlib.contextmanager
+def relaying(token: str) -> Iterator[Relay]:
+    """Serve for as long as the block lasts."""
+    relay = Relay(token)
+    thread = threading.Thread(target=relay.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield relay
+    finally:
+        relay.shutdown()
+        relay.server_close()
+        thread.join()

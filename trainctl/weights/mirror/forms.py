@@ -1,0 +1,116 @@
+"""What a mirror on a host is asked and answers, as JSON: the same values on both sides of the connection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from trainctl.errors import SourceBusy, TrainctlError, named
+from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.weights.mirror.collect import Collected, Removed
+from trainctl.weights.mirror.known import Known
+from trainctl.weights.mirror.needs import Need
+from trainctl.weights.mirror.report import MirroredSource
+from trainctl.weights.mirror.verify import Finding, Outcome, Verified
+
+
+def resolved_to_json(resolved: ResolvedSource) -> dict[str, Any]:
+    """A resolved source; it holds nothing that opens it."""
+    files = [[file.path, file.size, file.validator] for file in resolved.files]
+    return {"source": resolved.source, "revision": resolved.revision, "files": files}
+
+
+def resolved_from_json(value: Mapping[str, Any]) -> ResolvedSource:
+    """Read what ``resolved_to_json`` wrote."""
+    files = tuple(SourceFile(*row) for row in value["files"])
+    return ResolvedSource(value["source"], value["revision"], files)
+
+
+def known_to_json(known: Known) -> dict[str, Any]:
+    """What a mirror knows of a source."""
+    return {"files": [list(row) for row in known.files], "listing": known.listing}
+
+
+def known_from_json(value: Mapping[str, Any]) -> Known:
+    """Read what ``known_to_json`` wrote."""
+    return Known(tuple((row[0], row[1], row[2]) for row in value["files"]), value["listing"])
+
+
+def source_from_json(value: Mapping[str, Any]) -> MirroredSource:
+    """Read a row of ``mirror list`` that ``asdict`` wrote."""
+    return MirroredSource(**{**value, "projects": tuple(value["projects"])})
+
+
+def collected_to_json(found: Collected) -> dict[str, Any]:
+    """What a collection did."""
+    needs = {
+        name: [_need_to_json(one) for one in getattr(found, name)]
+        for name in ("dropped", "kept", "busy")
+    }
+    return {
+        "dry_run": found.dry_run,
+        "bytes": found.bytes,
+        "blobs": found.blobs,
+        "listings": [asdict(one) for one in found.listings],
+        **needs,
+    }
+
+
+def collected_from_json(value: Mapping[str, Any]) -> Collected:
+    """Read what ``collected_to_json`` wrote."""
+    needs = {
+        name: tuple(_need_from_json(one) for one in value[name])
+        for name in ("dropped", "kept", "busy")
+    }
+    listings = tuple(Removed(**one) for one in value["listings"])
+    return Collected(value["dry_run"], value["bytes"], value["blobs"], listings, **needs)
+
+
+def verified_to_json(found: Verified) -> dict[str, Any]:
+    """What a verification found."""
+    findings = [{**asdict(one), "path": str(one.path)} for one in found.findings]
+    return {"blobs": found.blobs, "bytes": found.bytes, "findings": findings}
+
+
+def verified_from_json(value: Mapping[str, Any]) -> Verified:
+    """Read what ``verified_to_json`` wrote."""
+    findings = tuple(
+        Finding(
+            Path(one["path"]),
+            one["what"],
+            one["bytes"],
+            tuple(one["sources"]),
+            Outcome(one["outcome"]),
+            one["detail"],
+        )
+        for one in value["findings"]
+    )
+    return Verified(value["blobs"], value["bytes"], findings)
+
+
+def error_to_json(error: TrainctlError) -> dict[str, Any]:
+    """An error of ours, which is the same error on the other side."""
+    return {
+        "kind": type(error).__name__,
+        "summary": error.summary,
+        "detail": error.detail,
+        "code": error.code,
+        "retry_after": error.retry_after if isinstance(error, SourceBusy) else None,
+    }
+
+
+def error_from_json(value: Mapping[str, Any]) -> TrainctlError:
+    """Read what ``error_to_json`` wrote; one of a kind that isn't ours is TrainctlError."""
+    kind = named(str(value.get("kind"))) or TrainctlError
+    more = {"retry_after": value.get("retry_after")} if issubclass(kind, SourceBusy) else {}
+    return kind(str(value["summary"]), str(value["detail"]), code=value.get("code"), **more)
+
+
+def _need_to_json(need: Need) -> dict[str, Any]:
+    return {**asdict(need), "path": str(need.path)}
+
+
+def _need_from_json(value: Mapping[str, Any]) -> Need:
+    return Need(Path(value["path"]), value["record"], value["touched"], value["last_used"])

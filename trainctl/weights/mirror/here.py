@@ -1,0 +1,44 @@
+"""The mirror in a directory of this machine, as everything that uses a mirror sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainctl.model.files import ResolvedSource
+from trainctl.weights.mirror.collect import Collected, Collecting, collect
+from trainctl.weights.mirror.directory import DirectoryMirror
+from trainctl.weights.mirror.fetch import Progress
+from trainctl.weights.mirror.known import known, stored_bytes
+from trainctl.weights.mirror.port import Looked, Mirror, Origins
+from trainctl.weights.mirror.verify import Verified, Verifying, verify
+
+
+class HereMirror(DirectoryMirror):
+    """See Mirror."""
+
+    @property
+    def url(self) -> str:
+        """See Mirror."""
+        return self.root.as_uri()
+
+    def look(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = ()) -> Looked:
+        """See Mirror."""
+        return Looked(
+            tuple(known(self, one) for one in sources),
+            frozenset(one for one in listings if self.has_listing(one)),
+        )
+
+    def stored_bytes(self) -> int:
+        """See Mirror."""
+        return stored_bytes(self)
+
+    def collect(self, asked: Collecting) -> Collected:
+        """See Mirror."""
+        return collect(self, asked)
+
+    def verify(self, origins: Origins | None, progress: Progress | None = None) -> Verified:
+        """See Mirror."""
+        return verify(self, Verifying(origins is not None, origins, progress))
+
+
+_: type[Mirror] = HereMirror

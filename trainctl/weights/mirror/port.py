@@ -1,0 +1,87 @@
+"""What a mirror can be asked, wherever it is kept."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Callable, Mapping, Protocol
+
+from trainctl.model.files import Listing, ResolvedSource
+from trainctl.spi.sources import Credential, WeightSource
+from trainctl.weights.mirror.collect import Collected, Collecting
+from trainctl.weights.mirror.fetch import Progress
+from trainctl.weights.mirror.known import Known
+from trainctl.weights.mirror.layout import Reference
+from trainctl.weights.mirror.mend import Origin
+from trainctl.weights.mirror.report import MirroredSource
+from trainctl.weights.mirror.verify import Verified
+
+Origins = Callable[[Mapping[str, object]], Origin]
+"""Where the bytes of a reference come from, by its record. SourceError's kinds where upstream does not answer."""
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What one look found: of each source what is known, and of the listings asked about those that are there.
+
+    ``unserved`` says why a host can't hand them to others, if it can't.
+    """
+
+    known: tuple[Known, ...]
+    listings: frozenset[str]
+    unserved: str = ""
+
+
+class Mirror(Protocol):
+    """Content by sha256, copied once from every source. Everything may raise StorageError and, on a host, NodeError."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, as a manifest names it."""
+        ...
+
+    def look(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = ()) -> Looked:
+        """All of it in one question. Writes nothing."""
+        ...
+
+    def mirror(
+        self,
+        resolved: ResolvedSource,
+        source: WeightSource,
+        reference: Reference,
+        *,
+        credential: Credential | None = None,
+        progress: Progress | None = None,
+        cancelled: threading.Event | None = None,
+    ) -> Listing:
+        """Have every file of the source there, verified, and hand back its listing. SourceError's kinds name the file."""
+        ...
+
+    def load_listing(self, listing_id: str) -> Listing | None:
+        """The listing, or None if it is not there."""
+        ...
+
+    def sources(self) -> list[MirroredSource]:
+        """What is there and who wants it."""
+        ...
+
+    def stored_bytes(self) -> int:
+        """The bytes of all content, whoever wants it."""
+        ...
+
+    def renew(self, lineage: str, address: str) -> None:
+        """Say that a resource's source was used just now."""
+        ...
+
+    def drop_reference(self, lineage: str, address: str) -> bool:
+        """Say that a resource does not want its source any more. False if nobody had said that it does."""
+        ...
+
+    def collect(self, asked: Collecting) -> Collected:
+        """Delete what no reference needs. Busy if another collection is at it."""
+        ...
+
+    def verify(self, origins: Origins | None, progress: Progress | None = None) -> Verified:
+        """Hash everything; with ``origins`` what is wrong is fetched again, or goes."""
+        ...
