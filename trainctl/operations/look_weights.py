@@ -10,7 +10,7 @@ from trainctl.errors import Forbidden, TrainctlError
 from trainctl.ledger.state import State
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Severity, error
-from trainctl.model.files import ResolvedSource
+from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.model.resource import Resource
 from trainctl.operations.look_mirror import MirrorSeen, look_at_mirror
 from trainctl.operations.workspace import Workspace
@@ -18,8 +18,9 @@ from trainctl.plan.values import WeightsFacts
 from trainctl.resources.host_mirror import HostMirror
 from trainctl.resources.weights import credential_of, wanted_of
 from trainctl.weights.lock import Key, LockEntry, LockFile
-from trainctl.weights.mirror.known import Known
+from trainctl.weights.mirror.known import Known, missing
 from trainctl.weights.resolve import Resolution, Wanted, resolve
+from trainctl.weights.sources import source_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class WeightsSeen:
 
     facts: dict[Address, WeightsFacts] = field(default_factory=dict)
     known: dict[Address, Known] = field(default_factory=dict)
+    on_a_host: bool = False
     mirror: MirrorSeen = field(default_factory=MirrorSeen)
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
@@ -67,11 +69,12 @@ def look_at_weights(workspace: Workspace, state: State, look: LookOptions) -> We
         answers = pool.map(lambda one: _resolve(workspace, one, upgrade=look.upgrade), asked)
         answered = list(zip(asked, answers, strict=True))
     resolved = {
-        one.resource.address: found.resolved
+        one.resource.address: found.resolution.resolved
         for one, found in answered
-        if isinstance(found, Resolution)
+        if isinstance(found, _Found)
     }
-    if not (isinstance(workspace.mirror, HostMirror) and (look.offline or not look.refresh)):
+    seen.on_a_host = isinstance(workspace.mirror, HostMirror)
+    if not (seen.on_a_host and (look.offline or not look.refresh)):
         _look(workspace, state, seen, resolved)
     for one, found in answered:
         _take(seen, one, found, look)
@@ -89,6 +92,14 @@ def _look(
         seen.diagnostics.append(seen.mirror.problem)
     if seen.mirror.known is not None:
         seen.known = dict(zip(resolved, seen.mirror.known, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A source, and which of its files only this machine can read."""
+
+    resolution: Resolution
+    relayed: frozenset[SourceFile]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +130,20 @@ def _is_asked(question: _Question, state: State, look: LookOptions) -> bool:
     return not known and question.locked is None
 
 
-def _resolve(
-    workspace: Workspace, question: _Question, *, upgrade: bool
-) -> Resolution | TrainctlError:
+def _resolve(workspace: Workspace, question: _Question, *, upgrade: bool) -> _Found | TrainctlError:
     try:
         credential = credential_of(question.resource.attributes, workspace.secrets)
-        return resolve(
+        resolution = resolve(
             question.wanted,
             credential,
             locked=question.locked,
             upgrade=upgrade,
             retry=workspace.retry,
         )
+        source = source_for(question.wanted.uri.scheme)
+        files = resolution.resolved.files
+        relayed = frozenset(file for file in files if source.relays(file, credential))
+        return _Found(resolution, relayed)
     except TrainctlError as failure:
         return failure
 
@@ -138,24 +151,25 @@ def _resolve(
 def _take(
     seen: WeightsSeen,
     question: _Question,
-    found: Resolution | TrainctlError,
+    answer: _Found | TrainctlError,
     look: LookOptions,
 ) -> None:
     resource = question.resource
-    if isinstance(found, Forbidden):
-        found.address = str(resource.address)
-        raise found
-    if isinstance(found, TrainctlError):
+    if isinstance(answer, Forbidden):
+        answer.address = str(resource.address)
+        raise answer
+    if isinstance(answer, TrainctlError):
         seen.diagnostics.append(
             error(
-                found.summary,
-                found.detail,
+                answer.summary,
+                answer.detail,
                 address=str(resource.address),
                 where=resource.where,
-                code=found.code,
+                code=answer.code,
             )
         )
         return
+    found = answer.resolution
     known = seen.known.get(resource.address)
     mirrored = known.here if known else None
     locked = (
@@ -167,6 +181,7 @@ def _take(
     seen.facts[resource.address] = WeightsFacts(
         found.resolved,
         mirrored,
+        _relayed(answer, known) if seen.on_a_host else 0,
         known.listing if known else None,
         locked,
         unmatched_patterns=found.unmatched,
@@ -182,6 +197,13 @@ def _take(
         )
         for one in found.warnings
     ]
+
+
+def _relayed(found: _Found, known: Known | None) -> int:
+    """The bytes that are missing in the mirror and that its host can't fetch."""
+    resolved = found.resolution.resolved
+    wanted = resolved.files if known is None else missing(resolved, known)
+    return sum(file.size for file in wanted if file in found.relayed)
 
 
 def _locked_as(entry: LockEntry) -> dict[str, str | int]:

@@ -24,6 +24,7 @@ from trainctl.plan.seats import likely, starting
 from trainctl.plan.selection import expanded, selected
 from trainctl.plan.subject import Subject, subject
 from trainctl.plan.values import Change, DeliveryLine, Inputs, Plan
+from trainctl.plan.ways import relayed
 from trainctl.plan.weights import pins, weights_lines, wish_of_weights
 
 
@@ -133,6 +134,7 @@ def _diagnostics(
         found += checks.sources(inputs, changes)
         found += checks.failed_runs(planned, by_address)
         found += checks.waits(inputs, planned, by_address)
+        found += relayed(inputs.weights)
         found += delivery_problems(inputs, changes, deliveries)
         found += host_problems(inputs, changes)
         found += image_problems(inputs, changes)

@@ -48,6 +48,8 @@ class WeightsFacts:
 
     resolved: ResolvedSource | None
     mirrored: int | None = 0
+    relayed: int = 0
+    """What is missing in a mirror on a host, and can only come through the operator's machine, in bytes."""
     listing: str | None = None
     locked: bool = False
     locked_as: Mapping[str, Any] | None = None
@@ -277,6 +279,8 @@ class WeightsLine:
     bytes: int | None
     bytes_mirrored: int | None
     bytes_upstream: int | None
+    bytes_through_operator: int | None = 0
+    """Those of ``bytes_upstream`` that a mirror on a host can't fetch itself."""
     listing: str | None = None
 
 

@@ -9,7 +9,7 @@ from trainctl.model.address import Address
 from trainctl.model.delivery import HOPS
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.units import format_bytes
-from trainctl.plan.values import DeliveryLine, NodeFacts, TierFacts
+from trainctl.plan.values import DeliveryLine, NodeFacts, TierFacts, WeightsFacts
 
 MUCH = 10**9
 """Bytes from which on it is worth a warning that they cross the operator's machine."""
@@ -55,6 +55,18 @@ def forecast(tiers: TierFacts | None, path: str, rates: Mapping[str, float]) -> 
             return None
         seconds += count / rate if count else 0.0
     return round(seconds, 1)
+
+
+def relayed(weights: Mapping[Address, WeightsFacts]) -> Iterator[Diagnostic]:
+    """A warning for each weights of which much goes through the operator's machine into a mirror on a host."""
+    for address, facts in sorted(weights.items(), key=lambda item: item[0]):
+        if facts.relayed > MUCH:
+            yield warning(
+                f"{format_bytes(facts.relayed)} of {address} go through this machine into the mirror",
+                "The mirror's host can't fetch them itself: they lie on this machine, or are for somebody with a token.",
+                address=str(address),
+                code="through-operator",
+            )
 
 
 def crossings(lines: Iterable[DeliveryLine]) -> Iterator[Diagnostic]:

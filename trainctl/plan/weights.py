@@ -83,6 +83,7 @@ def _line(change: Change, facts: WeightsFacts | None) -> WeightsLine:
         bytes=size,
         bytes_mirrored=mirrored,
         bytes_upstream=None if size is None or mirrored is None else size - mirrored,
+        bytes_through_operator=None if size is None else facts.relayed if facts else 0,
         listing=change.outputs_after.get("listing"),
     )
 

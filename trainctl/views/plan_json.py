@@ -127,6 +127,7 @@ def _weights(line: WeightsLine) -> dict[str, Any]:
         "bytes": line.bytes,
         "bytes_mirrored": line.bytes_mirrored,
         "bytes_upstream": line.bytes_upstream,
+        "bytes_through_operator": line.bytes_through_operator,
     }
 
 

@@ -27,21 +27,21 @@ _SENTENCES = {
 
 
 def weights_table(lines: Sequence[WeightsLine], page: Page) -> list[str]:
-    """A row for each weights: revision, files, size, what the mirror has and what has to come from upstream."""
-    rows = [
-        [
-            str(line.address),
-            short_revision(line.revision),
-            _UNKNOWN if line.files is None else str(line.files),
-            _bytes(line.bytes),
-            _share(line.bytes_mirrored, line.bytes),
-            _share(line.bytes_upstream, line.bytes),
-        ]
-        for line in lines
-    ]
-    headers = ("WEIGHTS", "REVISION", "FILES", "SIZE", "MIRRORED", "TO FETCH")
-    right = frozenset({"FILES", "SIZE", "MIRRORED", "TO FETCH"})
-    return table(headers, rows, right=right, width=page.width, style=page.style, indent="  ")
+    """A row for each weights: revision, files, size, what the mirror has, what has to come from upstream, and what of that through this machine."""
+    columns = {
+        "WEIGHTS": [str(line.address) for line in lines],
+        "REVISION": [short_revision(line.revision) for line in lines],
+        "FILES": [_UNKNOWN if line.files is None else str(line.files) for line in lines],
+        "SIZE": [_bytes(line.bytes) for line in lines],
+        "MIRRORED": [_share(line.bytes_mirrored, line.bytes) for line in lines],
+        "TO FETCH": [_share(line.bytes_upstream, line.bytes) for line in lines],
+        "THROUGH HERE": [_share(line.bytes_through_operator, line.bytes) for line in lines],
+    }
+    if not any(line.bytes_through_operator for line in lines):
+        del columns["THROUGH HERE"]
+    rows = list(zip(*columns.values(), strict=True))
+    right = frozenset(columns) - {"WEIGHTS", "REVISION"}
+    return table(list(columns), rows, right=right, width=page.width, style=page.style, indent="  ")
 
 
 def deliveries_table(lines: Sequence[DeliveryLine], page: Page) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainctl.model.files import ResolvedSource
+from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import explained
 from trainctl.weights.mirror.fetch import by_fingerprint, present
@@ -48,6 +48,12 @@ def known(mirror: DirectoryMirror, resolved: ResolvedSource) -> Known:
         ]
     _, listing = mirror.mirrored_bytes(resolved)
     return Known(tuple(rows), listing)
+
+
+def missing(resolved: ResolvedSource, found: Known) -> list[SourceFile]:
+    """The files of a source that are not here."""
+    files = [file for same in by_fingerprint(resolved).values() for file in same]
+    return [file for file, (_, _, here) in zip(files, found.files) if not here]
 
 
 def stored_bytes(mirror: DirectoryMirror) -> int:

@@ -6,10 +6,9 @@ Standard library, Python 3.8, like the program on nodes, whose protocol it speak
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO, Callable
+from typing import Any, BinaryIO, Callable, Mapping
 
 from trainctl.errors import StorageError, TrainctlError
 from trainctl.node.caller import own_address, until_gone
@@ -26,7 +25,7 @@ from trainctl.weights.mirror.forms import (
     resolved_from_json,
     verified_to_json,
 )
-from trainctl.weights.mirror.known import known, stored_bytes
+from trainctl.weights.mirror.known import known, missing, stored_bytes
 from trainctl.weights.mirror.layout import Reference
 from trainctl.weights.mirror.mend import Origin
 from trainctl.weights.mirror.signed import SignedSource
@@ -105,11 +104,8 @@ def verify_all(mirror: DirectoryMirror, request: Request, caller: Caller) -> Ans
 def ingest(mirror: DirectoryMirror, request: Request, caller: Caller) -> Answer:
     """Have every file of a source here, by links that the caller makes. Events ``{done, total, files}``; the listing's document."""
     resolved = resolved_from_json(request["source"])
-    found = known(mirror, resolved)
-    here = {sha256 for sha256, _, present in found.files if present and sha256}
-    missing = [file for file in resolved.files if file.sha256 is None or file.sha256 not in here]
-    missing.sort(key=lambda file: -file.size)
-    source = SignedSource(caller, {resolved.source: [file.path for file in missing]})
+    wanted = sorted(missing(resolved, known(mirror, resolved)), key=lambda file: -file.size)
+    source = SignedSource(caller, {resolved.source: [file.path for file in wanted]})
     listing = DirectoryMirror(mirror.root, _patience(caller)).mirror(
         resolved,
         source,
