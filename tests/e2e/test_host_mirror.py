@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.authority import authority
-from tests.support.hub import Hub, serve
+from tests.support.hub import Fault, Hub, serve
+from tests.support.nodes import wait_for
 from tests.support.project import Project
 from tests.support.sshd import Sshd, User, require_sshd, sshd
 from tests.support.web import Web, served
 from tests.support.weights_data import noise
+from trainctl.weights.exclusive import known_dead
 
 CHUNK = 16 * 2**20
 LARGE = noise(2 * CHUNK + 5)
@@ -65,15 +67,35 @@ def lab(tmp_path: Path, fresh: Project) -> Iterator[Lab]:
         hub = stack.enter_context(serve())
         stack.enter_context(serve(hub))
         web = stack.enter_context(served(authority().server))
-        hosts = [
-            stack.enter_context(
-                sshd(tmp_path / f"gpu-{n}", user, address=f"127.0.0.{n + 2}", variables=trusted)
-            )
-            for n in range(2)
-        ]
+        hosts = []
+        for n in range(2):
+            place = tmp_path / f"gpu-{n}"
+            place.mkdir()
+            heard = _recorder(place)
+            address = f"127.0.0.{n + 2}"
+            one = sshd(place, user, f"ForceCommand {heard}", address=address, variables=trusted)
+            hosts.append(stack.enter_context(one))
         user.known_hosts.write_text("".join(host.known for host in hosts))
         fresh.variables |= {**user.environment, **trusted, "HF_ENDPOINT": hub.url}
         yield Lab(fresh, hosts, hub, web)
+
+
+def _recorder(place: Path) -> Path:
+    """A program that runs what was asked for over SSH, and writes down all that came: words, variables and standard input."""
+    program, log = place / "recorder", place / "heard"
+    program.write_text(
+        "#!/bin/sh\n"
+        f"{{ printf '%s\\n' \"$SSH_ORIGINAL_COMMAND\"; env; }} >> {log}\n"
+        f'tee -a {log} 2>/dev/null | sh -c "$SSH_ORIGINAL_COMMAND"\n'
+    )
+    program.chmod(0o755)
+    return program
+
+
+def holds(place: Path, text: str) -> list[Path]:
+    """The files below a place that hold a text."""
+    files = [path for path in place.rglob("*") if path.is_file() and not path.is_symlink()]
+    return [path for path in files if text.encode() in path.read_bytes()]
 
 
 def test_a_web_file_goes_from_its_server_to_the_host_and_from_there_to_the_others(lab: Lab) -> None:
@@ -90,3 +112,144 @@ def test_a_web_file_goes_from_its_server_to_the_host_and_from_there_to_the_other
     assert "No changes" in again.stdout
     assert not lab.project.mirror.exists()
     assert [path.stat().st_size for path in lab.mirror.glob("blobs/sha256/*/*")] == [len(LARGE)]
+
+
+def test_no_token_of_the_hub_reaches_a_host(lab: Lab) -> None:
+    """A gated repository is mirrored on the host, the large file from its storage without a token; of what came to
+    either host nothing holds the token: no word, no variable, no standard input, no file."""
+    lab.hub.token = TOKEN
+    lab.hub.add("acme/tiny", {"model.safetensors": LARGE, "config.json": b'{"a": 1}'}, gated=True)
+    lab.project.variables["HF_TOKEN"] = TOKEN
+    lab.write("hf://acme/tiny", nodes=2)
+
+    plan = lab.project.json("plan")
+    lab.project.run("apply", "--auto-approve", "--wait")
+    status = lab.project.json("status", "job.sft")
+
+    stored = [one for one in lab.hub.asked("model.safetensors") if one.path.startswith("/cdn/")]
+    assert plan["weights"][0]["bytes_through_operator"] == len(b'{"a": 1}')
+    assert status["status"] == "TRAINING_JOB_COMPLETED"
+    assert len(stored) == 1
+    assert "Authorization" not in stored[0].headers
+    assert {path.stat().st_size for path in lab.mirror.glob("blobs/sha256/*/*")} == {len(LARGE), 8}
+    assert lab.hosts[0].home.parent / "heard" in holds(lab.hosts[0].home.parent, "hf://acme/tiny")
+    assert [path for host in lab.hosts for path in holds(host.home.parent, TOKEN)] == []
+
+
+def test_a_link_that_has_expired_is_made_anew(lab: Lab) -> None:
+    """A stream breaks and the storage then refuses the link: the operator makes another, and what had arrived is kept."""
+    lab.hub.token = TOKEN
+    commit = lab.hub.add("acme/tiny", {"model.safetensors": LARGE}, private=True)
+    path = f"/cdn/models/acme/tiny/{commit}/model.safetensors"
+    lab.hub.faults += [Fault("cut", path, at=CHUNK + 9), Fault("status", path, status=403)]
+    lab.project.variables["HF_TOKEN"] = TOKEN
+    lab.write("hf://acme/tiny")
+
+    lab.project.run("apply", "--auto-approve", "--target", "weights.model")
+
+    ranges = [one.headers.get("Range") for one in lab.hub.seen if one.path == path]
+    heads = [
+        one for one in lab.hub.seen if "/resolve/" in one.path and one.path.endswith("tensors")
+    ]
+    assert ranges == [None, f"bytes={CHUNK + 9}-", f"bytes={CHUNK + 9}-"]
+    assert len(heads) == 2  # a link, and another
+
+
+def test_files_of_this_machine_go_through_it(lab: Lab) -> None:
+    """A directory here is counted as going through the operator, arrives verified, and can be repaired, collected and kept."""
+    lab.project.write({"weights/model.bin": LARGE, "weights/config.json": "{}"})
+    lab.write("file:./weights")
+
+    plan = lab.project.json("plan")
+    lab.project.run("apply", "--auto-approve", "--target", "weights.model")
+    (row,) = lab.project.json("mirror", "list")["sources"]
+    whole = lab.project.json("mirror", "verify")
+    blob = max(lab.mirror.glob("blobs/sha256/*/*"), key=lambda path: path.stat().st_size)
+    blob.chmod(0o644)
+    with blob.open("r+b") as stream:
+        stream.seek(CHUNK + 1)
+        stream.write(b"wrong")
+    wrong = lab.project.json("mirror", "verify", code=1)
+    lab.project.run("mirror", "verify", "--repair")
+
+    assert plan["weights"][0]["bytes_through_operator"] == len(LARGE) + 2
+    assert (row["bytes"], row["files"], row["projects"]) == (len(LARGE) + 2, 2, ["demo"])
+    assert (whole["blobs"], whole["findings"]) == (2, [])
+    assert [one["outcome"] for one in wrong["findings"]] == ["wrong"]
+    assert blob.read_bytes() == LARGE
+
+
+def test_destroy_leaves_the_mirror_and_gc_empties_it(lab: Lab) -> None:
+    """What a destroy leaves on the host is the mirror, which it names with its size; a collection then deletes all of it."""
+    lab.web.put("/model.bin", LARGE)
+    lab.write(f"{lab.web.url}/model.bin")
+    lab.project.run("apply", "--auto-approve", "--wait")
+
+    told = lab.project.run("destroy", "--auto-approve").stdout
+    left = {path for path in lab.hosts[0].home.rglob("*") if path.is_file()}
+    lab.project.run("mirror", "gc", "--grace", "0s")
+
+    assert f"node://lab{lab.mirror}" in told
+    assert left
+    assert all(lab.mirror in path.parents for path in left)
+    assert not list(lab.mirror.glob("blobs/sha256/*/*"))
+    assert not list(lab.mirror.glob("listings/*"))
+
+
+def test_a_host_that_does_not_answer_is_named(lab: Lab) -> None:
+    """With the mirror's host away its plan is made with a warning, and what needs the mirror says which host that is."""
+    lab.web.put("/model.bin", LARGE)
+    lab.write(f"{lab.web.url}/model.bin")
+    lab.project.run("apply", "--auto-approve", "--target", "weights.model")
+    lab.hosts[0].process.terminate()
+    lab.hosts[0].process.wait()
+
+    plan = lab.project.json("plan")
+    listed = lab.project.run("mirror", "list", code=1)
+
+    summaries = [one["summary"] for one in plan["diagnostics"]]
+    assert any("the mirror can't be asked" in one and "lab/gpu-0" in one for one in summaries)
+    assert "lab/gpu-0" in listed.stderr
+
+
+def test_a_killed_apply_is_resumed_where_the_host_was(lab: Lab) -> None:
+    """The command is killed amid a file; the host stops, what it has is nothing whole, and the next apply asks for the rest only."""
+    lab.web.put("/model.bin", LARGE)
+    lab.web.faults.append(Fault("silent", "/model.bin", at=CHUNK + 9))
+    lab.write(f"{lab.web.url}/model.bin")
+    process = lab.project.start("apply", "--auto-approve", "--target", "weights.model")
+    wait_for(lambda: [path for path in lab.mirror.glob("partial/*/journal") if path.stat().st_size])
+    process.kill()
+    process.communicate()
+
+    (left,) = lab.mirror.glob("partial/*.*.*")
+    wait_for(lambda: known_dead(left.name.partition(".")[2].rpartition(".")[0]))
+    early = list(lab.mirror.glob("blobs/sha256/*/*"))
+    lab.project.run("apply", "--auto-approve", "--target", "weights.model")
+
+    asked = [one.headers.get("Range") for one in lab.web.seen if one.path == "/model.bin"]
+    assert early == []
+    assert [one for one in asked if one][-1] == f"bytes={CHUNK}-"
+    assert lab.project.json("mirror", "verify")["findings"] == []
+
+
+def test_two_applies_at_once_fetch_a_file_once(lab: Lab) -> None:
+    """Two states that want the same file at the same time: it is asked for once, and both have it."""
+    lab.web.put("/model.bin", LARGE)
+    lab.web.faults.append(Fault("silent", "/model.bin", at=CHUNK + 9))
+    lab.write(f"{lab.web.url}/model.bin")
+    state = (lab.project.directory.parent / "other").as_uri()
+    words = ("apply", "--auto-approve", "--target", "weights.model")
+    first = lab.project.start(*words)
+    wait_for(lambda: [path for path in lab.mirror.glob("partial/*/journal") if path.stat().st_size])
+    second = lab.project.start("--state", state, *words)
+    wait_for(lambda: len(list(lab.mirror.glob("references/*/*.json"))) == 2)
+    lab.web.closing.set()
+
+    for process in (first, second):
+        process.communicate(timeout=120)
+    assert [process.returncode for process in (first, second)] == [0, 0]
+    asked = [one for one in lab.web.asked if one == "GET /model.bin"]
+    (row,) = lab.project.json("mirror", "list")["sources"]
+    assert len(asked) == 2  # the one that fell silent, and the rest of it
+    assert row["bytes"] == len(LARGE)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from trainctl.errors import SourceError, SourceWrong
+from trainctl.errors import SourceDenied, SourceError, SourceWrong
 from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.spi.sources import Credential
 from trainctl.weights.mirror.caller import Caller
@@ -76,7 +76,9 @@ class SignedSource:
                 "User-Agent": "trainctl",
                 **({"Range": f"bytes={offset}-"} if offset else {}),
             }
-            with client.get(link["url"], what, headers, link.get("token")) as response:
+            with _explained(what, link), client.get(
+                link["url"], what, headers, link.get("token")
+            ) as response:
                 yield rest(response, what, file, offset)
         else:
             with self._web.open(resolved, file, offset, None) as pieces:
@@ -112,3 +114,17 @@ class SignedSource:
         with self._lock:
             if self._links.get((resolved.source, file.path)) is link:
                 del self._links[resolved.source, file.path]
+
+
+@contextmanager
+def _explained(what: str, link: Mapping[str, Any]) -> Iterator[None]:
+    """A link that is refused says nothing of whether a credential is missing."""
+    try:
+        yield
+    except SourceDenied as error:
+        if link.get("relayed"):
+            raise
+        raise SourceDenied(
+            f"{what}: this host was refused the link that was made for it",
+            f"Links hold for a while, and may hold for one network only. {error.summary}.",
+        ) from None
