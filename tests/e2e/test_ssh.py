@@ -60,7 +60,7 @@ def write(project: Project, hosts: list[Sshd], seconds: int = 0) -> None:
 
 
 def test_a_job_runs_on_a_host_and_nothing_is_left_of_it(fresh: Project, hosts: list[Sshd]) -> None:
-    """Plan, apply with weights, a second plan, logs, status, and a destroy after which the host is as before."""
+    """Plan, apply with weights, a second plan, logs, status, and a destroy after which the host is as before, but for the mirror."""
     home = hosts[0].home
     planned = fresh.json("plan")
     untouched = list(home.iterdir())
@@ -75,7 +75,9 @@ def test_a_job_runs_on_a_host_and_nothing_is_left_of_it(fresh: Project, hosts: l
     assert "No changes" in again.stdout
     assert log == "hello from weights\n"
     assert (status["status"], status["ranks"][0]["node"]) == ("TRAINING_JOB_COMPLETED", "lab/gpu-0")
-    assert [path for path in home.rglob("*") if path.name != ".cache"] == []
+    mirror = home / ".local/share/trainctl/mirror"
+    left = [path for path in home.rglob("*") if mirror not in (path, *path.parents)]
+    assert [path for path in left if path.name != ".cache" and path not in mirror.parents] == []
     assert wait_for(lambda: not hosts[0].connections())
 
 

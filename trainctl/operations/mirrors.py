@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from urllib.parse import unquote, urlsplit
 
 from trainctl.desired.values import Desired
-from trainctl.errors import NodeError, UsageError
+from trainctl.errors import NodeError, NodeForgot, UsageError
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
 from trainctl.model.resource import Resource
@@ -65,6 +65,11 @@ def place_of(url: str, desired: Desired | None, providers: Providers, recorded: 
     if planned is None:
         raise NodeError(f"cluster {name} has no node that could keep the mirror")
     node = as_made(planned, known)
+    if not node.key and known and node.name in known.attributes.get("forgotten", ()):
+        raise NodeForgot(
+            f"{node.id}, which keeps the mirror, was forgotten",
+            f"Apply {address} to have it again, or name another host first in the manifest.",
+        )
     return Place(cluster.provider, node if node.key else provider.locate(declared, node), path)
 
 

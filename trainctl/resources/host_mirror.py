@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trainctl.errors import NodeForgot
 from trainctl.model.files import Listing, ResolvedSource
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.agents import Agents
@@ -43,7 +44,9 @@ class Place:
 
 
 class HostMirror:
-    """See Mirror. ``find`` tells where it is when it is first asked for, which may ask the host; NodeError where that can't be told."""
+    """See Mirror. ``find`` tells where it is when it is first asked for, which may ask the host; NodeError where that can't be told,
+    NodeForgot where the host was forgotten.
+    """
 
     def __init__(
         self, agents: Agents, find: Callable[[], Place], retry: Retry, register: Register
@@ -54,13 +57,18 @@ class HostMirror:
         self._register = register
         self._lock = threading.Lock()
         self._found: Place | None = None
+        self._forgotten = False
 
     @property
     def place(self) -> Place:
         """Where it is."""
         with self._lock:
             if self._found is None:
-                self._found = self._find()
+                try:
+                    self._found = self._find()
+                except NodeForgot:
+                    self._forgotten = True
+                    raise
             return self._found
 
     @property
@@ -123,8 +131,13 @@ class HostMirror:
 
     def drop_reference(self, lineage: str, address: str) -> bool:
         """See Mirror."""
+        if self._forgotten:  # with the host that had it
+            return False
         asked = {"lineage": lineage, "address": address}
-        return bool(self._call("drop_reference", asked)["dropped"])
+        try:
+            return bool(self._call("drop_reference", asked)["dropped"])
+        except NodeForgot:
+            return False
 
     def collect(self, asked: Collecting) -> Collected:
         """See Mirror."""
