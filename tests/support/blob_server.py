@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.support.nodes import Mirror
 from trainctl.node.server import BlobServer, MirrorShelf, serving
-from trainctl.resources.origins import new_token
+from trainctl.resources.tokens import new_token
 
 
 @contextmanager

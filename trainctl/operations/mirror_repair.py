@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from trainctl.errors import ManifestError, TrainctlError
+from trainctl.errors import ManifestError, SourceDenied, TrainctlError
 from trainctl.model.address import Kind
 from trainctl.model.source_uri import parse_source
 from trainctl.operations.workspace import Workspace
+from trainctl.resources.host_mirror import HostMirror
 from trainctl.resources.weights import credential_of, wanted_of
 from trainctl.spi.sources import Credential
 from trainctl.weights.mirror.fetch import Progress
@@ -20,7 +21,10 @@ def verify_mirror(
     workspace: Workspace, *, repair: bool, progress: Progress | None = None
 ) -> Verified:
     """Hash the whole mirror; with ``repair`` what is wrong is fetched again where its source is unchanged, else removed."""
-    return workspace.mirror.verify(Origins(workspace).of if repair else None, progress)
+    origins = Origins(workspace)
+    if isinstance(workspace.mirror, HostMirror):
+        origins = OriginsForHost(workspace)
+    return workspace.mirror.verify(origins.of if repair else None, progress)
 
 
 class Origins:
@@ -43,6 +47,14 @@ class Origins:
             raise found
         return found
 
+    def declared(self) -> Iterator[Mapping[str, object]]:
+        """The attributes of the weights that the manifest names."""
+        try:
+            resources = list(self._workspace.desired.resources.values())
+        except ManifestError:
+            return
+        yield from (one.attributes for one in resources if one.address.kind is Kind.WEIGHTS)
+
     def _resolve(self, text: str, revision: str) -> Origin:
         uri = parse_source(text)
         source = source_for(uri.scheme)
@@ -55,10 +67,24 @@ class Origins:
     def _credential(self, text: str) -> Credential | None:
         """What the manifest gives for the source, if it names it; else what its platform usually finds."""
         secrets, directory = self._workspace.secrets, self._workspace.setting.directory
-        try:
-            resources = list(self._workspace.desired.resources.values())
-        except ManifestError:
-            resources = []
-        declared = (one.attributes for one in resources if one.address.kind is Kind.WEIGHTS)
-        same = (one for one in declared if wanted_of(one, directory).uri.text == text)
+        same = (one for one in self.declared() if wanted_of(one, directory).uri.text == text)
         return credential_of(next(same, {"source": text}), secrets)
+
+
+class OriginsForHost(Origins):
+    """For a mirror on a host, which says itself what it has references to: what this project doesn't declare is not to be
+    had from this machine's files, nor by this user's credentials."""
+
+    def of(self, record: Mapping[str, object]) -> Origin:
+        """See Origins; SourceDenied for files of this machine that are not declared."""
+        if str(record.get("source")).startswith("file:") and not self._ours(record):
+            raise SourceDenied(f"{record.get('source')!a} is not a source of this project")
+        return super().of(record)
+
+    def _credential(self, text: str) -> Credential | None:
+        return super()._credential(text) if self._ours({"source": text}) else None
+
+    def _ours(self, record: Mapping[str, object]) -> bool:
+        directory = self._workspace.setting.directory
+        sources = {wanted_of(one, directory).uri.text for one in self.declared()}
+        return record.get("source") in sources

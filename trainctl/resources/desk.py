@@ -6,7 +6,7 @@ import json
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
@@ -47,6 +47,7 @@ class Desk:
         self._stack = ExitStack()
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="answer")
         self._ended = threading.Event()
+        self._failed: BaseException | None = None
         self.origins: Origins | None = None
         """Finds a source that the program asks for and that was not offered."""
 
@@ -71,8 +72,10 @@ class Desk:
         """Have the program do it; its result. An error that happened here is raised as it was here."""
         try:
             return self._agent.call(verb, request, payload=self._lines(), on_event=self._on_event)
-        except SourceError as error:
-            ours = self._relay[0].error if self._relay else None
+        except TrainctlError as error:
+            if self._failed is not None:
+                raise self._failed from error
+            ours = self._relay[0].error if self._relay and isinstance(error, SourceError) else None
             raise (ours or error) from None
 
     @property
@@ -90,9 +93,16 @@ class Desk:
 
     def _on_event(self, event: Mapping[str, Any]) -> None:
         if "ask" in event:
-            self._pool.submit(self._answer, event)
+            self._pool.submit(self._answer, event).add_done_callback(self._check)
         else:
             self._told(event)
+
+    def _check(self, answered: Future[None]) -> None:
+        """Nobody is to wait for an answer that can't come any more."""
+        failure = None if answered.cancelled() else answered.exception()
+        if failure is not None:
+            self._failed = failure
+            self._ended.set()
 
     def _answer(self, event: Mapping[str, Any]) -> None:
         try:
@@ -110,10 +120,12 @@ class Desk:
         return {"resolved": resolved_to_json(origin.resolved)}
 
     def _links(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        origin = self._origins[event["source"], event["revision"]]
-        by_path = {file.path: file for file in origin.resolved.files}
+        origin = self._origins.get((event["source"], event["revision"]))
+        known = {file.path: file for file in origin.resolved.files} if origin else {}
+        files = [known[path] for path in event["paths"] if path in known]
+        if origin is None or len(files) < len(event["paths"]):
+            raise SourceError(f"{event['source']!a} has no such file that was to be mirrored")
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="link") as pool:
-            files = [by_path[path] for path in event["paths"]]
             return {"links": [*pool.map(lambda file: self._link(origin, file), files)]}
 
     def _link(self, origin: Origin, file: SourceFile) -> dict[str, Any]:
