@@ -103,10 +103,15 @@ def test_a_web_file_goes_from_its_server_to_the_host_and_from_there_to_the_other
     lab.web.put("/model.bin", LARGE)
     lab.write(f"{lab.web.url}/model.bin", nodes=2)
 
+    plan = lab.project.json("plan")
     lab.project.run("apply", "--auto-approve", "--wait")
     again = lab.project.run("plan", "--detailed-exitcode")
     status = lab.project.json("status", "job.sft")
+    told = lab.project.run("status", "job.sft").stdout
 
+    assert {row["path"] for row in plan["deliveries"]} == {"mirror-to-node"}
+    assert "lab/gpu-0 keeps the mirror and serves it" in plan["deliveries"][1]["path_reason"]
+    assert told.count("(mirror-to-node)") == 2
     assert lab.web.asked.count("GET /model.bin") == 1
     assert status["status"] == "TRAINING_JOB_COMPLETED"
     assert "No changes" in again.stdout

@@ -43,6 +43,8 @@ def look_at_mirror(
         found = workspace.mirror.look(sources, listings)
     except NodeError as failure:
         summary = f"the mirror can't be asked: {failure.summary}"
-        detail = f"{failure.detail} What it has is planned to be fetched anew.".strip()
+        detail = (
+            f"{failure.detail} What is recorded is taken to be there, and nothing else.".strip()
+        )
         return MirrorSeen(problem=warning(summary, detail, code=failure.code))
     return MirrorSeen(found.known, found.listings, unserved=found.unserved)

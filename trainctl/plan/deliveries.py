@@ -27,12 +27,13 @@ def delivery_lines(
 ) -> tuple[DeliveryLine, ...]:
     """A row for each new run, rank and weights."""
     lines = {line.address: line for line in weights}
-    return tuple(
-        line
-        for job in starting(changes)
-        for seat in seats(inputs, job)
-        for line in _of_rank(job, seat, lines)
-    )
+    found: list[DeliveryLine] = []
+    for job in starting(changes):
+        places = list(seats(inputs, job))
+        near = sum(1 for seat in places if seat.facts and seat.facts.mirror_on and seat.facts.near)
+        far = node_count((job.after or {}).get("compute")) - near
+        found += [line for seat in places for line in _of_rank(job, seat, lines, far)]
+    return tuple(found)
 
 
 def delivery_problems(
@@ -73,13 +74,14 @@ def _unserved(
 
 
 def _of_rank(
-    job: Change, seat: Seat, lines: Mapping[Address, WeightsLine]
+    job: Change, seat: Seat, lines: Mapping[Address, WeightsLine], far: int
 ) -> Iterator[DeliveryLine]:
+    """``far``: how many of the job's nodes don't see the mirror's directory."""
     for wanted in (job.after or {}).get("weights") or ():
         address = Address.parse(wanted["address"])
         line = lines.get(address)
         tiers = _tiers(seat.facts, line, address)
-        way = way_of(tiers, seat.facts, node_count((job.after or {}).get("compute")))
+        way = way_of(tiers, seat.facts, far)
         yield DeliveryLine(
             job=job.address,
             rank=seat.rank,

@@ -24,7 +24,7 @@ class Way:
 
 
 def way_of(tiers: TierFacts | None, facts: NodeFacts | None, ranks: int) -> Way:
-    """How a node gets what it lacks; ``ranks``: how many nodes get it at once."""
+    """How a node gets what it lacks; ``ranks``: how many nodes that don't see the mirror get it at once."""
     if tiers is not None and tiers.node == tiers.total:
         return Way("none")
     if facts is not None and facts.shared_cache:

@@ -102,12 +102,12 @@ class Delivery:
         return tuple(row for one in work for row in one.result())
 
     def _peers(self, seats: Sequence[Seat], documents: Mapping[str, Document]) -> Peers | None:
-        """Servers on all of them, where they would otherwise take turns at the operator's machine."""
-        near = all(self._origins.is_near(seat.provider, seat.node) for seat in seats)
-        if len(seats) < 2 or near or any(shared_settings(seat.cluster) for seat in seats):
+        """Servers on those that would otherwise take turns at the machine that has the mirror."""
+        far = [seat for seat in seats if not self._origins.is_near(seat.provider, seat.node)]
+        if len(far) < 2 or any(shared_settings(seat.cluster) for seat in seats):
             return None
         return Peers(
-            [(seat.node, seat.agent, at(seat.node, seat.cluster)) for seat in seats],
+            [(seat.node, seat.agent, at(seat.node, seat.cluster)) for seat in far],
             list(documents.values()),
             self._origins.register,
         )
