@@ -29,9 +29,7 @@ from trainctl.plan.values import (
 )
 from trainctl.resources.agents import as_made
 from trainctl.resources.clusters import section
-from trainctl.resources.host_mirror import HostMirror
 from trainctl.resources.node_cache import at
-from trainctl.resources.origins import origins_of
 from trainctl.resources.run_control import LOOK_SECONDS, runs_of
 from trainctl.spi import discovery
 from trainctl.spi.provider import Node
@@ -42,19 +40,18 @@ class _Nearness:
     """Where the mirror is, as seen from nodes."""
 
     def __init__(self, workspace: Workspace, unserved: str) -> None:
+        self._agents = workspace.agents
         self._mirror = workspace.mirror
         self._unserved = unserved
-        self._origins = origins_of(
-            workspace.agents, workspace.mirror, workspace.setting.redactor.register
-        )
 
     def of(self, provider: str, node: Node) -> dict[str, Any]:
         """The facts about it; a mirror that can't be found is near to nobody."""
         try:
-            near = self._origins.is_near(provider, node)
-            on = self._mirror.place.node.id if isinstance(self._mirror, HostMirror) else ""
+            place = self._mirror.place
         except NodeError:
             return {"near": False, "mirror_on": "the mirror's host"}
+        near = self._agents.sees(provider, node, place)
+        on = place.node.id if place else ""
         return {"near": near, "mirror_on": on, "unserved": "" if near else self._unserved}
 
 

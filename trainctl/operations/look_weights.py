@@ -15,7 +15,6 @@ from trainctl.model.resource import Resource
 from trainctl.operations.look_mirror import MirrorSeen, look_at_mirror
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import WeightsFacts
-from trainctl.resources.host_mirror import HostMirror
 from trainctl.resources.weights import credential_of, wanted_of
 from trainctl.weights.lock import Key, LockEntry, LockFile
 from trainctl.weights.mirror.known import Known, missing
@@ -73,7 +72,7 @@ def look_at_weights(workspace: Workspace, state: State, look: LookOptions) -> We
         for one, found in answered
         if isinstance(found, _Found)
     }
-    seen.on_a_host = isinstance(workspace.mirror, HostMirror)
+    seen.on_a_host = workspace.mirror.on_a_host
     if not (seen.on_a_host and (look.offline or not look.refresh)):
         _look(workspace, state, seen, resolved)
     for one, found in answered:

@@ -8,7 +8,6 @@ from trainctl.errors import ManifestError, SourceDenied, TrainctlError
 from trainctl.model.address import Kind
 from trainctl.model.source_uri import parse_source
 from trainctl.operations.workspace import Workspace
-from trainctl.resources.host_mirror import HostMirror
 from trainctl.resources.weights import credential_of, wanted_of
 from trainctl.spi.sources import Credential
 from trainctl.weights.mirror.fetch import Progress
@@ -22,7 +21,7 @@ def verify_mirror(
 ) -> Verified:
     """Hash the whole mirror; with ``repair`` what is wrong is fetched again where its source is unchanged, else removed."""
     origins = Origins(workspace)
-    if isinstance(workspace.mirror, HostMirror):
+    if workspace.mirror.on_a_host:
         origins = OriginsForHost(workspace)
     return workspace.mirror.verify(origins.of if repair else None, progress)
 

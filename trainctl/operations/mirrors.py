@@ -13,9 +13,9 @@ from trainctl.model.resource import Resource
 from trainctl.operations.places import data_home
 from trainctl.resources.agents import as_made, nodes_of
 from trainctl.resources.clusters import section
-from trainctl.resources.host_mirror import Place
 from trainctl.spi import discovery
 from trainctl.spi.provider import Provider
+from trainctl.weights.mirror.place import Place
 
 Providers = Callable[[str], Provider]
 Recordeds = Callable[[Address], Recorded | None]

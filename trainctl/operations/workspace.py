@@ -27,7 +27,6 @@ from trainctl.operations.mirrors import is_on_a_host, mirror_url, place_of
 from trainctl.operations.places import cache_home, default_state, directory_of
 from trainctl.resources.agents import Agents
 from trainctl.resources.home import Home
-from trainctl.resources.host_mirror import HostMirror
 from trainctl.resources.registry import Ports
 from trainctl.spi import discovery
 from trainctl.spi.provider import Confirm, Provider, nobody
@@ -146,6 +145,8 @@ class Workspace:
         url = mirror_url(desired, self.provider, self.setting.environ)
         if not is_on_a_host(url):
             return HereMirror(directory_of(url, "mirror"), self.retry)
+        from trainctl.resources.host_mirror import HostMirror  # heavy: only who has one pays for it
+
         return HostMirror(
             self.agents,
             lambda: place_of(url, desired, self.provider, self.ledger.state().resources.get),

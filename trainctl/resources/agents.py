@@ -16,6 +16,7 @@ from trainctl.remote.archive import Archive, node_archive
 from trainctl.remote.compiled import compiled
 from trainctl.spi.provider import Node, Provider
 from trainctl.spi.transport import Transport
+from trainctl.weights.mirror.place import Place
 
 Providers = Callable[[str], Provider]
 """A provider by name; the same object every time."""
@@ -85,6 +86,12 @@ class Agents:
     def shares_disk(self, provider: str) -> bool:
         """Whether the provider's nodes see the operator's files."""
         return self._providers(provider).capabilities.shares_disk_with_operator
+
+    def sees(self, provider: str, node: Node, mirror: Place | None) -> bool:
+        """Whether a node of the provider's sees the directory of a mirror, which is here or at that place."""
+        if mirror is None or self.shares_disk(mirror.provider):
+            return self.shares_disk(provider)
+        return mirror.is_on(node)
 
     def _bytecode(self, provider: str, node: Node) -> Callable[[], bytes] | None:
         cache = self._cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from trainctl.errors import NodeForgot
@@ -13,7 +13,6 @@ from trainctl.remote.agent import NodeAgent
 from trainctl.resources.agents import Agents
 from trainctl.resources.desk import Desk, Register
 from trainctl.resources.mirror_program import mirror_archive
-from trainctl.spi.provider import Node
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.mirror.collect import Collected, Collecting
 from trainctl.weights.mirror.fetch import Progress
@@ -26,6 +25,7 @@ from trainctl.weights.mirror.forms import (
 )
 from trainctl.weights.mirror.layout import Reference
 from trainctl.weights.mirror.mend import Origin
+from trainctl.weights.mirror.place import Place
 from trainctl.weights.mirror.port import Looked, Mirror, Origins
 from trainctl.weights.mirror.report import MirroredSource
 from trainctl.weights.mirror.verify import Verified
@@ -34,19 +34,12 @@ from trainctl.weights.retry import Retry
 _LOOK_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a mirror is kept: on which host, of which provider, and in which directory (None: below its data)."""
-
-    provider: str
-    node: Node
-    path: str | None = None
-
-
 class HostMirror:
     """See Mirror. ``find`` tells where it is when it is first asked for, which may ask the host; NodeError where that can't be told,
     NodeForgot where the host was forgotten.
     """
+
+    on_a_host = True
 
     def __init__(
         self, agents: Agents, find: Callable[[], Place], retry: Retry, register: Register

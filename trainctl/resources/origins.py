@@ -92,10 +92,7 @@ class HostOrigins:
 
     def is_near(self, provider: str, node: Node) -> bool:
         """See Origins."""
-        place = self._mirror.place
-        if self._agents.shares_disk(provider) and self._agents.shares_disk(place.provider):
-            return True
-        return same_machine(place.node, node)
+        return self._agents.sees(provider, node, self._mirror.place)
 
     @contextmanager
     def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[Origin]:
@@ -131,8 +128,3 @@ class HostOrigins:
 def _told(server: NodeServer, token: str) -> Origin:
     event = server.told.result(_START_SECONDS)
     return {"type": "http", "url": f"http://{event['address']}:{event['port']}", "token": token}
-
-
-def same_machine(one: Node, other: Node) -> bool:
-    """Whether two nodes are one machine, as far as their settings tell."""
-    return (one.address, one.details.get("port")) == (other.address, other.details.get("port"))

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trainctl.model.files import ResolvedSource
-from trainctl.weights.mirror.collect import Collected, Collecting, collect
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.fetch import Progress
 from trainctl.weights.mirror.known import known, stored_bytes
-from trainctl.weights.mirror.port import Looked, Mirror, Origins
-from trainctl.weights.mirror.verify import Verified, Verifying, verify
+from trainctl.weights.mirror.port import Looked, Mirror
+
+if TYPE_CHECKING:  # what looks after a mirror is loaded when it is asked for
+    from trainctl.weights.mirror.collect import Collected, Collecting
+    from trainctl.weights.mirror.port import Origins
+    from trainctl.weights.mirror.verify import Verified
 
 
 class HereMirror(DirectoryMirror):
     """See Mirror."""
+
+    on_a_host = False
+    place = None
 
     @property
     def url(self) -> str:
@@ -34,10 +41,14 @@ class HereMirror(DirectoryMirror):
 
     def collect(self, asked: Collecting) -> Collected:
         """See Mirror."""
+        from trainctl.weights.mirror.collect import collect
+
         return collect(self, asked)
 
     def verify(self, origins: Origins | None, progress: Progress | None = None) -> Verified:
         """See Mirror."""
+        from trainctl.weights.mirror.verify import Verifying, verify
+
         return verify(self, Verifying(origins is not None, origins, progress))
 
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Callable, Mapping, Protocol
+from typing import TYPE_CHECKING, Callable, Mapping, Protocol
 
 from trainctl.model.files import Listing, ResolvedSource
 from trainctl.spi.sources import Credential, WeightSource
-from trainctl.weights.mirror.collect import Collected, Collecting
 from trainctl.weights.mirror.fetch import Progress
 from trainctl.weights.mirror.known import Known
 from trainctl.weights.mirror.layout import Reference
-from trainctl.weights.mirror.mend import Origin
+from trainctl.weights.mirror.place import Place
 from trainctl.weights.mirror.report import MirroredSource
-from trainctl.weights.mirror.verify import Verified
 
-Origins = Callable[[Mapping[str, object]], Origin]
+if TYPE_CHECKING:
+    from trainctl.weights.mirror.collect import Collected, Collecting
+    from trainctl.weights.mirror.mend import Origin
+    from trainctl.weights.mirror.verify import Verified
+
+Origins = Callable[[Mapping[str, object]], "Origin"]
 """Where the bytes of a reference come from, by its record. SourceError's kinds where upstream does not answer."""
 
 
@@ -35,6 +38,16 @@ class Looked:
 
 class Mirror(Protocol):
     """Content by sha256, copied once from every source. Everything may raise StorageError and, on a host, NodeError."""
+
+    @property
+    def on_a_host(self) -> bool:
+        """Whether it is not on this machine."""
+        ...
+
+    @property
+    def place(self) -> Place | None:
+        """Where it is, if it is on a host. NodeError where that can't be told."""
+        ...
 
     @property
     def url(self) -> str:

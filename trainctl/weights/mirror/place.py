@@ -1,0 +1,21 @@
+"""Where a mirror is kept that is not on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainctl.spi.provider import Node
+
+
+@dataclass(frozen=True)
+class Place:
+    """On which host, of which provider, and in which directory (None: below its data)."""
+
+    provider: str
+    node: Node
+    path: str | None = None
+
+    def is_on(self, node: Node) -> bool:
+        """Whether that host and a node are one machine, as far as their settings tell."""
+        mine = self.node
+        return (mine.address, mine.details.get("port")) == (node.address, node.details.get("port"))
