@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,7 +15,7 @@ import pytest
 
 from tests.support.authority import authority
 from tests.support.hub import Fault, Hub, serve
-from tests.support.nodes import wait_for
+from tests.support.nodes import python38, wait_for
 from tests.support.project import Project
 from tests.support.sshd import Sshd, User, require_sshd, sshd
 from tests.support.web import Web, served
@@ -46,7 +49,9 @@ class Lab:
 
     def write(self, source: str, more: str = "", nodes: int = 1) -> None:
         """The manifest."""
-        named = json.dumps([host.settings for host in self.hosts])
+        first, *others = [host.settings for host in self.hosts]
+        oldest = {"python": found} if (found := python38()) else {}
+        named = json.dumps([{**first, **oldest}, *others])
         text = MANIFEST.replace("HOSTS", named).replace("NODES", str(nodes))
         weights = f'  model: {{source: "{source}"{more}}}'
         self.project.write({"trainctl.yaml": text.replace("THEM", weights)})
@@ -217,25 +222,53 @@ def test_a_host_that_does_not_answer_is_named(lab: Lab) -> None:
     assert "lab/gpu-0" in listed.stderr
 
 
-def test_a_killed_apply_is_resumed_where_the_host_was(lab: Lab) -> None:
-    """The command is killed amid a file; the host stops, what it has is nothing whole, and the next apply asks for the rest only."""
+@pytest.mark.parametrize("side", ["the command", "the host"])
+def test_what_is_killed_is_resumed_where_the_host_was(lab: Lab, side: str) -> None:
+    """Either side is killed amid a file; nothing that is there counts as whole, and the next apply asks for the rest only."""
     lab.web.put("/model.bin", LARGE)
     lab.web.faults.append(Fault("silent", "/model.bin", at=CHUNK + 9))
     lab.write(f"{lab.web.url}/model.bin")
     process = lab.project.start("apply", "--auto-approve", "--target", "weights.model")
     wait_for(lambda: [path for path in lab.mirror.glob("partial/*/journal") if path.stat().st_size])
-    process.kill()
-    process.communicate()
-
     (left,) = lab.mirror.glob("partial/*.*.*")
-    wait_for(lambda: known_dead(left.name.partition(".")[2].rpartition(".")[0]))
+    holder = left.name.partition(".")[2].rpartition(".")[0]
+    if side == "the command":
+        process.kill()
+    else:
+        os.kill(int(holder.split("-")[1]), signal.SIGKILL)
+    told = process.communicate()[1]
+
+    wait_for(lambda: known_dead(holder))
     early = list(lab.mirror.glob("blobs/sha256/*/*"))
     lab.project.run("apply", "--auto-approve", "--target", "weights.model")
 
     asked = [one.headers.get("Range") for one in lab.web.seen if one.path == "/model.bin"]
     assert early == []
+    assert side == "the command" or "lab/gpu-0" in told
     assert [one for one in asked if one][-1] == f"bytes={CHUNK}-"
     assert lab.project.json("mirror", "verify")["findings"] == []
+
+
+def test_a_full_disk_of_the_host_is_said_before_anything_moves(lab: Lab, tmp_path: Path) -> None:
+    """A directory on a disk that is too small: the error has the host, the place and what is free."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount a small disk")
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=80m", "none", str(small)], check=True)
+    try:
+        lab.web.put("/model.bin", LARGE)
+        lab.write(f"{lab.web.url}/model.bin")
+        manifest = lab.project.directory / "trainctl.yaml"
+        manifest.write_text(f'mirror: {{url: "node://lab{small}/m"}}\n{manifest.read_text()}')
+        words = ("apply", "--auto-approve", "--target", "weights.model")
+        told = lab.project.run(*words, code=None).stderr
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
+
+    assert f"node lab/gpu-0: the mirror {small}/m needs 101 MB" in told
+    assert "[disk-full]" in told
+    assert "GET /model.bin" not in lab.web.asked
 
 
 def test_two_applies_at_once_fetch_a_file_once(lab: Lab) -> None:

@@ -13,6 +13,7 @@ import pytest
 from trainctl.errors import SourceDenied, SourceError, SourceGone
 from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.spi.sources import Credential, WeightSource
+from trainctl.weights.sources.http import HttpClient
 
 PIECE_BYTES = 2**20
 CONTENT = {
@@ -141,6 +142,22 @@ class WeightSourceConformance(ABC):
         with pytest.raises((SourceDenied, SourceGone)) as caught:
             upstream.source.resolve(upstream.private, None, wrong)
         assert upstream.credential.value not in str(caught.value)
+
+    def test_a_link_opens_the_file_and_holds_no_credential(self) -> None:
+        """Where there is a link, its bytes come to whoever has it; a file that only the credential opens has none, or one without it."""
+        upstream = self.place(self._content("weights.bin"))
+        credentials = [None, upstream.credential] if upstream.private else [None]
+        for credential in credentials:
+            uri = (upstream.private if credential else None) or upstream.uri
+            resolved = upstream.source.resolve(uri, None, credential)
+            file = self._find(resolved, "weights.bin")
+            link = upstream.source.link(resolved, file, credential)
+            if upstream.source.relays(file, credential):
+                assert link is None
+            if link is not None:
+                assert credential is None or credential.value not in link
+                with HttpClient().get(link, "the link", {}) as response:
+                    assert response.read(2**24) == CONTENT["weights.bin"]
 
     def _content(self, path: str) -> dict[str, bytes]:
         return {path: CONTENT[path]} if self.one_file else CONTENT

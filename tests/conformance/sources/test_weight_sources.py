@@ -64,6 +64,32 @@ class TestHubWithoutRanges(TestHub):
     ranges = False
 
 
+class TestHubWithStorage(TestHub):
+    """Large files are at another address, to which the Hub sends who may read them."""
+
+    @pytest.fixture(autouse=True)
+    def _storage(self, _hub: None) -> Iterator[None]:
+        with serve(self.hub):
+            yield
+
+    def test_a_token_is_turned_into_a_link_to_the_storage(self) -> None:
+        """Of a private repository the large file has a link there, found without following it; a small one has none."""
+        upstream = self.place({"weights.bin": b"x" * 100, "config.json": b"{}"})
+        assert upstream.private is not None
+        resolved = upstream.source.resolve(upstream.private, None, upstream.credential)
+        self.hub.seen.clear()
+
+        links = {
+            file.path: upstream.source.link(resolved, file, upstream.credential)
+            for file in resolved.files
+        }
+
+        assert self.hub.cdn is not None
+        assert links["config.json"] is None
+        assert (links["weights.bin"] or "").startswith(self.hub.cdn)
+        assert [one for one in self.hub.seen if one.path.startswith("/cdn/")] == []
+
+
 class TestHttps(WeightSourceConformance):
     one_file = True
     tells = STRONG

@@ -1,0 +1,100 @@
+"""The mirror program: what travels to a host, with the oldest Python that hosts may have."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.mirrors import REFERENCE, MemorySource, contents, mirror_at
+from tests.support.nodes import python38
+from tests.support.weights_data import noise
+from trainctl.model.files import CHUNK_BYTES
+from trainctl.resources.mirror_program import mirror_archive
+from trainctl.weights.mirror.forms import resolved_to_json
+
+URI = "hf://acme/model"
+
+
+def call(python: str, program: Path, verb: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Run a verb; the last line that it says."""
+    line = json.dumps(request).encode() + b"\n"
+    done = subprocess.run(
+        [python, "-I", "-S", str(program), verb], input=line, capture_output=True, check=False
+    )
+    assert done.stdout, done.stderr.decode()
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """The program as a file."""
+    path = tmp_path / "mirror.pyz"
+    path.write_bytes(mirror_archive().data)
+    return path
+
+
+def test_it_holds_the_standard_library_and_what_it_needs_of_ours() -> None:
+    """Whatever a module of it imports is Python's own or travels with it, but for what only types name."""
+    with zipfile.ZipFile(io.BytesIO(mirror_archive().data)) as archive:
+        names = {name[: -len(".py")].replace("/", ".") for name in archive.namelist()}
+        texts = {name: archive.read(name) for name in archive.namelist()}
+    ours = {name.removesuffix(".__init__") for name in names}
+    only_here = {"trainctl/weights/mirror/place.py", "trainctl/weights/mirror/port.py"}
+    only_here |= {"trainctl/weights/mirror/here.py"}
+    for name in texts.keys() - only_here:
+        for found in ast.walk(ast.parse(texts[name])):
+            if isinstance(found, ast.ImportFrom):
+                module = found.module or ""
+                assert module in ours or module.partition(".")[0] in sys.stdlib_module_names, name
+
+
+def test_it_works_under_python_38(program: Path, tmp_path: Path) -> None:
+    """Looking, listing, verifying and collecting a mirror that was written here give there what they give here."""
+    python = python38()
+    if python is None:
+        pytest.skip("no python3.8 on this machine")
+    mirror = mirror_at(tmp_path / "mirror")
+    source = MemorySource({"a.bin": noise(CHUNK_BYTES + 7), "b": b"x"}, piece=2**20)
+    resolved = source.resolve(URI, None, None)
+    listing = mirror.mirror(resolved, source, REFERENCE)
+    root = {"root": str(mirror.root)}
+
+    looked = call(
+        python, program, "look",
+        {**root, "sources": [resolved_to_json(resolved)], "listings": [listing.id, "0" * 64]},
+    )["result"]  # fmt: skip
+    document = call(python, program, "load_listing", {**root, "listing": listing.id})["result"]
+    (row,) = call(python, program, "sources", root)["result"]["sources"]
+    renewed = {"lineage": REFERENCE.lineage, "address": REFERENCE.address}
+    dropped = call(python, program, "drop_reference", {**root, **renewed})["result"]
+
+    assert looked["known"][0]["listing"] == listing.id
+    assert looked["listings"] == [listing.id]
+    assert document["document"].encode() == listing.to_bytes()
+    assert (row["source"], row["files"]) == (URI, 2)
+    assert dropped == {"dropped": True}
+    assert contents(mirror, listing.id)["b"] == b"x"
+
+
+def test_what_is_wrong_is_said_in_our_own_errors(program: Path, tmp_path: Path) -> None:
+    """A damaged listing there is the error that it is here; an unknown verb is named."""
+    listings = tmp_path / "mirror" / "listings"
+    listings.mkdir(parents=True)
+    (listings / f"{'0' * 64}.json").write_text("{}")
+    root = {"root": str(tmp_path / "mirror")}
+
+    damaged = call(sys.executable, program, "load_listing", {**root, "listing": "0" * 64})
+    unknown = call(sys.executable, program, "fly", root)
+
+    assert damaged["error"]["kind"] == "StorageError"
+    assert damaged["error"]["code"] == "mirror-damaged"
+    assert "fly" in unknown["error"]["summary"]
