@@ -18,11 +18,12 @@ from trainctl.weights.mirror.known import Known
 class MirrorSeen:
     """What it knows of the sources, in their order, and which of the recorded listings it has.
 
-    Both are None where it can't be asked, which ``problem`` says.
+    Nothing where it was not asked, or can't be, which ``problem`` says.
     """
 
-    known: tuple[Known, ...] | None = None
-    listings: frozenset[str] | None = None
+    asked: bool = False
+    known: tuple[Known, ...] = ()
+    listings: frozenset[str] = frozenset()
     problem: Diagnostic | None = None
     unserved: str = ""
     """Why the mirror's host can't hand weights to other nodes, if it can't."""
@@ -38,7 +39,7 @@ def look_at_mirror(
         if one.address.kind is Kind.WEIGHTS and one.outputs.get("listing")
     ]
     if not (sources or listings):
-        return MirrorSeen((), frozenset())
+        return MirrorSeen(asked=True)
     try:
         found = workspace.mirror.look(sources, listings)
     except NodeError as failure:
@@ -46,5 +47,5 @@ def look_at_mirror(
         detail = (
             f"{failure.detail} What is recorded is taken to be there, and nothing else.".strip()
         )
-        return MirrorSeen(problem=warning(summary, detail, code=failure.code))
-    return MirrorSeen(found.known, found.listings, unserved=found.unserved)
+        return MirrorSeen(asked=True, problem=warning(summary, detail, code=failure.code))
+    return MirrorSeen(True, found.known, found.listings, unserved=found.unserved)

@@ -264,7 +264,7 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
         room=cached.get("room"),
         limit=where["cache"]["size"],
         shared_cache="shared" in where,
-        **near.of(question.provider, node),
+        **(near.of(question.provider, node) if question.weights else {}),
         claims=_claims(question.weights, frozenset(cached.get("leased", ()))),
         detail="; ".join(f"{one['path']}: {one['why']}" for one in facts["blocked"]),
         lacks=_lacks(question.jobs, facts, dict(zip(hosts, facts["hosts"], strict=True))),

@@ -89,7 +89,7 @@ def _look(
     seen.mirror = look_at_mirror(workspace, state, [*resolved.values()])
     if seen.mirror.problem:
         seen.diagnostics.append(seen.mirror.problem)
-    if seen.mirror.known is not None:
+    else:
         seen.known = dict(zip(resolved, seen.mirror.known, strict=True))
 
 

@@ -112,11 +112,8 @@ def observe(
         one.address: look(one) for one in state.resources.values() if one.address.kind in _HERE
     }
     jobs = [one for one in state.resources.values() if one.address.kind is Kind.JOB]
-    found |= {
-        one.address: _mirrored(one, mirror)
-        for one in state.resources.values()
-        if one.address.kind is Kind.WEIGHTS
-    }
+    weights = [one for one in state.resources.values() if one.address.kind is Kind.WEIGHTS]
+    found |= {one.address: _mirrored(one, mirror) for one in weights if mirror.asked}
     far = _HERE | {Kind.JOB, Kind.WEIGHTS}
     others = [one for one in state.resources.values() if one.address.kind not in far]
     with ThreadPoolExecutor(parallelism, thread_name_prefix="read") as pool:
@@ -126,8 +123,7 @@ def observe(
 
 
 def _mirrored(weights: Recorded, mirror: MirrorSeen) -> Observation:
-    if mirror.listings is None:
-        detail = mirror.problem.summary if mirror.problem else ""
-        return Observation(Presence.UNREACHABLE, detail=detail)
+    if mirror.problem is not None:
+        return Observation(Presence.UNREACHABLE, detail=mirror.problem.summary)
     here = weights.outputs.get("listing") in mirror.listings
     return Observation(Presence.PRESENT if here else Presence.GONE)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tests.support.plans import World, applied, at
 from trainctl.model.address import Address
 from trainctl.plan.planner import make_plan
@@ -177,3 +179,77 @@ def test_several_nodes_that_see_no_mirror_are_peers() -> None:
     assert [(line.path, line.forecast_seconds) for line in plan.deliveries] == [("peers", 10.0)] * 2
     (crossing,) = [one for one in plan.diagnostics if one.code == "through-operator"]
     assert crossing.summary.startswith("2.0 GB")
+
+
+def _on_a_host(count: int, **of_others: str) -> dict[Address, tuple[NodeFacts, ...]]:
+    """Nodes that have nothing, the first of which keeps the mirror."""
+    tiers = {at("weights.qwen3"): TierFacts(mirror=2 * 10**9)}
+    first = NodeFacts("lab/lab-0", "namespace", 10**12, tiers, mirror_on="lab/lab-0")
+    others = [
+        replace(first, id=f"lab/lab-{n}", near=False, **of_others)  # type: ignore[arg-type]
+        for n in range(1, count)
+    ]
+    return {at("cluster.lab"): (first, *others)}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "paths"),
+    [
+        (1, ["mirror-to-node"]),
+        (2, ["mirror-to-node"] * 2),
+        (3, ["mirror-to-node", "peers", "peers"]),
+    ],
+)
+def test_a_mirror_on_a_host_sends_nothing_through_this_machine(
+    ranks: int, paths: list[str]
+) -> None:
+    """That host takes its own, one other gets it from there, several pass it on; nobody is warned of this machine."""
+    world = World()
+    world.job["compute"]["node_count"] = ranks
+    names = {at("cluster.lab"): tuple(f"lab-{n}" for n in range(ranks))}
+
+    plan = make_plan(world.inputs(nodes=_on_a_host(ranks), node_names=names))
+
+    assert [line.path for line in plan.deliveries] == paths
+    assert plan.deliveries[0].why == "the mirror is on lab/lab-0 itself"
+    assert all("lab/lab-0" in line.why for line in plan.deliveries)
+    assert [one.code for one in plan.diagnostics if one.code == "through-operator"] == []
+
+
+def test_a_host_with_a_global_address_serves_nobody() -> None:
+    """Jobs on other nodes are refused with the reason; one on the host itself is not."""
+    world = World()
+    alone = make_plan(world.inputs(nodes=_on_a_host(1)))
+    world.job["compute"]["node_count"] = 2
+    names = {at("cluster.lab"): ("lab-0", "lab-1")}
+
+    plan = make_plan(
+        world.inputs(nodes=_on_a_host(2, unserved="192.0.2.1 is global"), node_names=names)
+    )
+
+    assert errors(alone) == []
+    assert errors(plan) == ["lab/lab-1 can't get its weights from lab/lab-0: 192.0.2.1 is global"]
+
+
+def test_what_a_mirror_on_a_host_gets_from_here_is_counted() -> None:
+    """More than a gigabyte that only this machine can read is a warning that names the weights."""
+    world = World()
+    weights = at("weights.qwen3")
+    facts = WeightsFacts(world.resolved, 0, relayed=1_503_300_328, locked=True)
+
+    plan = make_plan(world.inputs(weights={weights: facts}, nodes=_on_a_host(1)))
+
+    assert plan.weights[0].bytes_through_operator == 1_503_300_328
+    (told,) = [one for one in plan.diagnostics if one.code == "through-operator"]
+    assert told.summary == "1.5 GB of weights.qwen3 go through this machine into the mirror"
+
+
+def test_weights_that_the_mirror_was_not_asked_about_are_as_recorded() -> None:
+    """Without a look at the mirror nothing that is recorded is fetched again, and nothing else is taken to be there."""
+    world = World()
+    unknown = {at("weights.qwen3"): WeightsFacts(world.resolved, None, locked=True)}
+    first = make_plan(world.inputs(weights=unknown))
+    second = make_plan(world.inputs(applied(first), weights=unknown))
+
+    assert first.weights[0].bytes_mirrored == 0
+    assert second.weights[0].bytes_mirrored == world.resolved.size

@@ -1,0 +1,99 @@
+"""Which mirror is used where the manifest says nothing, and what its URL means."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.plans import at, desired, resource
+from trainctl.desired.values import Desired
+from trainctl.errors import NodeForgot, UsageError
+from trainctl.ledger.state import Recorded
+from trainctl.operations.mirrors import mirror_url, place_of
+from trainctl.resources.clusters import section
+from trainctl.spi.provider import Node, Provider
+from trainctl_local import LocalProvider
+from trainctl_ssh import SshProvider
+
+PROVIDERS: dict[str, Provider] = {"ssh": SshProvider(), "local": LocalProvider()}
+HOME = {"HOME": "/home/ana"}
+
+
+def wish(*clusters: tuple[str, str], mirror: str | None = None) -> Desired:
+    """A manifest with clusters, by name and provider, in this order."""
+    made = [
+        resource(f"cluster.{name}", {"provider": kind, "hosts": ["gpu-0", "gpu-1"]}, provider=kind)
+        for name, kind in clusters
+    ]
+    found = desired(*sorted(made, key=lambda one: one.address))
+    return replace(found, clusters=tuple(name for name, _ in clusters), mirror_url=mirror)
+
+
+def recorded(node: Node | None, *forgotten: str) -> Recorded:
+    """A cluster in the state."""
+    nodes = [node.to_json()] if node else []
+    return Recorded(at("cluster.lab"), "ssh", {"forgotten": list(forgotten)}, {"nodes": nodes})
+
+
+def made(name: str = "gpu-0") -> Node:
+    """A node that was made."""
+    cluster = section("lab", {"hosts": ["gpu-0", "gpu-1"]})
+    planned = next(one for one in PROVIDERS["ssh"].plan(cluster) if one.name == name)
+    return replace(planned, root="/root", data="/data", python="/python", key="key")
+
+
+@pytest.mark.parametrize(
+    ("found", "url"),
+    [
+        (None, "file:///home/ana/.local/share/trainctl/mirror"),
+        (wish(), "file:///home/ana/.local/share/trainctl/mirror"),
+        (wish(("here", "local")), "file:///home/ana/.local/share/trainctl/mirror"),
+        (wish(("here", "local"), ("lab", "ssh"), ("big", "ssh")), "node://lab"),
+        (wish(("lab", "ssh"), mirror="file:///m"), "file:///m"),
+        (wish(("lab", "none-such")), "file:///home/ana/.local/share/trainctl/mirror"),
+    ],
+)
+def test_the_first_cluster_of_hosts_keeps_it(found: Desired | None, url: str) -> None:
+    """In the order of the manifest, and not of names; a directory here where there is none, or where the manifest says so."""
+    assert mirror_url(found, PROVIDERS.__getitem__, HOME) == url
+
+
+def test_a_place_is_on_the_first_host() -> None:
+    """A node that was made is used as it was; the directory is the URL's, decoded, or nobody's choice."""
+    known = {at("cluster.lab"): recorded(made())}
+    found = wish(("lab", "ssh"))
+
+    named = place_of("node://lab/data/my%20mirror/", found, PROVIDERS.__getitem__, known.get)
+    usual = place_of("node://lab", found, PROVIDERS.__getitem__, known.get)
+
+    assert (named.provider, named.node.id, named.path) == ("ssh", "lab/gpu-0", "/data/my mirror")
+    assert usual.path is None
+    assert usual.node.data == "/data"
+
+
+def test_a_cluster_that_only_the_state_knows_is_found_there() -> None:
+    """As after it left the manifest; without either it is an error that names it."""
+    known = {at("cluster.lab"): recorded(made())}
+
+    assert place_of("node://lab/m", wish(), PROVIDERS.__getitem__, known.get).node == made()
+    with pytest.raises(UsageError, match="no cluster lab"):
+        place_of("node://lab/m", wish(), PROVIDERS.__getitem__, lambda address: None)
+
+
+def test_a_host_that_was_forgotten_keeps_nothing() -> None:
+    """Nobody is asked to wait for it."""
+    known = {at("cluster.lab"): recorded(None, "gpu-0")}
+
+    with pytest.raises(NodeForgot, match="lab/gpu-0"):
+        place_of("node://lab/m", wish(("lab", "ssh")), PROVIDERS.__getitem__, known.get)
+
+
+def test_a_directory_here_is_named_in_full(tmp_path: Path) -> None:
+    """XDG_DATA_HOME is honoured."""
+    environ = {"XDG_DATA_HOME": str(tmp_path)}
+
+    assert (
+        mirror_url(None, PROVIDERS.__getitem__, environ) == (tmp_path / "trainctl/mirror").as_uri()
+    )
