@@ -61,7 +61,11 @@ def restore(layout: Layout) -> None:
 
 def _emptied(layout: Layout, directory: Path) -> bool:
     """Blobs first, so that a listing that can be seen has its blobs. False if the directory is in use again."""
-    for path in sorted(directory.glob("*"), key=lambda path: not path.name.startswith("blobs")):
+    try:
+        found = sorted(directory.iterdir(), key=lambda path: not path.name.startswith("blobs"))
+    except FileNotFoundError:  # another writer was faster
+        return True
+    for path in found:
         _return(path, layout.root / unquote(path.name))
     try:
         directory.rmdir()
