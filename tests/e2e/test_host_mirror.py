@@ -249,6 +249,25 @@ def test_what_is_killed_is_resumed_where_the_host_was(lab: Lab, side: str) -> No
     assert lab.project.json("mirror", "verify")["findings"] == []
 
 
+def test_a_second_ctrl_c_ends_the_host_too(lab: Lab) -> None:
+    """The command ends as interrupted and the program on the host with it; what had arrived is kept."""
+    lab.web.put("/model.bin", LARGE)
+    lab.web.faults.append(Fault("silent", "/model.bin", at=CHUNK + 9))
+    lab.write(f"{lab.web.url}/model.bin")
+    process = lab.project.start("apply", "--auto-approve", "--target", "weights.model")
+    wait_for(lambda: [path for path in lab.mirror.glob("partial/*/journal") if path.stat().st_size])
+    (left,) = lab.mirror.glob("partial/*.*.*")
+    assert process.stderr is not None
+    process.send_signal(signal.SIGINT)
+    assert any("Finishing" in line for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=120)
+
+    assert process.returncode == 130
+    wait_for(lambda: known_dead(left.name.partition(".")[2].rpartition(".")[0]))
+    assert list(lab.mirror.glob("partial/*/journal"))
+
+
 def test_a_full_disk_of_the_host_is_said_before_anything_moves(lab: Lab, tmp_path: Path) -> None:
     """A directory on a disk that is too small: the error has the host, the place and what is free."""
     if os.geteuid() != 0:

@@ -51,6 +51,7 @@ class HostMirror:
         self._lock = threading.Lock()
         self._found: Place | None = None
         self._forgotten = False
+        self._listings: dict[str, Listing] = {}  # one that was there is what it was
 
     @property
     def place(self) -> Place:
@@ -107,8 +108,12 @@ class HostMirror:
 
     def load_listing(self, listing_id: str) -> Listing | None:
         """See Mirror."""
-        document = self._call("load_listing", {"listing": listing_id})["document"]
-        return None if document is None else Listing.from_bytes(document.encode())
+        if listing_id not in self._listings:
+            document = self._call("load_listing", {"listing": listing_id})["document"]
+            if document is None:
+                return None
+            self._listings[listing_id] = Listing.from_bytes(document.encode())
+        return self._listings[listing_id]
 
     def sources(self) -> list[MirroredSource]:
         """See Mirror."""
