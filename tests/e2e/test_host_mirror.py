@@ -189,6 +189,20 @@ def test_files_of_this_machine_go_through_it(lab: Lab) -> None:
     assert blob.read_bytes() == LARGE
 
 
+def test_a_host_that_forwards_nothing_says_so(fresh: Project, tmp_path: Path) -> None:
+    """Files of this machine need the host's connection to go through; without it the error is that of the connection, once."""
+    require_sshd()
+    user = User(tmp_path / "user")
+    fresh.variables |= user.environment
+    with sshd(tmp_path / "gpu-0", user, "AllowTcpForwarding no") as host:
+        user.known_hosts.write_text(host.known)
+        fresh.write({"weights/model.bin": b"x" * 1000})
+        Lab(fresh, [host], Hub(), Web()).write("file:./weights")
+        told = fresh.run("apply", "--auto-approve", "--target", "weights.model", code=1).stderr
+
+    assert "error: weights.model: lab/gpu-0 does not forward ports [ssh-forwarding]" in told
+
+
 def test_destroy_leaves_the_mirror_and_gc_empties_it(lab: Lab) -> None:
     """What a destroy leaves on the host is the mirror, which it names with its size; a collection then deletes all of it."""
     lab.web.put("/model.bin", LARGE)

@@ -48,6 +48,7 @@ class Desk:
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="answer")
         self._ended = threading.Event()
         self._failed: BaseException | None = None
+        self._answered: dict[str, TrainctlError] = {}
         self.origins: Origins | None = None
         """Finds a source that the program asks for and that was not offered."""
 
@@ -69,14 +70,16 @@ class Desk:
         self._origins[origin.resolved.source, origin.resolved.revision] = origin
 
     def call(self, verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Have the program do it; its result. An error that happened here is raised as it was here."""
+        """Have the program do it; its result. An error that happened here is raised as it was here, not as the host tells it."""
         try:
             return self._agent.call(verb, request, payload=self._lines(), on_event=self._on_event)
         except TrainctlError as error:
             if self._failed is not None:
                 raise self._failed from error
-            ours = self._relay[0].error if self._relay and isinstance(error, SourceError) else None
-            raise (ours or error) from None
+            relayed = self._relay[0].error if self._relay else None
+            if relayed is not None and isinstance(error, SourceError):
+                raise relayed from None
+            raise self._answered.get(error.summary.partition(": ")[2], error) from None
 
     @property
     def relayed(self) -> int:
@@ -109,6 +112,7 @@ class Desk:
             answer = self._links(event) if event["want"] == "links" else self._origin(event)
         except TrainctlError as error:
             answer = {"error": error_to_json(error)}
+            self._answered[error.summary] = error
         self._replies.put(json.dumps({"answer": event["ask"], **answer}).encode() + b"\n")
 
     def _origin(self, event: Mapping[str, Any]) -> dict[str, Any]:
