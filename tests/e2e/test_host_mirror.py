@@ -189,6 +189,23 @@ def test_files_of_this_machine_go_through_it(lab: Lab) -> None:
     assert blob.read_bytes() == LARGE
 
 
+def test_a_host_can_have_no_file_of_this_machine_that_is_not_declared(lab: Lab) -> None:
+    """A reference there that names a directory here, of no weights of the manifest, repairs nothing from it."""
+    lab.project.write({"weights/model.bin": LARGE})
+    lab.write("file:./weights")
+    lab.project.run("apply", "--auto-approve", "--target", "weights.model")
+    (blob,) = lab.mirror.glob("blobs/sha256/*/*")
+    blob.unlink()
+    lab.web.put("/model.bin", LARGE)
+    lab.write(f"{lab.web.url}/model.bin")
+
+    found = lab.project.json("mirror", "verify", "--repair", code=1)["findings"]
+
+    assert [one["outcome"] for one in found] == ["removed"]
+    assert "is not a source of this project" in found[0]["detail"]
+    assert not blob.exists()
+
+
 def test_a_host_that_forwards_nothing_says_so(fresh: Project, tmp_path: Path) -> None:
     """Files of this machine need the host's connection to go through; without it the error is that of the connection, once."""
     require_sshd()

@@ -72,19 +72,20 @@ class Desk:
     def call(self, verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """Have the program do it; its result. An error that happened here is raised as it was here, not as the host tells it."""
         try:
-            return self._agent.call(verb, request, payload=self._lines(), on_event=self._on_event)
+            result = self._agent.call(verb, request, payload=self._lines(), on_event=self._on_event)
         except TrainctlError as error:
-            if self._failed is not None:
-                raise self._failed from error
+            self._raise_failure()
             relayed = self._relay[0].error if self._relay else None
             if relayed is not None and isinstance(error, SourceError):
                 raise relayed from None
             raise self._answered.get(error.summary.partition(": ")[2], error) from None
+        self._raise_failure()
+        return result
 
-    @property
-    def relayed(self) -> int:
-        """The bytes that went through this machine."""
-        return self._relay[0].sent if self._relay else 0
+    def _raise_failure(self) -> None:
+        """Whatever the host says then: it was left without an answer."""
+        if self._failed is not None:
+            raise self._failed
 
     def _lines(self) -> Iterator[bytes]:
         """Answers as they are ready, and meanwhile that somebody is here."""

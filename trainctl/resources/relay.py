@@ -18,14 +18,13 @@ _SILENCE_SECONDS = 60.0
 
 
 class Relay(ThreadingHTTPServer):
-    """Serves single files of sources on loopback to who has the token. ``sent`` counts their bytes."""
+    """Serves single files of sources on loopback to who has the token."""
 
     daemon_threads = True
 
     def __init__(self, token: str) -> None:
         super().__init__(("127.0.0.1", 0), _Request)
         self.token = token
-        self.sent = 0
         self.error: TrainctlError | None = None
         """What went wrong last, and for good: the host only hears of what kind it is."""
         self._lock = threading.Lock()
@@ -48,11 +47,6 @@ class Relay(ThreadingHTTPServer):
         with self._lock:
             known = number.isdecimal() and int(number) < len(self._files)
             return self._files[int(number)] if known else None
-
-    def count(self, size: int) -> None:
-        """So many bytes were sent."""
-        with self._lock:
-            self.sent += size
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A host that goes away is nothing to speak of."""
@@ -84,7 +78,6 @@ class _Request(BaseHTTPRequestHandler):
                 self._begin(file, offset)
                 for piece in pieces:
                     self.wfile.write(piece)
-                    self.server.count(len(piece))
         except TrainctlError as error:
             if not error.retryable:
                 self.server.error = error

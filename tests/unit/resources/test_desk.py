@@ -1,0 +1,128 @@
+"""What a program on a host may ask for, and what becomes of a conversation in which something goes wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.mirrors import MemorySource, impatient
+from trainctl.errors import SourceGone
+from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.remote.agent import NodeAgent
+from trainctl.remote.archive import Archive
+from trainctl.resources.desk import Desk
+from trainctl.spi.provider import Node
+from trainctl.spi.sources import Credential
+from trainctl.weights.mirror.mend import Origin
+from trainctl_local.transport import LocalTransport
+
+URI = "hf://acme/model"
+PROGRAM = """\
+import json, sys
+
+def ask(number, **question):
+    print(json.dumps({"event": {"ask": number, **question}}), flush=True)
+    for line in sys.stdin:
+        if line.strip():
+            return json.loads(line)
+
+def main():
+    questions = json.loads(sys.stdin.readline())["questions"]
+    answers = [ask(number, **one) for number, one in enumerate(questions)]
+    print(json.dumps({"result": {"answers": answers}}), flush=True)
+    return 0
+"""
+
+
+class Linked(MemorySource):
+    """A source with a link for one file; of another it can't tell, and a third breaks it."""
+
+    def link(
+        self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
+    ) -> str | None:
+        if file.path == "gone":
+            raise SourceGone("it is gone")
+        if file.path == "broken":
+            raise ZeroDivisionError
+        return f"https://storage.example/{file.path}?signature=s3cr3t-of-the-link"
+
+
+def program() -> Archive:
+    """A program that asks what its request says."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("trainctl/__init__.py", "")
+        archive.writestr("trainctl/program.py", PROGRAM)
+    data = stream.getvalue()
+    return Archive(data, hashlib.sha256(data).hexdigest())
+
+
+def asked(tmp_path: Path, *questions: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The answers to these questions of a program to which one source was offered, and what was masked."""
+    node = Node("lab", "gpu-0", "local", str(tmp_path), str(tmp_path), sys.executable)
+    agent = NodeAgent(node, LocalTransport(), visiting=True, archive=program())
+    source = Linked({"model.bin": b"x", "gone": b"y", "broken": b"z"})
+    masked: list[str] = []
+
+    def register(value: str) -> str:
+        masked.append(value)
+        return value
+
+    with Desk(agent, register, lambda event: None, None) as desk:
+        resolved = source.resolve(URI, None, None)
+        desk.offer(Origin(source, resolved, None, impatient(1)))
+        answers = desk.call("ask", {"questions": list(questions)})["answers"]
+    return answers, masked
+
+
+def links(source: str, *paths: str) -> dict[str, Any]:
+    """The question for links to files."""
+    return {"want": "links", "source": source, "revision": "1", "paths": list(paths)}
+
+
+def test_a_link_is_masked_from_its_birth(tmp_path: Path) -> None:
+    """What signs it is known to redaction before the host has it."""
+    (answer,), masked = asked(tmp_path, links(URI, "model.bin"))
+
+    (link,) = answer["links"]
+    assert link["url"].endswith("?signature=s3cr3t-of-the-link")
+    assert masked == ["signature=s3cr3t-of-the-link"]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        links("file:///etc", "passwd"),
+        links(URI, "../../etc/passwd"),
+        links(URI, "model.bin", "other.bin"),
+        {"want": "origin", "source": "file:///etc", "revision": ""},
+    ],
+)
+def test_a_host_gets_nothing_but_what_it_was_offered(
+    tmp_path: Path, question: dict[str, Any]
+) -> None:
+    """Other sources, other files and sources of its own choice are errors, and nothing is opened for it."""
+    (answer,), masked = asked(tmp_path, question)
+
+    assert "links" not in answer
+    assert answer["error"]["kind"] == "SourceError"
+    assert masked == []
+
+
+def test_an_error_here_reaches_the_host_as_what_it_is(tmp_path: Path) -> None:
+    """Its kind and its words travel."""
+    (answer,), _ = asked(tmp_path, links(URI, "gone"))
+
+    assert (answer["error"]["kind"], answer["error"]["summary"]) == ("SourceGone", "it is gone")
+
+
+def test_nobody_waits_for_an_answer_that_cant_come(tmp_path: Path) -> None:
+    """A mistake of ours ends the conversation and is raised as itself."""
+    with pytest.raises(ZeroDivisionError):
+        asked(tmp_path, links(URI, "broken"))
