@@ -110,7 +110,7 @@ class LocalProvider:
     def read(self, node: Node) -> Presence:
         """See Provider."""
         try:
-            os.scandir(node.root).close()
+            _marker(Path(node.root), node.key).stat()
         except FileNotFoundError:
             return Presence.GONE
         except OSError:

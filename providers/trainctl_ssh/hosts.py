@@ -41,6 +41,7 @@ class Host:
     python: str = ""
     dir: str = ""
     gpus: int | None = None
+    price_per_hour: float | None = None
 
 
 def hosts_of(cluster: Cluster) -> tuple[Host, ...]:
@@ -65,7 +66,12 @@ def _hosts(cluster: Cluster) -> Iterator[Host]:
         )
         name = str(one.get("name") or address)
         yield Host(
-            name, login, str(one.get("python") or ""), str(one.get("dir") or ""), one.get("gpus")
+            name,
+            login,
+            str(one.get("python") or ""),
+            str(one.get("dir") or ""),
+            one.get("gpus"),
+            one.get("price_per_hour"),
         )
 
 

@@ -195,6 +195,7 @@ def _node(cluster: Cluster, host: Host, places: Places, key: str) -> Node:
         key=key,
         gpus=host.gpus,
         details=host.login.details,
+        price_per_hour=host.price_per_hour,
     )
 
 

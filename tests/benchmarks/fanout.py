@@ -114,7 +114,7 @@ def _nodes(base: Path, hosts: Sequence[Host]) -> list[TestNode]:
     for number, host in enumerate(hosts):
         directory = base / f"node-{number}"
         directory.mkdir()
-        nodes.append(TestNode(directory, prefix=host.prefix))
+        nodes.append(TestNode(directory, sys.executable, prefix=host.prefix))
         nodes[-1].mirror = nodes[0].mirror
     return nodes
 

@@ -37,7 +37,7 @@ def measure(memory: Path, size: int, small: int) -> bool:
 
 
 def _large(base: Path, size: int) -> bool:
-    node = TestNode(base)
+    node = TestNode(base, sys.executable)
     node.mirror.add("model.bin", os.urandom(size))
     listing = node.mirror.listing
     document = json.loads(listing.to_bytes())
@@ -76,7 +76,7 @@ def _medians(works: Mapping[str, Callable[[], float]], base: Path) -> dict[str, 
 
 
 def _small(base: Path, count: int) -> bool:
-    node = TestNode(base)
+    node = TestNode(base, sys.executable)
     for number in range(count):
         node.mirror.add(f"{number % 50}/{number}.bin", os.urandom(_SMALL_BYTES))
     with _served(node.mirror) as port:

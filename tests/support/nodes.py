@@ -33,10 +33,15 @@ LIVE = {
 }
 
 
+@functools.cache
 def python38() -> str | None:
-    """A Python 3.8 of this machine that runs."""
-    managed = sorted(Path.home().glob(".pyenv/versions/3.8.*/bin/python"))
-    for name in (shutil.which("python3.8"), *map(str, managed)):
+    """A Python 3.8 of this machine that runs, the oldest that hosts may have."""
+    patterns = (
+        ".pyenv/versions/3.8.*/bin/python",
+        ".local/share/uv/python/cpython-3.8*/bin/python",
+    )
+    managed = [str(found) for pattern in patterns for found in sorted(Path.home().glob(pattern))]
+    for name in (shutil.which("python3.8"), *managed):
         if name and subprocess.run([name, "-c", ""], capture_output=True).returncode == 0:
             return name
     return None
@@ -100,18 +105,17 @@ def _installed_program(python: str) -> Path:
 class TestNode:
     """One node under a directory; ``prefix`` goes before the interpreter, to run as somebody else.
 
+    Where this machine has a Python 3.8 that is its interpreter, so that whatever is tested on a node is tested under the oldest one.
     Its home is an empty directory: login shells must not run what this machine's user has in their profile.
     """
 
     __test__ = False
 
-    def __init__(
-        self, base: Path, python: str = sys.executable, prefix: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, base: Path, python: str | None = None, prefix: Iterable[str] = ()) -> None:
         self.base = base
         self.root = base / "node"
         self.data = base / "data"
-        self.python = python
+        self.python = python or python38() or sys.executable
         self.home = base / "home"
         self.home.mkdir()
         self.prefix = list(prefix)

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.order import effective, waits_for
@@ -180,10 +180,12 @@ class Engine:
         self, change: Change, plan: Plan, permit: Permit, keeper: LeaseKeeper
     ) -> Recorded | None:
         handler = self._handlers[change.address.kind]
-        key = change.resumes or str(uuid.uuid4())
+        fresh = str(uuid.uuid4())
         try:
             intent = wait_for_turn(
-                lambda: self._begin(change, key, plan), permit.lease_timeout, self._interrupt
+                lambda: self._begin(change, change.resumes or fresh, plan),
+                permit.lease_timeout,
+                self._interrupt,
             )
         except StalePlan as error:
             recorded = self._ledger.state().resources.get(change.address)
@@ -196,6 +198,7 @@ class Engine:
             state = self._ledger.known()
             recorded = state.resources.get(change.address)
             step = self._make_step(change, plan, intent, recorded)
+            step = replace(step, resumed=intent.key != fresh)
             try:
                 for attempt in state.unfinished.get(change.address, ()):
                     if attempt.key != intent.key:

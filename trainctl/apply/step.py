@@ -37,6 +37,8 @@ class Step:
     progress: Callable[[str, int, int], None]
     seconds_of: Callable[[Address], float]
     cancelled: threading.Event = field(default_factory=threading.Event)
+    resumed: bool = False
+    """Whether an earlier attempt had this key, and may have had its effect."""
     forecasts: Mapping[tuple[int, str], float | None] = field(default_factory=dict)
     """How many seconds the plan gives each delivery, by rank and weights."""
 

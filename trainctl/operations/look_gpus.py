@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from trainctl.desired.values import Desired
 from trainctl.jobs.environment import gpu_kind, gpus_wanted
@@ -47,7 +48,22 @@ def _of_job(
     unknown: bool,
 ) -> Iterator[Diagnostic]:
     wanted, kind = gpus_wanted(job.attributes), gpu_kind(job.attributes)
-    if wanted is None or unknown:
+    if unknown:
+        return
+    needed = job.attributes["compute"]["node_count"]
+    usable = {node.id: _count(node, said.get(node.id, ()), kind) for node in nodes}
+    seats = _seats(nodes, usable, wanted)
+    if 0 < seats < needed <= len(nodes):
+        each = f"{wanted} {kind} GPU{'s' if wanted > 1 else ''}" if wanted else "all GPUs"
+        shared = ", where nodes share a machine" if _shared(nodes) else ""
+        yield error(
+            f"{needed} nodes with {each} each are wanted, and {cluster} can seat {seats}{shared}",
+            "Lower compute.node_count, change compute.accelerator, or run the job on another cluster.",
+            address=str(job.address),
+            where=job.where,
+            code="too-few-nodes",
+        )
+    if wanted is None:
         return
     most = max((_count(node, said.get(node.id, ())) for node in nodes), default=0)
     if wanted > most:
@@ -59,18 +75,7 @@ def _of_job(
             code="too-few-gpus",
         )
         return
-    fitting = [node for node in nodes if _count(node, said.get(node.id, ()), kind) >= wanted]
-    needed = job.attributes["compute"]["node_count"]
-    if fitting and len(fitting) < needed <= len(nodes):
-        which = f"{wanted} {kind} GPU{'s' if wanted > 1 else ''}"
-        yield error(
-            f"{needed} nodes with {which} are wanted, and {cluster} has {len(fitting)}",
-            "Lower compute.node_count, change compute.accelerator, or run the job on another cluster.",
-            address=str(job.address),
-            where=job.where,
-            code="too-few-nodes",
-        )
-    if not fitting:
+    if not seats:
         listed = "; ".join(
             f"{node.id} has {_listed(said[node.id])}" for node in nodes if said.get(node.id)
         )
@@ -81,6 +86,28 @@ def _of_job(
             where=job.where,
             code="other-gpus",
         )
+
+
+def _seats(nodes: Sequence[Node], usable: Mapping[str, int], wanted: int | None) -> int:
+    """How many ranks can have their GPUs at the same time; nodes of one machine take them from the same ones."""
+    machines: dict[str, list[int]] = {}
+    for node in nodes:
+        machines.setdefault(_machine(node), []).append(usable[node.id])
+    found = 0
+    for counts in machines.values():
+        each = max(counts) if wanted is None else wanted
+        fitting = sum(1 for count in counts if count >= each)
+        found += min(fitting, max(counts) // each) if each else fitting
+    return found
+
+
+def _shared(nodes: Sequence[Node]) -> bool:
+    return len({_machine(node) for node in nodes}) < len(nodes)
+
+
+def _machine(node: Node) -> str:
+    """Nodes that are reached in the same way are on the same machine."""
+    return json.dumps([node.address, node.details], sort_keys=True)
 
 
 def _count(node: Node, reported: tuple[GpuFacts, ...], kind: str = "") -> int:

@@ -60,6 +60,7 @@ class NodesSeen:
     """Of each cluster the nodes that its provider plans, and what those that could be asked said."""
 
     names: dict[Address, tuple[str, ...]] = field(default_factory=dict)
+    prices: dict[str, float] = field(default_factory=dict)
     facts: dict[Address, tuple[NodeFacts, ...]] = field(default_factory=dict)
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
@@ -104,8 +105,11 @@ def look_at_nodes(
     installed = frozenset(discovery.names(discovery.PROVIDERS))
     for address, resource in workspace.desired.resources.items():
         if address.kind is Kind.CLUSTER and resource.provider in installed:
-            nodes = _nodes(workspace, state, resource)
+            planned = _planned(workspace, resource)
+            nodes = _nodes(state, resource, planned)
             seen.names[address] = tuple(node.name for node in nodes)
+            prices = {node.id: node.price_per_hour for node in planned}
+            seen.prices |= {node: price for node, price in prices.items() if price is not None}
             jobs = _jobs_on(workspace, address)
             wanted = {job: _wanted(found, needs.get(job)) for job, found in jobs.items()}
             weights_there, rates = _needed(jobs.values(), weights.known), _rates(state, address)
@@ -154,10 +158,12 @@ def _ask_all(
                 )
 
 
-def _nodes(workspace: Workspace, state: State, cluster: Resource) -> tuple[Node, ...]:
-    planned = tuple(
-        workspace.provider(cluster.provider).plan(section(cluster.address.name, cluster.attributes))
-    )
+def _planned(workspace: Workspace, cluster: Resource) -> tuple[Node, ...]:
+    wish = section(cluster.address.name, cluster.attributes)
+    return tuple(workspace.provider(cluster.provider).plan(wish))
+
+
+def _nodes(state: State, cluster: Resource, planned: Iterable[Node]) -> tuple[Node, ...]:
     recorded = state.resources.get(cluster.address)
     return tuple(as_made(node, recorded) for node in planned)
 

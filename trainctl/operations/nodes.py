@@ -13,7 +13,7 @@ from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.nodes import NodeReport
 from trainctl.operations.workspace import Workspace
-from trainctl.resources.agents import node_named, nodes_of
+from trainctl.resources.agents import away_nodes, nodes_of
 from trainctl.resources.clusters import section
 from trainctl.resources.node_cache import at
 from trainctl.resources.run_control import LOOK_SECONDS, runs_of
@@ -58,11 +58,13 @@ def forget(workspace: Workspace, name: str) -> Node:
     )
     recorded = workspace.ledger.recorded(cluster.address) or cluster
     left = [one.to_json() for one in nodes_of(recorded) if one.id != node.id]
+    away = [one.to_json() for one in away_nodes(recorded) if one.id != node.id]
     forgotten = [*recorded.attributes.get("forgotten", ()), node.name]
+    outputs = {key: value for key, value in recorded.outputs.items() if key != "away"}
     changed = replace(
         recorded,
         attributes={**recorded.attributes, "forgotten": forgotten},
-        outputs={**recorded.outputs, "nodes": left},
+        outputs={**outputs, "nodes": left, **({"away": away} if away else {})},
     )
     workspace.ledger.finish(intent, changed)
     return node
@@ -71,10 +73,11 @@ def forget(workspace: Workspace, name: str) -> Node:
 def recorded_node(state: State, name: str) -> tuple[Recorded, Node]:
     """A node of the state, as CLUSTER/NODE; UsageError names those there are."""
     cluster = state.resources.get(Address(Kind.CLUSTER, name.partition("/")[0]))
-    node = node_named(cluster, name) if cluster else None
+    known = (*nodes_of(cluster), *away_nodes(cluster)) if cluster else ()
+    node = next((one for one in known if one.id == name), None)
     if cluster is None or node is None:
-        known = [node.id for one in _clusters(state) for node in nodes_of(one)]
-        raise UsageError(f"the state has no node {name!r}", f"It has {', '.join(known) or 'none'}.")
+        names = [node.id for one in _clusters(state) for node in nodes_of(one)]
+        raise UsageError(f"the state has no node {name!r}", f"It has {', '.join(names) or 'none'}.")
     return cluster, node
 
 

@@ -64,6 +64,7 @@ def plan_of(
         weights=weights.facts,
         nodes=nodes.facts,
         node_names=nodes.names,
+        prices=nodes.prices,
         lacks=code.lacks,
         caches=look_at_caches(workspace, state, look.parallelism) if look.refresh else {},
         options=options,

@@ -84,9 +84,12 @@ def unseen(subjects: Iterable[Subject]) -> Iterator[Diagnostic]:
         found = subject.observed
         if found is None or found.presence in (Presence.PRESENT, Presence.GONE):
             continue
+        summary, detail = f"{subject.address} is {found.presence.value}", found.detail
+        if subject.address.kind is Kind.CLUSTER and detail:
+            summary, detail = detail, ""
         yield warning(
-            f"{subject.address} is {found.presence.value}",
-            f"{found.detail.rstrip('.') + '. ' if found.detail else ''}Planned from what is recorded.",
+            summary,
+            f"{detail.rstrip('.') + '. ' if detail else ''}Planned from what is recorded.",
             address=str(subject.address),
             where=subject.resource.where if subject.resource else None,
             code="not-seen",

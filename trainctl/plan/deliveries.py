@@ -122,6 +122,17 @@ def _too_few_nodes(inputs: Inputs, job: Change) -> Iterator[Diagnostic]:
             where=_where(inputs, job.address),
             code="too-few-nodes",
         )
+    elif names and len(inputs.seats.get(job.address, ())) < wanted:
+        said = {one.id for one in inputs.nodes.get(cluster, ())}
+        away = [node for name in names if (node := f"{cluster.name}/{name}") not in said]
+        if said and away:
+            yield warning(
+                f"{job.address} will wait: {wanted} nodes are wanted, and {', '.join(away)} can't be reached",
+                "It is left to an apply that can reach them.",
+                address=str(job.address),
+                where=_where(inputs, job.address),
+                code="waits-for-node",
+            )
 
 
 def _impossible_mounts(inputs: Inputs, job: Change) -> Iterator[Diagnostic]:

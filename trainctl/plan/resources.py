@@ -47,6 +47,9 @@ def plan_resource(subject: Subject, wish: Wish) -> Change:
         return _make(subject, wish, Action.REPLACE, Reason.CANNOT_UPDATE, replace_paths=paths)
     if before != after and _present(before) != _present(after):
         return _update(subject, wish)
+    if subject.observed is not None and subject.observed.back:
+        note = f"{', '.join(subject.observed.back)} can be reached now"
+        return _make(subject, wish, Action.UPDATE, note=note)
     if subject.intent is not None:
         note = "" if attempted(subject.intent, after) else UNDONE
         return _make(subject, wish, Action.UPDATE, Reason.INTERRUPTED, note=note)

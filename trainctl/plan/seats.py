@@ -61,12 +61,11 @@ def _cluster(job: Change) -> Address:
 
 
 def _offers(inputs: Inputs, cluster: Address) -> Iterator[Offer]:
-    """What is known of each node, in the order in which the provider plans them; where they were not asked, nothing but that."""
+    """What is known of each node that could be asked, in the order in which the provider plans them; where none was asked, nothing but that."""
     facts = {one.id: one for one in inputs.nodes.get(cluster, ())}
     names = [f"{cluster.name}/{name}" for name in inputs.node_names.get(cluster, ())]
-    known = bool(names) and all(node in facts and facts[node].vacancy for node in names)
-    for node in names or facts:
-        vacancy = facts[node].vacancy if known else None
+    for node in [name for name in names if name in facts] or names or facts:
+        vacancy = facts[node].vacancy if node in facts else None
         yield Offer(node, vacancy.gpus, vacancy.runs) if vacancy else Offer(node, gpus=None)
 
 

@@ -21,11 +21,13 @@ class Observation:
     """What a look at a recorded resource found. ``outputs`` are those outputs that can change by themselves.
 
     Of a job: ``run``, its newest run's record as the node tells it, or ``runs``, several of them.
+    ``back``: of a cluster, the names of nodes that were away when it was made, and that can be reached now.
     """
 
     presence: Presence
     outputs: Mapping[str, Any] = field(default_factory=dict)
     detail: str = ""
+    back: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +207,8 @@ class Inputs:
     """Of each cluster, its nodes in rank order, as far as they could be asked."""
     node_names: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
     """Of each cluster, the names its provider plans, in rank order."""
+    prices: Mapping[str, float] = field(default_factory=dict)
+    """Of each node that has a price of its own, by id."""
     lacks: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
     """Of each job, what its own code lacks, in sentences."""
     caches: Mapping[Address, tuple[CacheFacts, ...]] = field(default_factory=dict)

@@ -120,8 +120,17 @@ def nodes_of(cluster: Recorded) -> tuple[Node, ...]:
 def as_made(planned: Node, cluster: Recorded | None) -> Node:
     """The node as it was made, unless the manifest means another machine by its name now, or another way to it."""
     made = {node.name: node for node in nodes_of(cluster)}.get(planned.name) if cluster else None
-    same = made is not None and (made.address, made.details) == (planned.address, planned.details)
-    return made if made is not None and same else planned
+    return made if made is not None and same_machine(made, planned) else planned
+
+
+def same_machine(made: Node, planned: Node) -> bool:
+    """Whether the manifest still means the machine that a node was made on, and the same way to it."""
+    return (made.address, made.details) == (planned.address, planned.details)
+
+
+def away_nodes(cluster: Recorded) -> tuple[Node, ...]:
+    """Those that a cluster asks for and that could not be reached when it was made; with a key if they may have been made all the same."""
+    return tuple(Node.from_json(node) for node in cluster.outputs.get("away", ()))
 
 
 def node_named(cluster: Recorded, node_id: str) -> Node | None:

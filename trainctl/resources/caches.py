@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from trainctl.apply.step import Lookup, Step
-from trainctl.errors import TrainctlError
+from trainctl.errors import NodeUnreachable, TrainctlError
 from trainctl.jobs.environment import team_cache
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action
@@ -30,7 +30,7 @@ class Keeper:
 class CacheHandler:
     """Makes a cache's directory on each of its cluster's nodes; the last state that refers to it takes it along.
 
-    A project's cache refers to the team's default one as well, so that this goes with the last project.
+    A node that can't be reached gets it with the first run that comes there (``have_on``). A project's cache refers to the team's default one as well, so that this goes with the last project.
     """
 
     def __init__(self, agents: Agents, lineage: str) -> None:
@@ -42,9 +42,17 @@ class CacheHandler:
         if step.action is Action.REPLACE:
             self.delete(step)
         cluster = step.needed(Address(Kind.CLUSTER, str(step.attributes["cluster"])))
+        made: list[str] = []
+        away: list[NodeUnreachable] = []
         for kept in _keepers(cluster, step.attributes):
-            self._tell("make_cache", step.address, kept)
-        return {"directory": _place(_first(cluster), step.attributes)}
+            try:
+                self.make_on(step.address, kept)
+                made.append(kept.node.name)
+            except NodeUnreachable as error:
+                away.append(error)
+        if not made and away:
+            raise away[0]
+        return {"directory": _place(_first(cluster), step.attributes), "on": made}
 
     def delete(self, step: Step) -> None:
         """Let go of its directories; those that nobody else refers to go with what jobs kept in them."""
@@ -64,6 +72,10 @@ class CacheHandler:
         """A cache's content belongs to its jobs; there is nothing to compare."""
         return Observation(Presence.PRESENT)
 
+    def make_on(self, address: Address, kept: Keeper) -> None:
+        """Make its directories on one node, or find them there."""
+        self._tell("make_cache", address, kept)
+
     def _tell(self, verb: str, address: Address, kept: Keeper) -> None:
         for directory in kept.directories:
             request = {
@@ -73,6 +85,15 @@ class CacheHandler:
                 "owner": address.name,
             }
             self._agents.of(kept.provider, kept.node).call(verb, request)
+
+
+def have_on(agents: Agents, lineage: str, cache: Recorded, provider: str, node: Node) -> None:
+    """Make a recorded cache on a node that was not there, or away, when the others got theirs."""
+    made = cache.outputs.get("on")
+    if made is not None and node.name not in made:
+        directories = _with_team(node, _place(node, cache.attributes), cache.attributes)
+        kept = Keeper(provider, node, directories)
+        CacheHandler(agents, lineage).make_on(cache.address, kept)
 
 
 def directory_on(node: Node, cache: Recorded | None) -> str | None:
@@ -96,7 +117,7 @@ def keeper(cache: Recorded, lookup: Lookup) -> Keeper | None:
     """Who keeps a recorded cache; None if it was never made, or its cluster is gone."""
     cluster = lookup(Address(Kind.CLUSTER, str(cache.attributes["cluster"])))
     directory = cache.outputs.get("directory")
-    if cluster is None or not directory:
+    if cluster is None or not directory or not nodes_of(cluster):
         return None
     node = _first(cluster)
     return Keeper(cluster.provider, node, _with_team(node, str(directory), cache.attributes))

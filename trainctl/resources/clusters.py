@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,11 +12,11 @@ from trainctl.jobs.environment import team_cache
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action
 from trainctl.plan.values import Observation
-from trainctl.resources.agents import Agents, Providers, nodes_of
+from trainctl.resources.agents import Agents, Providers, away_nodes, nodes_of
+from trainctl.resources.making import AT_ONCE, Maker, reachable
 from trainctl.resources.node_cache import at, cache_settings, shared_settings
 from trainctl.spi.provider import Cluster, Node, Presence
 
-_AT_ONCE = 16
 _WORST = (Presence.PRESENT, Presence.UNREADABLE, Presence.UNREACHABLE, Presence.GONE)
 
 
@@ -35,32 +35,19 @@ class ClusterHandler:
         cluster = section(step.address.name, step.attributes)
         if step.action is Action.REPLACE:
             self.delete(step)
-        keys = self._keys(step, name, cluster)
-
-        def make(planned: Node) -> Node:
-            key = keys.get(planned.name, f"{step.key}/{planned.name}")
-            node = provider.create(cluster, planned.name, key)
-            request = {**at(node, step.attributes), "data": node.data, "mounts": []}
-            self._agents.of(name, node).call("facts", request)
-            return node
-
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="make") as pool:
-            nodes = list(pool.map(make, provider.plan(cluster)))
-        made = {node.key for node in nodes}
+        kept = step.recorded
+        if kept is not None and (step.action is Action.REPLACE or kept.provider != name):
+            kept = None
+        made = Maker(step, cluster, provider, self._agents, kept).make()
         if step.recorded is not None and step.action is not Action.REPLACE:
-            for node in nodes_of(step.recorded):
-                if (
-                    node.key not in made
-                ):  # not asked for any more, or its name means another machine now
-                    self._remove(step.recorded.provider, node, step.recorded.attributes)
-            self._leave_old_cache(step, step.recorded, nodes)
-        return {"nodes": [node.to_json() for node in nodes]}
+            self._remove_others(step.recorded, {node.key for node in (*made.nodes, *made.away)})
+            self._leave_old_cache(step, step.recorded, made.nodes)
+        return made.to_outputs()
 
     def delete(self, step: Step) -> None:
         """Leave the nodes as they were found: nothing of this state stays, and nobody else's things go."""
         if step.recorded is not None:
-            for node in nodes_of(step.recorded):
-                self._remove(step.recorded.provider, node, step.recorded.attributes)
+            self._remove_others(step.recorded, frozenset())
 
     def abandon(self, intent: Intent, lookup: Lookup) -> None:
         """Remove the nodes that an interrupted attempt made and nobody recorded."""
@@ -77,27 +64,39 @@ class ClusterHandler:
                 self._remove(intent.provider, node, attributes)
 
     def read(self, recorded: Recorded, lookup: Lookup) -> Observation:
-        """The worst of what its nodes say."""
+        """The worst of what its nodes say, and which of those that were away when it was made can be reached now."""
         provider = self._providers(recorded.provider)
-        nodes = nodes_of(recorded)
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="read") as pool:
+        nodes, away = nodes_of(recorded), away_nodes(recorded)
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="read") as pool:
             read = pool.map(provider.read, nodes)
             found = {node.id: one for node, one in zip(nodes, read, strict=True)}
+        cluster = section(recorded.address.name, recorded.attributes)
+        back = reachable(provider, cluster, away)
+        found |= {node.id: Presence.UNREACHABLE for node in away if node.name not in back}
         worst = max(found.values(), key=_WORST.index, default=Presence.PRESENT)
-        return Observation(
-            worst,
-            detail=", ".join(
-                sorted(node for node, one in found.items() if one is not Presence.PRESENT)
-            ),
-        )
+        words = [
+            f"{node} is {one}" for node, one in sorted(found.items()) if one is not Presence.PRESENT
+        ]
+        return Observation(worst, detail=", ".join(words), back=back)
 
-    def _keys(self, step: Step, provider_name: str, cluster: Cluster) -> dict[str, str]:
-        """Of each node that stays, the key it was made with: under another it would be made once more beside itself."""
-        recorded = step.recorded
-        if recorded is None or recorded.provider != provider_name:
-            return {}
-        find = self._providers(provider_name).find
-        return {node.name: node.key for node in nodes_of(recorded) if find(cluster, node.key)}
+    def _remove_others(self, recorded: Recorded, kept: Set[str]) -> None:
+        """Remove the recorded nodes but those with these keys: all that can be, before the first error is raised."""
+        provider = self._providers(recorded.provider)
+        cluster = section(recorded.address.name, recorded.attributes)
+
+        def remove(node: Node) -> NodeError | None:
+            try:
+                made = node if node.root else provider.locate(cluster, node)
+                self._remove(recorded.provider, made, recorded.attributes)
+            except NodeError as error:
+                return error
+            return None
+
+        tried = [node for node in away_nodes(recorded) if node.key]
+        doomed = [node for node in (*nodes_of(recorded), *tried) if node.key not in kept]
+        errors = [error for node in doomed if (error := remove(node)) is not None]
+        if errors:
+            raise errors[0]
 
     def _leave_old_cache(self, step: Step, recorded: Recorded, nodes: Sequence[Node]) -> None:
         """Let go of the caches that the nodes had elsewhere; what live runs need of them stays until they are forgotten."""
@@ -117,7 +116,7 @@ class ClusterHandler:
         if presence is not Presence.PRESENT:
             raise NodeError(
                 f"node {node.id} is {presence}",
-                "Nothing was removed. Try again when it can be reached.",
+                f"Nothing of it was removed. Try again when it can be reached, or drop it: trainctl nodes forget {node.id}.",
             )
         agent = self._agents.of(provider_name, node)
         agent.call(

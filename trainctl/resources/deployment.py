@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from trainctl.apply.step import Deferred, Step
-from trainctl.errors import StalePlan
+from trainctl.errors import NodeError, NodeUnreachable, StalePlan
 from trainctl.jobs.checkpoints import CheckpointAccess, references
 from trainctl.jobs.code import Code, packed, scan
 from trainctl.jobs.environment import places, secret_environment
@@ -19,10 +19,11 @@ from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.resources.agents import Agents
+from trainctl.plan.placement import Wanted
+from trainctl.resources.agents import Agents, nodes_of
 from trainctl.resources.archives import fetched, ship
 from trainctl.resources.beginnings import Beginning
-from trainctl.resources.caches import directory_on, scope_of
+from trainctl.resources.caches import directory_on, have_on, scope_of
 from trainctl.resources.delivery import Delivery, Seat, listings_of
 from trainctl.resources.following import Ahead, ahead, possible_nodes
 from trainctl.resources.home import Home
@@ -59,7 +60,25 @@ class Deployment:
         self._locks: dict[tuple[str, str], threading.Lock] = {}
 
     def deploy(self, begun: Beginning, run: RunRecord) -> RunRecord:
-        """Deliver weights and code to the nodes of the ranks and start them; the record of the run that then runs."""
+        """Deliver weights and code to the nodes of the ranks and start them; the record of the run that then runs.
+
+        NodeUnreachable if nobody can tell whether it was started; where nothing can have been, and there are other nodes for it, NodeError.
+        """
+        step = begun.step
+        try:
+            run, ranks, requests = self._prepare(begun, run)
+        except NodeUnreachable as error:
+            wanted = Wanted.by(step.attributes).nodes
+            if step.resumed or len(nodes_of(self._cluster(step))) <= wanted:
+                raise
+            raise NodeError(error.summary, error.detail, code=error.code) from error
+        control = RunControl(self._agents, step.lookup)
+        return start_together(step, control, run, ranks, requests, self._secrets.register)
+
+    def _prepare(
+        self, begun: Beginning, run: RunRecord
+    ) -> tuple[RunRecord, list[Rank], list[dict[str, Any]]]:
+        """Have on the nodes what the ranks need, and say what starts them."""
         step = begun.step
         self._checkpoint_secrets(step, run)  # before anything moves
         listings = listings_of(step)
@@ -90,9 +109,7 @@ class Deployment:
             },
         )
         step.stop_if_cancelled()
-        requests = self._requests(step, run, equipped, listings, before)
-        control = RunControl(self._agents, step.lookup)
-        return start_together(step, control, run, ranks, requests, self._secrets.register)
+        return run, ranks, self._requests(step, run, equipped, listings, before)
 
     def _ahead(self, step: Step) -> Ahead:
         """What the run has to follow. Deferred if nobody could wait for it."""
@@ -110,12 +127,16 @@ class Deployment:
     ) -> list[Rank]:
         cluster = self._cluster(step)
         among = [before.node] if before.node else None
-        nodes = self._seating.seats(cluster, run.key, step.attributes, listings, among)
+        nodes = self._seating.seats(
+            cluster, run.key, step.attributes, listings, among, resumed=step.resumed
+        )
         project = str(step.attributes["project"])
         used = (step.lookup(address) for address in step.depends_on if address.kind is Kind.CACHE)
         caches = {scope_of(cache): cache for cache in used if cache}
         found = []
         for number, node in enumerate(nodes):
+            for cache in caches.values():
+                have_on(self._agents, self._home.lineage, cache, cluster.provider, node)
             where = places(
                 node,
                 step.address,

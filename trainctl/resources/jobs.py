@@ -30,6 +30,7 @@ from trainctl.resources.home import Home
 from trainctl.resources.node_cache import at
 from trainctl.resources.run_control import STOP_GRACE_SECONDS, RunControl, runs_of
 from trainctl.resources.runs import order
+from trainctl.resources.seating import missing_ranks
 from trainctl.spi.provider import Presence
 from trainctl.weights.mirror.port import Mirror
 
@@ -127,8 +128,10 @@ def why_not_yet(change: Change, agents: Agents, lookup: Lookup) -> str:
     if change.address.kind is not Kind.JOB or change.action not in _NEW_RUN:
         return ""
     after = change.after or {}
-    nodes = possible_nodes(lookup(Address(Kind.CLUSTER, str(after["cluster"]))), after)
-    return ahead(RunControl(agents, lookup), lookup, change.depends_on, nodes).why_not
+    cluster = lookup(Address(Kind.CLUSTER, str(after["cluster"])))
+    nodes = possible_nodes(cluster, after)
+    why = ahead(RunControl(agents, lookup), lookup, change.depends_on, nodes).why_not
+    return why or (missing_ranks(agents, cluster, after) if cluster else "")
 
 
 def observed(control: RunControl, jobs: Sequence[Recorded]) -> dict[Address, Observation]:

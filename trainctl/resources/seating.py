@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -14,7 +14,7 @@ from trainctl.ledger.state import Recorded
 from trainctl.model.files import ListedFile
 from trainctl.plan.placement import Offer, Wanted, place, with_run
 from trainctl.plan.values import GpuFacts
-from trainctl.resources.agents import Agents, nodes_of
+from trainctl.resources.agents import Agents, away_nodes, nodes_of
 from trainctl.resources.node_cache import at
 from trainctl.resources.run_control import LOOK_SECONDS
 from trainctl.spi.provider import Node
@@ -58,25 +58,30 @@ class Seating:
         attributes: Mapping[str, Any],
         listings: Sequence[str],
         among: Sequence[str] | None = None,
+        *,
+        resumed: bool = False,
     ) -> tuple[Node, ...]:
         """The nodes of a run, by rank: those on which it was started before, or the best of those that can be asked now.
 
-        ``among`` are the only ones that it may get, by id. TrainctlError if there are not enough.
+        ``among`` are the only ones that it may get, by id. TrainctlError if there are not enough; NodeUnreachable also if an
+        earlier attempt (``resumed``) may have started it where nobody can ask.
         """
         nodes = nodes_of(cluster)
         wanted = Wanted.by(attributes)
-        if len(nodes) == 1 == wanted.nodes:
+        if len(nodes) == 1 == wanted.nodes and not away_nodes(cluster):
             return nodes
         by_id = {node.id: node for node in nodes}
         said = self._ask(cluster, nodes, key, wanted, listings)
         before = next((one.nodes for one in said if one.nodes), ())
         if before and all(node in by_id for node in before):
             return tuple(by_id[node] for node in before)
+        if resumed and len(said) < len(nodes):
+            raise _perhaps_elsewhere(nodes, {one.offer.node for one in said})
         offered = [one for one in said if among is None or one.offer.node in among]
         with self._lock:
             chosen = place(wanted, [self._as_taken(one) for one in offered])
             if len(chosen) < wanted.nodes:
-                raise _too_few(cluster, wanted, len(offered), len(nodes))
+                raise _too_few(cluster, wanted, {one.offer.node for one in said})
             self._taken.append(_Taken(key, wanted, chosen))
         return tuple(by_id[node] for node in chosen)
 
@@ -126,7 +131,7 @@ class Seating:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="seats") as pool:
             answers = list(pool.map(ask, nodes))
         said = [one for one in answers if isinstance(one, _Said)]
-        if not said:
+        if not said and answers:
             raise next(one for one in answers if isinstance(one, NodeError))
         return said
 
@@ -147,6 +152,32 @@ def _bytes_there(
     )
 
 
+def missing_ranks(agents: Agents, cluster: Recorded, attributes: Mapping[str, Any]) -> str:
+    """Why a run on several nodes can't have them now: those that are away. Empty if enough can be reached."""
+    wanted = Wanted.by(attributes).nodes
+    if wanted == 1:
+        return ""
+
+    def there(node: Node) -> bool:
+        try:
+            agents.of(cluster.provider, node).call(
+                "status", {"root": node.root, "keys": []}, timeout=LOOK_SECONDS
+            )
+        except NodeError:
+            return False
+        return True
+
+    nodes = nodes_of(cluster)
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="seats") as pool:
+        silent = [
+            node for node, found in zip(nodes, pool.map(there, nodes), strict=True) if not found
+        ]
+    if len(nodes) - len(silent) >= wanted:
+        return ""
+    away = ", ".join(node.id for node in (*silent, *away_nodes(cluster)))
+    return f"waits: {wanted} nodes are wanted, and {away} can't be reached" if away else ""
+
+
 def leader_addresses(node: Node, facts: Mapping[str, Any]) -> list[str]:
     """Where the other ranks may reach a node, the likeliest first: its declared address if that is a number, then those it reports."""
     if node.address == "local":
@@ -164,14 +195,25 @@ def _is_number(address: str) -> bool:
     return True
 
 
-def _too_few(cluster: Recorded, wanted: Wanted, asked: int, nodes: int) -> TrainctlError:
-    if asked < nodes:
+def _perhaps_elsewhere(nodes: Sequence[Node], said: Set[str]) -> NodeUnreachable:
+    silent = ", ".join(node.id for node in nodes if node.id not in said)
+    return NodeUnreachable(
+        f"an earlier attempt may have started it on {silent}, which can't be reached",
+        f"Apply again once that is possible; or drop what never comes back: trainctl nodes forget {silent.partition(',')[0]}.",
+    )
+
+
+def _too_few(cluster: Recorded, wanted: Wanted, said: Set[str]) -> TrainctlError:
+    """Nodes that are away may have what is wanted; otherwise nothing will have it."""
+    away = [one.id for one in (*nodes_of(cluster), *away_nodes(cluster)) if one.id not in said]
+    if away:
+        nodes = f"{wanted.nodes} node{'s' if wanted.nodes > 1 else ''}"
         return NodeUnreachable(
-            f"{wanted.nodes} nodes are wanted, and {asked} of {nodes} of {cluster.address} can be asked now",
-            "Apply again once they can be reached.",
+            f"{nodes} {'are' if wanted.nodes > 1 else 'is'} wanted, and {', '.join(away)} can't be reached",
+            "Apply again once that is possible, or lower compute.node_count.",
         )
     return TrainctlError(
-        f"{wanted.nodes} nodes with {wanted.gpus or 'no'} {wanted.kind} GPUs are wanted, and {cluster.address} has fewer",
+        f"{wanted.nodes} nodes with {wanted.gpus or 'no'} {wanted.kind + ' ' if wanted.kind else ''}GPUs are wanted, and {cluster.address} has fewer",
         "Lower compute.node_count or compute.accelerator.",
         code="too-few-nodes",
     )

@@ -47,6 +47,8 @@ class Node:
     gpus: int | None = 0
     """How many GPUs jobs may use; None leaves it to what the machine's own tools report."""
     details: Mapping[str, Any] = field(default_factory=dict)
+    price_per_hour: float | None = None
+    """What it costs, in the currency of the manifest; None leaves it to the cluster's price."""
 
     @property
     def id(self) -> str:

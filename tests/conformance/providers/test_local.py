@@ -69,14 +69,15 @@ def test_two_states_share_a_directory_and_the_last_removes_it(tmp_path: Path) ->
 
 @pytest.mark.parametrize("place", ["runs/run-1/spec.json", "cache/references/other-lineage"])
 def test_a_directory_with_anothers_things_is_left(place: str) -> None:
-    """Runs and references of a lineage keep the directory, whatever the markers say."""
+    """Runs and references of a lineage keep the directory, whatever the markers say; the node of the deleted key is gone."""
     provider = LocalProvider()
     node = provider.create(TWO, "lab-0", "one")
     (Path(node.root) / place).mkdir(parents=True)
 
     provider.delete(node)
 
-    assert provider.read(node) is Presence.PRESENT
+    assert (Path(node.root) / place).is_dir()
+    assert provider.read(node) is Presence.GONE
 
 
 def test_a_directory_that_cant_be_made_is_an_error(tmp_path: Path) -> None:

@@ -134,7 +134,10 @@ def live_run_stop() -> Plan:
     job = replace(state.resources[at("job.sft")], outputs={"runs": [run.to_json()]})
     state = replace(state, resources={**state.resources, at("job.sft"): job})
     world.job["compute"] = {"node_count": 2, "accelerator": "H100:4"}
-    return make_plan(world.inputs(state, node_names=names))
+    inputs = world.inputs(state, node_names=names)
+    (first,) = inputs.nodes[at("cluster.lab")]
+    both = (first, replace(first, id="lab/lab-1"))
+    return make_plan(replace(inputs, nodes={at("cluster.lab"): both}))
 
 
 def destroyed() -> Plan:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +37,7 @@ def any_node(request: pytest.FixtureRequest) -> Iterator[TestNode]:
         pytest.skip("needs root and setpriv to become user nobody")
     base = Path(tempfile.mkdtemp(prefix="trainctl-test-node-"))
     base.chmod(0o777)
-    node = TestNode(base, python="/usr/bin/python3" if prefix else sys.executable, prefix=prefix)
+    node = TestNode(base, python="/usr/bin/python3" if prefix else None, prefix=prefix)
     yield node
     node.close()
     shutil.rmtree(base, ignore_errors=True)

@@ -127,6 +127,35 @@ def test_cost_counts_a_node_once() -> None:
     assert make_plan(world.inputs(applied(plan))).hourly_cost == 0.0
 
 
+def test_a_node_with_a_price_of_its_own_costs_that() -> None:
+    """Beside others that cost what their cluster says; a rank that has no node yet counts as the cheapest that is left."""
+    world = World(cluster={"provider": "ssh", "price_per_hour": 2.0})
+    names = {at("cluster.lab"): ("lab-0", "lab-1", "lab-2")}
+    prices = {"lab/lab-0": 8.0, "lab/lab-2": 0.5}
+
+    def cost(nodes: int) -> float:
+        world.job["compute"] = {"node_count": nodes}
+        return make_plan(world.inputs(node_names=names, prices=prices)).hourly_cost
+
+    assert [cost(1), cost(2), cost(3)] == [8.0, 8.5, 10.5]
+
+
+def test_a_job_that_needs_a_node_that_is_away_will_wait() -> None:
+    """The nodes that could be asked are taken first, and who needs more is told which one is missing."""
+    world = World()
+    names = {at("cluster.lab"): ("lab-9", "lab-0")}
+    one = make_plan(world.inputs(node_names=names))
+    world.job["compute"] = {"node_count": 2}
+    two = make_plan(world.inputs(node_names=names))
+
+    assert [line.node for line in one.deliveries] == ["lab/lab-0"]
+    assert [line.node for line in two.deliveries] == ["lab/lab-0", None]
+    assert "job.sft will wait: 2 nodes are wanted, and lab/lab-9 can't be reached" in [
+        found.summary for found in two.diagnostics
+    ]
+    assert errors(two) == []
+
+
 def _far(size: int, rates: dict[str, float]) -> dict[Address, tuple[NodeFacts, ...]]:
     """The cluster's nodes, which don't see the mirror's directory and have nothing."""
     weights = at("weights.qwen3")

@@ -10,17 +10,44 @@ from typing import Any
 
 import pytest
 
-from trainctl.apply.step import Step
+from trainctl.apply.step import Step, StepFailed
+from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.ledger.holder import this_process
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action
 from trainctl.model.address import Address
-from trainctl.resources.agents import Agents, nodes_of
+from trainctl.resources.agents import Agents, away_nodes, nodes_of
 from trainctl.resources.clusters import ClusterHandler
-from trainctl.spi.discovery import load_provider
-from trainctl.spi.provider import Presence
+from trainctl.spi.provider import Cluster, Node, Presence
+from trainctl_local import LocalProvider
 
 LAB = Address.parse("cluster.lab")
+
+
+class Away(LocalProvider):
+    """The local provider, of whose nodes some are away: none can be located, or made and then not asked any more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away: set[str] = set()
+        self.dying: set[str] = set()
+
+    def locate(self, cluster: Cluster, node: Node) -> Node:
+        """As of the local provider."""
+        if node.name in self.away:
+            raise NodeUnreachable(f"{node.id} doesn't answer")
+        return super().locate(cluster, node)
+
+    def create(self, cluster: Cluster, name: str, key: str) -> Node:
+        """As of the local provider."""
+        made = super().create(cluster, name, key)
+        if name in self.dying:
+            raise NodeUnreachable(f"{made.id} doesn't answer any more")
+        return made
+
+    def read(self, node: Node) -> Presence:
+        """As of the local provider."""
+        return Presence.UNREACHABLE if node.name in self.away else super().read(node)
 
 
 class Lab:
@@ -28,17 +55,17 @@ class Lab:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        provider = load_provider("local")
+        self.provider = provider = Away()
         self.agents = Agents(lambda name: provider)
         self.handler = ClusterHandler(lambda name: provider, self.agents, "lineage")
         self.recorded: Recorded | None = None
 
-    def step(self, key: str, action: Action, **settings: Any) -> Step:
+    def step(self, key: str, action: Action, *, resumed: bool = False, **settings: Any) -> Step:
         """A step at the cluster."""
         attributes = {"provider": "local", "nodes": 1, "gpus": 0, "cache": None, **settings}
         return Step(
             LAB, action, key, attributes, self.recorded, (), None, lambda address: self.recorded,
-            lambda phase, done, total: None, lambda address: 0.0,
+            lambda phase, done, total: None, lambda address: 0.0, resumed=resumed,
         )  # fmt: skip
 
     def make(self, key: str, action: Action = Action.UPDATE, **settings: Any) -> Recorded:
@@ -47,6 +74,12 @@ class Lab:
         outputs = self.handler.carry_out(step)
         self.recorded = Recorded(LAB, "local", step.attributes, outputs)
         return self.recorded
+
+    def look(self) -> tuple[Presence, tuple[str, ...]]:
+        """What a look finds, and which nodes are back."""
+        assert self.recorded is not None
+        found = self.handler.read(self.recorded, lambda _: None)
+        return found.presence, found.back
 
     def destroy(self) -> None:
         """Remove it."""
@@ -118,5 +151,70 @@ def test_an_attempt_that_nobody_recorded_is_undone_by_its_key(lab: Lab) -> None:
     lab.handler.abandon(intent, lambda _: lab.recorded)
     assert lab.left == ["lab-0"]
     lab.handler.abandon(intent, lambda _: lab.recorded)
+    lab.destroy()
+    assert lab.left == []
+
+
+def test_a_node_that_is_away_leaves_the_others(lab: Lab) -> None:
+    """The others are made; a look tells when it is back, and then it is made beside them. Nothing has to be removed of what never was."""
+    lab.provider.away = {"lab-0"}
+    made = lab.make("one", Action.CREATE, nodes=2)
+    assert [node.name for node in nodes_of(made)] == ["lab-1"]
+    assert [(node.name, node.key) for node in away_nodes(made)] == [("lab-0", "")]
+    assert lab.look() == (Presence.UNREACHABLE, ())
+    lab.destroy()
+    assert lab.left == []
+
+    lab.make("two", Action.CREATE, nodes=2)
+    lab.provider.away = set()
+    assert lab.look() == (Presence.PRESENT, ("lab-0",))
+    made = lab.make("three", nodes=2)
+    assert [node.key for node in nodes_of(made)] == ["three/lab-0", "two/lab-1"]
+    assert away_nodes(made) == ()
+    lab.destroy()
+    assert lab.left == []
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_node_that_may_have_been_made_is_found_again(lab: Lab, resumed: bool) -> None:
+    """Its power goes after it was made, or when an earlier attempt may have: its key is kept, for who makes it and for who removes it."""
+    lab.provider.dying = {"lab-0"}
+    lab.handler.carry_out(lab.step("one", Action.CREATE, nodes=2))
+    lab.provider.dying, lab.provider.away = set(), {"lab-0"}
+    if not resumed:
+        lab.provider.away, lab.provider.dying = set(), {"lab-0"}
+    step = lab.step("one", Action.CREATE, nodes=2, resumed=resumed)
+    lab.recorded = Recorded(LAB, "local", step.attributes, lab.handler.carry_out(step))
+    assert [node.key for node in away_nodes(lab.recorded)] == ["one/lab-0"]
+    lab.provider.dying, lab.provider.away = set(), {"lab-0"}
+    with pytest.raises(NodeError, match="lab-0"):
+        lab.destroy()
+    assert lab.left == ["lab-0"]
+
+    lab.provider.away = set()
+    lab.make("two", nodes=2)
+    assert [node.key for node in nodes_of(lab.recorded)] == ["one/lab-0", "two/lab-1"]
+    lab.destroy()
+    assert lab.left == []
+
+
+def test_a_recorded_node_that_is_away_stays_as_it_was(lab: Lab) -> None:
+    """A change of the cluster that doesn't concern it is made without it."""
+    lab.make("one", Action.CREATE, nodes=2)
+    lab.provider.away = {"lab-1"}
+    made = lab.make("two", nodes=3)
+    assert [node.key for node in nodes_of(made)] == ["one/lab-0", "one/lab-1", "two/lab-2"]
+    lab.provider.away = set()
+    lab.destroy()
+    assert lab.left == []
+
+
+def test_without_any_node_the_step_fails_and_says_so(lab: Lab) -> None:
+    """What is recorded names those that were asked for, so that a manifest that is put right leaves nothing to look for."""
+    lab.provider.away = {"lab-0"}
+    with pytest.raises(StepFailed, match="lab-0 doesn't answer") as failed:
+        lab.make("one", Action.CREATE)
+    assert [node["name"] for node in failed.value.outputs["away"]] == ["lab-0"]
+    lab.recorded = Recorded(LAB, "local", {"provider": "local"}, failed.value.outputs)
     lab.destroy()
     assert lab.left == []
