@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import jsonschema
+import pytest
 
 from tests.support.nodes import wait_for
 from tests.support.project import Project
@@ -122,6 +123,64 @@ def test_more_nodes_than_there_are_is_an_error_of_the_plan(fresh: Project) -> No
     fresh.write({"trainctl.yaml": FAILING.replace("node_count: 3", "node_count: 4")})
     done = fresh.run("plan", code=1)
     assert "asks for 4 nodes and cluster.local has 3 nodes" in done.stdout + done.stderr
+
+
+SHARED = """\
+clusters: {local: {provider: local, nodes: 2, gpus: GPUS}}
+jobs: {sft: {compute: COMPUTE, runtime: {start_commands: ["true"]}}}
+"""
+
+
+@pytest.mark.parametrize("compute", ['{node_count: 2, accelerator: "H100:1"}', "{node_count: 2}"])
+def test_gpus_that_all_nodes_share_are_not_counted_twice(fresh: Project, compute: str) -> None:
+    """Two ranks that each want the only GPU of a machine, named or as all that there is, would wait for ever: the plan says so. With enough they may."""
+
+    def problems(gpus: int) -> list[str]:
+        text = SHARED.replace("GPUS", str(gpus)).replace("COMPUTE", compute)
+        fresh.write({"trainctl.yaml": text})
+        found = fresh.json("plan", code=None)["diagnostics"]
+        return [one["summary"] for one in found if one["severity"] == "error"]
+
+    (problem,) = problems(1)
+    assert problem.endswith("cluster.local can seat 1, where nodes share a machine")
+    assert problems(2) == ([] if "accelerator" in compute else [problem])
+
+
+FOLLOWING = """\
+project: {name: demo}
+clusters: {local: {provider: local, nodes: 2}}
+jobs:
+  first:
+    compute: {node_count: 2}
+    runtime: {start_commands: ["while ! test -e GATE; do sleep 0.1; done"]}
+  then:
+    compute: {node_count: 2}
+    depends_on: [job.first]
+    runtime: {start_commands: ["echo then $BT_NODE_RANK"]}
+"""
+
+
+def test_a_gang_that_follows_a_gang(fresh: Project) -> None:
+    """It is left alone while any rank of the first goes on, and started by the next look once all have completed."""
+    gate = fresh.directory.parent / "gate"
+    fresh.write({"trainctl.yaml": FOLLOWING.replace("GATE", str(gate))})
+    first = fresh.run("apply", "--auto-approve", code=12)
+    fresh.run("watch", "--once")
+    started = {one["address"] for one in fresh.json("status")["jobs"] if one["run"]}
+    gate.touch()
+    wait_for(lambda: fresh.json("status", "first")["status"] == "TRAINING_JOB_COMPLETED")
+    fresh.run("watch", "--once")
+    wait_for(lambda: fresh.json("status", "then")["status"] == "TRAINING_JOB_COMPLETED")
+
+    assert (
+        "job.then: waits: run 1 of job.first goes on, on local/local-0, local/local-1"
+        in first.stdout
+    )
+    assert started == {"job.first"}
+    assert sorted(fresh.run("logs", "then").stdout.splitlines()) == [
+        "[rank 0] then 0",
+        "[rank 1] then 1",
+    ]
 
 
 def test_jobs_of_one_node_spread_over_the_cluster(fresh: Project) -> None:
