@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,21 @@ class Host:
         signal_name = "-STOP" if on else "-CONT"
         words = ["pkill", "--ns", str(self._first), "--nslist", "pid", signal_name, "."]
         subprocess.run(words, check=True)
+
+    def processes(self) -> list[str]:
+        """The arguments of everything that runs there but its sshd that listens."""
+        found = []
+        here = Path(f"/proc/{self._first}/ns/pid").readlink()
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if int(entry.name) != self._first and (entry / "ns/pid").readlink() == here:
+                    found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        return [one for one in found if one]
+
+    def mounts(self) -> list[str]:
+        """What is mounted there, by place."""
+        text = Path(f"/proc/{self._first}/mountinfo").read_text()
+        return sorted(line.split()[4] for line in text.splitlines())
 
     def _child(self) -> int | None:
         assert self._parent is not None

@@ -1,0 +1,65 @@
+"""Hosts that lose power or link, or freeze, and operators that are killed, in every phase of a job's life on 1, 4 and 8 hosts.
+
+Afterwards the next applies bring the job to its end, with every rank's output and checkpoints, and a destroy leaves no process, mount or file.
+``OUTAGE_SEED`` is printed and repeats what is drawn. The long form, all phases and faults on all sizes: ``tests/run -m long -s tests/faults/test_outages.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.hosts import Lab, require_hosts
+from tests.support.outages import FAULTS, PHASES, Life, Outage
+from tests.support.project import project
+
+SIZES = (1, 4, 8)
+SEED = int(os.environ.get("OUTAGE_SEED", time.time_ns() % 10**6))
+DRAWS = 3
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """Hosts, made when they are needed."""
+    require_hosts()
+    made = Lab(tmp_path_factory.mktemp("lab"))
+    yield made
+    made.close()
+
+
+def live(lab: Lab, top: Path, outage: Outage) -> None:
+    """The whole life of a job with this outage."""
+    print(f"OUTAGE_SEED={SEED} {outage}")
+    while len(lab.hosts) < outage.hosts:
+        lab.host()
+    began = time.monotonic()
+    with project(top) as made:
+        made.variables.update(lab.user.environment)
+        made.prefix = lab.prefix
+        Life(made, lab.hosts[: outage.hosts], outage).live()
+    print(f"{time.monotonic() - began:.0f} s")
+
+
+@pytest.mark.parametrize("draw", range(DRAWS))
+def test_what_goes_wrong_comes_right(lab: Lab, tmp_path: Path, draw: int) -> None:
+    """One fault in one phase, drawn: the next applies and destroys converge, and nothing is left behind."""
+    chance = random.Random(f"{SEED} {draw}")
+    phase, fault = chance.choice(PHASES), chance.choice(FAULTS)
+    live(lab, tmp_path, Outage.drawn(chance, phase, fault, chance.choice((1, 2))))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hosts", SIZES)
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("phase", PHASES)
+def test_every_fault_in_every_phase_comes_right(
+    lab: Lab, tmp_path: Path, phase: str, fault: str, hosts: int
+) -> None:
+    """All of them."""
+    chance = random.Random(f"{SEED} {phase} {fault} {hosts}")
+    live(lab, tmp_path, Outage.drawn(chance, phase, fault, hosts))
