@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.nodes import wait_for
 from tests.support.project import Project
-from tests.support.pytorch import pytorch
+from tests.support.pytorch import GLOO_TRAIN, pytorch
 from trainctl_schemas import schema
 
 MANIFEST = """\
@@ -192,52 +192,6 @@ def test_jobs_of_one_node_spread_over_the_cluster(fresh: Project) -> None:
     fresh.run("stop", "--all", "--grace", "0s")
 
 
-TRAIN = """\
-import os, pathlib, time
-import torch
-import torch.distributed as dist
-from torch import nn
-
-STEPS, EVERY = 60, 10
-torch.manual_seed(7)
-torch.set_num_threads(1)
-dist.init_process_group("gloo", rank=int(os.environ["BT_NODE_RANK"]), world_size=int(os.environ["BT_GROUP_SIZE"]))
-rank = dist.get_rank()
-model = nn.Linear(16, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-folder = pathlib.Path(os.environ["BT_CHECKPOINT_DIR"])
-done = [int(path.parent.name.split("-")[1]) for path in folder.glob("step-*/state.pt")]
-newest = torch.tensor([max(done, default=0)])
-dist.all_reduce(newest, op=dist.ReduceOp.MIN)
-start = int(newest)
-if start:
-    state = torch.load(folder / f"step-{start}" / "state.pt")
-    model.load_state_dict(state["model"])
-    print("resumed at", start, flush=True)
-for step in range(start + 1, STEPS + 1):
-    if step == 35 and not start and os.environ["WAITS"] == "yes":
-        if rank == 1:
-            print("waiting to be killed", flush=True)
-            time.sleep(600)
-    random = torch.Generator().manual_seed(100 * step + rank)
-    x = torch.randn(8, 16, generator=random)
-    loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
-    optimizer.zero_grad()
-    loss.backward()
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= 2
-    optimizer.step()
-    if step % EVERY == 0:
-        partial = folder / f".partial-{step}"
-        partial.mkdir(parents=True, exist_ok=True)
-        torch.save({"model": model.state_dict()}, partial / "state.pt")
-        partial.rename(folder / f"step-{step}")
-total = loss.detach().clone()
-dist.all_reduce(total)
-print("final loss", total.item().hex(), flush=True)
-dist.destroy_process_group()
-"""
 TORCH = """\
 project: {name: demo}
 clusters: {local: {provider: local, nodes: 2}}
@@ -277,7 +231,7 @@ def test_a_killed_rank_of_two_ends_where_one_that_was_never_interrupted_does(
 ) -> None:
     """PyTorch over gloo: one rank is killed with SIGKILL, all are tried again from their newest common checkpoint: the same loss to the last bit."""
     text = TORCH.replace("VENV", str(pytorch()))
-    fresh.write({"src/train.py": TRAIN})
+    fresh.write({"src/train.py": GLOO_TRAIN})
     fresh.write({"trainctl.yaml": text.replace("JOB", "plain").replace("WAITING", "no")})
     fresh.run("apply", "--auto-approve", "--wait", seconds=300)
     plain = _final(fresh, "plain")

@@ -1,6 +1,7 @@
 #!/bin/bash
 # The first process of a fake host: NAME DIRECTORY ADDRESS/PREFIX. Runs in fresh net, mount, UTS, IPC and PID namespaces.
 # Its root is an overlay of this machine's, so that it has all programs at no cost, and a home, /tmp, /app of its own.
+# SEEN and SHARED are directories of this machine that it sees at the same place, to read and to write.
 # What it writes stays in DIRECTORY/up when its power goes.
 set -e
 name=$1 place=$2 address=$3 root=$2/root
@@ -19,6 +20,11 @@ mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
 mount -t tmpfs tmpfs "$root/run"
 mkdir -p -m 700 "$place/home"
 mount --bind "$place/home" "$root/root"
+for seen in $SEEN $SHARED; do
+    mkdir -p "$root$seen"
+    mount --bind "$seen" "$root$seen"
+done
+for seen in $SEEN; do mount -o remount,bind,ro "$root$seen"; done
 mkdir -p -m 755 "$root/run/sshd"
 mkdir -p -m 700 "$root/root/.ssh"
 mkdir -p "$root/opt/node/bin"

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,6 +25,14 @@ from trainctl.model.json import JsonValue
 _INIT = Path(__file__).with_name("host_init.sh")
 _NETWORK = "198.51.100"
 """TEST-NET-2 of RFC 5737; it exists in the lab only."""
+
+
+_SKEWED = """\
+import time
+true, true_ns = time.time, time.time_ns
+time.time = lambda: true() + {seconds}
+time.time_ns = lambda: true_ns() + {seconds} * 10**9
+"""
 
 
 def require_hosts() -> None:
@@ -42,8 +51,14 @@ def require_hosts() -> None:
 class Lab:
     """A network with a bridge, and the hosts on it."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, seen: Sequence[Path] = (), shared: Sequence[Path] = ()) -> None:
+        """``seen`` and ``shared`` are directories of this machine that every host sees, to read and to write."""
         self.place = place
+        self.variables = {
+            **os.environ,
+            "SEEN": " ".join(map(str, seen)),
+            "SHARED": " ".join(map(str, shared)),
+        }
         self.user = User(place / "user")
         self.hosts: list[Host] = []
         # nothing but this process keeps the namespace, so that all of it goes with it
@@ -120,7 +135,9 @@ class Host:
             f"{self.address}/24",
         ]
         with (self.place / "log").open("ab") as log:
-            self._parent = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._parent = subprocess.Popen(
+                words, env=self._lab.variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
         self._first = wait_for(self._child)
         peer = ("peer", "name", "eth0", "address", self._mac, "netns", str(self._first))
         self._lab.ip("link", "add", self._cable, "type", "veth", *peer)
@@ -150,6 +167,20 @@ class Host:
         words = ["pkill", "--ns", str(self._first), "--nslist", "pid", signal_name, "."]
         subprocess.run(words, check=True)
 
+    def do(self, *words: str, code: int = 0) -> str:
+        """Run a program there as root; what it printed."""
+        inside = ["nsenter", f"--target={self._first}", "--all", "--", *words]
+        done = subprocess.run(inside, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+        return done.stdout
+
+    def skew(self, seconds: int) -> None:
+        """Let every Python there tell another time from now on. The kernel has one clock for all, and file times are its."""
+        stdlib = self.do("/usr/bin/python3", "-c", "import sysconfig; print(sysconfig.get_path('stdlib'))")  # fmt: skip
+        place = f"{stdlib.strip()}/sitecustomize.py"
+        self.do("rm", "-f", place)
+        self.do("sh", "-c", 'printf %s "$1" > "$2"', "sh", _SKEWED.format(seconds=seconds), place)
+
     def processes(self) -> list[str]:
         """The arguments of everything that runs there but its sshd that listens."""
         found = []
@@ -159,6 +190,10 @@ class Host:
                 if int(entry.name) != self._first and (entry / "ns/pid").readlink() == here:
                     found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
         return [one for one in found if one]
+
+    def await_quiet(self, seconds: float = 120) -> None:
+        """Wait until nothing but its sshd runs there: one whose link was cut learns late that nobody is there any more."""
+        wait_for(lambda: not self.processes(), seconds)
 
     def mounts(self) -> list[str]:
         """What is mounted there, by place."""

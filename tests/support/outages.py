@@ -20,6 +20,8 @@ from tests.support.project import Project
 
 PHASES = ("connect", "install", "mirror", "delivery", "starting", "running", "collecting", "destroying")  # fmt: skip
 FAULTS = ("power", "cut", "freeze", "operator")
+_OF_THE_ACCOUNT = (".cache", ".local", ".local/share")
+"""The XDG base directories may stay, empty."""
 TRIES = 5
 """So many applies, or destroys, after everything is mended have to be enough."""
 PATIENCE = 240.0
@@ -129,10 +131,11 @@ class Life:
         self._restore()
 
     def _await_phase(self, process: Popen[str], told: Sequence[dict[str, Any]]) -> None:
-        begun = _BEGINS.get(self._outage.phase, lambda event: True)
-        if self._outage.phase != "connect":
+        begun = _BEGINS.get(self._outage.phase)
+        if begun is not None:
+            there = begun
             wait_for(
-                lambda: process.poll() is not None or any(begun(one) for one in list(told)),
+                lambda: process.poll() is not None or any(there(one) for one in list(told)),
                 PATIENCE,
             )
         time.sleep(self._outage.after)
@@ -200,8 +203,8 @@ class Life:
     def _check_left(self) -> None:
         """No process, mount or file that was not there before."""
         for host, (files, mounts) in zip(self._hosts, self._before, strict=True):
-            wait_for(lambda host=host: not host.processes(), 120)  # type: ignore[misc]
-            assert set(_files(host)) - {"gate"} - files == set(), host.name
+            host.await_quiet()
+            assert set(_files(host)) - {"gate", *_OF_THE_ACCOUNT} - files == set(), host.name
             assert host.mounts() == mounts, host.name
         assert self._made.run("state", "list").stdout == ""
 

@@ -18,6 +18,56 @@ VERSION = "2.13.0"
 PYTHON = f"python3.{sys.version_info.minor}"
 IMAGE = "localhost/python:1"
 
+GLOO_TRAIN = """\
+import os, pathlib, time
+import torch
+import torch.distributed as dist
+from torch import nn
+
+STEPS, EVERY = 60, 10
+torch.manual_seed(7)
+torch.set_num_threads(1)
+dist.init_process_group("gloo", rank=int(os.environ["BT_NODE_RANK"]), world_size=int(os.environ["BT_GROUP_SIZE"]))
+rank = dist.get_rank()
+model = nn.Linear(16, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+folder = pathlib.Path(os.environ["BT_CHECKPOINT_DIR"])
+loaded = pathlib.Path(os.environ["BT_LOAD_CHECKPOINT_DIR"])
+files = [*folder.glob("step-*/state.pt"), *loaded.glob(f"*/rank-{rank}/step-*/state.pt")]
+done = {int(path.parent.name.split("-")[1]): path for path in files}
+newest = torch.tensor([max(done, default=0)])
+dist.all_reduce(newest, op=dist.ReduceOp.MIN)
+start = int(newest)
+if start:
+    state = torch.load(done[start])
+    model.load_state_dict(state["model"])
+    print("resumed at", start, flush=True)
+for step in range(start + 1, STEPS + 1):
+    if step == 35 and not start and os.environ["WAITS"] == "yes":
+        if rank == 1:
+            print("waiting to be killed", flush=True)
+            time.sleep(600)
+    random = torch.Generator().manual_seed(100 * step + rank)
+    x = torch.randn(8, 16, generator=random)
+    loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= 2
+    optimizer.step()
+    if step % EVERY == 0:
+        partial = folder / f".partial-{step}"
+        partial.mkdir(parents=True, exist_ok=True)
+        torch.save({"model": model.state_dict()}, partial / "state.pt")
+        partial.rename(folder / f"step-{step}")
+total = loss.detach().clone()
+dist.all_reduce(total)
+print("final loss", total.item().hex(), flush=True)
+dist.destroy_process_group()
+"""
+"""Two ranks over gloo, with a checkpoint every ten steps. With WAITS=yes rank 1 stands still at step 35, unless it goes on from a checkpoint."""
+
 _DEBS = [
     *("busybox-static", "bash", "coreutils", "libc6", "libgcc-s1", "libstdc++6", "zlib1g", "media-types"),
     *(f"lib{PYTHON}-minimal", f"lib{PYTHON}-stdlib", f"{PYTHON}-minimal", PYTHON),

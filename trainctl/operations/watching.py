@@ -65,7 +65,8 @@ class Watcher:
     def _carry_on(self, workspace: Workspace) -> int:
         plan = self._plan(workspace)
         chosen = self._ready(workspace, plan)
-        starts = self._resuming(workspace, chosen)
+        starts, untold = self._resuming(workspace, chosen)
+        chosen = [change for change in chosen if change.address not in untold]
         if starts:
             plan = self._plan(workspace, starts)
             addresses = {change.address for change in chosen}
@@ -102,16 +103,21 @@ class Watcher:
                 ready.append(change)
         return ready
 
-    def _resuming(self, workspace: Workspace, chosen: list[Change]) -> dict[Address, Start]:
-        """A lost run's next begins with its newest complete checkpoint, where there is one."""
+    def _resuming(
+        self, workspace: Workspace, chosen: list[Change]
+    ) -> tuple[dict[Address, Start], set[Address]]:
+        """A lost run's next begins with its newest complete checkpoint, where there is one; and those of which nobody can tell now."""
         starts: dict[Address, Start] = {}
+        untold: set[Address] = set()
         for change in chosen:
             if lost(change):
                 try:
                     starts |= resumptions(workspace, [change.address])
                 except TrainctlError as error:
                     self._say(change.address, error.summary, EventType.DIAGNOSTIC)
-        return starts
+                    if error.code != "no-such-checkpoint":
+                        untold.add(change.address)
+        return starts, untold
 
     def _say(self, address: Address | None, text: str, kind: EventType) -> None:
         if self._said.get(address) != text:

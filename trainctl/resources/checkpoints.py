@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from trainctl.errors import NodeUnreachable, StorageError
+from trainctl.errors import NodeError, NodeForgot, NodeUnreachable, StorageError
 from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.environment import checkpoint_directory, file_name
 from trainctl.model.address import Address
-from trainctl.model.run import RunRecord
+from trainctl.model.run import RankRecord, RunRecord
 from trainctl.node.checkpoints import remove_from
 from trainctl.node.failure import Failure
 from trainctl.node.kept import Kept
@@ -47,28 +47,44 @@ class Checkpoints:
     def rows(self, *, brief: bool = True) -> list[Row]:
         """Every checkpoint of every rank: a manifest each of those that are complete, with ``state``, ``url`` and ``node``.
 
-        NodeError if nobody can tell; what only an unreachable node knows is left out where there is a store beside it.
+        NodeError if nobody can tell; what only an unreachable node knows is left out where there is a store beside it: a bucket,
+        or a directory in which another rank's node sees what that rank has kept. What a forgotten node knew is gone.
         """
         complete = self._in_bucket(brief=brief) if self.in_bucket else []
         found = [self._row(one, "complete", None) for one in complete]
         known = {(one["rank"], one["name"]) for one in complete}
+        answers, silent = self._ask_all(brief=brief)
         for rank in self._run.ranks:
-            try:
-                answer = self._ask(rank.rank, brief=brief)
-            except NodeUnreachable:
-                if not self.in_bucket:
-                    raise
-                continue
-            for one in answer["complete"]:
-                if (one["rank"], one["name"]) not in known and one["rank"] == rank.rank:
-                    known.add((one["rank"], one["name"]))
-                    found.append(self._row(one, "complete", rank.node))
-            state = "uploading" if answer["live"] else "incomplete"
-            for one in answer["unfinished"]:
-                listed = not self.in_bucket or one["name"] in answer["pending"]
-                if one["rank"] == rank.rank and (one["rank"], one["name"]) not in known and listed:
-                    found.append(self._row(one, state, rank.node))
+            answer = answers.get(rank.rank)
+            rows = (
+                self._seen_by_others(rank.rank, answers, silent[rank.rank])
+                if answer is None
+                else self._of_rank(rank, answer)
+            )
+            found += [row for row in rows if (row["rank"], row["name"]) not in known]
         return _together(found)
+
+    def _of_rank(self, rank: RankRecord, answer: Mapping[str, Any]) -> list[Row]:
+        """What a rank's own node has of it."""
+        complete = [one for one in answer["complete"] if one["rank"] == rank.rank]
+        found = [self._row(one, "complete", rank.node) for one in complete]
+        done = {one["name"] for one in complete}
+        state = "uploading" if answer["live"] else "incomplete"
+        for one in answer["unfinished"]:
+            listed = not self.in_bucket or one["name"] in answer["pending"]
+            if one["rank"] == rank.rank and one["name"] not in done and listed:
+                found.append(self._row(one, state, rank.node))
+        return found
+
+    def _seen_by_others(
+        self, rank: int, answers: Mapping[int, Mapping[str, Any]], why: NodeError
+    ) -> list[Row]:
+        """What other nodes see in the store of a rank whose node can't be asked; NodeUnreachable if nobody can tell."""
+        told = [one for answer in answers.values() for one in answer["complete"]]
+        theirs = {str(one["name"]): one for one in told if one["rank"] == rank}
+        if isinstance(why, NodeUnreachable) and not self.in_bucket and not theirs:
+            raise why
+        return [self._row(one, "complete", None) for one in theirs.values()]
 
     def read(
         self, rank: int, objects: Sequence[Mapping[str, Any]], on_bytes: Callable[[bytes], None]
@@ -132,6 +148,17 @@ class Checkpoints:
             place = None if self.in_bucket else self._place
             request = {"data": node.data, "directory": str(directory), "prefix": self._prefix}
             agent.call("remove_checkpoints", {**request, "place": place})
+
+    def _ask_all(self, *, brief: bool) -> tuple[dict[int, dict[str, Any]], dict[int, NodeError]]:
+        """What each rank's node says, and of those that say nothing why."""
+        answers: dict[int, dict[str, Any]] = {}
+        silent: dict[int, NodeError] = {}
+        for rank in self._run.ranks:
+            try:
+                answers[rank.rank] = self._ask(rank.rank, brief=brief)
+            except (NodeUnreachable, NodeForgot) as error:
+                silent[rank.rank] = error
+        return answers, silent
 
     def _ask(self, rank: int, *, brief: bool) -> dict[str, Any]:
         agent, node = self._control.of_rank(self._run, rank)

@@ -126,8 +126,7 @@ def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> 
     ranks = tuple(_rank(rank, answer) for rank, answer in zip(run.ranks, answers, strict=True))
     known = [answer for answer in answers if answer]
     blame = next((answer["blame"] for answer in known if answer.get("blame")), None)
-    started = [answer["started_at"] for answer in known if answer.get("started_at")]
-    ended = [answer["ended_at"] for answer in known if answer.get("ended_at")]
+    started, ended = _times("started_at", answers), _times("ended_at", answers)
     status = min((rank.status for rank in ranks), key=_LIVE_FIRST.index, default=run.status)
     if not started and any(rank.status is RunStatus.LOST for rank in ranks):
         status = RunStatus.LOST  # the others would wait for that rank for ever
@@ -137,13 +136,13 @@ def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> 
     )  # an attempt that failed is no error of a run that completed
     over = not status.live and bool(ended) and len(ended) == len(ranks)
     if over and started:
-        phases["running"] = round(max(0.0, max(ended) - min(started)), 3)  # clocks may be set back
+        phases["running"] = round(max(0.0, ended[0] - started[0]), 3)  # clocks may be set back
     return replace(
         run,
         ranks=ranks,
         status=status,
-        started_at=min(started, default=run.started_at),
-        ended_at=max(ended) if over else run.ended_at,
+        started_at=started[0] if started else run.started_at,
+        ended_at=ended[0] if over else run.ended_at,
         error=_error(known, blame, len(ranks)) or unknown,
         blamed=blame["rank"] if blame else None,
         phases=phases,
@@ -153,6 +152,11 @@ def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> 
         sync=_worst([answer["sync"] for answer in known if answer.get("sync")]) or run.sync,
         retries=max((answer.get("retries") or 0 for answer in known), default=run.retries),
     )
+
+
+def _times(name: str, answers: Sequence[Mapping[str, Any] | None]) -> list[float]:
+    """A time of every rank that tells it, in rank order: of a run the first one counts, as clocks of different hosts don't compare."""
+    return [answer[name] for answer in answers if answer and answer.get(name)]
 
 
 def lost(silent: Collection[int], answers: Sequence[Mapping[str, Any] | None]) -> bool:

@@ -47,10 +47,13 @@ def test_every_login_shell_runs_the_same(name: str) -> None:
     assert out.began.isdigit()
 
 
-@given(words)
-def test_any_words_arrive_as_they_are(argv: list[str]) -> None:
-    """Quotes, newlines, dashes and letters of any script: the shell passes them on unread."""
-    _, stdout, _, _ = said(["sh"], [sys.executable, "-I", "-c", SHOW, *argv])
+SHELLS = [name for name in ("sh", "bash", "zsh", "fish", "tcsh") if shutil.which(name)]
+
+
+@given(st.sampled_from(SHELLS), words)
+def test_any_words_arrive_as_they_are(shell: str, argv: list[str]) -> None:
+    """Quotes, newlines, dashes and letters of any script: whichever of this machine's shells the account has passes them on unread."""
+    _, stdout, _, _ = said([shell], [sys.executable, "-I", "-c", SHOW, *argv])
 
     assert stdout == b"\0".join(word.encode() for word in argv)
 

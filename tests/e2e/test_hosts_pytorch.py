@@ -1,0 +1,97 @@
+"""Real PyTorch on hosts over ssh: a node is lost for good, and the job ends elsewhere where one that was never interrupted ends."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tests.support.hosts import Lab, require_hosts
+from tests.support.nodes import wait_for
+from tests.support.project import Project
+from tests.support.pytorch import GLOO_TRAIN, pytorch
+
+MANIFEST = """\
+project: {name: demo}
+clusters: {lab: {provider: ssh, connect_timeout: 2, hosts: HOSTS}}
+checkpoints: {url: "file://STORE"}
+jobs:
+  JOB:
+    code: ./src
+    compute: {node_count: 2}
+    retry: {max_attempts: 2, delay: 0s}
+    runtime:
+      venv: VENV
+      start_commands: [python train.py]
+      environment_variables: {WAITS: "WAITING", GLOO_SOCKET_IFNAME: eth0}
+      checkpointing_config: {enabled: true}
+"""
+
+
+def final(work: Project, job: str) -> set[str]:
+    """The last line of every rank."""
+    return {work.run("logs", job, "--rank", str(rank)).stdout.splitlines()[-1] for rank in range(2)}
+
+
+def kept(work: Project, job: str) -> set[tuple[int, str]]:
+    """Rank and name of the complete checkpoints."""
+    rows = work.json("checkpoints", "list", job)["checkpoints"]
+    return {(one["rank"], one["name"]) for one in rows if one["complete"]}
+
+
+def test_a_lost_node_costs_the_steps_since_the_newest_checkpoint(
+    fresh: Project, tmp_path: Path
+) -> None:
+    """Two of three hosts train over gloo; one loses its power for good. The next apply goes on, on the two that are left, from the newest
+    checkpoint that both ranks have: the same loss to the last bit, and the same parameters on both.
+    """
+    require_hosts()
+    venv, store = pytorch(), tmp_path / "store"
+    store.mkdir()
+    (tmp_path / "lab").mkdir()
+    lab = Lab(tmp_path / "lab", seen=[venv, Path(sys.base_prefix)], shared=[store])
+    try:
+        hosts = [lab.host(gpus=1) for _ in range(3)]
+        fresh.variables.update(lab.user.environment)
+        fresh.prefix = lab.prefix
+        named = json.dumps([host.settings for host in hosts])
+        text = MANIFEST.replace("HOSTS", named).replace("VENV", str(venv))
+        text = text.replace("STORE", str(store))
+        fresh.write({"src/train.py": GLOO_TRAIN})
+        fresh.write({"trainctl.yaml": text.replace("JOB", "plain").replace("WAITING", "no")})
+        fresh.run("apply", "--auto-approve", "--wait", seconds=300)
+        plain = final(fresh, "plain")
+
+        fresh.write({"trainctl.yaml": text.replace("JOB", "lost").replace("WAITING", "yes")})
+        fresh.run("apply", "--auto-approve", seconds=300)
+        both = {(rank, f"step-{step}") for rank in range(2) for step in (10, 20)}
+        wait_for(lambda: both <= kept(fresh, "lost"), seconds=120)
+        first = fresh.json("status", "lost")
+        hosts[1].power_off()
+        wait_for(lambda: lost(fresh), seconds=180)
+        went = fresh.run("watch", "--once", seconds=300)
+        print("WATCH", went.stdout, went.stderr, fresh.json("status", "lost"))
+        wait_for(lambda: ended(fresh), seconds=120)
+        last = fresh.json("status", "lost")
+
+        assert [rank["node"] for rank in first["ranks"]] == ["lab/gpu-0", "lab/gpu-1"]
+        assert [rank["node"] for rank in last["ranks"]] == ["lab/gpu-0", "lab/gpu-2"]
+        assert last["status"] == "TRAINING_JOB_COMPLETED"
+        assert last["run"] != first["run"]
+        assert "resumed at" in fresh.run("logs", "lost", "--rank", "1").stdout
+        assert len(plain) == 1
+        assert final(fresh, "lost") == plain
+    finally:
+        lab.close()
+
+
+def ended(work: Project) -> bool:
+    """Whether the newest run is over, well or not."""
+    status: str = work.json("status", "lost")["status"]
+    return status in ("TRAINING_JOB_COMPLETED", "TRAINING_JOB_FAILED")
+
+
+def lost(work: Project) -> bool:
+    """Whether the run is known to be over."""
+    status: str = work.json("status", "lost")["status"]
+    return status == "TRAINING_JOB_LOST"
