@@ -20,7 +20,7 @@ from tests.support.project import project
 
 SIZES = (1, 4, 8)
 SEED = int(os.environ.get("OUTAGE_SEED", time.time_ns() % 10**6))
-DRAWS = 3
+DRAWS = 2
 
 
 @pytest.fixture(scope="module")

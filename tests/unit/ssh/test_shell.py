@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainctl_ssh.shell import COMMAND, Cut, call
@@ -50,6 +50,7 @@ def test_every_login_shell_runs_the_same(name: str) -> None:
 SHELLS = [name for name in ("sh", "bash", "zsh", "fish", "tcsh") if shutil.which(name)]
 
 
+@settings(deadline=None, max_examples=60)  # a shell takes as long as it takes
 @given(st.sampled_from(SHELLS), words)
 def test_any_words_arrive_as_they_are(shell: str, argv: list[str]) -> None:
     """Quotes, newlines, dashes and letters of any script: whichever of this machine's shells the account has passes them on unread."""

@@ -1,0 +1,133 @@
+"""Clusters of which a part can't be reached: the rest is made and used, and what is missing is told apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.hosts import Lab, require_hosts
+from tests.support.nodes import wait_for
+from tests.support.project import Project, project
+
+PARTLY = 12
+MANIFEST = """\
+project: {name: demo}
+clusters: {lab: {provider: ssh, connect_timeout: 2, hosts: HOSTS}}
+jobs:
+  one:
+    compute: {accelerator: "H100:1"}
+    weights: [{source: "file:./weights", mount_location: /app/models/tiny}]
+    runtime: {start_commands: ["cat /app/models/tiny/word"], cache_config: {enabled: true}}
+  all:
+    compute: {node_count: COUNT, accelerator: "H100:1"}
+    runtime: {start_commands: ["ls -d $BT_RW_CACHE_DIR/.trainctl-cache"], cache_config: {enabled: true}}
+"""
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """Four hosts."""
+    require_hosts()
+    made = Lab(tmp_path_factory.mktemp("lab"))
+    try:
+        for _ in range(4):
+            made.host()
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def demo(lab: Lab, tmp_path: Path) -> Iterator[Project]:
+    """A project of an operator who may log in to the hosts."""
+    with project(tmp_path) as made:
+        made.variables.update(lab.user.environment)
+        made.prefix = lab.prefix
+        made.write({"weights/word": "hello\n"})
+        yield made
+
+
+def declare(made: Project, lab: Lab, count: int) -> None:
+    """A job on one of so many hosts, and one on all of them."""
+    named = json.dumps([host.settings for host in lab.hosts[:count]])
+    made.write({"trainctl.yaml": MANIFEST.replace("HOSTS", named).replace("COUNT", str(count))})
+
+
+def completed(made: Project, job: str) -> bool:
+    """Whether its newest run is."""
+    status: str = made.json("status", job)["status"]
+    return status == "TRAINING_JOB_COMPLETED"
+
+
+def left(lab: Lab) -> list[str]:
+    """What is still on the hosts."""
+    return [str(path) for host in lab.hosts for path in host.home.rglob("*trainctl*")]
+
+
+def test_a_host_that_is_away_from_the_beginning_leaves_the_others(demo: Project, lab: Lab) -> None:
+    """The job on one node runs, the one on both waits and says for which host; nothing else is planned until it is back, and then it is made and used."""
+    declare(demo, lab, 2)
+    lab.hosts[0].power_off()
+    try:
+        first = demo.run("apply", "--auto-approve", "--wait", code=PARTLY)
+        again = demo.actions()
+        demo.run("apply", "--auto-approve", "--target", "job.one")
+    finally:
+        lab.hosts[0].power_on()
+    back = demo.actions()
+    demo.run("apply", "--auto-approve", "--wait")
+    log = demo.run("logs", "job.all").stdout.splitlines()
+    settled = demo.actions()
+    demo.run("destroy", "--auto-approve")
+
+    assert "job.all: waits: 2 nodes are wanted, and lab/gpu-0 can't be reached" in first.stdout
+    assert again == {"job.all": ["create"]}
+    assert back == {"cluster.lab": ["update"], "job.all": ["create"]}
+    assert len(log) == 2
+    assert settled == {}
+    assert left(lab) == []
+
+
+def test_a_host_that_never_was_there_keeps_nothing_from_ending(demo: Project, lab: Lab) -> None:
+    """A cluster one of whose addresses is wrong is used and destroyed without it, and put right leaves nothing to look for."""
+    declare(demo, lab, 2)
+    text = (demo.directory / "trainctl.yaml").read_text()
+    wrong = text.replace(lab.hosts[1].address, "198.51.100.99")
+    demo.write({"trainctl.yaml": wrong})
+    demo.run("apply", "--auto-approve", "--wait", code=PARTLY)
+    demo.write({"trainctl.yaml": text})
+    demo.run("apply", "--auto-approve", "--wait")
+    demo.write({"trainctl.yaml": wrong})
+    demo.run("apply", "--auto-approve", "--target", "cluster.lab")
+    demo.run("destroy", "--auto-approve")
+
+    assert left(lab) == []
+
+
+def test_present_gone_unreachable_and_unreadable_are_told_apart(demo: Project, lab: Lab) -> None:
+    """By ``nodes`` and by the plan, each by its host; what can be reached goes on being used, and all of it is destroyed once it can be."""
+    declare(demo, lab, 4)
+    demo.run("apply", "--auto-approve", "--wait")
+    _, gone, away, denied = lab.hosts
+    gone.do("rm", "-rf", "/root/.cache/trainctl")
+    away.power_off()
+    denied.do("mv", "/root/.ssh/authorized_keys", "/root/.ssh/kept")
+    try:
+        seen = {one["name"]: one["presence"] for one in demo.json("nodes")["nodes"]}
+        planned = demo.run("plan", "--replace", "job.one", code=None)
+        demo.run("run", "job.one", "--auto-approve")
+        wait_for(lambda: completed(demo, "job.one"))
+        node = demo.json("status", "job.one")["ranks"][0]["node"]
+    finally:
+        away.power_on()
+        denied.do("mv", "/root/.ssh/kept", "/root/.ssh/authorized_keys")
+    demo.run("destroy", "--auto-approve")
+
+    assert seen == {"gpu-0": "present", "gpu-1": "gone", "gpu-2": "unreachable", "gpu-3": "unreadable"}  # fmt: skip
+    words = "lab/gpu-1 is gone, lab/gpu-2 is unreachable, lab/gpu-3 is unreadable"
+    assert words in planned.stdout + planned.stderr
+    assert node == "lab/gpu-0"
+    assert left(lab) == []
