@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from tests.support.hosts import Lab, require_hosts
+from tests.support.hosts import lab_of, operated
 from tests.support.nodes import wait_for
 from tests.support.project import Project
 from tests.support.pytorch import GLOO_TRAIN, pytorch
@@ -39,49 +39,44 @@ def kept(work: Project, job: str) -> set[tuple[int, str]]:
     return {(one["rank"], one["name"]) for one in rows if one["complete"]}
 
 
-def test_a_lost_node_costs_the_steps_since_the_newest_checkpoint(
-    fresh: Project, tmp_path: Path
-) -> None:
+def test_a_lost_node_costs_the_steps_since_the_newest_checkpoint(tmp_path: Path) -> None:
     """Two of three hosts train over gloo; one loses its power for good. ``watch`` goes on, on the two that are left, from the newest
     checkpoint that both ranks have: the same loss to the last bit, and the same parameters on both.
     """
-    require_hosts()
     venv, store = pytorch(), tmp_path / "store"
     store.mkdir()
     (tmp_path / "lab").mkdir()
-    lab = Lab(tmp_path / "lab", seen=[venv, Path(sys.base_prefix)], shared=[store])
-    try:
-        hosts = [lab.host(gpus=1) for _ in range(3)]
-        fresh.variables.update(lab.user.environment)
-        fresh.prefix = lab.prefix
-        named = json.dumps([host.settings for host in hosts])
+    (tmp_path / "work").mkdir()
+    with (
+        lab_of(tmp_path / "lab", 3, [venv, Path(sys.base_prefix)], [store]) as lab,
+        operated(lab, tmp_path / "work") as work,
+    ):
+        named = json.dumps([host.settings for host in lab.hosts])
         text = MANIFEST.replace("HOSTS", named).replace("VENV", str(venv))
         text = text.replace("STORE", str(store))
-        fresh.write({"src/train.py": GLOO_TRAIN})
-        fresh.write({"trainctl.yaml": text.replace("JOB", "plain").replace("WAITING", "no")})
-        fresh.run("apply", "--auto-approve", "--wait", seconds=300)
-        plain = final(fresh, "plain")
+        work.write({"src/train.py": GLOO_TRAIN})
+        work.write({"trainctl.yaml": text.replace("JOB", "plain").replace("WAITING", "no")})
+        work.run("apply", "--auto-approve", "--wait", seconds=300)
+        plain = final(work, "plain")
 
-        fresh.write({"trainctl.yaml": text.replace("JOB", "lost").replace("WAITING", "yes")})
-        fresh.run("apply", "--auto-approve", seconds=300)
+        work.write({"trainctl.yaml": text.replace("JOB", "lost").replace("WAITING", "yes")})
+        work.run("apply", "--auto-approve", seconds=300)
         both = {(rank, f"step-{step}") for rank in range(2) for step in (10, 20)}
-        wait_for(lambda: both <= kept(fresh, "lost"), seconds=120)
-        first = fresh.json("status", "lost")
-        hosts[1].power_off()
-        wait_for(lambda: lost(fresh), seconds=180)
-        fresh.run("watch", "--once", seconds=300)
-        wait_for(lambda: ended(fresh), seconds=120)
-        last = fresh.json("status", "lost")
+        wait_for(lambda: both <= kept(work, "lost"), seconds=120)
+        first = work.json("status", "lost")
+        lab.hosts[1].power_off()
+        wait_for(lambda: lost(work), seconds=180)
+        work.run("watch", "--once", seconds=300)
+        wait_for(lambda: ended(work), seconds=120)
+        last = work.json("status", "lost")
 
         assert [rank["node"] for rank in first["ranks"]] == ["lab/gpu-0", "lab/gpu-1"]
         assert [rank["node"] for rank in last["ranks"]] == ["lab/gpu-0", "lab/gpu-2"]
         assert last["status"] == "TRAINING_JOB_COMPLETED"
         assert last["run"] != first["run"]
-        assert "resumed at" in fresh.run("logs", "lost", "--rank", "1").stdout
+        assert "resumed at" in work.run("logs", "lost", "--rank", "1").stdout
         assert len(plain) == 1
-        assert final(fresh, "lost") == plain
-    finally:
-        lab.close()
+        assert final(work, "lost") == plain
 
 
 def ended(work: Project) -> bool:

@@ -9,9 +9,9 @@ from typing import IO, Any
 
 import pytest
 
-from tests.support.hosts import Host, Lab, require_hosts
+from tests.support.hosts import Host, Lab, lab_of, operated
 from tests.support.nodes import wait_for
-from tests.support.project import Project, project
+from tests.support.project import Project
 
 MANIFEST = """\
 project: {name: demo}
@@ -28,22 +28,14 @@ jobs:
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Two hosts."""
-    require_hosts()
-    made = Lab(tmp_path_factory.mktemp("lab"))
-    try:
-        made.host()
-        made.host()
+    with lab_of(tmp_path_factory.mktemp("lab"), 2) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture
 def demo(lab: Lab, tmp_path: Path) -> Iterator[Project]:
     """A project with a job that runs on the first host; afterwards the hosts are reachable and it is destroyed."""
-    with project(tmp_path) as made:
-        made.variables.update(lab.user.environment)
-        made.prefix = lab.prefix
+    with operated(lab, tmp_path) as made:
         named = json.dumps([host.settings for host in lab.hosts])
         made.write(
             {

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import Lab, require_hosts
+from tests.support.hosts import Lab, lab_of, operated
 from tests.support.outages import FAULTS, PHASES, Life, Outage
-from tests.support.project import project
 
 SIZES = (1, 4, 8)
 SEED = int(os.environ.get("OUTAGE_SEED", time.time_ns() % 10**6))
@@ -26,10 +25,8 @@ DRAWS = 2
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Hosts, made when they are needed."""
-    require_hosts()
-    made = Lab(tmp_path_factory.mktemp("lab"))
-    yield made
-    made.close()
+    with lab_of(tmp_path_factory.mktemp("lab"), 0) as made:
+        yield made
 
 
 def live(lab: Lab, top: Path, outage: Outage) -> None:
@@ -38,9 +35,7 @@ def live(lab: Lab, top: Path, outage: Outage) -> None:
     while len(lab.hosts) < outage.hosts:
         lab.host()
     began = time.monotonic()
-    with project(top) as made:
-        made.variables.update(lab.user.environment)
-        made.prefix = lab.prefix
+    with operated(lab, top) as made:
         Life(made, lab.hosts[: outage.hosts], outage).live()
     print(f"{time.monotonic() - began:.0f} s")
 

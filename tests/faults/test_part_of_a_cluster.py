@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import Lab, require_hosts
+from tests.support.hosts import Lab, lab_of, operated
 from tests.support.nodes import wait_for
-from tests.support.project import Project, project
+from tests.support.project import Project
 
 PARTLY = 12
 MANIFEST = """\
@@ -30,22 +30,14 @@ jobs:
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Four hosts."""
-    require_hosts()
-    made = Lab(tmp_path_factory.mktemp("lab"))
-    try:
-        for _ in range(4):
-            made.host()
+    with lab_of(tmp_path_factory.mktemp("lab"), 4) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture
 def demo(lab: Lab, tmp_path: Path) -> Iterator[Project]:
     """A project of an operator who may log in to the hosts."""
-    with project(tmp_path) as made:
-        made.variables.update(lab.user.environment)
-        made.prefix = lab.prefix
+    with operated(lab, tmp_path) as made:
         made.write({"weights/word": "hello\n"})
         yield made
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.hosts import Host, Lab, require_hosts
+from tests.support.hosts import Host, Lab, lab_of, operated
 from tests.support.nodes import python38, wait_for
-from tests.support.project import Project, project
+from tests.support.project import Project
 
 HOURS = 3600
 MANIFEST = """\
@@ -38,23 +39,16 @@ jobs:
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Two hosts, which see the Python 3.8 of this machine if it has one."""
-    require_hosts()
     python = python38()
-    made = Lab(tmp_path_factory.mktemp("lab"), seen=[Path(python).parents[1]] if python else [])
-    try:
-        made.host()
-        made.host()
+    seen = [Path(python).parents[1]] if python else []
+    with lab_of(tmp_path_factory.mktemp("lab"), 2, seen) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture
 def demo(lab: Lab, tmp_path: Path) -> Iterator[Project]:
     """A project of an operator who may log in to the hosts."""
-    with project(tmp_path) as made:
-        made.variables.update(lab.user.environment)
-        made.prefix = lab.prefix
+    with operated(lab, tmp_path) as made:
         yield made
         made.run("destroy", "--auto-approve", "--stop-running", "--delete-checkpoints", code=None)
 
@@ -89,6 +83,9 @@ def test_a_clock_that_is_hours_off_does_no_harm(demo: Project, lab: Lab, hours: 
     """One of two hosts is hours behind or ahead: the gang completes, its times are in order, nothing is planned afterwards, and nothing is left."""
     lab.hosts[1].skew(hours * HOURS)
     try:
+        told = int(
+            lab.hosts[1].do("/usr/bin/python3", "-ISc", "import time; print(int(time.time()))")
+        )
         declare(demo, [host.settings for host in lab.hosts])
         demo.run("apply", "--auto-approve", "--wait")
         status = demo.json("status", "job.sft")
@@ -96,8 +93,9 @@ def test_a_clock_that_is_hours_off_does_no_harm(demo: Project, lab: Lab, hours: 
         log = demo.run("logs", "job.sft").stdout.splitlines()
         again = demo.run("plan", "--detailed-exitcode")
     finally:
-        lab.hosts[1].skew(0)
+        lab.hosts[1].unskew()
 
+    assert abs(told - time.time() - hours * HOURS) < HOURS
     assert status["status"] == "TRAINING_JOB_COMPLETED"
     assert status["created_at"] <= status["started_at"] <= status["ended_at"]
     assert {(one["rank"], one["complete"]) for one in kept} == {(0, True), (1, True)}
@@ -134,8 +132,7 @@ def test_two_users_of_one_host_at_once(demo: Project, lab: Lab, tmp_path: Path) 
     host.do("install", "-d", "-o", "ana", "-m", "700", "/home/ana/.ssh")
     host.do("install", "-o", "ana", "-m", "600", "/root/.ssh/authorized_keys", "/home/ana/.ssh/authorized_keys")  # fmt: skip
     (tmp_path / "other").mkdir()
-    with project(tmp_path / "other") as ana:
-        ana.variables, ana.prefix = demo.variables, demo.prefix
+    with operated(lab, tmp_path / "other") as ana:
         waits = "while ! test -e /run/gate; do sleep 0.1; done"
         declare(demo, [host.settings], waits, gpus=2)
         declare(ana, [{**host.settings, "user": "ana"}], waits, gpus=2)

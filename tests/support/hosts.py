@@ -11,28 +11,22 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from tests.support.gpus import Gpus
 from tests.support.nodes import wait_for
+from tests.support.project import Project, project
 from tests.support.sshd import User, make_key, require_sshd
 from trainctl.model.json import JsonValue
 
 _INIT = Path(__file__).with_name("host_init.sh")
+_SKEWED = Path(__file__).with_name("skewed.c")
 _NETWORK = "198.51.100"
 """TEST-NET-2 of RFC 5737; it exists in the lab only."""
-
-
-_SKEWED = """\
-import time
-true, true_ns = time.time, time.time_ns
-time.time = lambda: true() + {seconds}
-time.time_ns = lambda: true_ns() + {seconds} * 10**9
-"""
 
 
 def require_hosts() -> None:
@@ -93,6 +87,30 @@ class Lab:
     def _is_apart(self) -> bool:
         mine = Path("/proc/self/ns/net").readlink()
         return Path(f"/proc/{self._holder.pid}/ns/net").readlink() != mine
+
+
+@contextmanager
+def lab_of(
+    place: Path, count: int, seen: Sequence[Path] = (), shared: Sequence[Path] = ()
+) -> Iterator[Lab]:
+    """A lab with so many hosts, which are gone afterwards; skips where there can be none."""
+    require_hosts()
+    made = Lab(place, seen, shared)
+    try:
+        for _ in range(count):
+            made.host()
+        yield made
+    finally:
+        made.close()
+
+
+@contextmanager
+def operated(lab: Lab, top: Path) -> Iterator[Project]:
+    """A project of an operator who may log in to the lab's hosts."""
+    with project(top) as made:
+        made.variables.update(lab.user.environment)
+        made.prefix = lab.prefix
+        yield made
 
 
 class Host:
@@ -167,19 +185,26 @@ class Host:
         words = ["pkill", "--ns", str(self._first), "--nslist", "pid", signal_name, "."]
         subprocess.run(words, check=True)
 
-    def do(self, *words: str, code: int = 0) -> str:
+    def do(self, *words: str, given: bytes = b"") -> str:
         """Run a program there as root; what it printed."""
         inside = ["nsenter", f"--target={self._first}", "--all", "--", *words]
-        done = subprocess.run(inside, capture_output=True, text=True, check=False)
-        assert done.returncode == code, done.stderr
-        return done.stdout
+        done = subprocess.run(inside, input=given, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode()
 
     def skew(self, seconds: int) -> None:
-        """Let every Python there tell another time from now on. The kernel has one clock for all, and file times are its."""
-        stdlib = self.do("/usr/bin/python3", "-c", "import sysconfig; print(sysconfig.get_path('stdlib'))")  # fmt: skip
-        place = f"{stdlib.strip()}/sitecustomize.py"
-        self.do("rm", "-f", place)
-        self.do("sh", "-c", 'printf %s "$1" > "$2"', "sh", _SKEWED.format(seconds=seconds), place)
+        """Let every program that begins there from now on tell another time. File times stay the kernel's, which has one clock for all."""
+        if shutil.which("gcc") is None:
+            pytest.skip("needs gcc, for a library that tells another time")
+        library = self.place / "skewed.so"
+        words = ["gcc", "-shared", "-fPIC", f"-DSKEW={seconds}", "-o", str(library), str(_SKEWED)]
+        subprocess.run(words, check=True)
+        self.do("sh", "-c", "cat >/usr/lib/skewed.so", given=library.read_bytes())
+        self.do("sh", "-c", "echo /usr/lib/skewed.so >/etc/ld.so.preload")
+
+    def unskew(self) -> None:
+        """Let them tell the right time again."""
+        self.do("rm", "-f", "/etc/ld.so.preload")
 
     def processes(self) -> list[str]:
         """The arguments of everything that runs there but its sshd that listens."""

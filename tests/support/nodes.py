@@ -122,7 +122,7 @@ class TestNode:
         self.variables: dict[str, str] = {}
         self.mirror = Mirror(base / "mirror")
         self.events: list[dict[str, Any]] = []
-        program = str(_installed_program(python))
+        program = str(_installed_program(self.python))
         self._argv = [self.python, "-I", "-S", "-c", RUN, program, node_archive().sha256]
 
     @property
