@@ -179,7 +179,7 @@ def drift() -> Plan:
     ended = a_run(1, RunStatus.COMPLETED).to_json()
     observed = {
         at("weights.qwen3"): Observation(Presence.GONE, detail="the mirror has no such listing"),
-        at("cluster.lab"): Observation(Presence.UNREACHABLE, detail="lab/lab-0 did not answer"),
+        at("cluster.lab"): Observation(Presence.UNREACHABLE, detail="lab/lab-0 is unreachable"),
         at("job.sft"): Observation(Presence.PRESENT, {"run": ended}),
     }
     return make_plan(world.inputs(state, observed=observed))
