@@ -15,6 +15,7 @@ from tests.support.project import Project
 PARTLY = 12
 MANIFEST = """\
 project: {name: demo}
+mirror: {url: "file://MIRROR"}
 clusters: {lab: {provider: ssh, connect_timeout: 2, hosts: HOSTS}}
 jobs:
   one:
@@ -45,7 +46,13 @@ def demo(lab: Lab, tmp_path: Path) -> Iterator[Project]:
 def declare(made: Project, lab: Lab, count: int) -> None:
     """A job on one of so many hosts, and one on all of them."""
     named = json.dumps([host.settings for host in lab.hosts[:count]])
-    made.write({"trainctl.yaml": MANIFEST.replace("HOSTS", named).replace("COUNT", str(count))})
+    made.write(
+        {
+            "trainctl.yaml": MANIFEST.replace("MIRROR", str(made.mirror))
+            .replace("HOSTS", named)
+            .replace("COUNT", str(count))
+        }
+    )
 
 
 def completed(made: Project, job: str) -> bool:

@@ -20,6 +20,7 @@ from tests.support.project import Project
 HOURS = 3600
 MANIFEST = """\
 project: {name: demo}
+mirror: {url: "file://MIRROR"}
 clusters: {lab: {provider: ssh, connect_timeout: 5, hosts: HOSTS}}
 jobs:
   sft:
@@ -63,7 +64,7 @@ def declare(
 ) -> None:
     """A job on all of these hosts, with six megabytes of weights."""
     words = {"HOSTS": json.dumps(hosts), "COUNT": str(len(hosts)), "COMMAND": command}
-    text = MANIFEST
+    text = MANIFEST.replace("MIRROR", str(made.mirror))
     for name, value in {**words, "GPUS": str(gpus), "WHERE": where}.items():
         text = text.replace(name, value)
     made.write({"trainctl.yaml": text, "src/nothing": "", "weights/word": "hello\n"})
@@ -192,6 +193,7 @@ def test_an_account_in_which_little_is_allowed(demo: Project, lab: Lab) -> None:
 HOSTILE = "it's $(touch ~/owned) `touch ~/owned` \"; touch ~/owned; & | > ~/owned # %s \\ *"
 HOSTILE_JOB = """\
 project: {name: demo}
+mirror: {url: "file://MIRROR"}
 clusters: {lab: {provider: ssh, connect_timeout: 5, hosts: HOSTS}}
 jobs:
   sft:
@@ -226,7 +228,7 @@ def test_hostile_values_are_values(demo: Project, lab: Lab, shell: str) -> None:
     host.do("ln", "-sf", "/usr/bin/python3", f"/opt/{word}")
     host.do("mkdir", "-p", f"/srv/{word}/inside")
     settings = {**host.settings, "dir": f"/var/lib/{word}", "python": f"/opt/{word}"}
-    text = HOSTILE_JOB.replace("HOSTS", json.dumps([settings])).replace("HOSTILE", json.dumps(HOSTILE))  # fmt: skip
+    text = HOSTILE_JOB.replace("MIRROR", str(demo.mirror)).replace("HOSTS", json.dumps([settings])).replace("HOSTILE", json.dumps(HOSTILE))  # fmt: skip
     places = {"WHERE": f"/app/{word}/a", "MOUNTED": f"/app/{word}/b", "MOUNT": f"/srv/{word}"}
     for name, place in places.items():
         text = text.replace(name, json.dumps(place))

@@ -27,6 +27,7 @@ TRIES = 5
 PATIENCE = 240.0
 MANIFEST = """\
 project: {name: demo}
+mirror: {url: "file://MIRROR"}
 clusters: {lab: {provider: ssh, connect_timeout: 2, hosts: HOSTS}}
 weights: {tiny: {source: "file:./weights", mount_location: /app/models/tiny}}
 jobs:
@@ -74,7 +75,11 @@ class Life:
         self._mend: Callable[[], None] | None = None
         self._before = [(set(_files(host)), host.mounts()) for host in hosts]
         named = json.dumps([host.settings for host in hosts])
-        text = MANIFEST.replace("HOSTS", named).replace("COUNT", str(len(hosts)))
+        text = (
+            MANIFEST.replace("MIRROR", str(made.mirror))
+            .replace("HOSTS", named)
+            .replace("COUNT", str(len(hosts)))
+        )
         noise = random.Random(7).randbytes(6_000_000)
         made.write({"trainctl.yaml": text, "src/nothing": "", "weights/word": "hello\n", "weights/noise": noise})  # fmt: skip
 
