@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
 
@@ -22,7 +22,7 @@ from tests.support.peers import TOKEN, Gang, result_of
 from trainctl.model.files import CHUNK_BYTES
 from trainctl.node.listing import parse
 from trainctl.node.parts import names_of, to_hex
-from trainctl.node.server import BlobServer, MirrorShelf, Shelf, serving
+from trainctl.node.server import BlobServer, MirrorShelf, Opened, Shelf, serving
 
 SEED = 20261122
 
@@ -45,23 +45,23 @@ def gang(tmp_path: Path) -> Gang:
 class Lying(MirrorShelf):
     """Hands out everything, with one bit in each blob turned."""
 
-    def open(self, sha256: str, offset: int, length: int | None) -> BinaryIO | None:
+    def open(self, sha256: str, offset: int, length: int | None) -> Opened | None:
         """See Shelf."""
         found = super().open(sha256, offset, length)
         if found is None:
             return None
-        with found:
-            data = bytearray(found.read())
+        with found.stream as stream:
+            data = bytearray(stream.read())
         data[offset] ^= 1
         descriptor = os.memfd_create("lie")
         os.pwrite(descriptor, data, 0)
-        return os.fdopen(descriptor, "rb", buffering=0)
+        return Opened(os.fdopen(descriptor, "rb", buffering=0))
 
 
 class Promising(Shelf):
     """Says of everything that it is coming, for ever."""
 
-    def open(self, sha256: str, offset: int, length: int | None) -> BinaryIO | None:
+    def open(self, sha256: str, offset: int, length: int | None) -> Opened | None:
         """See Shelf."""
         return None
 

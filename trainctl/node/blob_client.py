@@ -59,7 +59,7 @@ class BlobClient:
     def read(self, sha256: str, offset: int, view: memoryview, wait: float = 0) -> Iterator[int]:
         """Fill the view with the blob's bytes from ``offset`` on; yields how many more have arrived.
 
-        ``wait``: seconds for which the server may hold the answer back until it has them. Failure ``missing`` if it
+        It ends early where the server has no more of them yet. ``wait``: seconds for which it may hold the answer back until it has any. Failure ``missing`` if it
         won't, ``denied`` if it refuses the token; Later; and any of BROKEN, which may come after some bytes.
         """
         wanted = f"bytes={offset}-{offset + len(view) - 1}"
@@ -132,12 +132,13 @@ class BlobClient:
         )
 
     def _receive(self, response: http.client.HTTPResponse, view: memoryview) -> Iterator[int]:
-        if response.length != len(view):
-            raise http.client.HTTPException(f"{self.where} sends {response.length} bytes")
+        length = response.length or 0
+        if not 0 < length <= len(view):
+            raise http.client.HTTPException(f"{self.where} sends {length} bytes")
         done = 0
-        while done < len(view):
-            self._pace.spend(min(_READ_BYTES, len(view) - done))
-            count = response.readinto(view[done : done + _READ_BYTES])
+        while done < length:
+            self._pace.spend(min(_READ_BYTES, length - done))
+            count = response.readinto(view[done : min(done + _READ_BYTES, length)])
             if not count:
                 raise ConnectionResetError(104, f"{self.where} cut the connection")
             done += count

@@ -18,7 +18,7 @@ from trainctl.node.layout import sha256
 from trainctl.node.parts import PACKED_BYTES
 
 if TYPE_CHECKING:
-    from trainctl.node.server import BlobServer
+    from trainctl.node.server import BlobServer, Opened
 
 _PATH = re.compile(r"/blobs/sha256/([0-9a-f]{64})")
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
@@ -58,12 +58,12 @@ class BlobRequests(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
             return
         offset, length = wanted
-        stream = self._open(named[1], self._patience(), offset, length)
-        if stream is None:
+        found = self._open(named[1], self._patience(), offset, length)
+        if found is None:
             self._answer_absent(named[1])
             return
-        with stream:
-            self._send_blob(stream, offset, length)
+        with found.stream:
+            self._send_blob(found, offset, length)
 
     def do_POST(self) -> None:
         """Many small blobs in one answer."""
@@ -110,7 +110,7 @@ class BlobRequests(BaseHTTPRequestHandler):
 
     def _open(
         self, digest: str, until: float, offset: int = 0, length: Optional[int] = None
-    ) -> Optional[BinaryIO]:
+    ) -> Optional[Opened]:
         """The blob, once it is here: waited for only while somebody brings it."""
         shelf = self.server.shelf
         while True:
@@ -127,8 +127,9 @@ class BlobRequests(BaseHTTPRequestHandler):
         else:
             self._answer(HTTPStatus.NOT_FOUND)
 
-    def _send_blob(self, stream: BinaryIO, offset: int, length: Optional[int]) -> None:
-        size = os.fstat(stream.fileno()).st_size
+    def _send_blob(self, found: Opened, offset: int, length: Optional[int]) -> None:
+        stream = found.stream
+        size = os.fstat(stream.fileno()).st_size if found.end is None else found.end
         if length is None:
             self._answer(HTTPStatus.OK, {"Content-Length": str(size)})
             self._send(stream, 0, size)
@@ -139,7 +140,7 @@ class BlobRequests(BaseHTTPRequestHandler):
             return
         headers = {
             "Content-Length": str(end - offset),
-            "Content-Range": f"bytes {offset}-{end - 1}/{size}",
+            "Content-Range": f"bytes {offset}-{end - 1}/{size if found.end is None else '*'}",
         }
         self._answer(HTTPStatus.PARTIAL_CONTENT, headers)
         self._send(stream, offset, end - offset)
@@ -161,10 +162,10 @@ class BlobRequests(BaseHTTPRequestHandler):
     def _packed(
         self, digest: str, until: float, stack: ExitStack
     ) -> Tuple[int, Optional[BinaryIO]]:
-        stream = self._open(digest, until)
-        if stream is None:
+        found = self._open(digest, until)
+        if found is None:
             return (COMING if self.server.shelf.coming(digest) else ABSENT), None
-        stack.enter_context(stream)
+        stream = stack.enter_context(found.stream)
         size = os.fstat(stream.fileno()).st_size
         return (size, stream) if size < PACKED_BYTES else (ABSENT, None)
 

@@ -8,12 +8,13 @@ import time
 from typing import BinaryIO, Dict, Iterator, Optional, Set
 
 from trainctl.node.blobs import stamp
+from trainctl.node.chunk_map import STEP_BYTES, VERIFIED, here
 from trainctl.node.files import names_in
 from trainctl.node.layout import Layout
-from trainctl.node.listing import CHUNK_BYTES, Listing
+from trainctl.node.listing import Listing
 from trainctl.node.parts import names_of, to_hex
 from trainctl.node.reservations import reservations
-from trainctl.node.server import Shelf, open_blob
+from trainctl.node.server import Opened, Shelf, open_blob
 from trainctl.node.trees import Trees
 
 _FRESH_SECONDS = 0.5
@@ -27,18 +28,24 @@ class CacheShelf(Shelf):
         self._reserved: Set[str] = set()
         self._looked = -_FRESH_SECONDS
 
-    def open(self, sha256: str, offset: int, length: Optional[int]) -> Optional[BinaryIO]:
+    def open(self, sha256: str, offset: int, length: Optional[int]) -> Optional[Opened]:
         """See Shelf. Whoever gets it verifies it, as a map may say more than a disk has kept."""
         found = open_blob(self._layout.blob(sha256))
         if found is not None:
-            return found
-        if length is not None and not self._verified(sha256, offset, length):
-            return None
+            return Opened(found)
+        count = 0
+        if length is not None:
+            count = here(self._map(sha256), offset, length)
+            if count < min(length, STEP_BYTES):
+                return None
         found = open_blob(self._layout.part(sha256))
-        if found is not None and length is None and not _is_stamped(found, sha256):
+        if found is None:  # it may just have got its name
+            found = open_blob(self._layout.blob(sha256))
+            return Opened(found) if found is not None else None
+        if length is None and not _is_stamped(found, sha256):
             found.close()
             return None
-        return found or open_blob(self._layout.blob(sha256))  # it may just have got its name
+        return Opened(found, None if length is None else offset + count)
 
     def coming(self, sha256: str) -> bool:
         """See Shelf. A delivery says what it will bring before it looks at anything."""
@@ -63,12 +70,7 @@ class CacheShelf(Shelf):
                 maps[file.sha256] = self._map(file.sha256)
             known = maps.get(file.sha256, b"")
             for number, _ in enumerate(file.pieces):
-                yield whole or known[number : number + 1] == b"\1"
-
-    def _verified(self, sha256: str, offset: int, length: int) -> bool:
-        first, last = offset // CHUNK_BYTES, (offset + length - 1) // CHUNK_BYTES
-        found = self._map(sha256)[first : last + 1]
-        return found == b"\1" * (last - first + 1)
+                yield whole or known[number : number + 1] == bytes([VERIFIED])
 
     def _map(self, sha256: str) -> bytes:
         try:

@@ -91,7 +91,10 @@ class Fetching:
                     keep_small(self._layout, part.file, data)
                 self._count(len(data), self._tier(part.file, place))
 
-            Gathering(self._sources.fetchers, keep).run(orders)
+            def pass_on(part: Part, start: int, data: Data) -> None:
+                partials[part.file.sha256].pass_on(part.number, start, data)
+
+            Gathering(self._sources.fetchers, keep, pass_on).run(orders)
         self._blobs.commit(small)
 
     def _fetched_meanwhile(self, file: File) -> bool:

@@ -16,6 +16,8 @@ MIRROR = ""
 """The name of the last place in every line."""
 
 Data = Union[bytearray, memoryview]
+PassOn = Callable[[Part, int, Data], None]
+"""Called, by many threads, with bytes of a large part that is on its way, not verified, and where in it they begin."""
 Keep = Callable[[Part, Data, str], None]
 """Called, by many threads, with a part, its verified bytes, and the place they came from."""
 
@@ -51,10 +53,10 @@ class Fetcher:
     def __init__(self, place: str) -> None:
         self.place = place
 
-    def fetch(self, parts: Sequence[Part]) -> Iterator[Fetched]:
+    def fetch(self, parts: Sequence[Part], pass_on: PassOn) -> Iterator[Fetched]:
         """The bytes of each part, one large or several small ones; None for what is not to be had here.
 
-        They are good until the next is asked for.
+        They are good until the next is asked for. What is worth passing on before it is all there is passed on.
         """
         raise NotImplementedError
 
@@ -82,9 +84,12 @@ class Order:
 class Gathering:
     """One round of fetching. The first error of any thread ends it and is raised."""
 
-    def __init__(self, fetchers: Sequence[Fetcher], keep: Keep) -> None:
+    def __init__(
+        self, fetchers: Sequence[Fetcher], keep: Keep, pass_on: PassOn = lambda *_: None
+    ) -> None:
         self._fetchers = fetchers
         self._keep = keep
+        self._pass_on = pass_on
         self._changed = threading.Condition()
         self._queues: Dict[str, Deque[Order]] = {one.place: deque() for one in fetchers}
         self._left = 0
@@ -116,7 +121,7 @@ class Gathering:
                 orders = self._next(fetcher.place)
                 if not orders:
                     return
-                found = fetcher.fetch([order.part for order in orders])
+                found = fetcher.fetch([order.part for order in orders], self._pass_on)
                 for order, fetched in zip(orders, found):
                     self._settle(fetcher, order, fetched)
         except Exception as error:  # noqa: BLE001 - raised again by who waits

@@ -37,10 +37,11 @@ class HttpOrigin(Origin):
 
         def once() -> None:
             nonlocal done
-            for count in self._client.read(sha256, offset + done, view[done:]):
-                arrived(view[done : done + count])
-                done += count
-                self._advanced()
+            while done < len(view):
+                for count in self._client.read(sha256, offset + done, view[done:]):
+                    arrived(view[done : done + count])
+                    done += count
+                    self._advanced()
 
         self._patiently(once)
 

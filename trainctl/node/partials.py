@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import Callable, Iterator, List, Set
 
 from trainctl.node.blobs import right_piece, stamp
+from trainctl.node.chunk_map import VERIFIED, arriving
 from trainctl.node.gathering import Data
 from trainctl.node.layout import Layout
 from trainctl.node.listing import File, Piece
 
 _OPEN_ATTEMPTS = 5
-_VERIFIED = b"\1"
 
 
 class Partial:
     """One content in ``partial``, held open by who fetches it; its chunks may be written by many threads.
 
-    A map beside it says which chunks are verified, for others on this node who serve them; it is never believed.
+    A map beside it says which chunks are verified, and how far others have come, for others on this node who serve
+    them; it is never believed.
     """
 
     def __init__(self, layout: Layout, file: File) -> None:
@@ -45,15 +46,21 @@ class Partial:
             _has_data(self._descriptor, piece) and right_piece(self._descriptor, piece)
             for piece in self._file.pieces
         ]
-        os.pwrite(self._map, bytes(right), 0)
+        os.pwrite(self._map, bytes(VERIFIED if one else 0 for one in right), 0)
         self._missing = {index for index, one in enumerate(right) if not one}
         return sorted(self._missing)
+
+    def pass_on(self, index: int, start: int, data: Data) -> None:
+        """Have others see bytes of a chunk that is still on its way: nobody believes them before it is written."""
+        with named(self._path):
+            write_all(self._descriptor, data, self._file.pieces[index].offset + start)
+            os.pwrite(self._map, bytes([arriving(start + len(data))]), index)
 
     def write(self, index: int, data: Data) -> bool:
         """Keep a chunk that was verified; whether it was the last that was missing."""
         with named(self._path):
             write_all(self._descriptor, data, self._file.pieces[index].offset)
-            os.pwrite(self._map, _VERIFIED, index)
+            os.pwrite(self._map, bytes([VERIFIED]), index)
         with self._lock:
             self._missing.discard(index)
             return not self._missing

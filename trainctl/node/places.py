@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
 from trainctl.node.blob_client import BROKEN, SILENCE_SECONDS, BlobClient, Later
 from trainctl.node.failure import Failure
-from trainctl.node.gathering import MIRROR, Buffer, Fetched, Fetcher
+from trainctl.node.gathering import MIRROR, Buffer, Fetched, Fetcher, PassOn
 from trainctl.node.origin import DirectoryOrigin, Origin
 from trainctl.node.pace import Pace
 from trainctl.node.parts import Part
@@ -49,15 +49,16 @@ class Patience:
 
 
 class FromMirror(Fetcher):
-    """Fetches from the origin of a request; what can't be had there can't be had."""
+    """Fetches from the origin of a request; what can't be had there can't be had. ``early``: large parts are passed on as they arrive."""
 
-    def __init__(self, origin: Origin, patience: Patience) -> None:
+    def __init__(self, origin: Origin, patience: Patience, *, early: bool) -> None:
         super().__init__(MIRROR)
+        self._early = early
         self._buffer = Buffer()
         self._origin = origin
         self._patience = patience
 
-    def fetch(self, parts: Sequence[Part]) -> Iterator[Fetched]:
+    def fetch(self, parts: Sequence[Part], pass_on: PassOn) -> Iterator[Fetched]:
         """See Fetcher."""
         began = time.monotonic()
         if parts[0].packed:
@@ -65,9 +66,17 @@ class FromMirror(Fetcher):
             for part in parts:
                 yield Fetched.of(found[part.file.sha256])
         else:
-            piece, digest = parts[0].piece, hashlib.sha256()
-            view = self._buffer.view(piece.length)
-            self._origin.read(parts[0].file.sha256, piece.offset, view, digest.update)
+            part, piece, digest = parts[0], parts[0].piece, hashlib.sha256()
+            view, done = self._buffer.view(piece.length), 0
+
+            def arrived(data: memoryview) -> None:
+                nonlocal done
+                digest.update(data)
+                if self._early and part.file.chunks:
+                    pass_on(part, done, data)
+                done += len(data)
+
+            self._origin.read(part.file.sha256, piece.offset, view, arrived)
             self._patience.saw(time.monotonic() - began)
             yield Fetched(view, digest.hexdigest())
 
@@ -97,7 +106,7 @@ class FromShared(Fetcher):
         self._shared = shared
         self.origin = DirectoryOrigin(str(shared.root))
 
-    def fetch(self, parts: Sequence[Part]) -> Iterator[Fetched]:
+    def fetch(self, parts: Sequence[Part], pass_on: PassOn) -> Iterator[Fetched]:
         """See Fetcher."""
         for part in parts:
             digest, view = hashlib.sha256(), self._buffer.view(part.piece.length)
@@ -120,6 +129,31 @@ class FromShared(Fetcher):
         self.origin.close()
 
 
+class Receiving:
+    """A chunk of which a peer hands out what it has so far, answer by answer."""
+
+    def __init__(self, part: Part, buffer: Buffer) -> None:
+        self.part = part
+        self.view = buffer.view(part.piece.length)
+        self.done = 0
+        self._digest = hashlib.sha256()
+
+    def arrived(self, count: int) -> None:
+        """So many bytes more are in the view."""
+        self._digest.update(self.view[self.done : self.done + count])
+        self.done += count
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of it is there."""
+        return self.done == len(self.view)
+
+    @property
+    def fetched(self) -> Fetched:
+        """What came."""
+        return Fetched(self.view, self._digest.hexdigest())
+
+
 class FromPeer(Fetcher):
     """Fetches from another node, which may be getting it itself. One that is silent, slow or lies is asked no more."""
 
@@ -132,15 +166,17 @@ class FromPeer(Fetcher):
         self._breaks = 0
         self._lies = 0
         self._dropped = False
+        self._until = 0.0
         self._ending = threading.Event()
 
-    def fetch(self, parts: Sequence[Part]) -> Iterator[Fetched]:
+    def fetch(self, parts: Sequence[Part], pass_on: PassOn) -> Iterator[Fetched]:
         """See Fetcher."""
-        until = time.monotonic() + self._patience.seconds
+        receiving = None if parts[0].packed else Receiving(parts[0], self._buffer)
         found: Dict[str, Fetched] = {}
+        self._advanced()
         while not self._dropped and not self._ending.is_set():
             wanted = [one for one in parts if one.file.sha256 not in found]
-            if not wanted or not self._ask(wanted, found, until):
+            if not wanted or not self._ask(wanted, receiving, found):
                 break
         for part in parts:
             yield found.get(part.file.sha256, Fetched(None))
@@ -159,12 +195,26 @@ class FromPeer(Fetcher):
         """See Fetcher."""
         self._client.close()
 
-    def _ask(self, wanted: Sequence[Part], found: Dict[str, Fetched], until: float) -> bool:
+    def _advanced(self) -> None:
+        """Patience begins anew."""
+        self._until = time.monotonic() + self._patience.seconds
+
+    def _ask(
+        self,
+        wanted: Sequence[Part],
+        receiving: Optional[Receiving],
+        found: Dict[str, Fetched],
+    ) -> bool:
         """Ask once; whether it is worth asking again for what did not come."""
         now = time.monotonic()
-        wait = max(0.0, min(_POLL_SECONDS, until - now))
+        wait = max(0.0, min(_POLL_SECONDS, self._until - now))
         try:
-            coming = self._get(wanted, found, wait)
+            if receiving is None:
+                coming = self._pack(wanted, found, wait)
+            else:
+                coming = self._receive(receiving, wait)
+                if receiving.complete:
+                    found[receiving.part.file.sha256] = receiving.fetched
         except socket.timeout:  # silent, or slow: it would be so for every part
             self._dropped = True
             return False
@@ -179,26 +229,35 @@ class FromPeer(Fetcher):
             return False
         if not coming:
             self._ending.wait(_PAUSE_SECONDS)  # its delivery may not have begun yet
-        return time.monotonic() < until
+        return time.monotonic() < self._until
 
-    def _get(self, wanted: Sequence[Part], found: Dict[str, Fetched], wait: float) -> bool:
+    def _pack(self, wanted: Sequence[Part], found: Dict[str, Fetched], wait: float) -> bool:
         """Put what comes into ``found``; whether the peer is alive and brings the rest, or is only busy."""
-        if wanted[0].packed:
+        try:
             pack = self._client.pack([one.file.sha256 for one in wanted], wait)
-            found.update((name, Fetched.of(data)) for name, data in pack.contents.items())
-            return bool(pack.coming)
-        part = wanted[0]
-        digest, view, done = hashlib.sha256(), self._buffer.view(part.piece.length), 0
+        except Later as error:
+            return self._pause(error)
+        found.update((name, Fetched.of(data)) for name, data in pack.contents.items())
+        return bool(pack.coming)
+
+    def _receive(self, receiving: Receiving, wait: float) -> bool:
+        """Receive what there is of a chunk; whether the rest is on its way, or the peer is only busy."""
+        part, view = receiving.part, receiving.view
         until = time.monotonic() + wait + self._patience.seconds
         try:
-            for count in self._client.read(part.file.sha256, part.piece.offset, view, wait):
-                digest.update(view[done : done + count])
-                done += count
+            for count in self._client.read(
+                part.file.sha256, part.piece.offset + receiving.done, view[receiving.done :], wait
+            ):
+                receiving.arrived(count)
+                self._advanced()
                 if time.monotonic() > until:
                     raise socket.timeout("it takes too long")
         except Later as error:
-            if not error.coming:
-                self._ending.wait(max(error.seconds, _PAUSE_SECONDS))
-            return True
-        found[part.file.sha256] = Fetched(view, digest.hexdigest())
-        return False
+            return self._pause(error)
+        return True
+
+    def _pause(self, error: Later) -> bool:
+        """Wait where the peer asks for it; True: it is worth asking again."""
+        if not error.coming:
+            self._ending.wait(max(error.seconds, _PAUSE_SECONDS))
+        return True

@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 from socketserver import TCPServer, ThreadingMixIn
-from typing import Any, BinaryIO, Iterator, Optional, Set
+from typing import Any, BinaryIO, Iterator, NamedTuple, Optional, Set
 
 from trainctl.node import layout
 from trainctl.node.blob_requests import BlobRequests
@@ -20,11 +20,18 @@ _POLL_SECONDS = 0.05
 _FULL = b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
+class Opened(NamedTuple):
+    """A content that is open for reading; ``end``: up to where it may be read, None for one that is whole."""
+
+    stream: BinaryIO
+    end: Optional[int] = None
+
+
 class Shelf:
     """Where a server finds contents."""
 
-    def open(self, sha256: str, offset: int, length: Optional[int]) -> Optional[BinaryIO]:
-        """The content, if those bytes of it are here (``length`` None: all there are), verified or as good as that."""
+    def open(self, sha256: str, offset: int, length: Optional[int]) -> Optional[Opened]:
+        """The content, if some of those bytes from the first on are here; with ``length`` None, if all there are."""
         raise NotImplementedError
 
     def coming(self, sha256: str) -> bool:
@@ -38,9 +45,10 @@ class MirrorShelf(Shelf):
     def __init__(self, path: Any) -> None:
         self._blobs = layout.absolute(str(path), "mirror") / "blobs" / "sha256"
 
-    def open(self, sha256: str, offset: int, length: Optional[int]) -> Optional[BinaryIO]:
+    def open(self, sha256: str, offset: int, length: Optional[int]) -> Optional[Opened]:
         """See Shelf."""
-        return open_blob(self._blobs / sha256[:2] / sha256)
+        found = open_blob(self._blobs / sha256[:2] / sha256)
+        return Opened(found) if found is not None else None
 
     def coming(self, sha256: str) -> bool:
         """See Shelf."""
