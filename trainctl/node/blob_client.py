@@ -10,7 +10,7 @@ import socket
 from typing import Any, Dict, Iterator, NamedTuple, Optional, Sequence, Set
 from urllib.parse import urlsplit
 
-from trainctl.node.blob_requests import COMING, LENGTH
+from trainctl.node.blob_requests import COMING, EVENLY, LENGTH
 from trainctl.node.failure import Failure
 from trainctl.node.pace import Pace
 from trainctl.node.parts import PACKED_BYTES
@@ -43,7 +43,13 @@ class BlobClient:
     """One connection; used by one thread at a time. Whatever fails closes it, and the next request opens it anew."""
 
     def __init__(
-        self, url: Any, token: Any, pace: Optional[Pace] = None, *, silence: float = SILENCE_SECONDS
+        self,
+        url: Any,
+        token: Any,
+        pace: Optional[Pace] = None,
+        *,
+        silence: float = SILENCE_SECONDS,
+        evenly: bool = False,
     ) -> None:
         parts = urlsplit(url) if isinstance(url, str) else None
         if parts is None or parts.scheme != "http" or not parts.hostname or not parts.port:
@@ -55,6 +61,7 @@ class BlobClient:
         self._authorization = f"Bearer {token}"
         self._pace = pace or Pace()
         self._silence = silence
+        self._evenly = evenly
 
     def read(self, sha256: str, offset: int, view: memoryview, wait: float = 0) -> Iterator[int]:
         """Fill the view with the blob's bytes from ``offset`` on; yields how many more have arrived.
@@ -106,8 +113,10 @@ class BlobClient:
         self, method: str, path: str, body: Optional[bytes], headers: Dict[str, str], wait: float
     ) -> http.client.HTTPResponse:
         found = {"Authorization": self._authorization, **headers}
-        if wait:
-            found["Prefer"] = f"wait={math.ceil(wait)}"
+        wishes = [f"wait={math.ceil(wait)}"] if wait else []
+        wishes += [EVENLY] if self._evenly else []
+        if wishes:
+            found["Prefer"] = ", ".join(wishes)
         if self._connection.sock is None:
             self._connection.connect()
         self._connection.sock.settimeout(self._silence + wait)

@@ -6,6 +6,7 @@ import hmac
 import json
 import os
 import re
+import socket
 import struct
 import time
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, BinaryIO, Dict, List, Optional, Tuple
 
+from trainctl.node.evenness import Stream
 from trainctl.node.failure import Failure
 from trainctl.node.layout import sha256
 from trainctl.node.parts import PACKED_BYTES
@@ -22,11 +24,14 @@ if TYPE_CHECKING:
 
 _PATH = re.compile(r"/blobs/sha256/([0-9a-f]{64})")
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
-_WAIT = re.compile(r"wait=(\d{1,3})")
+_WAIT = re.compile(r"\bwait=(\d{1,3})\b")
+EVENLY = "evenly"
 _LONGEST_WAIT = 20
 _LOOK_SECONDS = 0.02
 _BUFFER_BYTES = 2**20
 _MOST_REQUEST_BYTES = 2**20
+_STEP_BYTES = _UNSENT_BYTES = 256 * 1024
+_TCP_NOTSENT_LOWAT = 25  # tcp(7); Python names it since 3.12
 MOST_IN_PACK = 256
 LENGTH = struct.Struct(">Q")
 ABSENT, COMING = 2**64 - 1, 2**64 - 2
@@ -44,6 +49,7 @@ class BlobRequests(BaseHTTPRequestHandler):
         """A client that is silent is not waited for."""
         super().setup()
         self.connection.settimeout(self.server.silence_seconds)
+        self._stream = Stream()
 
     def do_GET(self) -> None:
         """One blob, or a range of it."""
@@ -105,7 +111,7 @@ class BlobRequests(BaseHTTPRequestHandler):
 
     def _patience(self) -> float:
         """Until when the client would wait, by the monotonic clock."""
-        asked = _WAIT.fullmatch(self.headers.get("Prefer", ""))
+        asked = _WAIT.search(self.headers.get("Prefer", ""))
         return time.monotonic() + (min(int(asked[1]), _LONGEST_WAIT) if asked else 0)
 
     def _open(
@@ -184,10 +190,26 @@ class BlobRequests(BaseHTTPRequestHandler):
 
     def _send(self, stream: BinaryIO, offset: int, count: int) -> None:
         """Send by the kernel alone; a file that became shorter ends the connection, so that the client notices."""
+        if EVENLY in self.headers.get("Prefer", ""):
+            self._send_evenly(stream, offset, count)
+            return
         sent = self.connection.sendfile(stream, offset, count) if count else 0
         self.server.count(sent)
         if sent != count:
             self.close_connection = True
+
+    def _send_evenly(self, stream: BinaryIO, offset: int, count: int) -> None:
+        """Send step by step, not getting ahead of others who want it so; little waits in the kernel, where nobody could hold it back."""
+        self.connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+        end = offset + count
+        with self.server.evenness.under_way(self._stream):
+            while offset < end and not self.close_connection:
+                step = min(_STEP_BYTES, end - offset)
+                sent = self.connection.sendfile(stream, offset, step)
+                self.server.count(sent)
+                self.server.evenness.advance(self._stream, sent)
+                offset += sent
+                self.close_connection = sent != step
 
     def _answer(self, status: HTTPStatus, headers: Optional[Dict[str, str]] = None) -> None:
         self.connection.sendall(self._head(status, headers or {}))

@@ -24,8 +24,10 @@ class HttpOrigin(Origin):
 
     streams = _STREAMS
 
-    def __init__(self, value: Dict[str, Any], pace: Optional[Pace] = None) -> None:
-        self._client = BlobClient(value.get("url"), value.get("token"), pace)
+    def __init__(
+        self, value: Dict[str, Any], pace: Optional[Pace] = None, *, evenly: bool = False
+    ) -> None:
+        self._client = BlobClient(value.get("url"), value.get("token"), pace, evenly=evenly)
         self._patience = float(value.get("patience", _PATIENCE_SECONDS))
         self._ending = threading.Event()
         self._until = 0.0

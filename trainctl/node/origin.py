@@ -101,13 +101,16 @@ class DirectoryOrigin(Origin):
         return self._open
 
 
-def open_origin(value: Any, pace: Optional[Pace] = None) -> Origin:
-    """The origin that a request describes; ``pace`` bounds what several of them take together."""
+def open_origin(value: Any, pace: Optional[Pace] = None, *, evenly: bool = False) -> Origin:
+    """The origin that a request describes; ``pace`` bounds what several of them take together.
+
+    ``evenly``: it is asked to let nobody who wants the same get far ahead of the others.
+    """
     kind = value.get("type") if isinstance(value, dict) else None
     if kind == "directory":
         return DirectoryOrigin(value.get("path"))
     if kind == "http":
         from trainctl.node.http_origin import HttpOrigin  # only who fetches that way pays for it
 
-        return HttpOrigin(value, pace)
+        return HttpOrigin(value, pace, evenly=evenly)
     raise Failure("request", f"this node program knows no origin of type {kind!a}")

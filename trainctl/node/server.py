@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Iterator, NamedTuple, Optional, Set
 
 from trainctl.node import layout
 from trainctl.node.blob_requests import BlobRequests
+from trainctl.node.evenness import Evenness
 from trainctl.node.failure import Failure
 
 _MOST_CONNECTIONS = 256
@@ -84,6 +85,7 @@ class BlobServer(ThreadingMixIn, TCPServer):
         self.silence_seconds = silence_seconds
         self.ending = threading.Event()
         self.sent = 0
+        self.evenness = Evenness()
         self._most = most_connections
         self._lock = threading.Lock()
         self._open: Set[socket.socket] = set()

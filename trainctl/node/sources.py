@@ -25,14 +25,13 @@ class Sources:
         peers = request.get("peers") or []
         me = request.get("node")
         self._owners = _owners(peers, me, listing)
-        self.origin = open_origin(request["origin"], pace)
-        self.fetchers: List[Fetcher] = [FromMirror(self.origin, patience, early=bool(peers))]
+        among_peers = bool(peers)
+        self.origin = open_origin(request["origin"], pace, evenly=among_peers)
+        self.fetchers: List[Fetcher] = [FromMirror(self.origin, patience, early=among_peers)]
         # Among peers a chunk that comes alone is passed on sooner than two that share the mirror's link.
-        streams = 1 if peers else self.origin.streams
-        for _ in range(1, streams):
-            self.fetchers.append(
-                FromMirror(open_origin(request["origin"], pace), patience, early=False)
-            )
+        for _ in range(1, 1 if among_peers else self.origin.streams):
+            another = open_origin(request["origin"], pace)
+            self.fetchers.append(FromMirror(another, patience, early=False))
         self.mirror = list(self.fetchers)
         self.shared = shared_of(request)
         self._cloned = self.origin
