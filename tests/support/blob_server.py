@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from tests.support.nodes import Mirror
 from trainctl.node.server import BlobServer, MirrorShelf, serving
@@ -25,8 +25,17 @@ def origin(server: BlobServer, **changes: Any) -> dict[str, Any]:
     return {"type": "http", "url": url, "token": server.token, **changes}
 
 
+class Server(Protocol):
+    """What listens on this machine's loopback."""
+
+    @property
+    def port(self) -> int: ...
+
+    token: str
+
+
 def asked(
-    server: BlobServer,
+    server: Server,
     method: str,
     path: str,
     *,

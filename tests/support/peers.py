@@ -37,6 +37,13 @@ class Serving:
         self.process.stdin.flush()
         self.told: dict[str, Any] = json.loads(self.process.stdout.readline())["event"]
 
+    token = TOKEN
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.told["port"])
+
     @property
     def peer(self) -> dict[str, Any]:
         """How others are told of it."""

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Iterator, Set
 
 AHEAD_BYTES = 2**20
-_STALLED_SECONDS = 3.0
 
 
 class Stream:
@@ -20,9 +19,10 @@ class Stream:
 
 
 class Evenness:
-    """Of the streams under way none gets more than AHEAD_BYTES ahead of the last; one that stands still for 3 s holds up nobody."""
+    """Of the streams under way none gets more than AHEAD_BYTES ahead of the last; one that stands still for so many seconds holds up nobody."""
 
-    def __init__(self) -> None:
+    def __init__(self, stalled_seconds: float = 3.0) -> None:
+        self._stalled_seconds = stalled_seconds
         self._changed = threading.Condition()
         self._streams: Set[Stream] = set()
 
@@ -44,23 +44,24 @@ class Evenness:
         with self._changed:
             if stream.at < self._lately():
                 self._catch_up(stream)
-            held_up = stream.sent == self._last()
+            held_up = stream.sent <= self._last(stream)
             stream.sent += count
             stream.at = time.monotonic()
             if held_up:
                 self._changed.notify_all()
-            while stream.sent - self._last() > AHEAD_BYTES:
-                self._changed.wait(_STALLED_SECONDS)
+            while stream.sent - self._last(stream) > AHEAD_BYTES:
+                self._changed.wait(self._stalled_seconds)
             stream.at = time.monotonic()
 
     def _catch_up(self, stream: Stream) -> None:
-        stream.sent = max(stream.sent, self._last())
+        stream.sent = max(stream.sent, self._last(stream))
         stream.at = time.monotonic()
 
-    def _last(self) -> int:
-        """Where the last of those is that advance; 0 where there is none."""
+    def _last(self, mine: Stream) -> int:
+        """Where the last of the others is that advance; where this one is, if none does."""
         since = self._lately()
-        return min((one.sent for one in self._streams if one.at >= since), default=0)
+        others = (one.sent for one in self._streams if one is not mine and one.at >= since)
+        return min(others, default=mine.sent)
 
     def _lately(self) -> float:
-        return time.monotonic() - _STALLED_SECONDS
+        return time.monotonic() - self._stalled_seconds

@@ -1,4 +1,4 @@
-"""Contents while they are fetched: chunks in any order, each verified before it is written. See DESIGN.md, invariants 1, 2, 5 and 6."""
+"""Contents while they are fetched: chunks in any order, of which only those count that were verified. See DESIGN.md, invariants 1, 2, 5 and 6."""
 
 from __future__ import annotations
 

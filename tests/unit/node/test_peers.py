@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.support.blob_server import asked, served
 from tests.support.nodes import TestNode
-from tests.support.peers import Gang
+from tests.support.peers import TOKEN, Gang, result_of
 from trainctl.model.files import CHUNK_BYTES
+from trainctl.node.chunk_map import VERIFIED
+from trainctl.node.server import BlobServer, MirrorShelf, Opened, serving
 
 SEED = 20261122
 MakeGang = Callable[[int], Gang]
@@ -76,3 +81,57 @@ def test_what_half_of_the_nodes_have_is_not_fetched_again(gang: MakeGang) -> Non
     held = 4 * CHUNK_BYTES
     assert sent == nodes.mirror.listing.size - held
     assert [one["bytes_node"] for one in results] == [held // 2, held // 2, 0, 0]
+
+
+class Halting(MirrorShelf):
+    """A mirror that sends half a chunk, and the rest of it when it is told to."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.go_on = threading.Event()
+
+    def open(self, sha256: str, offset: int, length: int | None) -> Opened | None:
+        """See Shelf."""
+        if offset:
+            assert self.go_on.wait(60)
+        found = super().open(sha256, offset, length)
+        return found and Opened(found.stream, CHUNK_BYTES // 2 if offset == 0 else None)
+
+
+def test_a_chunk_is_passed_on_while_it_arrives(tmp_path: Path) -> None:
+    """A node whose mirror has sent half a chunk hands out that half, and the rest when it has come."""
+    gang = Gang(tmp_path, 1)
+    content = random.Random(SEED).randbytes(CHUNK_BYTES + 99)
+    gang.mirror.add("model.bin", content)
+    shelf = Halting(gang.mirror.path)
+    path = f"/blobs/sha256/{hashlib.sha256(content).hexdigest()}"
+    wanted = {"Range": f"bytes=0-{CHUNK_BYTES - 1}", "Prefer": "wait=20"}
+
+    with gang.serving() as servings, serving(BlobServer(shelf, TOKEN)) as server:
+        process = gang.begin(0, [servings[0].peer], server)
+        half = asked(servings[0], "GET", path, headers=wanted)
+        shelf.go_on.set()
+        result_of(process)
+        whole = asked(servings[0], "GET", path, headers=wanted)
+
+    assert (half[0], half[2]) == (206, content[: CHUNK_BYTES // 2])
+    assert (whole[0], whole[2]) == (206, content[:CHUNK_BYTES])
+
+
+def test_wrong_bytes_that_were_passed_on_are_kept_by_nobody(gang: MakeGang) -> None:
+    """A mirror whose chunk is wrong fails every node, though they handed each other its bytes before they could know."""
+    nodes = gang(3)
+    digest = hashlib.sha256(nodes.mirror.files["model.bin"]).hexdigest()
+    with nodes.mirror.blob(digest).open("r+b") as blob:
+        blob.seek(3 * CHUNK_BYTES)
+        blob.write(b"wrong")
+
+    with served(nodes.mirror) as server, nodes.serving() as servings:
+        peers = [one.peer for one in servings]
+        processes = [nodes.begin(number, peers, server, patience=2) for number in range(3)]
+        answers = [json.loads(one.communicate()[0].splitlines()[-1]) for one in processes]
+
+    assert [one["error"]["kind"] for one in answers] == ["wrong"] * 3
+    for node in nodes.nodes:
+        marks = (node.root / "cache" / "partial" / f"{digest}.map").read_bytes()
+        assert marks[3] != VERIFIED
