@@ -12,6 +12,7 @@ from trainctl.ledger.fold import Fold
 from trainctl.ledger.runs import newest_run
 from trainctl.ledger.state import Intent, State
 from trainctl.model.address import Address
+from trainctl.model.delivery import Delivered
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class Row:
     """One line of the history. ``serial`` is the state's after it, ``time`` Unix seconds, ``run`` a run's id.
 
     ``status``: a run's status where there is one; else done, removed, failed, released, observed or noted.
+    ``deliveries`` are what was brought to the run's nodes, in the first line that knows of it.
     """
 
     serial: int
@@ -29,22 +31,29 @@ class Row:
     reason: str | None
     run: str | None
     status: str
+    deliveries: tuple[Delivered, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The form that ``history --format json`` prints."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        found = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**found, "deliveries": [one.to_json() for one in self.deliveries]}
 
 
 def rows(entries: Iterable[Entry], address: Address | None = None) -> list[Row]:
     """What happened, the oldest first; of one address if it is given."""
     fold, found = Fold(), []
+    told: set[str | None] = set()
     for entry in entries:
         about = getattr(entry, "address", None)
         intent = fold.open.get(about) if about is not None else None
         changed = fold.apply(entry)
         if (address is None or about == address) and (changed or isinstance(entry, Note)):
             row = _row(entry, intent, fold)
-            found += [row] if row is not None else []
+            if row is not None and row.deliveries and row.run in told:
+                row = replace(row, deliveries=())
+            if row is not None:
+                found.append(row)
+                told |= {row.run} if row.deliveries else set()
     return found
 
 
@@ -98,4 +107,9 @@ def _with_run(row: Row, fold: Fold) -> Row:
     run = newest_run(recorded.outputs) if recorded else None
     if run is None:
         return row
-    return replace(row, run=str(run.get("id")), status=str(run.get("status", row.status)))
+    return replace(
+        row,
+        run=str(run.get("id")),
+        status=str(run.get("status", row.status)),
+        deliveries=tuple(Delivered.from_json(one) for one in run.get("deliveries") or ()),
+    )

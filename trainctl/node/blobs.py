@@ -52,13 +52,13 @@ class Blobs:
 
     def whole(self, file: File) -> bool:
         """Whether the blob is here and right. One that looks touched is hashed; a wrong one goes back to ``partial``."""
-        path = self._layout.blob(file.sha256)
         try:
-            found = path.lstat()
+            found = os.lstat(self._layout.blob_name(file.sha256))
         except FileNotFoundError:
             return False
         if is_stamped(found, file):
             return True
+        path = self._layout.blob(file.sha256)
         if stat.S_ISREG(found.st_mode) and found.st_size == file.size:
             with path.open("rb") as stream:
                 good = _right(stream.fileno(), file)
@@ -82,7 +82,7 @@ class Blobs:
     def commit(self, files: Iterable[File]) -> None:
         """Give fetched small blobs their final names, once all of them are durable."""
         pending = list(files)
-        parts = [self._layout.part(file.sha256) for file in pending]
+        parts = [self._layout.part_name(file.sha256) for file in pending]
         make_durable(parts, self._layout.partial)
         for file in pending:
             self._rename(file)
@@ -94,13 +94,14 @@ class Blobs:
         sync_directory(self._layout.blob(file.sha256).parent)
 
     def _rename(self, file: File) -> None:
-        part, path = self._layout.part(file.sha256), self._layout.blob(file.sha256)
+        part, name = self._layout.part_name(file.sha256), self._layout.blob_name(file.sha256)
         with contextlib.suppress(FileNotFoundError):  # the directory is missing, or the file
-            part.replace(path)
+            os.replace(part, name)  # noqa: PTH105 - thousands
             return
+        path = Path(name)
         make_directory(path.parent)
         try:
-            part.replace(path)
+            os.replace(part, name)  # noqa: PTH105 - thousands
         except FileNotFoundError:
             if not path.exists():  # else another process was a moment faster with the same bytes
                 raise

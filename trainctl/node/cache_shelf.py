@@ -30,7 +30,7 @@ class CacheShelf(Shelf):
 
     def open(self, sha256: str, offset: int, length: Optional[int]) -> Optional[Opened]:
         """See Shelf. Whoever gets it verifies it, as a map may say more than a disk has kept."""
-        found = open_blob(self._layout.blob(sha256))
+        found = open_blob(self._layout.blob_name(sha256))
         if found is not None:
             return Opened(found)
         count = 0
@@ -38,9 +38,9 @@ class CacheShelf(Shelf):
             count = here(self._map(sha256), offset, length)
             if count < min(length, STEP_BYTES):
                 return None
-        found = open_blob(self._layout.part(sha256))
+        found = open_blob(self._layout.part_name(sha256))
         if found is None:  # it may just have got its name
-            found = open_blob(self._layout.blob(sha256))
+            found = open_blob(self._layout.blob_name(sha256))
             return Opened(found) if found is not None else None
         if length is None and not _is_stamped(found, sha256):
             found.close()

@@ -9,7 +9,7 @@ import os
 import shutil
 import stat
 from pathlib import Path
-from typing import Any, Iterable, List, Optional
+from typing import Any, Iterable, List, Optional, Union
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
@@ -103,7 +103,7 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def make_durable(paths: Iterable[Path], within: Path) -> None:
+def make_durable(paths: Iterable[Union[str, Path]], within: Path) -> None:
     """Make files and directories durable: a few one by one, many by one sync of the file system they are in.
 
     The latter costs less per file, and waits for what everybody else has written there. A file that is gone was

@@ -13,7 +13,10 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Layout:
-    """Where everything under one ROOT lies, and its cache of weights where that lies elsewhere."""
+    """Where everything under one ROOT lies, and its cache of weights where that lies elsewhere.
+
+    What is looked up for each of many files is text: making a Path costs more than the system call that it is for.
+    """
 
     def __init__(self, root: Any, cache: Optional[Any] = None) -> None:
         self.root = absolute(root, "root")
@@ -21,6 +24,7 @@ class Layout:
         self.cache = cache
         self.blobs = cache / "blobs" / "sha256"
         self.partial = cache / "partial"
+        self._blobs_name, self._partial_name = str(self.blobs), str(self.partial)
         self.locks = cache / "locks"
         self.trees = cache / "trees"
         self.seals = cache / "seals"
@@ -34,11 +38,19 @@ class Layout:
 
     def blob(self, sha256: str) -> Path:
         """The blob of a content."""
-        return Path(f"{self.blobs}/{sha256[:2]}/{sha256}")
+        return Path(self.blob_name(sha256))
+
+    def blob_name(self, sha256: str) -> str:
+        """The same as text."""
+        return f"{self._blobs_name}/{sha256[:2]}/{sha256}"
 
     def part(self, sha256: str) -> Path:
         """The blob while it is fetched."""
-        return Path(f"{self.partial}/{sha256}.part")
+        return Path(self.part_name(sha256))
+
+    def part_name(self, sha256: str) -> str:
+        """The same as text."""
+        return f"{self._partial_name}/{sha256}.part"
 
     def chunk_map(self, sha256: str) -> Path:
         """Which chunks of a blob that is fetched are verified: a byte for each."""

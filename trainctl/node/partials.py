@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 from pathlib import Path
-from typing import Callable, Iterator, List, Set
+from typing import Callable, Iterator, List, Set, Union
 
 from trainctl.node.blobs import right_piece, stamp
 from trainctl.node.chunk_map import VERIFIED, arriving
@@ -84,9 +84,9 @@ class Partial:
 
 def keep_small(layout: Layout, file: File, data: Data) -> None:
     """Write a whole content, which was verified, into ``partial``."""
-    path = layout.part(file.sha256)
-    with named(path):
-        descriptor = _open_part(path)
+    name = layout.part_name(file.sha256)
+    with named(name):
+        descriptor = _open_part(name)
         try:
             write_all(descriptor, data, 0)
             os.ftruncate(descriptor, file.size)
@@ -115,7 +115,7 @@ def write_all(descriptor: int, data: Data, offset: int) -> None:
 
 
 @contextlib.contextmanager
-def named(path: Path) -> Iterator[None]:
+def named(path: Union[str, Path]) -> Iterator[None]:
     """Have errors of the disk say which file they are about."""
     try:
         yield
@@ -139,12 +139,12 @@ def _has_data(descriptor: int, piece: Piece) -> bool:
         return False
 
 
-def _open_part(part: Path) -> int:
+def _open_part(part: Union[str, Path]) -> int:
     """Open a partial file for writing. Another process may finish it, and so write-protect it, at any moment."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     for _ in range(_OPEN_ATTEMPTS):
         with contextlib.suppress(PermissionError):
             return os.open(part, flags, 0o600)
         with contextlib.suppress(FileNotFoundError):
-            part.chmod(0o600)
+            Path(part).chmod(0o600)
     return os.open(part, flags, 0o600)

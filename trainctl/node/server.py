@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import ipaddress
 import socket
 import sys
 import threading
-from pathlib import Path
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, BinaryIO, Iterator, NamedTuple, Optional, Set
 
@@ -44,11 +44,11 @@ class MirrorShelf(Shelf):
     """A mirror in a directory: what is there is whole, and nothing is on its way."""
 
     def __init__(self, path: Any) -> None:
-        self._blobs = layout.absolute(str(path), "mirror") / "blobs" / "sha256"
+        self._blobs = str(layout.absolute(str(path), "mirror") / "blobs" / "sha256")
 
     def open(self, sha256: str, offset: int, length: Optional[int]) -> Optional[Opened]:
         """See Shelf."""
-        found = open_blob(self._blobs / sha256[:2] / sha256)
+        found = open_blob(f"{self._blobs}/{sha256[:2]}/{sha256}")
         return Opened(found) if found is not None else None
 
     def coming(self, sha256: str) -> bool:
@@ -56,10 +56,10 @@ class MirrorShelf(Shelf):
         return False
 
 
-def open_blob(path: Path) -> Optional[BinaryIO]:
+def open_blob(name: str) -> Optional[BinaryIO]:
     """The file, opened for reading; None if there is none."""
     try:
-        return path.open("rb", buffering=0)
+        return io.FileIO(name)
     except FileNotFoundError:
         return None
 

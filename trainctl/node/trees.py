@@ -124,8 +124,8 @@ class Trees:
 
     def _right(self, tree: Path, file: File) -> bool:
         try:
-            here = (tree / file.path).lstat()
-            blob = self._layout.blob(file.sha256).lstat()
+            here = os.lstat(f"{tree}/{file.path}")
+            blob = os.lstat(self._layout.blob_name(file.sha256))
         except (FileNotFoundError, NotADirectoryError):
             return False
         return is_stamped(here, file) and (os.path.samestat(here, blob) or here.st_nlink == 1)
@@ -143,19 +143,18 @@ class Trees:
         _remove_strangers(tree, {file.path for file in listing.files}, directories)
         for file in listing.files:
             if not self._right(tree, file):
-                self._link(tree / file.path, file)
+                self._link(f"{tree}/{file.path}", file)
         for relative in directories:
             (tree / relative).chmod(_READ_ONLY)
         if tree == self._layout.tree(listing.id):
             tree.chmod(_READ_ONLY)
 
-    def _link(self, path: Path, file: File) -> None:
-        blob = self._layout.blob(file.sha256)
-        with contextlib.suppress(
-            OSError
-        ):  # something is in the way, or the blob has too many links
-            os.link(blob, path)
+    def _link(self, name: str, file: File) -> None:
+        blob = self._layout.blob_name(file.sha256)
+        with contextlib.suppress(OSError):  # something is in the way, or too many links
+            os.link(blob, name)
             return
+        path = Path(name)
         temporary = path.with_name(unique("link"))
         try:
             os.link(blob, temporary)

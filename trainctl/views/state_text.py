@@ -8,8 +8,9 @@ from typing import Any
 from trainctl.ledger.history import Row
 from trainctl.ledger.state import Intent, Recorded, State
 from trainctl.model.address import Kind
+from trainctl.model.delivery import Delivered
 from trainctl.model.run import RunRecord
-from trainctl.model.units import format_bytes
+from trainctl.model.units import format_bytes, format_duration
 from trainctl.views.escape import escape, literal
 from trainctl.views.moments import moment
 from trainctl.views.plan_rows import added
@@ -65,11 +66,29 @@ def history_lines(rows: Sequence[Row]) -> list[str]:
             escape(row.action),
             " ".join(part for part in (_status(row.status), row.run) if part),
             escape((row.reason or "").replace("_", " ")),
+            _delivered(row.deliveries),
         ]
         for row in rows
     ]
-    headers = ["SERIAL", "TIME (UTC)", "WHO", "ADDRESS", "ACTION", "STATUS", "REASON"]
+    headers = ["SERIAL", "TIME (UTC)", "WHO", "ADDRESS", "ACTION", "STATUS", "REASON", "DELIVERED"]
+    if not any(row[-1] for row in cells):
+        headers, cells = headers[:-1], [row[:-1] for row in cells]
     return table(headers, cells, right=frozenset({"SERIAL"}))
+
+
+def _delivered(rows: Sequence[Delivered]) -> str:
+    """What moved to a run's nodes, and how long the slowest rank took, beside what the plan said of it."""
+    moved = [row for row in rows if row.moved]
+    if not moved:
+        return ""
+    by_rank = [[row for row in moved if row.rank == rank] for rank in {row.rank for row in moved}]
+    slowest = max(by_rank, key=lambda found: sum(row.seconds for row in found))
+    took = format_duration(sum(row.seconds for row in slowest))
+    words = f"{format_bytes(sum(row.moved for row in moved))} in {took}"
+    forecasts = [row.forecast_seconds for row in slowest if row.forecast_seconds is not None]
+    if len(forecasts) == len(slowest):
+        words += f", forecast {format_duration(sum(forecasts))}"
+    return words
 
 
 def summary(recorded: Recorded) -> str:

@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 from tests.support.plans import HOLDER, World, a_run, applied, at, change_of, intent_of
 from trainctl.ledger.history import Row
 from trainctl.model.action import Reason
+from trainctl.model.delivery import Delivered
 from trainctl.model.diagnostics import Position, error
 from trainctl.model.node_cache import CachedListing, CacheReport
 from trainctl.model.run import RunStatus
@@ -167,10 +168,13 @@ def test_states_hold_against_their_schema() -> None:
     assert resource_json(state.resources[at("job.sft")]) in state_json(state)["resources"]
 
 
+DELIVERED = Delivered(0, "lab/lab-0", "weights.w", "peers", 2.0, {"mirror": 5, "peers": 5}, 1.5)
+
+
 def test_history_holds_against_its_schema() -> None:
     """Rows with and without an address are what the schema says; times are RFC 3339."""
     rows = [
-        Row(1, 0.0, HOLDER.who, "job.sft", "create", None, "abcdefg", "completed"),
+        Row(1, 0.0, HOLDER.who, "job.sft", "create", None, "abcdefg", "completed", (DELIVERED,)),
         Row(1, 5.5, HOLDER.who, None, "note", Reason.GONE.value, None, "noted"),
     ]
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from tests.support.plans import World, applied, at, change_of, intent_of
 from trainctl.ledger.history import Row
 from trainctl.ledger.state import State
+from trainctl.model.delivery import Delivered
 from trainctl.plan.planner import make_plan
 from trainctl.views.state_text import history_lines, resource_lines, state_lines
 
@@ -68,3 +69,17 @@ def test_history_is_a_table_of_escaped_rows() -> None:
         "SERIAL  TIME (UTC)           WHO                ADDRESS  ACTION  STATUS             REASON",
         "     3  1970-01-01 00:00:00  eve\\u001b[2J@host  job.sft  create  completed abcdefg",
     ]
+
+
+def test_history_shows_what_was_delivered_beside_the_forecast() -> None:
+    """Bytes of all ranks, the time of the slowest, and what the plan said of that one; no column where nothing moved."""
+    deliveries = tuple(
+        Delivered(rank, f"lab/lab-{rank}", "weights.w", "peers", seconds, {"peers": 10**9}, 2.0)
+        for rank, seconds in ((0, 3.0), (1, 4.0))
+    )
+    row = Row(3, 0.0, "eve@host", "job.sft", "create", None, "abcdefg", "TRAINING_JOB_RUNNING")
+
+    assert history_lines([replace(row, deliveries=deliveries)])[1].endswith(
+        "2.0 GB in 4.0 s, forecast 2.0 s"
+    )
+    assert "DELIVERED" not in history_lines([row])[0]
