@@ -85,7 +85,7 @@ def _cluster(name: str, section: Cluster, settings: Mapping[str, Any], names: Na
     attributes = {
         **settings,
         "provider": section.provider,
-        "cache": section.cache.model_dump() if section.cache else None,
+        "cache": _cache(section),
         "price_per_hour": unspelled(section.price_per_hour),
     }
     return Resource(
@@ -94,6 +94,15 @@ def _cluster(name: str, section: Cluster, settings: Mapping[str, Any], names: Na
         attributes,
         lifecycle=lifecycle(section.lifecycle, attributes, path, names),
         where=names.place(path),
+    )
+
+
+def _cache(section: Cluster) -> dict[str, Any] | None:
+    """Where its weights are cached; a rate that isn't limited is left out, as in states from before there was one."""
+    if section.cache is None:
+        return None
+    return section.cache.model_dump(
+        exclude={"max_rate"} if section.cache.max_rate is None else None
     )
 
 

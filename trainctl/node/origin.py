@@ -50,8 +50,9 @@ class DirectoryOrigin(Origin):
 
     streams = 2
 
-    def __init__(self, path: Any) -> None:
+    def __init__(self, path: Any, pace: Optional[Pace] = None) -> None:
         self._path = layout.absolute(path, "origin")
+        self._pace = pace or Pace()
         self._open: Optional[int] = None
         self._name = ""
 
@@ -60,6 +61,7 @@ class DirectoryOrigin(Origin):
         descriptor = self._descriptor(sha256)
         done = 0
         while done < len(view):
+            self._pace.spend(min(_READ_BYTES, len(view) - done))
             count = os.preadv(descriptor, [view[done : done + _READ_BYTES]], offset + done)
             if count == 0:
                 raise Failure(
@@ -108,7 +110,7 @@ def open_origin(value: Any, pace: Optional[Pace] = None, *, evenly: bool = False
     """
     kind = value.get("type") if isinstance(value, dict) else None
     if kind == "directory":
-        return DirectoryOrigin(value.get("path"))
+        return DirectoryOrigin(value.get("path"), pace)
     if kind == "http":
         from trainctl.node.http_origin import HttpOrigin  # only who fetches that way pays for it
 

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Optional
+from typing import Callable, Optional
 
 
 class Pace:
-    """Spends a budget that grows with time; without a rate nobody waits."""
+    """Spends a budget that grows with time; without a rate nobody waits. ``clock`` tells seconds, ``sleep`` waits for some."""
 
-    def __init__(self, rate: Optional[float] = None) -> None:
+    def __init__(
+        self,
+        rate: Optional[float] = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._rate = rate
+        self._clock = clock
+        self._sleep = sleep
         self._lock = threading.Lock()
-        self._free_at = time.monotonic()
+        self._free_at = clock()
 
     def spend(self, count: int) -> None:
         """Wait until so many bytes may be sent."""
         if not self._rate:
             return
         with self._lock:
-            now = time.monotonic()
+            now = self._clock()
             begin = max(now, self._free_at)
             self._free_at = begin + count / self._rate
         if begin > now:
-            time.sleep(begin - now)
+            self._sleep(begin - now)

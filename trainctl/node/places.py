@@ -12,7 +12,6 @@ from trainctl.node.blob_client import BROKEN, SILENCE_SECONDS, BlobClient, Later
 from trainctl.node.failure import Failure
 from trainctl.node.gathering import MIRROR, Buffer, Fetched, Fetcher, PassOn
 from trainctl.node.origin import DirectoryOrigin, Origin
-from trainctl.node.pace import Pace
 from trainctl.node.parts import Part
 from trainctl.node.shared import SharedCache
 
@@ -157,10 +156,10 @@ class Receiving:
 class FromPeer(Fetcher):
     """Fetches from another node, which may be getting it itself. One that is silent, slow or lies is asked no more."""
 
-    def __init__(self, peer: Mapping[str, Any], pace: Pace, patience: Patience) -> None:
+    def __init__(self, peer: Mapping[str, Any], patience: Patience) -> None:
         super().__init__(str(peer["node"]))
         silence = min(SILENCE_SECONDS, patience.seconds)
-        self._client = BlobClient(peer.get("url"), peer.get("token"), pace, silence=silence)
+        self._client = BlobClient(peer.get("url"), peer.get("token"), silence=silence)
         self._patience = patience
         self._buffer = Buffer()
         self._breaks = 0

@@ -17,10 +17,10 @@ from trainctl.node.shared import shared_of
 
 
 class Sources:
-    """The request's ``origin``, its ``peers`` with what each holds, and which of them is this ``node``."""
+    """The request's ``origin`` and how much a second may come from there (``max_rate``), its ``peers`` with what each holds, and which of them is this ``node``."""
 
     def __init__(self, request: Mapping[str, Any], listing: Listing) -> None:
-        pace = Pace(request.get("max_rate"))
+        pace = Pace(_rate(request.get("max_rate")))
         patience = Patience(request.get("patience"))
         peers = request.get("peers") or []
         me = request.get("node")
@@ -41,7 +41,7 @@ class Sources:
             readers = [FromShared(self.shared), FromShared(self.shared)]
             self._cloned = readers[0].origin
             self.fetchers += readers
-        self.fetchers += [FromPeer(one, pace, patience) for one in peers if one["node"] != me]
+        self.fetchers += [FromPeer(one, patience) for one in peers if one["node"] != me]
 
     def clone(self, sha256: str, target: int) -> bool:
         """Fill the open file with a whole content without copying bytes, where that is possible."""
@@ -60,6 +60,12 @@ class Sources:
         """Close every connection."""
         for fetcher in self.fetchers:
             fetcher.close()
+
+
+def _rate(value: Any) -> Optional[int]:
+    if value is not None and (not isinstance(value, int) or value <= 0):
+        raise Failure("request", f"max_rate {value!a} is no number of bytes a second")
+    return value
 
 
 def _owners(peers: Any, me: Any, listing: Listing) -> Optional[Owners]:

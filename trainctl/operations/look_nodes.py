@@ -271,6 +271,7 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
         limit=where["cache"]["size"],
         shared_cache="shared" in where,
         **(near.of(question.provider, node) if question.weights else {}),
+        max_rate=where.get("max_rate"),
         claims=_claims(question.weights, frozenset(cached.get("leased", ()))),
         detail="; ".join(f"{one['path']}: {one['why']}" for one in facts["blocked"]),
         lacks=_lacks(question.jobs, facts, dict(zip(hosts, facts["hosts"], strict=True))),

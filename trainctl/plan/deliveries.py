@@ -82,6 +82,7 @@ def _of_rank(
         line = lines.get(address)
         tiers = _tiers(seat.facts, line, address)
         way = way_of(tiers, seat.facts, far)
+        sharing = far if way.path == "peers" else node_count((job.after or {}).get("compute"))
         yield DeliveryLine(
             job=job.address,
             rank=seat.rank,
@@ -92,7 +93,7 @@ def _of_rank(
             why=way.why,
             mount=_mount(job, seat),
             mount_location=str(wanted.get("mount_location") or ""),
-            forecast_seconds=forecast(tiers, way.path, seat.facts.rates if seat.facts else {}),
+            forecast_seconds=forecast(tiers, way.path, seat.facts, sharing),
         )
 
 

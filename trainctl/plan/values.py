@@ -121,6 +121,7 @@ class NodeFacts:
     ``room`` is what weights may take beside those that live runs have, in bytes (None: not known); ``limit`` what its
     cache may hold, if there is a limit; ``claims`` what of each weights no live run has there already.
     ``rates`` are recorded, in bytes per second: ``upstream`` into the mirror, and by the last hop onto the node.
+    ``max_rate``: how many bytes a second each node of its cluster takes from the mirror, if there is a limit.
     ``near``: whether it sees the mirror's directory; ``shared_cache``: whether its cluster has a cache in a directory.
     """
 
@@ -145,6 +146,7 @@ class NodeFacts:
     unserved: str = ""
     """Why that host can't hand this node weights; empty where it can."""
     shared_cache: bool = False
+    max_rate: int | None = None
     vacancy: Vacancy | None = None
     """Asked only where there are nodes to choose from."""
 

@@ -27,6 +27,18 @@ def way_of(tiers: TierFacts | None, facts: NodeFacts | None, ranks: int) -> Way:
     """How a node gets what it lacks; ``ranks``: how many nodes that don't see the mirror get it at once."""
     if tiers is not None and tiers.node == tiers.total:
         return Way("none")
+    way = _open_way(facts, ranks)
+    limit = facts.max_rate if facts else None
+    if not limit:
+        return way
+    return Way(way.path, "; ".join(filter(None, [way.why, _limited(limit)])))
+
+
+def _limited(rate: int) -> str:
+    return f"each node takes at most {format_bytes(rate)} a second from the mirror (max_rate)"
+
+
+def _open_way(facts: NodeFacts | None, ranks: int) -> Way:
     if facts is not None and facts.shared_cache:
         return Way(
             "shared-cache", "the nodes share a directory, into which one brings what is missing"
@@ -42,19 +54,33 @@ def way_of(tiers: TierFacts | None, facts: NodeFacts | None, ranks: int) -> Way:
     return Way("through-operator", f"{facts.id} doesn't see the mirror's directory")
 
 
-def forecast(tiers: TierFacts | None, path: str, rates: Mapping[str, float]) -> float | None:
-    """Seconds over all hops, one after another; None where a rate that matters was never measured."""
+def forecast(
+    tiers: TierFacts | None, path: str, facts: NodeFacts | None, sharing: int
+) -> float | None:
+    """Seconds over all hops, one after another; None where a rate that matters was never measured.
+
+    What comes from the mirror takes as long as the cluster's ``max_rate`` has it take, if that is longer, or all that is known;
+    ``sharing`` nodes that pass it on to each other take it together.
+    """
     if tiers is None:
         return None
-    last = tiers.total - tiers.node
-    hops = {"upstream": tiers.upstream, HOPS.get(path, "mirror"): last if path != "none" else 0}
-    seconds = 0.0
-    for hop, count in hops.items():
-        rate = rates.get(hop, 0.0)
-        if count and rate <= 0:
-            return None
-        seconds += count / rate if count else 0.0
-    return round(seconds, 1)
+    rates = facts.rates if facts else {}
+    last = tiers.total - tiers.node if path != "none" else 0
+    into_mirror = _seconds(tiers.upstream, rates.get("upstream"))
+    onto_node = _seconds(last, rates.get(HOPS.get(path, "mirror")))
+    if facts is not None and facts.max_rate:
+        share = sharing if path in ("peers", "shared-cache") else 1
+        limited = (tiers.mirror + tiers.upstream) / (facts.max_rate * share)
+        onto_node = max(onto_node or 0.0, limited)
+    if into_mirror is None or onto_node is None:
+        return None
+    return round(into_mirror + onto_node, 1)
+
+
+def _seconds(count: int, rate: float | None) -> float | None:
+    if not count:
+        return 0.0
+    return count / rate if rate else None
 
 
 def relayed(weights: Mapping[Address, WeightsFacts]) -> Iterator[Diagnostic]:

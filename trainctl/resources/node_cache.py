@@ -20,11 +20,17 @@ def shared_settings(cluster: Mapping[str, Any]) -> dict[str, Any] | None:
     return found if found["dir"] else None
 
 
+def max_rate(cluster: Mapping[str, Any]) -> int | None:
+    """How many bytes a second each node may take from the mirror; None without a limit."""
+    rate = (cluster.get("cache") or {}).get("max_rate")
+    return None if rate is None else parse_size(rate)
+
+
 def at(node: Node, cluster: Mapping[str, Any]) -> dict[str, Any]:
     """What every request about weights begins with."""
-    found = {"root": node.root, "cache": cache_settings(cluster)}
-    shared = shared_settings(cluster)
-    return {**found, "shared": shared} if shared else found
+    found: dict[str, Any] = {"root": node.root, "cache": cache_settings(cluster)}
+    more = {"shared": shared_settings(cluster), "max_rate": max_rate(cluster)}
+    return {**found, **{name: value for name, value in more.items() if value}}
 
 
 def _tier(cluster: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -156,7 +156,9 @@ def test_a_job_that_needs_a_node_that_is_away_will_wait() -> None:
     assert errors(two) == []
 
 
-def _far(size: int, rates: dict[str, float]) -> dict[Address, tuple[NodeFacts, ...]]:
+def _far(
+    size: int, rates: dict[str, float], max_rate: int | None = None
+) -> dict[Address, tuple[NodeFacts, ...]]:
     """The cluster's nodes, which don't see the mirror's directory and have nothing."""
     weights = at("weights.qwen3")
     return {
@@ -168,6 +170,7 @@ def _far(size: int, rates: dict[str, float]) -> dict[Address, tuple[NodeFacts, .
                 {weights: TierFacts(mirror=size)},
                 rates,
                 near=False,
+                max_rate=max_rate,
             )
             for n in range(2)
         )
@@ -282,3 +285,27 @@ def test_weights_that_the_mirror_was_not_asked_about_are_as_recorded() -> None:
 
     assert first.weights[0].bytes_mirrored == 0
     assert second.weights[0].bytes_mirrored == world.resolved.size
+
+
+@pytest.mark.parametrize(
+    ("rates", "limit", "seconds"),
+    [({"operator": 1e8}, 10**8, 20.0), ({"operator": 1e8}, 10**7, 200.0), ({"operator": 1e8}, 10**9, 20.0), ({}, 10**7, 200.0)],
+)  # fmt: skip
+def test_a_limit_is_in_the_forecast(rates: dict[str, float], limit: int, seconds: float) -> None:
+    """What comes from the mirror takes as long as the limit has it take, where that is longer or nothing was measured; the plan names it."""
+    plan = make_plan(World().inputs(nodes=_far(2 * 10**9, rates, limit)))
+
+    line = plan.deliveries[0]
+    assert line.forecast_seconds == seconds
+    assert "from the mirror (max_rate)" in line.why
+
+
+def test_peers_share_the_limit_of_the_mirror() -> None:
+    """Two nodes that fetch one copy together take it at twice the rate that each of them may."""
+    world = World()
+    world.job["compute"]["node_count"] = 2
+    names = {at("cluster.lab"): ("lab-0", "lab-1")}
+
+    plan = make_plan(world.inputs(nodes=_far(2 * 10**9, {}, 10**8), node_names=names))
+
+    assert [line.forecast_seconds for line in plan.deliveries] == [10.0, 10.0]

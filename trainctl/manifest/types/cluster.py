@@ -25,6 +25,8 @@ class ClusterCache(Section):
     """On each node's own disk."""
     cluster: CacheTier | None = None
     """On a file system that all nodes share."""
+    max_rate: Size | None = None
+    """How many bytes a second each node takes from the mirror, for example 100MB."""
 
 
 class Cluster(Section):
