@@ -4,7 +4,7 @@ Nodes are network namespaces of this machine, each of which sends at a limited r
 nothing, and nodes half of which have half of the chunks, are compared with a lower bound: the time in which the mirror can send what
 nobody has, or all together can send what is missing, whichever is longer: max(A/u, M/(u + N*u)), which is max(F/u, N*F/(u + N*u))
 where nobody has anything. Limits: 1.25 times for 4 nodes, 1.3 for 8, and 1.05 copies from the mirror of what nobody has. Beside it stand
-``rsync`` to each (Debian: rsync) and everyone fetching for himself, both with a quarter of the weights.
+``rsync`` to each (Debian: rsync) and everyone fetching for himself, both with an eighth of the weights.
 
 ``tc`` counts the headers of packets, so 1.05 is the best that can be had. All nodes share this machine: at 100 Mbit/s eight of them need half
 of a processor, so that the links are what is measured; with more (``--mbit``), or beside other work, it is the processors.
@@ -62,19 +62,19 @@ def main() -> int:
     """Measure and judge."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--nodes", type=int, nargs="*", default=[4, 8])
-    parser.add_argument("--mib", type=int, default=512, help="of the weights that N nodes get")
+    parser.add_argument("--mib", type=int, default=768, help="of the weights that N nodes get")
     parser.add_argument("--mbit", type=int, default=100, help="that each node sends a second")
     parser.add_argument("--memory", type=Path, default=Path("/dev/shm"))
     options = parser.parse_args()
     if missing():
-        print(f"fan-out: not measured, it needs {missing()}; limit {LIMITS}")
+        print(f"ratio to the lower bound: not measured, it needs {missing()}; limit {LIMITS}")
         return 0
     kept = True
     for count in options.nodes:
         case = Case(options.memory, count, options.mbit, options.mib * MIB)
         kept &= _judge(case)
         kept &= _judge(Case(case.memory, count, case.mbit, case.size, half=True))
-        _others(Case(case.memory, count, case.mbit, case.size // 4))
+        _others(Case(case.memory, count, case.mbit, case.size // 8))
     return 0 if kept else 1
 
 

@@ -33,19 +33,17 @@ class CacheShelf(Shelf):
         found = open_blob(self._layout.blob_name(sha256))
         if found is not None:
             return Opened(found)
-        count = 0
-        if length is not None:
-            count = here(self._map(sha256), offset, length)
-            if count < min(length, STEP_BYTES):
-                return None
+        count = 0 if length is None else here(self._map(sha256), offset, length)
         found = open_blob(self._layout.part_name(sha256))
         if found is None:  # it may just have got its name
             found = open_blob(self._layout.blob_name(sha256))
             return Opened(found) if found is not None else None
-        if length is None and not _is_stamped(found, sha256):
-            found.close()
-            return None
-        return Opened(found, None if length is None else offset + count)
+        if length is not None and count >= min(length, STEP_BYTES):
+            return Opened(found, offset + count)
+        if _is_stamped(found, sha256):  # one of several that get their names together
+            return Opened(found)
+        found.close()
+        return None
 
     def coming(self, sha256: str) -> bool:
         """See Shelf. A delivery says what it will bring before it looks at anything."""

@@ -83,6 +83,20 @@ def test_what_half_of_the_nodes_have_is_not_fetched_again(gang: MakeGang) -> Non
     assert [one["bytes_node"] for one in results] == [held // 2, held // 2, 0, 0]
 
 
+def test_files_of_one_chunk_don_t_wait_for_each_other(tmp_path: Path) -> None:
+    """Two nodes that each bring some of them hand them out before all are there: nobody has to ask the mirror for what is a peer's."""
+    nodes = Gang(tmp_path, 2)
+    numbers = random.Random(SEED)
+    for size in (2**20, 2**20 + 1, 3 * 2**20, CHUNK_BYTES):
+        nodes.mirror.add(f"{size}.bin", numbers.randbytes(size))
+
+    _, sent = nodes.deliver()
+
+    for node in nodes.nodes:
+        _check(node)
+    assert sent == nodes.mirror.listing.size
+
+
 class Halting(MirrorShelf):
     """A mirror that sends half a chunk, and the rest of it when it is told to."""
 
