@@ -22,9 +22,10 @@ MEETING = """\
 echo "rank $BT_NODE_RANK of $BT_GROUP_SIZE has $(cat /app/models/tiny/word) in $BT_WORKING_DIR"
 if [ $BT_NODE_RANK = 2 ] && [ $1 = fails ]; then exit 7; fi
 if [ $1 = fails ]; then sleep 600; fi
-if [ $BT_NODE_RANK = 0 ]; then nc -l -p $MASTER_PORT; fi
+if [ $BT_NODE_RANK = 0 ]; then mkfifo open; (sleep 60 > open &); nc -l -p $MASTER_PORT < open; fi
 if [ $BT_NODE_RANK = 1 ]; then until echo met | nc $MASTER_ADDR $MASTER_PORT 2>/dev/null; do sleep 0.1; done; fi
 """
+"""Rank 0's input stays open while it listens: at its end, nc would hang up on who has yet to speak."""
 
 
 def declare(work: Project, podman: Engine, command: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
 import shutil
@@ -82,10 +83,12 @@ _MERGED = ("bin", "sbin", "lib", "lib64")
 def pytorch() -> Path:
     """A virtual environment with PyTorch; the test is skipped where it can't be installed, and says why."""
     place = cache_directory(f"torch-{VERSION}-{PYTHON}") / "venv"
-    if not (place / "complete").exists():
-        shutil.rmtree(place, ignore_errors=True)
-        _install(place)
-        (place / "complete").touch()
+    with (place.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests of several processes want it at once
+        if not (place / "complete").exists():
+            shutil.rmtree(place, ignore_errors=True)
+            _install(place)
+            (place / "complete").touch()
     return place
 
 

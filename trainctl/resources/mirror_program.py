@@ -8,7 +8,7 @@ _MAIN = "trainctl.weights.mirror.program"
 _MODULES = {
     "trainctl": ("errors",),
     "trainctl.model": ("files", "json", "source_uri", "units"),
-    "trainctl.node": ("blob_requests", "caller", "failure", "layout", "listing", "parts", "protocol", "server"),
+    "trainctl.node": ("blob_requests", "caller", "evenness", "failure", "layout", "listing", "parts", "protocol", "server"),
     "trainctl.spi": ("sources",),
     "trainctl.weights": ("exclusive", "retry", "safe_path"),
     "trainctl.weights.mirror": (),

@@ -6,7 +6,6 @@ import datetime
 import io
 import json
 import os
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -259,12 +258,10 @@ def _at(now: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda *_: moment, raising=False)
 
 
-def test_a_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rate_is_kept() -> None:
     """Of five times 500 bytes at 1000 a second the last begins after two seconds, by a clock that stands still."""
     slept: list[float] = []
-    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
-    monkeypatch.setattr(time, "sleep", slept.append)
-    pace = Pace(1000.0)
+    pace = Pace(1000.0, clock=lambda: 100.0, sleep=slept.append)
     for _ in range(5):
         pace.spend(500)
     assert slept == [0.5, 1.0, 1.5, 2.0]
