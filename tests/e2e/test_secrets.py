@@ -180,6 +180,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         serve(hub),
         project(tmp_path_factory.mktemp("s")) as work,
     ):
+        work.forks = False
         plant(work, hub)
         told = Story(work, hub)
         with watched_processes() as told.arguments:

@@ -29,6 +29,8 @@ class Project:
     variables: dict[str, str] = field(default_factory=dict)
     prefix: tuple[str, ...] = ()
     """Words before the program: what runs it somewhere else."""
+    forks: bool = True
+    """Whether commands may be forks of a process that has loaded the program. A fork has no argument list of its own."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -97,7 +99,7 @@ class Project:
         return done
 
     def _done(self, argv: tuple[str, ...], seconds: float) -> subprocess.CompletedProcess[str]:
-        if not self.prefix and can_be_forked(argv, self.environment):
+        if self.forks and not self.prefix and can_be_forked(argv, self.environment):
             return forked(argv, self.directory, self.environment, seconds)
         with self.start(program=argv) as process:
             try:
