@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from pathlib import Path
 
 from trainctl.node.bytecode import is_sealed, sealed
+from trainctl.node.files import make_directory, write_atomic
 from trainctl.remote.archive import Archive
 
 
@@ -20,15 +20,6 @@ def compiled(archive: Archive, cache: Path) -> bytes:
             return data
     data = sealed(archive.data, archive.sha256)
     with contextlib.suppress(OSError):
-        _keep(path, data)
+        make_directory(path.parent)
+        write_atomic(path, data)
     return data
-
-
-def _keep(path: Path, data: bytes) -> None:
-    path.parent.mkdir(0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(6).hex()}")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

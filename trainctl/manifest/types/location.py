@@ -78,7 +78,7 @@ class Location(Section):
     """A directory or a prefix of a bucket."""
 
     url: Url
-    """``file:///DIRECTORY``, ``s3://BUCKET/PREFIX`` (and ``gs``, ``r2``, ``azure``) or ``node://CLUSTER/PATH``."""
+    """``file:///DIRECTORY``, ``s3://BUCKET/PREFIX`` (and ``gs``, ``r2``, ``azure``) or ``node://CLUSTER/PATH``; ``node://CLUSTER`` for the usual directory there."""
     endpoint_url: EndpointUrl | None = None
     """Of a bucket: the server to ask, where it is not the platform's own."""
     auth: Auth | None = None
