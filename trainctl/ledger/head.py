@@ -14,7 +14,7 @@ from trainctl.ledger.state import State
 from trainctl.spi.state import StateLog
 
 SNAPSHOT_APPENDS = 200
-"""A snapshot is due after so many appends, and as many entries as the state has items."""
+"""A snapshot is due after so many appends, and half as many entries as the state has items."""
 
 
 class Head:
@@ -55,7 +55,7 @@ class Head:
         """Take a snapshot when enough was appended; it is only a cache, so one that fails is tried again later."""
         fold = self.fold
         items = len(fold.resources) + len(fold.versions)
-        due = fold.position - self._snapshot_at >= SNAPSHOT_APPENDS and fold.entries >= items
+        due = fold.position - self._snapshot_at >= SNAPSHOT_APPENDS and 2 * fold.entries >= items
         if due:
             with suppress(StateError):
                 self.log.snapshot(fold.position, state_to_json(fold.state()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
-from typing import Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -34,6 +34,13 @@ class Frozen(Mapping[K, V], Generic[K, V]):
         if value is _GONE:
             raise KeyError(key)
         return cast(V, value)
+
+    def get(self, key: K, default: Any = None) -> Any:
+        """As every mapping's, without an exception for what is absent: planning asks about everything several times."""
+        value = self._over.get(key) if self._over else None
+        if value is None:
+            return self._base.get(key, default)
+        return default if value is _GONE else value
 
     def __iter__(self) -> Iterator[K]:
         yield from (key for key in self._base if key not in self._over)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from trainctl.ledger.state import Holder, Intent, Recorded
@@ -23,7 +22,7 @@ def intent_to_json(intent: Intent) -> dict[str, Any]:
         "provider": intent.provider,
         "key": intent.key,
         "inputs": intent.inputs,
-        "holder": asdict(intent.holder),
+        "holder": _holder_to_json(intent.holder),
         "lease_seconds": intent.lease_seconds,
         "plan": intent.plan,
         "reason": intent.reason,
@@ -74,6 +73,16 @@ def recorded_from_json(address: Address, raw: Json) -> Recorded:
         version=raw.get("version", 1),
         key=raw.get("key", ""),
     )
+
+
+def _holder_to_json(holder: Holder) -> dict[str, Any]:
+    return {
+        "machine": holder.machine,
+        "boot": holder.boot,
+        "pid": holder.pid,
+        "started": holder.started,
+        "who": holder.who,
+    }
 
 
 def _holder(raw: Json) -> Holder:

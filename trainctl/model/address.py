@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """What a declared name may look like. It becomes a file name, so nothing else is let in."""
@@ -27,14 +27,18 @@ class Kind(StrEnum):
     JOB = "job"
     DEPLOYMENT = "deployment"
 
+    __hash__ = str.__hash__  # Enum's own is written in Python; see Address
+
 
 _ORDER = {kind: position for position, kind in enumerate(Kind)}
 _KINDS = {kind.value: kind for kind in Kind}
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """The name of one resource; ``key`` tells one of many, as in ``job.sweep["lr=1e-5"]``."""
+class Address(NamedTuple):
+    """The name of one resource; ``key`` tells one of many, as in ``job.sweep["lr=1e-5"]``.
+
+    A tuple, because addresses are looked up all the time and tuples hash and compare without running any Python.
+    """
 
     kind: Kind
     name: str
@@ -44,11 +48,7 @@ class Address:
         suffix = "" if self.key is None else f"[{json.dumps(self.key, ensure_ascii=False)}]"
         return f"{self.kind}.{self.name}{suffix}"
 
-    def __hash__(self) -> int:
-        # Addresses are looked up all the time, and few but those of one matrix share a name.
-        return hash(self.name) if self.key is None else hash((self.name, self.key))
-
-    def __lt__(self, other: Address) -> bool:
+    def __lt__(self, other: Address) -> bool:  # type: ignore[override]
         return self.rank() < other.rank()
 
     def rank(self) -> tuple[int, str, str]:

@@ -12,9 +12,12 @@ _ATOMS = frozenset({str, int, float, bool, type(None)})
 
 def plain(value: Any) -> Any:
     """The value with every mapping as a dict and every sequence as a list, as it comes back from JSON."""
-    # Most values are atoms: asking for their exact type first keeps planning fast where much is unchanged.
-    if type(value) in _ATOMS:
+    # Most values are atoms, in dicts: asking for exact types first keeps planning fast where much is unchanged.
+    kind = type(value)
+    if kind in _ATOMS:
         return value
+    if kind is dict:
+        return {key: one if type(one) in _ATOMS else plain(one) for key, one in value.items()}
     if isinstance(value, Mapping):
         return {key: plain(one) for key, one in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
