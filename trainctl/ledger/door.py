@@ -36,11 +36,14 @@ def admit(entry: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
 
 
 def _masked(value: Any, redact: Redact) -> Any:
+    kind = type(value)  # nearly everything is of one of these very types, and asking for a type is cheaper than for a kind of it
+    if kind is str:
+        return redact(value)
+    if kind in _MUTE:
+        return value
     if isinstance(value, str):
         return redact(value)
-    if type(value) in _MUTE:
-        return value
-    if isinstance(value, Mapping):
+    if kind is dict or isinstance(value, Mapping):
         return {redact(str(name)): _masked(each, redact) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [_masked(each, redact) for each in value]
