@@ -61,9 +61,8 @@ def test_one_copy_leaves_the_operators_machine(
             lambda address: recorded, lambda *told: None, lambda address: 0.0,
         )  # fmt: skip
 
-        rows = Delivery(HereMirror(mirror.path), home, origins).deliver(
-            step, seats, {str(WEIGHTS): listing.id}
-        )
+        delivery = Delivery(HereMirror(mirror.path), home, origins)
+        rows = delivery.deliver(step, seats, delivery.documents({str(WEIGHTS): listing.id}))
 
         for node in nodes:
             tree = Path(node.root) / "cache" / "trees" / listing.id

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-import tempfile
 from typing import Any, BinaryIO, Callable, Mapping
 
 from trainctl.node.failure import Failure, from_os_error
@@ -77,6 +76,8 @@ def _dispatch(verb: str, request: Mapping[str, Any]) -> None:
     if verb in _RAW:
         _function(_RAW[verb])(request, _write)
     elif verb in _WITH_PAYLOAD:
+        import tempfile  # heavy, and hardly any call needs it
+
         with tempfile.TemporaryFile() as payload:
             _copy(sys.stdin.buffer, payload)
             say({"result": _function(_WITH_PAYLOAD[verb])(request, emit, payload)})

@@ -10,9 +10,9 @@ import socket
 from typing import Any, Dict, Iterator, NamedTuple, Optional, Sequence, Set
 from urllib.parse import urlsplit
 
-from trainctl.node.blob_requests import COMING, EVENLY, LENGTH
 from trainctl.node.failure import Failure
 from trainctl.node.pace import Pace
+from trainctl.node.pack import COMING, EVENLY, LENGTH
 from trainctl.node.parts import PACKED_BYTES
 
 CONNECT_SECONDS = 10.0

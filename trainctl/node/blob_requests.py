@@ -7,7 +7,6 @@ import json
 import os
 import re
 import socket
-import struct
 import time
 from contextlib import ExitStack
 from http import HTTPStatus
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Dict, List, Optional, Tuple
 from trainctl.node.evenness import Stream
 from trainctl.node.failure import Failure
 from trainctl.node.layout import sha256
+from trainctl.node.pack import ABSENT, COMING, EVENLY, LENGTH
 from trainctl.node.parts import PACKED_BYTES
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _PATH = re.compile(r"/blobs/sha256/([0-9a-f]{64})")
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
 _WAIT = re.compile(r"\bwait=(\d{1,3})\b")
-EVENLY = "evenly"
 _LONGEST_WAIT = 20
 _LOOK_SECONDS = 0.02
 _BUFFER_BYTES = 2**20
@@ -33,9 +32,6 @@ _MOST_REQUEST_BYTES = 2**20
 _STEP_BYTES = _UNSENT_BYTES = 256 * 1024
 _TCP_NOTSENT_LOWAT = 25  # tcp(7); Python names it since 3.12
 MOST_IN_PACK = 256
-LENGTH = struct.Struct(">Q")
-ABSENT, COMING = 2**64 - 1, 2**64 - 2
-"""Written instead of a length in a pack: not here, or somebody alive is bringing it."""
 
 
 class BlobRequests(BaseHTTPRequestHandler):

@@ -12,7 +12,7 @@ from trainctl.node.origin import open_origin
 from trainctl.node.owners import Owners
 from trainctl.node.pace import Pace
 from trainctl.node.parts import Part
-from trainctl.node.places import SHARED, FromMirror, FromPeer, FromShared, Patience
+from trainctl.node.places import SHARED, FromMirror, FromShared, Patience
 from trainctl.node.shared import shared_of
 
 
@@ -41,7 +41,10 @@ class Sources:
             readers = [FromShared(self.shared), FromShared(self.shared)]
             self._cloned = readers[0].origin
             self.fetchers += readers
-        self.fetchers += [FromPeer(one, patience) for one in peers if one["node"] != me]
+        if among_peers:
+            from trainctl.node.from_peer import FromPeer  # heavy
+
+            self.fetchers += [FromPeer(one, patience) for one in peers if one["node"] != me]
 
     def clone(self, sha256: str, target: int) -> bool:
         """Fill the open file with a whole content without copying bytes, where that is possible."""

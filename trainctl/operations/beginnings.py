@@ -14,7 +14,7 @@ from trainctl.model.status import Checkpoint
 from trainctl.operations.checkpoints import checkpoints
 from trainctl.operations.look_mirror import look_at_mirror
 from trainctl.operations.look_weights import LookOptions
-from trainctl.operations.planning import observe
+from trainctl.operations.planning import mirrored, observe
 from trainctl.operations.runs import Run, control, find_run
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.planner import make_plan
@@ -67,7 +67,10 @@ def plan_again(workspace: Workspace, address: Address, run: str, look: LookOptio
     inputs = Inputs(
         desired=_as_recorded(workspace, state, old),
         state=state,
-        observed=observe(workspace, state, look_at_mirror(workspace, state), look.parallelism),
+        observed={
+            **observe(workspace, state, look.parallelism),
+            **mirrored(state, look_at_mirror(workspace, state)),
+        },
         options=Options(targets=(address,), run=(address,)),
         starts={address: Start({RERUN: old.record.id}, note, as_recorded=True)},
     )

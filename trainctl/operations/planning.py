@@ -20,7 +20,7 @@ from trainctl.operations.support import unsupported
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.planner import make_plan
 from trainctl.plan.staleness import remaining, staleness
-from trainctl.plan.values import Inputs, Observation, Options, Plan, Start
+from trainctl.plan.values import CacheFacts, Inputs, Observation, Options, Plan, Start
 from trainctl.resources.jobs import observed
 from trainctl.resources.registry import handlers
 from trainctl.resources.run_control import RunControl
@@ -40,38 +40,50 @@ def plan_of(
     state = workspace.ledger.state()
     desired = workspace.desired
     diagnostics = list(desired.warnings)
-    weights = WeightsSeen() if options.destroy else look_at_weights(workspace, state, look)
+    with ThreadPoolExecutor(1, thread_name_prefix="look") as pool:
+        recorded = pool.submit(_look_at_recorded, workspace, state, look)
+        weights = WeightsSeen() if options.destroy else look_at_weights(workspace, state, look)
+        mirror = weights.mirror
+        if options.destroy and look.refresh:
+            mirror = look_at_mirror(workspace, state)
+        code = CodeSeen() if options.destroy else look_at_code(workspace)
+        nodes = look_at_nodes(
+            workspace,
+            state,
+            weights,
+            code.needs,
+            ask=look.refresh and not options.destroy,
+            parallelism=look.parallelism,
+        )
+        observed, caches = recorded.result()
     if not options.destroy:
-        diagnostics += unsupported(desired)
-        diagnostics += leaks(workspace, weights.facts)
-    mirror = weights.mirror
-    if options.destroy and look.refresh:
-        mirror = look_at_mirror(workspace, state)
-    code = CodeSeen() if options.destroy else look_at_code(workspace)
-    nodes = look_at_nodes(
-        workspace,
-        state,
-        weights,
-        code.needs,
-        ask=look.refresh and not options.destroy,
-        parallelism=look.parallelism,
-    )
+        diagnostics += [*unsupported(desired), *leaks(workspace, weights.facts)]
     inputs = Inputs(
         desired=desired,
         state=state,
-        observed=observe(workspace, state, mirror, look.parallelism) if look.refresh else {},
+        observed={**observed, **(mirrored(state, mirror) if look.refresh else {})},
         code=code.trees,
         weights=weights.facts,
         nodes=nodes.facts,
         node_names=nodes.names,
         prices=nodes.prices,
         lacks=code.lacks,
-        caches=look_at_caches(workspace, state, look.parallelism) if look.refresh else {},
+        caches=caches,
         options=options,
         starts=starts or {},
         diagnostics=(*diagnostics, *weights.diagnostics, *code.problems, *nodes.diagnostics),
     )
     return make_plan(inputs)
+
+
+def _look_at_recorded(
+    workspace: Workspace, state: State, look: LookOptions
+) -> tuple[dict[Address, Observation], dict[Address, tuple[CacheFacts, ...]]]:
+    """What is recorded and not in the mirror, as it is now: while others look for what is wanted."""
+    if not look.refresh:
+        return {}, {}
+    found = observe(workspace, state, look.parallelism)
+    return found, look_at_caches(workspace, state, look.parallelism)
 
 
 def refuse_stale(workspace: Workspace, plan: Plan) -> Plan:
@@ -97,10 +109,8 @@ def _changed_code(workspace: Workspace, plan: Plan) -> Iterator[str]:
             yield f"{change.address}: its code changed since the plan was made"
 
 
-def observe(
-    workspace: Workspace, state: State, mirror: MirrorSeen, parallelism: int
-) -> dict[Address, Observation]:
-    """What a look at everything that is recorded finds; at the mirror somebody has looked already."""
+def observe(workspace: Workspace, state: State, parallelism: int) -> dict[Address, Observation]:
+    """What a look at everything that is recorded finds, but for what is in the mirror."""
     kinds = handlers(workspace.ports())
 
     def look(recorded: Recorded) -> Observation:
@@ -113,14 +123,18 @@ def observe(
         one.address: look(one) for one in state.resources.values() if one.address.kind in _HERE
     }
     jobs = [one for one in state.resources.values() if one.address.kind is Kind.JOB]
-    weights = [one for one in state.resources.values() if one.address.kind is Kind.WEIGHTS]
-    found |= {one.address: _mirrored(one, mirror) for one in weights if mirror.asked}
     far = _HERE | {Kind.JOB, Kind.WEIGHTS}
     others = [one for one in state.resources.values() if one.address.kind not in far]
     with ThreadPoolExecutor(parallelism, thread_name_prefix="read") as pool:
         runs = pool.submit(observed, RunControl(workspace.agents, state.resources.get), jobs)
         found |= zip((one.address for one in others), pool.map(look, others), strict=True)
         return {**found, **runs.result()}
+
+
+def mirrored(state: State, mirror: MirrorSeen) -> dict[Address, Observation]:
+    """Which of the recorded weights a look at the mirror found there; nothing where nobody looked."""
+    weights = [one for one in state.resources.values() if one.address.kind is Kind.WEIGHTS]
+    return {one.address: _mirrored(one, mirror) for one in weights if mirror.asked}
 
 
 def _mirrored(weights: Recorded, mirror: MirrorSeen) -> Observation:

@@ -78,10 +78,21 @@ class Agents:
                 )
             return self._visitors[known]
 
-    def visitor(self, provider: str, node: Node, archive: Archive) -> NodeAgent:
-        """An agent of another program than the node's own, which travels with each call and is installed nowhere."""
-        transport = self._transport(provider, node)
-        return NodeAgent(replace(node, key=""), transport, visiting=True, archive=archive)
+    def of_program(
+        self, provider: str, node: Node, archive: Archive, *, installs: bool
+    ) -> NodeAgent:
+        """An agent of another program than the node's own. On nodes that are made it runs where it is installed, and is installed
+        where it ``installs``; else it travels with each call.
+        """
+        with self._lock:
+            visiting = not (installs and node.key)
+            known = f"{_identity(node)} {archive.sha256} {visiting}"
+            if known not in self._visitors:
+                transport = self._transport(provider, node)
+                self._visitors[known] = NodeAgent(
+                    node, transport, visiting=visiting, archive=archive
+                )
+            return self._visitors[known]
 
     def shares_disk(self, provider: str) -> bool:
         """Whether the provider's nodes see the operator's files."""

@@ -57,19 +57,29 @@ class Delivery:
         self._home = home
         self._origins = origins
 
+    def documents(self, listings: Mapping[str, str]) -> dict[str, Document]:
+        """The listings as the mirror has them, by weights address. That they are used now is said at the same time."""
+        if not listings:
+            return {}
+        with ThreadPoolExecutor(2, thread_name_prefix="renew") as pool:
+            renewed = [
+                pool.submit(self._mirror.renew, self._home.lineage, address) for address in listings
+            ]
+            documents = {address: self._document(one) for address, one in listings.items()}
+            for one in renewed:
+                one.result()
+        return documents
+
     def deliver(
-        self, step: Step, seats: Sequence[Seat], listings: Mapping[str, str]
+        self, step: Step, seats: Sequence[Seat], documents: Mapping[str, Document]
     ) -> tuple[Delivered, ...]:
         """Have all listings, by weights address, on every seat, the ranks in order; what moved.
 
         All nodes at once; each brings its work to an end before an error of another is raised. A run that can't be
         deployed needs none of it any more: what it leases is given back.
         """
-        if not listings:
+        if not documents:
             return ()
-        documents = {address: self._document(one) for address, one in listings.items()}
-        for address in listings:
-            self._mirror.renew(self._home.lineage, address)
         step.stop_if_cancelled()
         try:
             return self._deliver_all(step, seats, documents)

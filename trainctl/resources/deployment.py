@@ -85,8 +85,10 @@ class Deployment:
         before = self._ahead(step)
         ranks = self._place(step, run, list(listings.values()), before)
         began = time.monotonic()
-        equipped = _each(ranks, lambda rank: self._equip(begun, rank))
-        moved = self._delivery.deliver(step, [rank.seat for rank in ranks], listings)
+        with ThreadPoolExecutor(1, thread_name_prefix="documents") as pool:
+            documents = pool.submit(self._delivery.documents, listings)  # a mirror may be far away
+            equipped = _each(ranks, lambda rank: self._equip(begun, rank))
+        moved = self._delivery.deliver(step, [rank.seat for rank in ranks], documents.result())
         image = equipped[0].image
         run = replace(
             run,

@@ -1,4 +1,4 @@
-"""A mirror in a directory of a host: what is asked of it is done there, by the mirror program, which travels with each call."""
+"""A mirror in a directory of a host: what is asked of it is done there, by the mirror program."""
 
 from __future__ import annotations
 
@@ -78,9 +78,8 @@ class HostMirror:
 
     @property
     def agent(self) -> NodeAgent:
-        """The mirror program on the host; nothing is installed there."""
-        place = self.place
-        return self._agents.visitor(place.provider, place.node, mirror_archive())
+        """The mirror program on the host, as it is installed there or as it travels."""
+        return self._program(installs=False)
 
     def look(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = ()) -> Looked:
         """See Mirror."""
@@ -100,7 +99,8 @@ class HostMirror:
         cancelled: threading.Event | None = None,
     ) -> Listing:
         """See Mirror. The host fetches from the source; what there is no link for goes through this machine."""
-        with self._desk(progress, cancelled) as desk:
+        agent = self._program(installs=True)
+        with self._desk(agent, progress, cancelled) as desk:
             desk.offer(Origin(source, resolved, credential, self._retry))
             request = {"source": resolved_to_json(resolved), "reference": asdict(reference)}
             found = desk.call("ingest", self._request(request))
@@ -125,7 +125,8 @@ class HostMirror:
 
     def renew(self, lineage: str, address: str) -> None:
         """See Mirror."""
-        self._call("renew", {"lineage": lineage, "address": address})
+        request = self._request({"lineage": lineage, "address": address})
+        self._program(installs=True).call("renew", request, timeout=_LOOK_SECONDS)
 
     def drop_reference(self, lineage: str, address: str) -> bool:
         """See Mirror."""
@@ -149,19 +150,28 @@ class HostMirror:
 
     def verify(self, origins: Origins | None, progress: Progress | None = None) -> Verified:
         """See Mirror."""
-        with self._desk(progress, None) as desk:
+        with self._desk(self.agent, progress, None) as desk:
             desk.origins = origins
             request = self._request({"repair": origins is not None})
             return verified_from_json(desk.call("verify", request))
 
-    def _desk(self, progress: Progress | None, stop: threading.Event | None) -> Desk:
+    def _program(self, *, installs: bool) -> NodeAgent:
+        """What an apply asks installs it: the next one then waits for less."""
+        place = self.place
+        return self._agents.of_program(
+            place.provider, place.node, mirror_archive(), installs=installs
+        )
+
+    def _desk(
+        self, agent: NodeAgent, progress: Progress | None, stop: threading.Event | None
+    ) -> Desk:
         def told(event: Mapping[str, Any]) -> None:
             if "say" in event:
                 self._retry.tell(event["say"])
             elif progress is not None:
                 progress(event["done"], event["total"], event["files"])
 
-        return Desk(self.agent, self._register, told, stop)
+        return Desk(agent, self._register, told, stop)
 
     def _call(self, verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
         return self.agent.call(verb, self._request(request), timeout=_LOOK_SECONDS)

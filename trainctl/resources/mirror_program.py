@@ -1,4 +1,4 @@
-"""The mirror program as one file: the mirror's own modules and what they need, and no more, as it travels with each call."""
+"""The mirror program as one file: the mirror's own modules and what they need, and no more, as it goes to a host."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MAIN = "trainctl.weights.mirror.program"
 _MODULES = {
     "trainctl": ("errors",),
     "trainctl.model": ("files", "json", "source_uri", "units"),
-    "trainctl.node": ("blob_requests", "caller", "evenness", "failure", "layout", "listing", "parts", "protocol", "server"),
+    "trainctl.node": ("blob_requests", "bytecode", "caller", "evenness", "failure", "layout", "listing", "pack", "parts", "protocol", "server"),
     "trainctl.spi": ("sources",),
     "trainctl.weights": ("exclusive", "retry", "safe_path"),
     "trainctl.weights.mirror": (),

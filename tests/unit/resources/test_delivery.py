@@ -70,7 +70,8 @@ class Lab:
             JOB, Action.CREATE, "run-1", {}, None, (), None, lambda address: recorded,
             lambda *told: self.told.append(told), lambda address: 0.0,
         )  # fmt: skip
-        return delivery.deliver(step, seats, {str(WEIGHTS): listing.id})
+        documents = delivery.documents({str(WEIGHTS): listing.id})
+        return delivery.deliver(step, seats, documents)
 
 
 @pytest.fixture
