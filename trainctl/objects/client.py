@@ -1,0 +1,227 @@
+"""How obstore is told where a bucket is, what opens it, and how patient to be."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainctl.errors import SourceDenied, SourceError
+from trainctl.objects.access import (
+    Access,
+    AwsKeys,
+    AzureKey,
+    AzurePrincipal,
+    AzureSas,
+    Bearer,
+    ServiceAccount,
+)
+from trainctl.objects.place import Place
+
+if TYPE_CHECKING:
+    from obstore.store import AzureStore, GCSStore, S3Store
+
+    Store = S3Store | GCSStore | AzureStore
+
+Renew = Callable[[], Access]
+
+SILENCE_SECONDS = 30.0
+_CONNECT_SECONDS = 10.0
+_NO_END = timedelta(days=30)
+_CERTIFICATES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+"""Read by other programs; trusted beside the system's and those of ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``."""
+
+
+def connect(
+    place: Place,
+    access: Access | None,
+    renew: Renew | None = None,
+    environ: Mapping[str, str] = os.environ,
+    silence: float = SILENCE_SECONDS,
+) -> Store:
+    """A client of the bucket, below its prefix. Without access no request is signed, whatever the environment holds."""
+    common: dict[str, Any] = {
+        "prefix": place.prefix or None,
+        "client_options": _options(place, environ, silence),
+        "retry_config": {"max_retries": 0},
+    }
+    return _CONNECT[place.scheme](place, access, renew, environ, common)
+
+
+def region_of(place: Place, access: Access | None, environ: Mapping[str, str] = os.environ) -> str:
+    """The region that requests are signed for."""
+    if place.scheme == "r2":
+        return "auto"
+    declared = access.region if isinstance(access, AwsKeys) else None
+    usual = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    return declared or usual or "us-east-1"
+
+
+def _s3(
+    place: Place,
+    access: Access | None,
+    renew: Renew | None,
+    environ: Mapping[str, str],
+    common: dict[str, Any],
+) -> Store:
+    from obstore.store import S3Store
+
+    region = region_of(place, access, environ)
+    endpoint = place.endpoint
+    if endpoint is None:
+        host = f"s3.{region}.amazonaws.com" if place.scheme == "s3" else place.host
+        endpoint = f"https://{host}{'.cn' if region.startswith('cn-') else ''}"
+    opened: dict[str, Any] = {"skip_signature": True}
+    if isinstance(access, AwsKeys):
+        opened = {
+            "skip_signature": False,
+            "credential_provider": _Provider(access, renew, _aws_form),
+        }
+    return S3Store(
+        place.bucket,
+        region=region,
+        aws_endpoint_url_s3=endpoint,
+        endpoint=endpoint,
+        virtual_hosted_style_request=False,
+        conditional_put="etag",
+        **opened,
+        **common,
+    )
+
+
+def _gs(
+    place: Place,
+    access: Access | None,
+    renew: Renew | None,
+    environ: Mapping[str, str],
+    common: dict[str, Any],
+) -> Store:
+    from obstore.store import GCSStore
+
+    opened: dict[str, Any] = {"skip_signature": True}
+    if isinstance(access, ServiceAccount):
+        opened = {"skip_signature": False, "service_account_key": access.document}
+    elif isinstance(access, Bearer):
+        opened = {
+            "skip_signature": False,
+            "credential_provider": _Provider(access, renew, _bearer_form),
+        }
+    if place.endpoint:
+        opened["base_url"] = place.endpoint
+    return GCSStore(place.bucket, **opened, **common)
+
+
+def _azure(
+    place: Place,
+    access: Access | None,
+    renew: Renew | None,
+    environ: Mapping[str, str],
+    common: dict[str, Any],
+) -> Store:
+    from obstore.store import AzureStore
+
+    endpoint = place.endpoint
+    if isinstance(access, (AzureKey, AzureSas)):
+        if access.account not in (None, place.account):
+            raise SourceDenied(
+                f"the credential is for the storage account {access.account!a}, and the source is in {place.account}",
+                f"Write azure://{access.account}/CONTAINER, or name the secret of {place.account}.",
+                code="unusable-secret",
+            )
+        endpoint = endpoint or access.endpoint
+    if endpoint and endpoint.startswith("http://"):
+        common["client_options"]["allow_http"] = True
+    return AzureStore(
+        place.bucket,
+        account_name=place.account,
+        endpoint=endpoint or f"https://{place.host}",
+        skip_signature=access is None,
+        **_azure_words(access, renew),
+        **common,
+    )
+
+
+def _azure_words(access: Access | None, renew: Renew | None) -> dict[str, Any]:
+    if isinstance(access, AzureKey):
+        return {"credential_type": "access_key", "account_key": access.key}
+    if isinstance(access, AzureSas):
+        return {"credential_type": "sas_token", "sas_key": access.query}
+    if isinstance(access, AzurePrincipal):
+        return {
+            "credential_type": "client_secret",
+            "tenant_id": access.tenant,
+            "client_id": access.client,
+            "client_secret": access.secret,
+        }
+    if isinstance(access, Bearer):
+        return {"credential_provider": _Provider(access, renew, _bearer_form)}
+    return {}
+
+
+_CONNECT = {"s3": _s3, "r2": _s3, "gs": _gs, "azure": _azure}
+
+
+class _Provider:
+    """What obstore asks for a credential: when it needs the first, and shortly before that ends. Called from any thread."""
+
+    def __init__(
+        self, access: Any, renew: Renew | None, form: Callable[[Any], dict[str, Any]]
+    ) -> None:
+        self._access = access
+        self._renew = renew
+        self._form = form
+        self._lock = threading.Lock()
+        self._asked = False
+
+    def __call__(self) -> dict[str, Any]:
+        with self._lock:
+            if self._asked and self._renew is not None:
+                self._access = self._renew()
+            self._asked = True
+            return self._form(self._access)
+
+
+def _aws_form(access: AwsKeys) -> dict[str, Any]:
+    return {
+        "access_key_id": access.key_id,
+        "secret_access_key": access.secret,
+        "token": access.session,
+        "expires_at": access.ends,
+    }
+
+
+def _bearer_form(access: Bearer) -> dict[str, Any]:
+    return {"token": access.token, "expires_at": access.ends}
+
+
+def _options(place: Place, environ: Mapping[str, str], silence: float) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "timeout": _NO_END,
+        "connect_timeout": timedelta(seconds=_CONNECT_SECONDS),
+        "read_timeout": timedelta(seconds=silence),
+        "allow_http": (place.endpoint or "").startswith("http://"),
+        "user_agent": "trainctl",
+    }
+    certificates = b"\n".join(
+        _read(name, environ[name]) for name in _CERTIFICATES if environ.get(name)
+    )
+    if certificates:
+        options["root_certificate"] = certificates
+    return options
+
+
+def _read(name: str, place: str) -> bytes:
+    path = Path(place)
+    try:
+        if path.is_dir():
+            return b"\n".join(one.read_bytes() for one in sorted(path.iterdir()) if one.is_file())
+        return path.read_bytes()
+    except OSError as error:
+        raise SourceError(
+            f"{name} names {place}, which can't be read as certificates ({error.strerror})",
+            "Name a file in PEM format or a directory of them, or unset the variable.",
+            code="untrusted-certificate",
+        ) from None

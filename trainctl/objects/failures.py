@@ -1,0 +1,136 @@
+"""What obstore raises, as our errors: by status and by the platform's own code, never with its text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from trainctl.errors import (
+    SourceBusy,
+    SourceCut,
+    SourceDenied,
+    SourceError,
+    SourceGone,
+    SourceWrong,
+)
+
+_STATUS = re.compile(r"non-2xx status code: (\d{3})")
+_CODE = re.compile(r"<Code>\s*([A-Za-z0-9]{1,64})\s*</Code>")
+_PASSING = {408, 425, 429, 500, 502, 503, 504}
+_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
+_NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"}
+_REGION = {
+    "PermanentRedirect",
+    "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraintException",
+}
+
+
+@contextmanager
+def explained(what: str, host: str, origin: str | None) -> Iterator[None]:
+    """Raise our errors for obstore's. ``what`` is the thing, ``origin`` where its credential came from, if one was sent."""
+    try:
+        yield
+    except (SourceError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except Exception as error:
+        # obstore's errors have no base of their own: some are builtins, such as FileNotFoundError.
+        found = _error(error, what, host, origin)
+        if found is None:
+            raise
+        raise found from None
+
+
+def _error(error: Exception, what: str, host: str, origin: str | None) -> SourceError | None:
+    kind, text = type(error).__name__, str(error)
+    brief = text.partition("Debug source")[0]
+    if kind == "InvalidPathError" or brief.startswith("Could not parse path"):
+        return _unusable_name(what, brief)
+    if not (type(error).__module__.startswith("obstore") or isinstance(error, OSError)):
+        return None
+    status = int(found[1]) if (found := _STATUS.search(brief)) else None
+    code = found[1] if (found := _CODE.search(brief)) else None
+    if kind in ("PreconditionError", "NotModifiedError") or status in (412, 416):
+        return SourceWrong(f"{what}: it has changed since it was resolved", "Plan and apply again.")
+    if status is not None:
+        return of_status(status, code, what, host, origin)
+    if isinstance(error, FileNotFoundError):
+        return SourceGone(f"{what}: {host} does not have it", "Check its name.")
+    if "certificate" in text:
+        return SourceError(
+            f"{what}: the certificate of {host} is not trusted",
+            "Name the certificates to trust in SSL_CERT_FILE.",
+            code="untrusted-certificate",
+        )
+    if _is_of_the_network(kind, text):
+        return SourceCut(
+            f"{what}: {_happened(text)} {host}",
+            "Check the network and, behind a proxy, HTTPS_PROXY.",
+        )
+    return SourceError(
+        f"{what}: {host} gave an answer that makes no sense",
+        "It may not be the server that this source is on.",
+    )
+
+
+def of_status(
+    status: int, code: str | None, what: str, host: str, origin: str | None
+) -> SourceError:
+    """The error that a status, and the platform's code beside it, mean."""
+    said = f"{status}, {code}" if code else str(status)
+    if status in _PASSING or code in ("SlowDown", "RequestTimeTooSkewed"):
+        return SourceBusy(f"{what}: {host} can't answer now ({said})")
+    if code in _EXPIRED:
+        return SourceDenied(
+            f"{what}: the credential has expired ({said})",
+            f"It came from {origin}. Make a new one, or see that this machine's clock is right.",
+            code="expired-credential",
+        )
+    if code in _REGION or status == 301:
+        return SourceError(
+            f"{what}: the bucket is in another region ({said})",
+            'Name it: "aws_region" in the secret, or AWS_REGION in the environment.',
+            code="wrong-region",
+        )
+    if code in _NO_BUCKET:
+        return SourceGone(f"{what}: {host} has no such bucket ({said})", "Check its name.")
+    if status in (401, 403) or code in ("InvalidAccessKeyId", "SignatureDoesNotMatch"):
+        return _denied(what, host, said, origin)
+    if status in (404, 410):
+        return SourceGone(f"{what}: {host} does not have it ({said})", "Check its name.")
+    return SourceError(
+        f"{what}: {host} answered {said}", "It may not be the server that this source is on."
+    )
+
+
+def _denied(what: str, host: str, said: str, origin: str | None) -> SourceDenied:
+    if origin is None:
+        return SourceDenied(
+            f"{what}: {host} wants a credential ({said}), and none was sent",
+            "Declare a secret that opens it, and name it in auth: {auth_method: CUSTOM_SECRET, auth_secret_name: NAME}.",
+        )
+    return SourceDenied(
+        f"{what}: {host} refused the credential ({said})",
+        f"It came from {origin}. It may be wrong, or not allowed to list and read this bucket.",
+    )
+
+
+def _unusable_name(what: str, brief: str) -> SourceError:
+    path = re.search(r'[Pp]ath "((?:[^"\\]|\\.){0,300})"', brief)
+    shown = f" {path[1]!a}" if path else ""
+    return SourceError(
+        f"{what}: an object's name{shown} can't be a file's",
+        "Names have no empty, . or .. parts. Rename it, or name a prefix that leaves it out.",
+        code="unsafe-path",
+    )
+
+
+def _is_of_the_network(kind: str, text: str) -> bool:
+    return "HttpError" in text or "error sending request" in text or kind == "OSError"
+
+
+def _happened(text: str) -> str:
+    if "kind: Timeout" in text or "timed out" in text:
+        return "silence from"
+    return "can't reach" if "kind: Connect" in text else "a broken connection to"

@@ -1,0 +1,137 @@
+"""Where a bucket is: from its URL, what the environment says, and perhaps an endpoint that somebody named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from trainctl.errors import SourceError
+from trainctl.model.source_uri import parse_source
+
+SCHEMES = ("s3", "r2", "gs", "azure")
+
+_ENDPOINT_VARIABLES: Mapping[str, tuple[str, ...]] = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "r2": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "gs": ("STORAGE_EMULATOR_HOST",),
+    "azure": ("AZURE_STORAGE_ENDPOINT", "AZURE_STORAGE_BLOB_ENDPOINT"),
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A bucket. ``account`` is for ``r2`` and ``azure``. ``endpoint`` is None where it is the platform's own.
+
+    ``prefix`` is the directory in the bucket, without a ``/`` at either end; empty for the whole bucket.
+    ``named`` says who named the endpoint: a variable of the environment, or None for the caller.
+    """
+
+    scheme: str
+    bucket: str
+    account: str = ""
+    prefix: str = ""
+    endpoint: str | None = None
+    named: str | None = None
+
+    @property
+    def host(self) -> str:
+        """The host and port that requests go to, as far as it is known without a region."""
+        if self.endpoint:
+            return urlsplit(self.endpoint).netloc
+        return _PLATFORM[self.scheme].format(account=self.account)
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the endpoint is the platform's own or the environment's, and not only its caller's."""
+        return self.endpoint is None or self.named is not None
+
+
+_PLATFORM = {
+    "s3": "s3.amazonaws.com",
+    "r2": "{account}.r2.cloudflarestorage.com",
+    "gs": "storage.googleapis.com",
+    "azure": "{account}.blob.core.windows.net",
+}
+
+
+def place_of(
+    url: str, endpoint_url: str | None = None, environ: Mapping[str, str] = os.environ
+) -> Place:
+    """The bucket of ``s3://BUCKET/PREFIX`` and its like. ValueError for another URL, SourceError for an endpoint that is none.
+
+    An ``endpoint_url`` that is also the environment's is the environment's.
+    """
+    uri = parse_source(url)
+    if uri.scheme not in SCHEMES:
+        raise ValueError(f"{url!r} is no bucket; write one of s3://, gs://, r2:// and azure://")
+    account, bucket = _owner(uri.scheme, uri.location)
+    usual, named = _environment(uri.scheme, environ)
+    endpoint = endpoint_url or usual
+    if endpoint is not None:
+        checked = _endpoint(endpoint, named if endpoint_url is None else "endpoint_url")
+        endpoint = _with_account(checked, account) if uri.scheme == "azure" else checked
+        if endpoint_url and (usual is None or _plain(usual) != _plain(endpoint_url)):
+            named = None
+    return Place(uri.scheme, bucket, account, uri.path.strip("/"), endpoint, named)
+
+
+def _owner(scheme: str, location: str) -> tuple[str, str]:
+    if scheme == "r2":
+        account, _, bucket = location.partition(".")
+        return account, bucket
+    if scheme == "azure":
+        account, _, container = location.partition("/")
+        return account, container
+    return "", location
+
+
+def _environment(scheme: str, environ: Mapping[str, str]) -> tuple[str | None, str | None]:
+    for name in _ENDPOINT_VARIABLES[scheme]:
+        if value := environ.get(name, "").strip():
+            # Google's own libraries take a bare HOST:PORT here too.
+            bare = scheme == "gs" and "://" not in value
+            return (f"http://{value}" if bare else value), name
+    if scheme == "azure":
+        parts = connection_parts(environ.get("AZURE_STORAGE_CONNECTION_STRING", ""))
+        if endpoint := parts.get("blobendpoint"):
+            return endpoint, "AZURE_STORAGE_CONNECTION_STRING"
+    return None, None
+
+
+def connection_parts(text: str) -> dict[str, str]:
+    """What an Azure connection string holds, by lower-case name; values may hold ``=``."""
+    pairs = (part.partition("=") for part in text.strip().split(";"))
+    return {name.strip().lower(): value.strip() for name, _, value in pairs if value.strip()}
+
+
+def _endpoint(text: str, who: str | None) -> str:
+    parts = urlsplit(_plain(text))
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
+        raise SourceError(
+            f"{who} is no address of a server",
+            "Write it as https://HOST or https://HOST:PORT, without a user or a query.",
+            code="invalid-endpoint",
+        )
+    return _plain(text)
+
+
+def _with_account(endpoint: str, account: str) -> str:
+    parts = urlsplit(endpoint)
+    if parts.path or not (parts.hostname == "localhost" or _is_address(parts.hostname or "")):
+        return endpoint
+    return f"{endpoint}/{account}"
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _plain(endpoint: str) -> str:
+    return endpoint.strip().rstrip("/")

@@ -1,0 +1,244 @@
+"""One bucket, below its prefix. Errors are SourceError's kinds; nothing is tried again here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from trainctl.errors import SourceCut, SourceDenied, SourceWrong
+from trainctl.objects.access import Access, AzureKey, AzureSas, Bearer
+from trainctl.objects.client import SILENCE_SECONDS, Renew, connect
+from trainctl.objects.failures import explained
+from trainctl.objects.place import Place
+
+if TYPE_CHECKING:
+    from obstore import GetResult, PutMode, UpdateVersion
+
+    from trainctl.objects.client import Store
+
+T = TypeVar("T")
+PIECE_BYTES = 2**20
+_PAGE = 1000
+_NO_RANGE = "non-partial response"
+
+
+@dataclass(frozen=True)
+class Found:
+    """An object as a listing or a look tells it. ``etag`` has its quotes, whether or not the server wrote them."""
+
+    key: str
+    size: int
+    etag: str | None
+    version: str | None
+    modified: datetime
+
+
+class Bucket:
+    """Safe to use from many threads. ``origin`` says in errors where the credential came from; ``renew`` gives the next one."""
+
+    def __init__(
+        self,
+        place: Place,
+        access: Access | None = None,
+        origin: str = "the caller",
+        *,
+        renew: Renew | None = None,
+        environ: Mapping[str, str] = os.environ,
+        silence: float = SILENCE_SECONDS,
+    ) -> None:
+        self.place = place
+        self._access = access
+        self._origin = origin if access is not None else None
+        self._renew = renew
+        self._connect: Callable[[Access | None], Store] = partial(
+            connect, place, renew=renew, environ=environ, silence=silence
+        )
+        self._store = self._connect(access)
+
+    def list(self, prefix: str = "", after: str = "") -> Iterator[Found]:
+        """What lies in the directory ``prefix`` and below, page by page, in the order of keys; those up to ``after`` left out.
+
+        A key that ends in ``/``, as directories are marked by some, appears without it and empty.
+        """
+        where = "/".join(filter(None, (self.place.bucket, self.place.prefix, prefix)))
+        offset = after or None
+
+        def begin(store: Store) -> tuple[Any, Any]:
+            pages = iter(store.list(prefix or None, offset=offset, chunk_size=_PAGE))
+            return pages, next(pages, ())
+
+        pages, page = self._ask(where, begin)
+        while page:
+            yield from map(_found, page)
+            with self._explained(where):
+                page = next(pages, ())
+
+    def head(self, key: str) -> Found | None:
+        """One object without its bytes; None if there is none."""
+
+        def ask(store: Store) -> Found | None:
+            with suppress(FileNotFoundError):
+                return _found(store.head(key))
+            return None
+
+        return self._ask(key, ask)
+
+    def get(self, key: str) -> bytes | None:
+        """A small object's bytes; None if there is none."""
+
+        def ask(store: Store) -> bytes | None:
+            with suppress(FileNotFoundError):
+                return bytes(store.get(key).bytes())
+            return None
+
+        return self._ask(key, ask)
+
+    @contextmanager
+    def open(
+        self,
+        key: str,
+        offset: int = 0,
+        length: int | None = None,
+        *,
+        size: int,
+        etag: str | None = None,
+        version: str | None = None,
+    ) -> Iterator[Iterator[bytes]]:
+        """The bytes from the offset on, ``length`` of them or all, of an object that has ``size``; in pieces of at most 1 MiB.
+
+        SourceWrong where it has another size, or not this ETag or version any more; SourceCut where less comes.
+        Servers that ignore ranges are read from the beginning, and the beginning is dropped.
+        """
+        end = size if length is None else min(size, offset + length)
+        wanted: dict[str, Any] = {"if_match": etag, "version": version}
+        if (offset or end < size) and offset < end:
+            wanted["range"] = (offset, end)
+        result, skip = self._ask(key, lambda store: _begin(store, key, wanted, offset))
+        _same(key, _found(result.meta), size, etag)
+        yield self._pieces(key, result, skip, max(0, end - offset))
+
+    def put(self, key: str, data: bytes | Path | Iterable[bytes]) -> str | None:
+        """Create or replace an object, at once for whoever reads; its ETag. Large ones go in parts, in constant memory."""
+        return self._ask(key, lambda store: store.put(key, data)["e_tag"])
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Create an object; False, and nothing written, if there is one. As good as the server's word: see DESIGN.md."""
+        return self._put_under(key, data, "create")
+
+    def put_if_unchanged(self, key: str, data: bytes, found: Found) -> bool:
+        """Replace an object that is still as it was found; False, and nothing written, if it isn't."""
+        mode: UpdateVersion = {}
+        if found.etag:
+            mode["e_tag"] = found.etag
+        if found.version:
+            mode["version"] = found.version
+        return self._put_under(key, data, mode)
+
+    def delete(self, key: str) -> None:
+        """Remove an object; no error if there is none."""
+
+        def ask(store: Store) -> None:
+            with suppress(FileNotFoundError):
+                store.delete(key)
+
+        self._ask(key, ask)
+
+    def sign(
+        self, key: str, seconds: int, method: Literal["GET", "HEAD", "PUT"] = "GET"
+    ) -> str | None:
+        """A URL by which anybody may do it for so many seconds; None where this credential can't sign for that key."""
+        if not self.signs(key):
+            return None
+        import obstore
+
+        return self._ask(
+            key, lambda store: obstore.sign(store, method, key, timedelta(seconds=seconds))
+        )
+
+    def signs(self, key: str) -> bool:
+        """Whether ``sign`` gives a URL, as it is known without a request."""
+        if self._access is None or isinstance(self._access, (Bearer, AzureSas)):
+            return False
+        if isinstance(self._access, AzureKey):
+            # obstore signs the path as it is quoted, and Azure checks it unquoted.
+            return all(one.isascii() and (one.isalnum() or one in "/-._~") for one in key)
+        return True
+
+    def _ask(self, key: str, act: Callable[[Store], T]) -> T:
+        """Do it; with a new credential once, where the present one has expired before its time."""
+        try:
+            with self._explained(key):
+                return act(self._store)
+        except SourceDenied as error:
+            if error.code != "expired-credential" or self._renew is None:
+                raise
+        self._store = self._connect(self._renew())
+        with self._explained(key):
+            return act(self._store)
+
+    def _pieces(self, key: str, result: GetResult, skip: int, left: int) -> Iterator[bytes]:
+        with self._explained(key):
+            for received in result.stream(min_chunk_size=PIECE_BYTES):
+                view = memoryview(received)[skip:]
+                skip -= len(received) - len(view)
+                view = view[:left]
+                left -= len(view)
+                for at in range(0, len(view), PIECE_BYTES):
+                    yield bytes(view[at : at + PIECE_BYTES])
+                if not left:
+                    return
+        if left:
+            raise SourceCut(f"{key!a}: the body ended {left} bytes early")
+
+    def _put_under(self, key: str, data: bytes, mode: PutMode) -> bool:
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        def ask(store: Store) -> bool:
+            try:
+                store.put(key, data, mode=mode, use_multipart=False)
+            except (AlreadyExistsError, PreconditionError, FileNotFoundError):
+                return False
+            return True
+
+        return self._ask(key, ask)
+
+    def _explained(self, key: str) -> Any:
+        return explained(f"{key!a}", self.place.host, self._origin)
+
+
+def _begin(store: Store, key: str, wanted: dict[str, Any], offset: int) -> tuple[GetResult, int]:
+    """The answer, and how many of its bytes come before the offset: all of them where the server ignores ranges."""
+    asked = {name: value for name, value in wanted.items() if value is not None}
+    try:
+        return store.get(key, options=asked), 0  # type: ignore[arg-type]
+    except Exception as error:
+        if _NO_RANGE not in str(error):
+            raise
+    del asked["range"]
+    return store.get(key, options=asked), offset  # type: ignore[arg-type]
+
+
+def _same(key: str, now: Found, size: int, etag: str | None) -> None:
+    """SourceWrong for an object that is another one by now; there are servers that ignore ``If-Match``."""
+    if now.size != size:
+        change = f"{size} bytes then, {now.size} now"
+    elif etag and now.etag and now.etag != etag:
+        change = f"ETag {etag} then, {now.etag} now"
+    else:
+        return
+    raise SourceWrong(
+        f"{key!a}: it has changed since it was resolved ({change})", "Plan and apply again."
+    )
+
+
+def _found(meta: Mapping[str, Any]) -> Found:
+    etag = meta["e_tag"]
+    if etag and not etag.endswith('"'):
+        etag = f'"{etag}"'
+    return Found(meta["path"], meta["size"], etag, meta["version"], meta["last_modified"])
