@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 
 from trainctl.errors import SourceDenied
@@ -78,6 +78,12 @@ FORMS = {
 def access_of(scheme: str, text: str, origin: str) -> Access:
     """Read a credential; ``origin`` names it in errors. SourceDenied says which field is missing or wrong, and what to write."""
     return _READERS[scheme](text.strip(), _Form(scheme, origin))
+
+
+def secret_parts(access: Access) -> tuple[str, ...]:
+    """What of a credential must not be shown."""
+    parts = (getattr(access, one.name) for one in fields(access) if not one.repr)
+    return tuple(part for part in parts if part)
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,20 @@ def region_of(place: Place, access: Access | None, environ: Mapping[str, str] = 
     return declared or usual or "us-east-1"
 
 
+def endpoint_of(
+    place: Place, access: Access | None, environ: Mapping[str, str] = os.environ
+) -> str:
+    """The server that requests go to, without a ``/`` at its end."""
+    if place.endpoint:
+        return place.endpoint
+    if isinstance(access, (AzureKey, AzureSas)) and access.endpoint:
+        return access.endpoint.rstrip("/")
+    if place.scheme != "s3":
+        return f"https://{place.host}"
+    region = region_of(place, access, environ)
+    return f"https://s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
+
+
 def _s3(
     place: Place,
     access: Access | None,
@@ -70,10 +84,7 @@ def _s3(
     from obstore.store import S3Store
 
     region = region_of(place, access, environ)
-    endpoint = place.endpoint
-    if endpoint is None:
-        host = f"s3.{region}.amazonaws.com" if place.scheme == "s3" else place.host
-        endpoint = f"https://{host}{'.cn' if region.startswith('cn-') else ''}"
+    endpoint = endpoint_of(place, access, environ)
     opened: dict[str, Any] = {"skip_signature": True}
     if isinstance(access, AwsKeys):
         opened = {
@@ -123,21 +134,19 @@ def _azure(
 ) -> Store:
     from obstore.store import AzureStore
 
-    endpoint = place.endpoint
-    if isinstance(access, (AzureKey, AzureSas)):
-        if access.account not in (None, place.account):
-            raise SourceDenied(
-                f"the credential is for the storage account {access.account!a}, and the source is in {place.account}",
-                f"Write azure://{access.account}/CONTAINER, or name the secret of {place.account}.",
-                code="unusable-secret",
-            )
-        endpoint = endpoint or access.endpoint
-    if endpoint and endpoint.startswith("http://"):
-        common["client_options"]["allow_http"] = True
+    named = access.account if isinstance(access, (AzureKey, AzureSas)) else None
+    if named not in (None, place.account):
+        raise SourceDenied(
+            f"the credential is for the storage account {named!a}, and the bucket is {place.url}",
+            f"Write azure://{named}/CONTAINER, or name the secret of {place.account}.",
+            code="unusable-secret",
+        )
+    endpoint = endpoint_of(place, access)
+    common["client_options"]["allow_http"] = endpoint.startswith("http://")
     return AzureStore(
         place.bucket,
         account_name=place.account,
-        endpoint=endpoint or f"https://{place.host}",
+        endpoint=endpoint,
         skip_signature=access is None,
         **_azure_words(access, renew),
         **common,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -35,6 +35,16 @@ class Place:
     prefix: str = ""
     endpoint: str | None = None
     named: str | None = None
+
+    def at(self, prefix: str) -> Place:
+        """Another directory of the same bucket."""
+        return replace(self, prefix=prefix)
+
+    @property
+    def url(self) -> str:
+        """As a manifest writes it."""
+        owner = {"r2": f"{self.account}.", "azure": f"{self.account}/"}.get(self.scheme, "")
+        return f"{self.scheme}://{owner}{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
 
     @property
     def host(self) -> str:

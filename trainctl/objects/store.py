@@ -10,10 +10,11 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from urllib.parse import quote
 
 from trainctl.errors import SourceCut, SourceDenied, SourceWrong
-from trainctl.objects.access import Access, AzureKey, AzureSas, Bearer
-from trainctl.objects.client import SILENCE_SECONDS, Renew, connect
+from trainctl.objects.access import Access, AwsKeys, AzureKey, ServiceAccount
+from trainctl.objects.client import SILENCE_SECONDS, Renew, connect, endpoint_of
 from trainctl.objects.failures import explained
 from trainctl.objects.place import Place
 
@@ -56,6 +57,7 @@ class Bucket:
         self._access = access
         self._origin = origin if access is not None else None
         self._renew = renew
+        self._environ = environ
         self._connect: Callable[[Access | None], Store] = partial(
             connect, place, renew=renew, environ=environ, silence=silence
         )
@@ -66,17 +68,16 @@ class Bucket:
 
         A key that ends in ``/``, as directories are marked by some, appears without it and empty.
         """
-        where = "/".join(filter(None, (self.place.bucket, self.place.prefix, prefix)))
         offset = after or None
 
         def begin(store: Store) -> tuple[Any, Any]:
             pages = iter(store.list(prefix or None, offset=offset, chunk_size=_PAGE))
             return pages, next(pages, ())
 
-        pages, page = self._ask(where, begin)
+        pages, page = self._ask(prefix, begin)
         while page:
             yield from map(_found, page)
-            with self._explained(where):
+            with self._explained(prefix):
                 page = next(pages, ())
 
     def head(self, key: str) -> Found | None:
@@ -120,7 +121,7 @@ class Bucket:
         if (offset or end < size) and offset < end:
             wanted["range"] = (offset, end)
         result, skip = self._ask(key, lambda store: _begin(store, key, wanted, offset))
-        _same(key, _found(result.meta), size, etag)
+        _same(self._named(key), _found(result.meta), size, etag)
         yield self._pieces(key, result, skip, max(0, end - offset))
 
     def put(self, key: str, data: bytes | Path | Iterable[bytes]) -> str | None:
@@ -161,14 +162,14 @@ class Bucket:
             key, lambda store: obstore.sign(store, method, key, timedelta(seconds=seconds))
         )
 
+    def address(self, key: str) -> str:
+        """The URL of an object, which opens it where no credential is needed."""
+        path = "/".join(filter(None, (self.place.bucket, self.place.prefix, key)))
+        return f"{endpoint_of(self.place, self._access, self._environ)}/{quote(path, safe='/~')}"
+
     def signs(self, key: str) -> bool:
         """Whether ``sign`` gives a URL, as it is known without a request."""
-        if self._access is None or isinstance(self._access, (Bearer, AzureSas)):
-            return False
-        if isinstance(self._access, AzureKey):
-            # obstore signs the path as it is quoted, and Azure checks it unquoted.
-            return all(one.isascii() and (one.isalnum() or one in "/-._~") for one in key)
-        return True
+        return self._access is not None and can_sign(self._access, f"{self.place.prefix}{key}")
 
     def _ask(self, key: str, act: Callable[[Store], T]) -> T:
         """Do it; with a new credential once, where the present one has expired before its time."""
@@ -194,7 +195,7 @@ class Bucket:
                 if not left:
                     return
         if left:
-            raise SourceCut(f"{key!a}: the body ended {left} bytes early")
+            raise SourceCut(f"{self._named(key)}: the body ended {left} bytes early")
 
     def _put_under(self, key: str, data: bytes, mode: PutMode) -> bool:
         from obstore.exceptions import AlreadyExistsError, PreconditionError
@@ -209,7 +210,18 @@ class Bucket:
         return self._ask(key, ask)
 
     def _explained(self, key: str) -> Any:
-        return explained(f"{key!a}", self.place.host, self._origin)
+        return explained(self._named(key), self.place.host, self._origin)
+
+    def _named(self, key: str) -> str:
+        return f"{self.place.url}: {_shown(key)}" if key else self.place.url
+
+
+def can_sign(access: Access, key: str) -> bool:
+    """Whether the credential makes signed URLs for such a key."""
+    if isinstance(access, AzureKey):
+        # obstore signs the path as it is quoted, and Azure checks it unquoted.
+        return all(one.isascii() and (one.isalnum() or one in "/-._~") for one in key)
+    return isinstance(access, (AwsKeys, ServiceAccount))
 
 
 def _begin(store: Store, key: str, wanted: dict[str, Any], offset: int) -> tuple[GetResult, int]:
@@ -224,7 +236,7 @@ def _begin(store: Store, key: str, wanted: dict[str, Any], offset: int) -> tuple
     return store.get(key, options=asked), offset  # type: ignore[arg-type]
 
 
-def _same(key: str, now: Found, size: int, etag: str | None) -> None:
+def _same(what: str, now: Found, size: int, etag: str | None) -> None:
     """SourceWrong for an object that is another one by now; there are servers that ignore ``If-Match``."""
     if now.size != size:
         change = f"{size} bytes then, {now.size} now"
@@ -233,7 +245,7 @@ def _same(key: str, now: Found, size: int, etag: str | None) -> None:
     else:
         return
     raise SourceWrong(
-        f"{key!a}: it has changed since it was resolved ({change})", "Plan and apply again."
+        f"{what}: it has changed since it was resolved ({change})", "Plan and apply again."
     )
 
 
@@ -242,3 +254,7 @@ def _found(meta: Mapping[str, Any]) -> Found:
     if etag and not etag.endswith('"'):
         etag = f'"{etag}"'
     return Found(meta["path"], meta["size"], etag, meta["version"], meta["last_modified"])
+
+
+def _shown(key: str) -> str:
+    return key if key.isprintable() else ascii(key)[1:-1]

@@ -107,8 +107,11 @@ def wanted_of(attributes: Mapping[str, Any], directory: Path) -> Wanted:
 def credential_of(attributes: Mapping[str, Any], secrets: Secrets) -> Credential | None:
     """What opens the source: its declared auth, else what its platform usually finds, else nothing."""
     declared = secrets.declared_credential(attributes)
-    if declared is not None or parse_source(str(attributes["source"])).scheme != "hf":
+    scheme = parse_source(str(attributes["source"])).scheme
+    if declared is not None or scheme in ("file", "https"):
         return declared
+    if scheme != "hf":
+        return secrets.usual_credential(attributes)
     from trainctl.weights.sources.hf import (
         usual_credential,
     )  # heavy: only who has such a source pays for it

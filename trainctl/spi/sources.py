@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Callable, Protocol
 
 from trainctl.model.files import ResolvedSource, SourceFile
 
 
 @dataclass(frozen=True)
 class Credential:
-    """What opens a source. ``value`` is a secret and is registered for redaction; ``origin`` says where it came from."""
+    """What opens a source. ``value`` is a secret and is registered for redaction; ``origin`` says where it came from.
+
+    Of a bucket it is text as ``trainctl.objects.access`` reads it, and empty where requests are not to be signed.
+    ``endpoint`` is the server that the manifest names for it; ``renew`` gives the next credential when this one has ended.
+    """
 
     value: str
     origin: str
+    endpoint: str | None = None
+    renew: Callable[[], Credential] | None = field(default=None, compare=False, repr=False)
 
 
 class WeightSource(Protocol):

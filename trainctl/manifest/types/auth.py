@@ -2,15 +2,85 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
-from trainctl.manifest.types.base import Name, Section
+from pydantic import field_validator, model_validator
+
+from trainctl.manifest.types.base import Name, Section, Text, wrong
+from trainctl.manifest.types.endpoint import EndpointUrl
 
 
 class Auth(Section):
-    """The credential of a source. Used while resolving and mirroring only; it never reaches a job."""
+    """The credential of a place where something is kept."""
 
     auth_method: Literal["CUSTOM_SECRET"] = "CUSTOM_SECRET"
     """How: with a secret that this manifest declares."""
     auth_secret_name: Name
     """The name of the secret, declared in ``secrets``."""
+
+
+_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "CUSTOM_SECRET": ("auth_secret_name",),
+    "AWS_OIDC": ("aws_oidc_role_arn", "aws_oidc_region"),
+    "AWS_ASSUME_ROLE": ("aws_assume_role_arn", "aws_assume_role_region"),
+    "GCP_OIDC": ("gcp_oidc_service_account", "gcp_oidc_workload_id_provider"),
+}
+_OF_ANY = ("auth_method", "endpoint_url")
+
+
+class SourceAuth(Section):
+    """The credential of a source. Used while resolving and mirroring only; it never reaches a job."""
+
+    auth_method: Literal["CUSTOM_SECRET", "AWS_OIDC", "AWS_ASSUME_ROLE", "GCP_OIDC"] = (
+        "CUSTOM_SECRET"
+    )
+    """How: with a secret that this manifest declares, or with a role or an account that is assumed."""
+    auth_secret_name: Name | None = None
+    """With ``CUSTOM_SECRET``: the name of the secret, declared in ``secrets``."""
+    aws_oidc_role_arn: Text | None = None
+    """With ``AWS_OIDC``: the role that an identity token is exchanged for."""
+    aws_oidc_region: Text | None = None
+    """With ``AWS_OIDC``: the region whose token service is asked, and that the bucket is in."""
+    aws_assume_role_arn: Text | None = None
+    """With ``AWS_ASSUME_ROLE``: the role that the operator's own credential assumes."""
+    aws_assume_role_region: Text | None = None
+    """With ``AWS_ASSUME_ROLE``: the region whose token service is asked, and that the bucket is in."""
+    gcp_oidc_service_account: Text | None = None
+    """With ``GCP_OIDC``: the service account whose token is asked for, as an e-mail address."""
+    gcp_oidc_workload_id_provider: Text | None = None
+    """With ``GCP_OIDC``: ``projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/NAME``."""
+    endpoint_url: EndpointUrl | None = None
+    """Of a bucket: the server to ask, where it is not the platform's own."""
+
+    @field_validator("auth_method", mode="before")
+    @classmethod
+    def _in_capitals(cls, value: object) -> object:
+        return value.upper() if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _fields_of_the_method(self) -> SourceAuth:
+        wanted = _FIELDS[self.auth_method]
+        endpoint_only = self.endpoint_url is not None and self.model_fields_set <= {"endpoint_url"}
+        missing = [name for name in wanted if getattr(self, name) is None]
+        if missing and not endpoint_only:
+            raise wrong(
+                f"{self.auth_method} needs {missing[0]!r}",
+                f"Add {missing[0]}: … beside it.",
+                code="missing-key",
+            )
+        for name in sorted(self.model_fields_set - {*wanted, *_OF_ANY}):
+            if getattr(self, name) is not None:
+                raise wrong(
+                    f"{self.auth_method} has no {name!r}",
+                    f"Remove {name!r}, or name its auth_method.",
+                    code="needless-key",
+                )
+        return self
+
+    def attributes(self) -> dict[str, str] | None:
+        """As a resource has it: the method and its fields. None where it only names an endpoint."""
+        if self.auth_method == "CUSTOM_SECRET" and self.auth_secret_name is None:
+            return None
+        names = ("auth_method", *_FIELDS[self.auth_method])
+        return {name: str(getattr(self, name)) for name in names}

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 from trainctl.manifest.tokens import url_holds_secret
 from trainctl.manifest.types.auth import Auth
 from trainctl.manifest.types.base import Duration, Section, Size, wrong
+from trainctl.manifest.types.endpoint import EndpointUrl
 
 _SCHEMES = ("file", "s3", "gs", "r2", "azure", "node")
 _FORMS = "file:///DIRECTORY, s3://BUCKET/PREFIX, gs://, r2://, azure:// or node://CLUSTER/PATH"
@@ -35,27 +36,6 @@ def _url(text: str) -> str:
     if not rest.strip("/") or ".." in rest.split("/"):
         raise wrong("the URL names no place", f"Write {_FORMS}.", code="invalid-location")
     return text
-
-
-def _endpoint(text: str) -> str:
-    if url_holds_secret(text) or "@" in text:
-        raise wrong(
-            "the URL holds a credential",
-            "Declare it under 'secrets' and name it in 'auth'.",
-            code="credential",
-        )
-    if not text.startswith(("https://", "http://")):
-        raise wrong(
-            "this is not an endpoint",
-            "Write https://HOST or http://HOST:PORT.",
-            code="invalid-endpoint",
-        )
-    return text
-
-
-EndpointUrl = Annotated[
-    str, AfterValidator(_endpoint), Field(json_schema_extra={"pattern": "^https?://"})
-]
 
 
 Url = Annotated[

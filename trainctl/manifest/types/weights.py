@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from trainctl.manifest.mounts import BadMount, normal_mount
-from trainctl.manifest.types.auth import Auth
+from trainctl.manifest.types.auth import SourceAuth
 from trainctl.manifest.types.base import (
     OBJECT,
     TEXT,
@@ -19,8 +19,11 @@ from trainctl.manifest.types.base import (
     form,
     wrong,
 )
+from trainctl.manifest.types.endpoint import EndpointUrl
 from trainctl.model.source_uri import parse_source
 
+_BUCKETS = ("s3", "r2", "gs", "azure")
+_METHODS = {"AWS_OIDC": ("s3",), "AWS_ASSUME_ROLE": ("s3",), "GCP_OIDC": ("gs",)}
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
@@ -100,10 +103,12 @@ class WeightsInPlace(Section):
     """``hf://OWNER/REPOSITORY[@REVISION]``, ``s3://BUCKET/PREFIX``, ``file:./DIRECTORY`` and others."""
     mount_location: MountLocation | None = None
     """Where it appears, read-only; ``weights/NAME`` in the working directory if it is left out."""
-    auth: Auth | None = None
+    auth: SourceAuth | None = None
     """How the source is opened; credentials in their usual places need none."""
     auth_secret_name: Name | None = None
     """Short for ``auth: {auth_method: CUSTOM_SECRET, auth_secret_name: …}``."""
+    endpoint_url: EndpointUrl | None = None
+    """Of a bucket: the server to ask, where it is not the platform's own; the same as ``auth.endpoint_url``."""
     allow_patterns: list[Text] | None = None
     """Only files that match one of these; ``*`` crosses ``/``."""
     ignore_patterns: list[Text] | None = None
@@ -125,12 +130,50 @@ class WeightsInPlace(Section):
             )
         if self.mount_location is None:
             _named(self.source)
+        self._check_server()
         return self
+
+    def _check_server(self) -> None:
+        scheme = self.source.partition(":")[0]
+        inner = self.auth.endpoint_url if self.auth else None
+        if (self.endpoint_url or inner) and scheme not in _BUCKETS:
+            raise wrong(
+                f"{scheme}: sources have no endpoint_url",
+                "Leave 'endpoint_url' out, or name a bucket.",
+                code="needless-key",
+            )
+        if self.endpoint_url and inner:
+            raise wrong(
+                "the endpoint is named twice",
+                "Keep 'endpoint_url' beside the source or in 'auth'.",
+                code="needless-key",
+            )
+        method = self.auth.auth_method if self.auth else "CUSTOM_SECRET"
+        if scheme not in _METHODS.get(method, (scheme,)):
+            raise wrong(
+                f"{method} opens no {scheme}: source",
+                f"Use CUSTOM_SECRET; {method} is for {_METHODS[method][0]}://.",
+                code="invalid-value",
+            )
 
     @property
     def secret(self) -> str | None:
         """The name of the secret that opens the source."""
         return self.auth.auth_secret_name if self.auth else self.auth_secret_name
+
+    @property
+    def opened_by(self) -> dict[str, str] | None:
+        """``auth`` in its long form."""
+        short = (
+            SourceAuth(auth_secret_name=self.auth_secret_name) if self.auth_secret_name else None
+        )
+        found = self.auth or short
+        return found.attributes() if found else None
+
+    @property
+    def server(self) -> str | None:
+        """The endpoint of the bucket, if one is named."""
+        return (self.auth.endpoint_url if self.auth else None) or self.endpoint_url
 
 
 class Weights(WeightsInPlace):

@@ -8,9 +8,13 @@ from trainctl.errors import SourceError
 from trainctl.spi.sources import WeightSource
 
 _SOURCES = {
+    "azure": ("trainctl.weights.sources.bucket", "AzureSource"),
     "file": ("trainctl.weights.sources.file", "FileSource"),
     "https": ("trainctl.weights.sources.https", "HttpsSource"),
+    "gs": ("trainctl.weights.sources.gs", "GoogleSource"),
     "hf": ("trainctl.weights.sources.hf", "HubSource"),
+    "r2": ("trainctl.weights.sources.bucket", "BucketSource"),
+    "s3": ("trainctl.weights.sources.bucket", "BucketSource"),
 }
 
 

@@ -1,0 +1,269 @@
+"""Credentials that are asked for: a role that is assumed, an identity token that is exchanged. All end, and can be asked for again."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import urllib.request
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from trainctl.errors import SourceDenied, TrainctlError
+from trainctl.spi.sources import Credential
+
+_AWS_AUDIENCE = "sts.amazonaws.com"
+_SILENCE_SECONDS = 30.0
+
+
+def assume_role(role_arn: str, region: str, environ: Mapping[str, str] = os.environ) -> Credential:
+    """A session of the role, by the credential that boto3 finds in its usual places. SourceDenied where AWS refuses."""
+    origin = f"role {role_arn}"
+
+    def ask() -> dict[str, Any]:
+        extra = {"ExternalId": one} if (one := environ.get("TRAINCTL_AWS_EXTERNAL_ID")) else {}
+        answer: dict[str, Any] = _sts(region, signed=True).assume_role(
+            RoleArn=role_arn, RoleSessionName=_session_name(), **extra
+        )
+        return answer
+
+    return _of_role(ask, origin, region)
+
+
+def assume_role_by_identity(
+    role_arn: str, region: str, environ: Mapping[str, str] = os.environ
+) -> Credential:
+    """A session of the role, by an identity token. SourceDenied where AWS refuses it or there is none."""
+    origin = f"role {role_arn}"
+
+    def ask() -> dict[str, Any]:
+        answer: dict[str, Any] = _sts(region, signed=False).assume_role_with_web_identity(
+            RoleArn=role_arn,
+            RoleSessionName=_session_name(),
+            WebIdentityToken=identity_token(_AWS_AUDIENCE, "AWS_WEB_IDENTITY_TOKEN_FILE", environ),
+        )
+        return answer
+
+    return _of_role(ask, origin, region)
+
+
+def _of_role(ask: Callable[[], dict[str, Any]], origin: str, region: str) -> Credential:
+    keys = _asked(ask, origin)["Credentials"]
+    return _aws_credential(
+        keys["AccessKeyId"],
+        keys["SecretAccessKey"],
+        keys.get("SessionToken"),
+        keys.get("Expiration"),
+        region,
+        origin,
+        partial(_of_role, ask, origin, region),
+    )
+
+
+def aws_session(told: str) -> Credential:
+    """What boto3 finds: a profile, its single sign-on, a container's or a role's credential. ``told`` says why it is asked."""
+    boto3 = _boto3(told)
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        session = boto3.Session()
+        found = session.get_credentials()
+        frozen = found.get_frozen_credentials() if found else None
+    except (BotoCoreError, ClientError) as error:
+        raise SourceDenied(f"{told}: AWS gives no credential", str(error)) from None
+    if frozen is None or not frozen.access_key:
+        raise SourceDenied(
+            f"{told}: there is no credential of AWS", "Check it, or log in: aws sso login."
+        )
+    # Botocore renews what ends by itself, some minutes before; so it is asked again after a while.
+    ends = getattr(found, "_expiry_time", None)
+    return _aws_credential(
+        frozen.access_key,
+        frozen.secret_key,
+        frozen.token,
+        ends,
+        session.region_name,
+        told,
+        partial(aws_session, told),
+    )
+
+
+def exchange_for_google(
+    provider: str, service_account: str, environ: Mapping[str, str] = os.environ
+) -> Credential:
+    """A token of the service account, by an identity token of a workload identity pool. SourceDenied where Google refuses.
+
+    ``provider`` is ``projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/NAME``. The servers are Google's
+    unless ``GOOGLE_STS_URL`` and ``GOOGLE_IAM_CREDENTIALS_URL`` name others.
+    """
+    origin = f"service account {service_account}"
+    audience = f"//iam.googleapis.com/{provider.removeprefix('//iam.googleapis.com/')}"
+    sts = environ.get("GOOGLE_STS_URL") or "https://sts.googleapis.com"
+    iam = environ.get("GOOGLE_IAM_CREDENTIALS_URL") or "https://iamcredentials.googleapis.com"
+    identity = identity_token(f"https:{audience}", "GOOGLE_OIDC_TOKEN_FILE", environ)
+    token = _post(
+        f"{sts}/v1/token",
+        {
+            "grantType": "urn:ietf:params:oauth:grant-type:token-exchange",
+            "audience": audience,
+            "scope": "https://www.googleapis.com/auth/cloud-platform",
+            "requestedTokenType": "urn:ietf:params:oauth:token-type:access_token",
+            "subjectTokenType": "urn:ietf:params:oauth:token-type:jwt",
+            "subjectToken": identity,
+        },
+        None,
+        origin,
+    )
+    granted = _post(
+        f"{iam}/v1/projects/-/serviceAccounts/{quote(service_account, safe='@')}:generateAccessToken",
+        {"scope": ["https://www.googleapis.com/auth/cloud-platform"]},
+        str(token.get("access_token", "")),
+        origin,
+    )
+    document = {
+        "access_token": granted.get("accessToken"),
+        "expires_at": granted.get("expireTime"),
+    }
+    renew = partial(exchange_for_google, provider, service_account, environ)
+    return Credential(json.dumps(document), origin, renew=renew)
+
+
+def google_token(text: str, origin: str) -> Credential:
+    """An access token for any of Google's credential files, by google-auth. SourceDenied where Google refuses."""
+    try:
+        import google.auth
+        from google.auth.exceptions import GoogleAuthError
+        from google.auth.transport.requests import Request
+    except ImportError:
+        raise TrainctlError(
+            f"{origin} needs google-auth, which is not installed",
+            "Install it: pip install 'trainctl[gcp]'.",
+            code="missing-extra",
+        ) from None
+    try:
+        found, _ = google.auth.load_credentials_from_dict(  # type: ignore[no-untyped-call]
+            json.loads(text), scopes=["https://www.googleapis.com/auth/devstorage.read_write"]
+        )
+        found.refresh(Request())
+    except (GoogleAuthError, ValueError) as error:
+        raise SourceDenied(
+            f"{origin}: Google gives no token ({type(error).__name__})",
+            "It may have been deleted or disabled; make a new key, or log in again.",
+        ) from None
+    ends = found.expiry.replace(tzinfo=UTC).isoformat() if found.expiry else None
+    document = {"access_token": found.token, **({"expires_at": ends} if ends else {})}
+    return Credential(json.dumps(document), origin, renew=partial(google_token, text, origin))
+
+
+def identity_token(audience: str, variable: str, environ: Mapping[str, str]) -> str:
+    """Who this machine is, as its surroundings attest it: a file that ``variable`` names, else GitHub Actions.
+
+    SourceDenied where nothing does.
+    """
+    if path := environ.get(variable):
+        try:
+            return Path(path).read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            raise SourceDenied(
+                f"{variable} names {path}, which can't be read as a token",
+                "Name the file that your platform keeps the identity token in.",
+                code="missing-secret",
+            ) from None
+    url, token = (environ.get(f"ACTIONS_ID_TOKEN_REQUEST_{one}") for one in ("URL", "TOKEN"))
+    if url and token:
+        answer = _fetch(f"{url}&audience={quote(audience, safe='')}", None, token, "GitHub Actions")
+        return str(answer.get("value", ""))
+    raise SourceDenied(
+        "nothing here says who this machine is: there is no identity token",
+        f"Set {variable} to the file that holds one, or in GitHub Actions give the job `permissions: {{id-token: write}}`.",
+        code="missing-secret",
+    )
+
+
+def _aws_credential(
+    key_id: str,
+    secret: str,
+    session: str | None,
+    ends: datetime | None,
+    region: str | None,
+    origin: str,
+    renew: Callable[[], Credential],
+) -> Credential:
+    document = {
+        "aws_access_key_id": key_id,
+        "aws_secret_access_key": secret,
+        "aws_session_token": session,
+        "aws_region": region,
+        "expires_at": ends.isoformat() if ends else None,
+    }
+    value = json.dumps({name: one for name, one in document.items() if one})
+    return Credential(value, origin, renew=renew)
+
+
+def _sts(region: str, *, signed: bool) -> Any:
+    boto3 = _boto3("A role of AWS")
+    from botocore import UNSIGNED
+    from botocore.config import Config
+
+    config = Config(
+        read_timeout=_SILENCE_SECONDS, **({} if signed else {"signature_version": UNSIGNED})
+    )
+    return boto3.client("sts", region_name=region, config=config)
+
+
+def _asked(ask: Callable[[], dict[str, Any]], origin: str) -> dict[str, Any]:
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        return ask()
+    except ClientError as error:
+        said = error.response.get("Error", {})
+        raise SourceDenied(
+            f"AWS does not give {origin} ({said.get('Code', 'refused')})",
+            f"{said.get('Message', '')} Check the role's trust policy, and who asks for it.".strip(),
+        ) from None
+    except BotoCoreError as error:
+        raise SourceDenied(f"AWS does not give {origin}", str(error)) from None
+
+
+def _boto3(who: str) -> Any:
+    try:
+        import boto3
+    except ImportError:
+        raise TrainctlError(
+            f"{who} needs boto3, which is not installed",
+            "Install it: pip install 'trainctl[aws]'.",
+            code="missing-extra",
+        ) from None
+    return boto3
+
+
+def _session_name() -> str:
+    return f"trainctl-{socket.gethostname()}"[:64].replace(" ", "-")
+
+
+def _post(url: str, body: Mapping[str, Any], token: str | None, origin: str) -> dict[str, Any]:
+    return _fetch(url, json.dumps(body).encode(), token, origin)
+
+
+def _fetch(url: str, body: bytes | None, token: str | None, origin: str) -> dict[str, Any]:
+    headers = {"Content-Type": "application/json", "Accept": "application/json"}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    request = urllib.request.Request(url, body, headers)  # noqa: S310 - the platform's, or the environment's
+    host = request.host
+    try:
+        with urllib.request.urlopen(request, timeout=_SILENCE_SECONDS) as answer:  # noqa: S310
+            found = json.loads(answer.read(2**20))
+    except (OSError, ValueError) as error:
+        status = getattr(error, "code", None)
+        said = f"answered {status}" if status else "could not be asked"
+        raise SourceDenied(
+            f"{origin}: {host} {said}",
+            "Check the pool, its provider and which identities may use the account.",
+        ) from None
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,153 @@
+"""``s3:``, ``r2:`` and ``azure:`` sources: what lies in one directory of a bucket, or one object."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from posixpath import basename, dirname
+
+from trainctl.errors import SourceGone
+from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.objects.access import Access, access_of
+from trainctl.objects.client import SILENCE_SECONDS
+from trainctl.objects.place import Place, place_of
+from trainctl.objects.store import Bucket, Found, can_sign
+from trainctl.spi.sources import Credential
+
+LINK_SECONDS = 3600
+"""How long a link works."""
+
+
+class BucketSource:
+    """Reads buckets through ``trainctl.objects``. ``silence`` is the longest wait for a byte, in seconds."""
+
+    def __init__(
+        self, silence: float = SILENCE_SECONDS, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        self._silence = silence
+        self._environ = environ
+        self._lock = threading.Lock()
+        self._open: dict[tuple[str, Credential | None], Bucket] = {}
+
+    def resolve(
+        self, uri: str, revision: str | None, credential: Credential | None
+    ) -> ResolvedSource:
+        """Everything in the directory that the URI names, or the object of exactly that name; no revision of its own."""
+        bucket = self._bucket(_place(uri, credential, self._environ), credential)
+        found = list(bucket.list())
+        above = {parent for one in found for parent in _parents(one.key)}
+        files = [one for one in found if one.size or not _is_marker(bucket, one.key, above)]
+        alone = None if files else self._alone(uri, credential)
+        if alone is not None:
+            bucket, files = alone[0], [alone[1]]
+        if not files:
+            raise SourceGone(
+                f"{uri}: nothing lies there", "Check its name, and which bucket it is in."
+            )
+        with self._lock:
+            self._open[uri, credential] = bucket
+        return ResolvedSource(uri, "", tuple(sorted(map(_described, files))))
+
+    def link(
+        self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
+    ) -> str | None:
+        """A URL that is signed for an hour; of a bucket that is open to all, the object's own."""
+        bucket = self._resolved(resolved, credential)
+        if not _sent(credential):
+            return bucket.address(file.path)
+        return bucket.sign(file.path, LINK_SECONDS)
+
+    def relays(self, file: SourceFile, credential: Credential | None) -> bool:
+        """An access key signs for every name, and without one there is nothing to sign."""
+        return False
+
+    @contextmanager
+    def open(
+        self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None
+    ) -> Iterator[Iterator[bytes]]:
+        """The object's bytes, if it still has the ETag that it was resolved by."""
+        bucket = self._resolved(resolved, credential)
+        kind, _, tag = file.validator.partition(":")
+        etag = tag if kind == "etag" else None
+        with bucket.open(file.path, offset, size=file.size, etag=etag) as pieces:
+            yield pieces
+
+    def _bucket(self, place: Place, credential: Credential | None) -> Bucket:
+        sent = _sent(credential)
+        if sent is None:
+            return Bucket(place, environ=self._environ, silence=self._silence)
+        renew = sent.renew
+
+        def renewed() -> Access:
+            fresh = renew() if renew else sent
+            return access_of(place.scheme, fresh.value, fresh.origin)
+
+        return Bucket(
+            place,
+            access_of(place.scheme, sent.value, sent.origin),
+            sent.origin,
+            renew=renewed if renew else None,
+            environ=self._environ,
+            silence=self._silence,
+        )
+
+    def _resolved(self, resolved: ResolvedSource, credential: Credential | None) -> Bucket:
+        """The bucket below which the files' paths are keys; found out again where another process resolved them."""
+        key = (resolved.source, credential)
+        with self._lock:
+            known = self._open.get(key)
+        if known is not None:
+            return known
+        bucket = self._bucket(_place(resolved.source, credential, self._environ), credential)
+        alone = None
+        if next(bucket.list(), None) is None:
+            alone = self._alone(resolved.source, credential)
+        with self._lock:
+            return self._open.setdefault(key, alone[0] if alone else bucket)
+
+    def _alone(self, uri: str, credential: Credential | None) -> tuple[Bucket, Found] | None:
+        """The object that the URI itself names, and the bucket at its directory."""
+        whole = _place(uri, credential, self._environ)
+        if not whole.prefix or uri.endswith("/"):
+            return None
+        bucket = self._bucket(whole.at(dirname(whole.prefix)), credential)
+        found = bucket.head(basename(whole.prefix))
+        return (bucket, found) if found else None
+
+
+class AzureSource(BucketSource):
+    """The same of a container, where fewer credentials can sign."""
+
+    def relays(self, file: SourceFile, credential: Credential | None) -> bool:
+        """Only an account's key signs, and not for every name."""
+        sent = _sent(credential)
+        return sent is not None and not can_sign(
+            access_of("azure", sent.value, sent.origin), file.path
+        )
+
+
+def _parents(key: str) -> Iterator[str]:
+    while key := dirname(key):
+        yield key
+
+
+def _is_marker(bucket: Bucket, key: str, above: set[str]) -> bool:
+    """Whether an empty object only marks a directory: others lie in it, or its true name ends in ``/`` and it has no other."""
+    return key in above or bucket.head(key) is None
+
+
+def _place(uri: str, credential: Credential | None, environ: Mapping[str, str]) -> Place:
+    return place_of(uri, credential.endpoint if credential else None, environ)
+
+
+def _sent(credential: Credential | None) -> Credential | None:
+    """The credential, if it is one that requests are signed with."""
+    return credential if credential is not None and credential.value else None
+
+
+def _described(one: Found) -> SourceFile:
+    if one.etag:
+        return SourceFile(one.key, one.size, f"etag:{one.etag}")
+    return SourceFile(one.key, one.size, f"modified:{one.modified:%Y-%m-%dT%H:%M:%SZ}")
