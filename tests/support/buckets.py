@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +64,7 @@ def free_port() -> int:
 def rclone(base: Path) -> Iterator[Bucket]:
     """``rclone serve s3`` over a directory."""
     (base / "models").mkdir(parents=True)
-    with _served(lambda port: _rclone_words(base, port)) as port:
+    with served_by(lambda port: _rclone_words(base, port)) as port:
         yield Bucket(f"http://127.0.0.1:{port}", "models", base / "models")
 
 
@@ -72,7 +72,7 @@ def rclone(base: Path) -> Iterator[Bucket]:
 def moto() -> Iterator[Bucket]:
     """``moto_server`` with one empty bucket."""
     program = str(Path(sys.executable).with_name("moto_server"))
-    with _served(lambda port: [program, "-H", "127.0.0.1", "-p", str(port)]) as port:
+    with served_by(lambda port: [program, "-H", "127.0.0.1", "-p", str(port)]) as port:
         bucket = Bucket(f"http://127.0.0.1:{port}", "models")
         Client(bucket.name, bucket.endpoint, bucket.credential).ask("PUT")
         yield bucket
@@ -89,11 +89,13 @@ def _rclone_words(base: Path, port: int) -> list[str]:
 
 
 @contextmanager
-def _served(words: Any) -> Iterator[int]:
+def served_by(words: Callable[[int], list[str]], work: Path | None = None) -> Iterator[int]:
+    """A server that a command line starts on a port, in a directory, and that ends with the block; the port."""
     port = free_port()
     process = subprocess.Popen(
-        words(port), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+        words(port), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        cwd=work,
+    )  # fmt: skip
     try:
         _await(port, process)
         yield port

@@ -161,8 +161,6 @@ def weights(
         "source": section.source,
         "mount_location": section.mount_location,
         "auth": section.opened_by,
-        # Left out where there is none, as in states from before there was one.
-        **({"endpoint_url": section.server} if section.server else {}),
         "allow_patterns": section.allow_patterns,
         "ignore_patterns": section.ignore_patterns,
         "sha256": section.sha256,

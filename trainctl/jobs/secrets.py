@@ -9,13 +9,12 @@ from typing import Any
 
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import Forbidden, TrainctlError
+from trainctl.jobs.bucket_credentials import declared, masked, untrusted, usual
 from trainctl.jobs.registry import Login, registry_login
 from trainctl.manifest.tokens import sounds_secret
 from trainctl.model.redaction import Redactor
 from trainctl.model.source_uri import parse_source
-from trainctl.objects.access import access_of, secret_parts
-from trainctl.objects.place import SCHEMES, Place, place_of
-from trainctl.objects.usual import usual_credential
+from trainctl.objects.place import SCHEMES
 from trainctl.spi.sources import Credential
 
 SHORTEST = 8
@@ -90,60 +89,23 @@ class Secrets:
         if not auth:
             return None
         source = parse_source(str(attributes["source"]))
-        if source.scheme not in SCHEMES:
-            if source.scheme == "https":
-                raise _untrusted(auth, source.location)
-            name = auth["auth_secret_name"]
-            return _checked(Credential(self.value(name).strip(), f"secret {name}"))
-        place = place_of(source.text, attributes.get("endpoint_url"), self._environ)
-        if not place.trusted:
-            raise _untrusted(auth, place.host)
-        return self._masked(self._of_bucket(auth), place)
+        if source.scheme in SCHEMES:
+            return self._of_bucket(attributes)
+        if source.scheme == "https":
+            raise untrusted(auth, source.location)
+        name = auth["auth_secret_name"]
+        return _checked(Credential(self.value(name).strip(), f"secret {name}"))
 
     def usual_credential(self, attributes: Mapping[str, Any]) -> Credential | None:
         """What opens a bucket by what lies in its platform's usual places; it is sent to no host that only the manifest names."""
-        endpoint = attributes.get("endpoint_url")
-        place = place_of(str(attributes["source"]), endpoint, self._environ)
-        found = (
-            usual_credential(place.scheme, place.account, self._environ) if place.trusted else None
-        )
-        if found is None:
-            return Credential("", "nobody", endpoint) if endpoint else None
-        return self._masked(found, place)
+        return masked(usual(attributes, self._environ), attributes, self._mask)
 
-    def _of_bucket(self, auth: Mapping[str, Any]) -> Credential:
-        method = auth["auth_method"]
-        if method == "CUSTOM_SECRET":
-            name = auth["auth_secret_name"]
-            return Credential(self.value(name).strip(), f"secret {name}")
-        from trainctl.objects import exchange  # loaded by who exchanges something
+    def _of_bucket(self, attributes: Mapping[str, Any]) -> Credential | None:
+        return masked(declared(attributes, self.value, self._environ), attributes, self._mask)
 
-        if method == "GCP_OIDC":
-            return exchange.exchange_for_google(
-                auth["gcp_oidc_workload_id_provider"],
-                auth["gcp_oidc_service_account"],
-                self._environ,
-            )
-        if method == "AWS_OIDC":
-            return exchange.assume_role_by_identity(
-                auth["aws_oidc_role_arn"], auth["aws_oidc_region"], self._environ
-            )
-        return exchange.assume_role(
-            auth["aws_assume_role_arn"], auth["aws_assume_role_region"], self._environ
-        )
-
-    def _masked(self, credential: Credential, place: Place) -> Credential:
-        """A bucket's credential with its form checked, masked everywhere, and so every one that follows it."""
-        access = access_of(place.scheme, credential.value, credential.origin)
-        for part in (credential.value, *_members(credential.value), *secret_parts(access)):
+    def _mask(self, value: str) -> None:
+        for part in (value, *_members(value)):
             self._redactor.register(part)
-        renew = credential.renew
-        return Credential(
-            credential.value,
-            credential.origin,
-            place.endpoint,
-            None if renew is None else lambda: self._masked(renew(), place),
-        )
 
     def registry_login(self, image: Mapping[str, Any]) -> Login | None:
         """Who asks the registry for an image; None where it declares nobody."""
@@ -190,20 +152,6 @@ class Secrets:
 
     def _path(self, spec: SecretSpec) -> Path:
         return (self._directory / spec.source).resolve()
-
-
-def _untrusted(auth: Mapping[str, Any], host: str) -> Forbidden:
-    what = (
-        f"secret {auth['auth_secret_name']!r}"
-        if "auth_secret_name" in auth
-        else auth["auth_method"]
-    )
-    return Forbidden(
-        f"{what} is not sent to {host}",
-        "Only the manifest names that host, and a manifest may come from anybody. Leave `auth` out; "
-        "a file that needs it can be fetched by hand and named as file:///PATH.",
-        code="untrusted-host",
-    )
 
 
 def _checked(credential: Credential) -> Credential:

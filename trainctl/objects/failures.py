@@ -95,7 +95,9 @@ def of_status(
         )
     if code in _NO_BUCKET:
         return SourceGone(f"{what}: {host} has no such bucket ({said})", "Check its name.")
-    if status in (401, 403) or code in ("InvalidAccessKeyId", "SignatureDoesNotMatch"):
+    # Some servers call a request that isn't signed a bad one.
+    unsigned = status == 400 and origin is None
+    if status in (401, 403) or unsigned or code in ("InvalidAccessKeyId", "SignatureDoesNotMatch"):
         return _denied(what, host, said, origin)
     if status in (404, 410):
         return SourceGone(f"{what}: {host} does not have it ({said})", "Check its name.")

@@ -78,9 +78,11 @@ class SourceAuth(Section):
                 )
         return self
 
-    def attributes(self) -> dict[str, str] | None:
-        """As a resource has it: the method and its fields. None where it only names an endpoint."""
+    def attributes(self) -> dict[str, str]:
+        """As a resource has it: the method and its fields, and the endpoint."""
+        names = ["auth_method", *_FIELDS[self.auth_method]]
         if self.auth_method == "CUSTOM_SECRET" and self.auth_secret_name is None:
-            return None
-        names = ("auth_method", *_FIELDS[self.auth_method])
+            names = []
+        if self.endpoint_url is not None:
+            names.append("endpoint_url")
         return {name: str(getattr(self, name)) for name in names}

@@ -163,17 +163,15 @@ class WeightsInPlace(Section):
 
     @property
     def opened_by(self) -> dict[str, str] | None:
-        """``auth`` in its long form."""
+        """``auth`` in its long form, with the endpoint, wherever it is written; None where there is nothing to say."""
         short = (
             SourceAuth(auth_secret_name=self.auth_secret_name) if self.auth_secret_name else None
         )
         found = self.auth or short
-        return found.attributes() if found else None
-
-    @property
-    def server(self) -> str | None:
-        """The endpoint of the bucket, if one is named."""
-        return (self.auth.endpoint_url if self.auth else None) or self.endpoint_url
+        attributes = found.attributes() if found else {}
+        if self.endpoint_url:
+            attributes["endpoint_url"] = self.endpoint_url
+        return attributes or None
 
 
 class Weights(WeightsInPlace):

@@ -1,0 +1,149 @@
+"""Buckets as weight sources: S3 by moto and rclone, R2, Google by gcp-storage-emulator, Azure by azurite."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import ClassVar
+
+import pytest
+
+from tests.support.buckets import KEY_ID, SECRET, Bucket, moto, rclone
+from tests.support.clouds import ACCOUNT, ACCOUNT_KEY, Azure, Google, azure, google
+from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.objects.access import AwsKeys
+from trainctl.objects.place import place_of
+from trainctl.objects.store import Bucket as Store
+from trainctl.spi.sources import Credential
+from trainctl.testing.weight_source import Upstream, WeightSourceConformance
+from trainctl.weights.sources.bucket import AzureSource, BucketSource
+from trainctl.weights.sources.gs import GoogleSource
+
+KEYS = json.dumps({"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET})
+
+
+class Opened(BucketSource):
+    """Opens ``open/`` with a key where the test has none: S3's servers here let nobody in without one."""
+
+    def resolve(
+        self, uri: str, revision: str | None, credential: Credential | None
+    ) -> ResolvedSource:
+        return super().resolve(uri, revision, self._key_for(uri, credential))
+
+    def link(
+        self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
+    ) -> str | None:
+        return super().link(resolved, file, self._key_for(resolved.source, credential))
+
+    @contextmanager
+    def open(
+        self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None
+    ) -> Iterator[Iterator[bytes]]:
+        key = self._key_for(resolved.source, credential)
+        with super().open(resolved, file, offset, key) as pieces:
+            yield pieces
+
+    def _key_for(self, uri: str, credential: Credential | None) -> Credential | None:
+        return Credential(KEYS, "test") if "/open" in uri and not credential else credential
+
+
+class OfS3(WeightSourceConformance):
+    scheme = "s3://"
+    server: Bucket
+    answers_anybody = False
+    """Whether listing needs no credential, as with moto."""
+
+    def place(self, files: Mapping[str, bytes]) -> Upstream:
+        for directory in ("open", "closed"):
+            where = place_of(f"s3://models/{directory}", self.server.endpoint, {})
+            store = Store(where, AwsKeys(KEY_ID, SECRET), environ={})
+            for gone in [*store.list()]:
+                store.delete(gone.key)
+            for path, data in files.items():
+                store.put(path, data)
+        environ = {"AWS_ENDPOINT_URL": self.server.endpoint}
+        uri = f"{self.scheme}models/"
+        credential = None if self.answers_anybody else Credential(KEYS, "test")
+        private = None if self.answers_anybody else f"{uri}closed"
+        return Upstream(
+            Opened(silence=20, environ=environ),
+            f"{uri}open",
+            f"{uri}open/none",
+            credential,
+            private,
+        )
+
+
+class TestS3(OfS3):
+    answers_anybody = True
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _server(cls) -> Iterator[None]:
+        with moto() as cls.server:
+            yield
+
+
+class TestR2(TestS3):
+    scheme = "r2://0123456789abcdef."
+
+
+class TestS3Signed(OfS3):
+    """rclone looks at signatures, and ignores conditions."""
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+        with rclone(tmp_path_factory.mktemp("server") / "rclone") as cls.server:
+            yield
+
+
+class TestGoogle(WeightSourceConformance):
+    server: Google
+    names: ClassVar[set[str]] = set()
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+        with google(tmp_path_factory.mktemp("server")) as cls.server:
+            yield
+
+    def place(self, files: Mapping[str, bytes]) -> Upstream:
+        server = self.server
+        for name in self.names - set(files):
+            server.delete(f"open/{name}")
+        for name, data in files.items():
+            server.put(f"open/{name}", data)
+        self.names.clear()
+        self.names.update(files)
+        source = GoogleSource(silence=20, environ={"STORAGE_EMULATOR_HOST": server.url})
+        return Upstream(source, "gs://models/open", "gs://models/none")
+
+
+class TestAzure(WeightSourceConformance):
+    server: Azure
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+        with azure(tmp_path_factory.mktemp("server")) as cls.server:
+            yield
+
+    def place(self, files: Mapping[str, bytes]) -> Upstream:
+        server = self.server
+        for container in ("open", "closed"):
+            store = server.bucket(container, "dir")
+            for gone in [*store.list()]:
+                store.delete(gone.key)
+            for path, data in files.items():
+                store.put(path, data)
+        environ = {"AZURE_STORAGE_ENDPOINT": server.endpoint.rpartition("/")[0]}
+        uri = f"azure://{ACCOUNT}"
+        return Upstream(
+            AzureSource(silence=20, environ=environ),
+            f"{uri}/open/dir",
+            f"{uri}/open/none",
+            Credential(json.dumps({"account_key": ACCOUNT_KEY}), "test"),
+            f"{uri}/closed/dir",
+        )

@@ -1,0 +1,174 @@
+"""Google's and Azure's storage on this machine: gcp-storage-emulator, and azurite, which checks signatures."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from email.utils import formatdate
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tests.support.buckets import served_by
+from tests.support.minilm import cache_directory
+from trainctl.objects.access import AzureKey
+from trainctl.objects.place import place_of
+from trainctl.objects.store import Bucket
+
+AZURITE = "3.35.0"
+ACCOUNT = "devstoreaccount1"
+ACCOUNT_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
+"""Of the account that azurite has; its manual names it."""
+
+
+@dataclass
+class Google:
+    """A bucket ``models`` of an emulator."""
+
+    url: str
+
+    def put(self, name: str, data: bytes) -> None:
+        """Create or replace an object."""
+        # In parts, as the emulator takes nothing empty otherwise.
+        parts = (b"application/json", json.dumps({"name": name}).encode()), (b"text/plain", data)
+        body = b"".join(b"--cut\r\nContent-Type: %s\r\n\r\n%s\r\n" % part for part in parts)
+        path = "/upload/storage/v1/b/models/o?uploadType=multipart"
+        self._ask("POST", path, body + b"--cut--\r\n", "multipart/related; boundary=cut")
+
+    def delete(self, name: str) -> None:
+        """Remove an object."""
+        self._ask("DELETE", f"/storage/v1/b/models/o/{quote(name, safe='')}", None)
+
+    def make(self, bucket: str) -> None:
+        """Create a bucket."""
+        self._ask("POST", "/storage/v1/b?project=p", json.dumps({"name": bucket}).encode())
+
+    def _ask(
+        self, method: str, path: str, data: bytes | None, kind: str = "application/json"
+    ) -> None:
+        headers = {"Content-Type": kind}
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
+        urllib.request.urlopen(request).close()
+
+
+@contextmanager
+def google(work: Path) -> Iterator[Google]:
+    """gcp-storage-emulator with one empty bucket."""
+    program = str(Path(sys.executable).with_name("gcp-storage-emulator"))
+    with served_by(
+        lambda port: [program, "start", "--host=127.0.0.1", f"--port={port}", "--in-memory"], work
+    ) as port:
+        running = Google(f"http://127.0.0.1:{port}")
+        running.make("models")
+        yield running
+
+
+@dataclass
+class Azure:
+    """A storage account of azurite. ``closed`` and ``open`` are containers, the second for everybody."""
+
+    endpoint: str
+
+    @property
+    def connection_string(self) -> str:
+        """What opens the account, as Azure's portal shows it."""
+        return (
+            f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={ACCOUNT_KEY};"
+            f"BlobEndpoint={self.endpoint};"
+        )
+
+    def bucket(self, container: str, prefix: str = "") -> Bucket:
+        """A client with the account's key."""
+        place = place_of(f"azure://{ACCOUNT}/{container}/{prefix}", self.endpoint, {})
+        return Bucket(place, AzureKey(ACCOUNT_KEY), environ={})
+
+    def make(self, container: str, *, public: bool) -> None:
+        """Create a container."""
+        signed = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
+        if public:
+            signed["x-ms-blob-public-access"] = "container"
+        named = "".join(f"{name}:{signed[name]}\n" for name in sorted(signed))
+        text = f"PUT{chr(10) * 12}{named}/{ACCOUNT}/{ACCOUNT}/{container}\nrestype:container"
+        key = base64.b64decode(ACCOUNT_KEY)
+        signature = base64.b64encode(hmac.new(key, text.encode(), hashlib.sha256).digest()).decode()
+        headers = {
+            **signed,
+            "Authorization": f"SharedKey {ACCOUNT}:{signature}",
+            "Content-Type": "",
+        }
+        url = f"{self.endpoint}/{container}?restype=container"
+        urllib.request.urlopen(urllib.request.Request(url, b"", headers, method="PUT")).close()
+
+
+@contextmanager
+def azure(work: Path) -> Iterator[Azure]:
+    """azurite with two containers."""
+    program = azurite_program()
+    with served_by(
+        lambda port: [
+            "node", str(program), "--blobHost", "127.0.0.1", "--blobPort", str(port),
+            "--location", str(work / "azurite"), "--silent", "--disableTelemetry", "--skipApiVersionCheck",
+        ],
+        work,
+    ) as port:  # fmt: skip
+        running = Azure(f"http://127.0.0.1:{port}/{ACCOUNT}")
+        running.make("closed", public=False)
+        running.make("open", public=True)
+        yield running
+
+
+def azurite_program() -> Path:
+    """azurite's server, installed once by npm; a test that can't have it is skipped and says why."""
+    place = cache_directory(f"azurite-{AZURITE}")
+    program = place / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+    if (place / "complete").exists():
+        return program
+    if shutil.which("npm") is None:
+        pytest.skip("there is no npm, which azurite is installed by")
+    scratch = place.with_name(f"{place.name}.{os.getpid()}")
+    scratch.mkdir(parents=True)
+    done = subprocess.run(
+        ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(scratch), f"azurite@{AZURITE}"],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        pytest.skip(f"azurite {AZURITE} can't be had: {done.stderr.strip()[-200:]}")
+    (scratch / "complete").touch()
+    shutil.rmtree(place, ignore_errors=True)
+    scratch.rename(place)
+    return program
+
+
+def service_account(**other: str) -> Mapping[str, str]:
+    """A key of a service account that nobody knows, with a real private key."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    key = rsa.generate_private_key(65537, 2048).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return {
+        "type": "service_account",
+        "project_id": "demo",
+        "private_key_id": "0123456789",
+        "private_key": key.decode(),
+        "client_email": "reader@demo.iam.gserviceaccount.com",
+        "client_id": "1",
+        "token_uri": "https://oauth2.googleapis.com/token",
+        **other,
+    }

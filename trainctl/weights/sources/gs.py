@@ -1,0 +1,140 @@
+"""``gs:`` sources: what lies in one directory of a bucket of Google Cloud Storage, or one object.
+
+Through the JSON API, https://cloud.google.com/storage/docs/json_api/v1/objects, as only that tells generations, by which
+content stays the same. Links are signed by ``trainctl.objects``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from posixpath import basename, dirname
+from typing import Any
+
+from trainctl.errors import SourceError, SourceGone
+from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.objects.access import ServiceAccount, access_of
+from trainctl.objects.client import SILENCE_SECONDS
+from trainctl.objects.place import Place, place_of
+from trainctl.objects.store import Bucket
+from trainctl.spi.sources import Credential
+from trainctl.weights.safe_path import shown
+from trainctl.weights.sources.bodies import rest
+from trainctl.weights.sources.bucket import LINK_SECONDS
+from trainctl.weights.sources.gs_api import PAGE, Api, Token
+from trainctl.weights.sources.http import HttpClient
+
+
+class GoogleSource:
+    """Speaks the JSON API. ``silence`` is the longest wait for a byte, in seconds."""
+
+    def __init__(
+        self, silence: float = SILENCE_SECONDS, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        self._http = HttpClient(silence)
+        self._environ = environ
+        self._lock = threading.Lock()
+        self._tokens: dict[str, Token] = {}
+        self._directories: dict[str, str] = {}
+
+    def resolve(
+        self, uri: str, revision: str | None, credential: Credential | None
+    ) -> ResolvedSource:
+        """Everything in the directory that the URI names, or the object of exactly that name; no revision of its own."""
+        call = self._call(uri, credential)
+        directory = _directory(call.place)
+        files = [
+            _described(uri, directory, one)
+            for one in call.objects(directory, PAGE)
+            if not str(one.get("name", "")).endswith("/")
+        ]
+        if not files and call.place.prefix and not uri.endswith("/"):
+            directory = _directory(call.place.at(dirname(call.place.prefix)))
+            files = [_described(uri, directory, one) for one in call.object(call.place.prefix)]
+        if not files:
+            raise SourceGone(
+                f"{uri}: nothing lies there", "Check its name, and which bucket it is in."
+            )
+        with self._lock:
+            self._directories[uri] = directory
+        return ResolvedSource(uri, "", tuple(sorted(files)))
+
+    def link(
+        self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
+    ) -> str | None:
+        """A URL that a service account has signed for an hour; of a bucket that is open to all, the object's own."""
+        if self.relays(file, credential):
+            return None
+        call = self._call(resolved.source, credential)
+        key = self._key(call, resolved, file)
+        sent = _sent(credential)
+        if sent is None or call.open_to_all:
+            return call.media(key, file)
+        access = access_of("gs", sent.value, sent.origin)
+        return Bucket(call.place.at(""), access, environ=self._environ).sign(key, LINK_SECONDS)
+
+    def relays(self, file: SourceFile, credential: Credential | None) -> bool:
+        """Only the key of a service account can sign, not a token."""
+        sent = _sent(credential)
+        return sent is not None and not isinstance(
+            access_of("gs", sent.value, sent.origin), ServiceAccount
+        )
+
+    @contextmanager
+    def open(
+        self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None
+    ) -> Iterator[Iterator[bytes]]:
+        """The object's bytes at the generation that it was resolved at."""
+        call = self._call(resolved.source, credential)
+        what = f"{resolved.source}: {shown(file.path)}"
+        url = call.media(self._key(call, resolved, file), file)
+        headers = {"Range": f"bytes={offset}-"} if offset else {}
+        with call.get(url, what, headers) as response:
+            yield rest(response, what, file, offset)
+
+    def _call(self, uri: str, credential: Credential | None) -> Api:
+        place = place_of(uri, credential.endpoint if credential else None, self._environ)
+        sent = _sent(credential)
+        token = None
+        if sent is not None and not _is_emulator(place):
+            with self._lock:
+                token = self._tokens.setdefault(sent.value, Token(sent))
+        return Api(self._http, uri, place, token)
+
+    def _key(self, call: Api, resolved: ResolvedSource, file: SourceFile) -> str:
+        """The object's name; whether the source is a directory is found out where another process resolved it."""
+        with self._lock:
+            directory = self._directories.get(resolved.source)
+        if directory is None:
+            directory = _directory(call.place)
+            if file.path == basename(call.place.prefix) and not call.objects(directory, 1):
+                directory = _directory(call.place.at(dirname(call.place.prefix)))
+            with self._lock:
+                self._directories[resolved.source] = directory
+        return directory + file.path
+
+
+def _described(uri: str, directory: str, one: Mapping[str, Any]) -> SourceFile:
+    try:
+        name, size, generation = str(one["name"]), int(one["size"]), int(one["generation"])
+    except (KeyError, ValueError):
+        raise SourceError(
+            f"{uri}: its server lists an object without name, size or generation",
+            "It may not be the server that this source is on.",
+        ) from None
+    return SourceFile(name.removeprefix(directory), size, f"generation:{generation}")
+
+
+def _directory(place: Place) -> str:
+    return f"{place.prefix}/" if place.prefix else ""
+
+
+def _is_emulator(place: Place) -> bool:
+    """One asks nobody who they are, and a key would be exchanged for a token at Google's own servers."""
+    return place.named == "STORAGE_EMULATOR_HOST"
+
+
+def _sent(credential: Credential | None) -> Credential | None:
+    return credential if credential is not None and credential.value else None
