@@ -23,7 +23,7 @@ class SourceFile:
 
     ``path`` is relative, with ``/``; ``size`` in bytes. ``validator`` is what upstream says identifies
     the content: ``sha256:HEX`` (LFS, or declared), ``git:HEX`` (git blob sha1), ``mtime:NANOSECONDS:INODE`` (local),
-    ``etag:TAG`` and ``modified:TIME`` (as a web server says), or ``size:BYTES`` where it says nothing.
+    ``etag:TAG`` and ``modified:TIME`` (as a web server or a bucket says), ``generation:NUMBER`` (Google), or ``size:BYTES`` where it says nothing.
     """
 
     path: str

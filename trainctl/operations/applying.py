@@ -83,15 +83,19 @@ def _read_secrets(workspace: Workspace, change: Change, after: Mapping[str, Any]
             workspace.secrets.value(name)
 
 
+_UNVERSIONED = ("file:", "s3:", "r2:", "gs:", "azure:")
+"""Sources that have only their present version."""
+
+
 def _lock(workspace: Workspace, plan: Plan) -> None:
-    """Note in the lock file what the plan resolved. A source without versions is noted once: it differs everywhere."""
+    """Note in the lock file what the plan resolved. A source without versions is noted once, until ``--upgrade``."""
     versioned: list[LockEntry] = []
     unversioned: list[LockEntry] = []
     for change in plan.changes:
         after = change.after or {}
         if change.address.kind is Kind.WEIGHTS and after.get("pin"):
             entry = lock_entry(after, workspace.setting.directory)
-            (unversioned if entry.source.startswith("file:") else versioned).append(entry)
+            (unversioned if entry.source.startswith(_UNVERSIONED) else versioned).append(entry)
     lock = LockFile(workspace.setting.directory)
     lock.put(versioned, replace=True)
     lock.put(unversioned, replace=plan.options.upgrade)

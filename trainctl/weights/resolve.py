@@ -171,13 +171,16 @@ def _compare(
             "accept it with plan --upgrade.",
             code="lock-mismatch",
         )
-    if (len(resolved.files), resolved.size) == (locked.files, locked.bytes):
+    if resolved.source.startswith("file:") and (len(resolved.files), resolved.size) == (
+        locked.files,
+        locked.bytes,
+    ):
         return ()
     return (
         warning(
             f"{wanted.source} is not as trainctl.lock knows it",
             f"It had {locked.files} files ({format_bytes(locked.bytes)}) and has {len(resolved.files)} "
-            f"({format_bytes(resolved.size)}). There is no older version to go back to, so what is there now "
+            f"({format_bytes(resolved.size)}), or other content in them. There is no older version to go back to, so what is there now "
             "is used; plan --upgrade accepts it.",
             code="lock-mismatch",
         ),

@@ -15,6 +15,7 @@ from trainctl.weights.safe_path import shown
 from trainctl.weights.sources.bodies import rest
 from trainctl.weights.sources.http import HttpClient
 from trainctl.weights.sources.https import HttpsSource
+from trainctl.weights.sources.validators import refuse_replaced
 
 _AT_ONCE = 32
 """Links that are asked for together: few enough that the last is used before it expires."""
@@ -79,6 +80,8 @@ class SignedSource:
             with _explained(what, link), client.get(
                 link["url"], what, headers, link.get("token")
             ) as response:
+                if not link.get("relayed"):
+                    refuse_replaced(response.headers, what, file)
                 yield rest(response, what, file, offset)
         else:
             with self._web.open(resolved, file, offset, None) as pieces:

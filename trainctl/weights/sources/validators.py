@@ -7,6 +7,9 @@ from datetime import timezone
 from email.message import Message
 from email.utils import parsedate_to_datetime
 
+from trainctl.errors import SourceWrong
+from trainctl.model.files import SourceFile
+
 _ETAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e]+"|[\x21\x23-\x7e]+')
 """As RFC 9110 writes entity tags, in ASCII; or without quotes, as some servers do."""
 _LONGEST_ETAG = 256
@@ -40,6 +43,17 @@ def spoken(validator: str) -> str:
     kind, _, value = validator.partition(":")
     names = {"etag": "ETag", "modified": "Last-Modified"}
     return f"{names[kind]} {value}" if kind in names else "neither ETag nor Last-Modified"
+
+
+def refuse_replaced(headers: Message, what: str, file: SourceFile) -> None:
+    """SourceWrong where a bucket's answer is of another version of an object than was resolved, so far as it says."""
+    kind, _, wanted = file.validator.partition(":")
+    found = headers.get({"etag": "ETag", "generation": "x-goog-generation"}.get(kind, ""))
+    if found and not same(f"{kind}:{found.strip()}", file.validator):
+        raise SourceWrong(
+            f"{what}: it has changed since it was resolved ({kind} {wanted} then, {found} now)",
+            "Plan and apply again.",
+        )
 
 
 def _modified(headers: Message) -> str | None:

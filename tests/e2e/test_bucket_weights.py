@@ -1,0 +1,250 @@
+"""Weights of buckets, from a manifest to a job that reads them; on this machine, and on a host that is handed links."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.buckets import KEY_ID, SECRET, Bucket, moto, rclone
+from tests.support.clouds import ACCOUNT, azure, google, service_account
+from tests.support.nodes import python38
+from tests.support.project import Project
+from tests.support.sshd import Sshd, User, require_sshd, sshd
+from tests.support.weights_data import noise
+from trainctl.objects.access import AwsKeys
+from trainctl.objects.place import place_of
+from trainctl.objects.store import Bucket as Store
+
+CHUNK = 16 * 2**20
+MODEL = noise(CHUNK + 300_000)
+CONFIG = b'{"hidden_size": 8}\n'
+MANIFEST = """\
+project: {name: demo}
+CLUSTERS
+secrets: {bucket: {from: env, name: OPENS_BUCKET}}
+weights:
+  model:
+    source: "SOURCE"
+    auth_secret_name: bucket
+MORE
+jobs:
+  sft:
+    weights: [model]
+    runtime: {start_commands: ["cd $TRAINCTL_WEIGHTS_MODEL && sha256sum model.bin deep/config.json && find . -type f | wc -l"]}
+"""
+
+
+@dataclass
+class Cloud:
+    """A platform: what a manifest writes, what the environment says, and how objects are put."""
+
+    source: str
+    variables: dict[str, str]
+    put: Callable[[str, bytes], object]
+    host: str
+
+    @property
+    def secrets(self) -> list[str]:
+        """What must be shown nowhere."""
+        return [self.variables["OPENS_BUCKET"], SECRET]
+
+
+def _s3(bucket: Bucket, source: str) -> Cloud:
+    store = Store(place_of("s3://models", bucket.endpoint, {}), AwsKeys(KEY_ID, SECRET), environ={})
+    variables = {
+        "AWS_ENDPOINT_URL": bucket.endpoint,
+        "OPENS_BUCKET": json.dumps(bucket.credential),
+    }
+    return Cloud(source, variables, store.put, bucket.endpoint)
+
+
+@contextmanager
+def s3(work: Path) -> Iterator[Cloud]:
+    with moto() as bucket:
+        yield _s3(bucket, "s3://models/llm")
+
+
+@contextmanager
+def s3_without_conditions(work: Path) -> Iterator[Cloud]:
+    with rclone(work / "rclone") as bucket:
+        yield _s3(bucket, "s3://models/llm")
+
+
+@contextmanager
+def r2(work: Path) -> Iterator[Cloud]:
+    with moto() as bucket:
+        yield _s3(bucket, "r2://0123456789abcdef.models/llm")
+
+
+@contextmanager
+def gs(work: Path) -> Iterator[Cloud]:
+    with google(work) as server:
+        variables = {
+            "STORAGE_EMULATOR_HOST": server.url,
+            "OPENS_BUCKET": json.dumps(service_account()),
+        }
+        yield Cloud("gs://models/llm", variables, server.put, server.url)
+
+
+@contextmanager
+def blobs(work: Path) -> Iterator[Cloud]:
+    with azure(work) as server:
+        variables = {
+            "AZURE_STORAGE_ENDPOINT": server.endpoint,
+            "OPENS_BUCKET": server.connection_string,
+        }
+        yield Cloud(
+            f"azure://{ACCOUNT}/closed/llm", variables, server.bucket("closed").put, server.endpoint
+        )
+
+
+Opened = Callable[[Path], AbstractContextManager[Cloud]]
+EVERY: list[Opened] = [s3, s3_without_conditions, r2, gs, blobs]
+
+
+@contextmanager
+def filled(opened: Opened, work: Path) -> Iterator[Cloud]:
+    """A platform with a model under ``llm/``, and what does not belong to it beside."""
+    with opened(work) as cloud:
+        cloud.put("llm/model.bin", MODEL)
+        cloud.put("llm/deep/config.json", CONFIG)
+        cloud.put("llm-other/model.bin", b"other")
+        yield cloud
+
+
+def wants(project: Project, cloud: Cloud, clusters: str = "", more: str = "") -> None:
+    text = MANIFEST.replace("SOURCE", cloud.source).replace("MORE\n", more)
+    project.write({"trainctl.yaml": text.replace("CLUSTERS\n", clusters)})
+    project.variables |= cloud.variables
+
+
+def expected() -> list[str]:
+    return [
+        f"{hashlib.sha256(MODEL).hexdigest()}  model.bin",
+        f"{hashlib.sha256(CONFIG).hexdigest()}  deep/config.json",
+        "2",
+    ]
+
+
+@pytest.mark.parametrize("opened", EVERY, ids=lambda one: one.__name__)
+def test_a_job_reads_what_a_bucket_has(fresh: Project, tmp_path: Path, opened: Opened) -> None:
+    """Planned by metadata, locked, mirrored once, read by the job; the next plan does nothing; the secret is in no file."""
+    with filled(opened, tmp_path) as cloud:
+        wants(fresh, cloud)
+        (row,) = fresh.json("plan")["weights"]
+        fresh.run("apply", "--auto-approve", "--wait")
+        logs = fresh.run("logs", "sft").stdout.splitlines()
+        again = fresh.run("plan", "--detailed-exitcode")
+
+    (locked,) = json.loads((fresh.directory / "trainctl.lock").read_text())["sources"]
+    assert (row["files"], row["bytes"]) == (2, len(MODEL) + len(CONFIG))
+    assert (row["bytes_mirrored"], row["bytes_upstream"]) == (0, row["bytes"])
+    assert logs == expected()
+    assert "No changes" in again.stdout
+    assert (locked["source"], locked["revision"]) == (cloud.source, row["revision"])
+    files = [path for path in fresh.directory.parent.rglob("*") if path.is_file()]
+    held = [
+        one for one in files if any(word.encode() in one.read_bytes() for word in cloud.secrets)
+    ]
+    assert [one for one in held if "rclone" not in str(one)] == []
+
+
+def test_an_object_that_was_replaced_is_another_version(fresh: Project, tmp_path: Path) -> None:
+    """Other content of the same size: the plan warns that the lock knows another, fetches that file alone, and upgrade accepts it."""
+    with filled(s3, tmp_path) as cloud:
+        wants(fresh, cloud)
+        fresh.run("apply", "--auto-approve", "--target", "weights.model")
+        cloud.put("llm/deep/config.json", CONFIG.replace(b"8", b"9"))
+
+        plan = fresh.json("plan")
+        fresh.run("apply", "--auto-approve", "--upgrade", "--target", "weights.model")
+        quiet = fresh.json("plan")
+
+    assert [one["code"] for one in plan["diagnostics"]] == ["lock-mismatch"]
+    assert plan["weights"][0]["bytes_upstream"] == len(CONFIG)
+    assert quiet["diagnostics"] == []
+
+
+def test_a_secret_goes_to_no_server_that_only_the_manifest_names(
+    fresh: Project, tmp_path: Path
+) -> None:
+    """With an endpoint of the manifest's own nothing is asked, and the exit code says that it is forbidden."""
+    with filled(s3, tmp_path) as cloud:
+        del cloud.variables["AWS_ENDPOINT_URL"]
+        wants(fresh, cloud, more=f'    endpoint_url: "{cloud.host}"\n')
+
+        told = fresh.run("plan", code=13).stderr
+
+    assert "secret 'bucket' is not sent to 127.0.0.1" in told
+    assert "untrusted-host" in told
+
+
+def test_the_usual_credentials_open_a_bucket(fresh: Project, tmp_path: Path) -> None:
+    """What the environment has for AWS opens a source without ``auth``, and goes to no endpoint of the manifest's."""
+    with filled(s3_without_conditions, tmp_path) as cloud:
+        wants(fresh, cloud)
+        text = (fresh.directory / "trainctl.yaml").read_text()
+        plain = text.replace("    auth_secret_name: bucket\n", "")
+        fresh.write({"trainctl.yaml": plain})
+        fresh.variables |= {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET}
+        (row,) = fresh.json("plan")["weights"]
+        del fresh.variables["AWS_ENDPOINT_URL"]
+        source = f'"{cloud.source}"\n'
+        fresh.write(
+            {"trainctl.yaml": plain.replace(source, f'{source}    endpoint_url: "{cloud.host}"\n')}
+        )
+        told = fresh.run("plan", code=1).stderr
+
+    assert row["files"] == 2
+    assert "none was sent" in told
+
+
+@pytest.mark.parametrize("opened", [s3, r2, gs, blobs], ids=lambda one: one.__name__)
+def test_a_host_fetches_from_the_bucket_by_links(
+    fresh: Project, tmp_path: Path, opened: Opened
+) -> None:
+    """The mirror on a host gets signed links: nothing goes through this machine, and the credential is in nothing that came there."""
+    require_sshd()
+    user = User(tmp_path / "user")
+    (tmp_path / "gpu-0").mkdir()
+    heard = _recorder(tmp_path / "gpu-0")
+    with (
+        filled(opened, tmp_path) as cloud,
+        sshd(tmp_path / "gpu-0", user, f"ForceCommand {heard}", address="127.0.0.2") as host,
+    ):
+        user.known_hosts.write_text(host.known)
+        fresh.variables |= user.environment
+        wants(fresh, cloud, f"clusters: {{lab: {{provider: ssh, hosts: {_hosts(host)}}}}}\n")
+        plan = fresh.json("plan")
+        fresh.run("apply", "--auto-approve", "--wait")
+        logs = fresh.run("logs", "sft").stdout.splitlines()
+
+    assert plan["weights"][0]["bytes_through_operator"] == 0
+    assert logs == expected()
+    assert not fresh.mirror.exists()
+    came = (tmp_path / "gpu-0" / "heard").read_bytes()
+    assert cloud.source.encode() in came
+    assert [word for word in cloud.secrets if word.encode() in came] == []
+
+
+def _hosts(host: Sshd) -> str:
+    oldest = {"python": found} if (found := python38()) else {}
+    return json.dumps([{**host.settings, **oldest}])
+
+
+def _recorder(place: Path) -> Path:
+    """A program that runs what was asked for over SSH, and writes down all that came."""
+    program, log = place / "recorder", place / "heard"
+    program.write_text(
+        "#!/bin/sh\n"
+        f"{{ printf '%s\\n' \"$SSH_ORIGINAL_COMMAND\"; env; }} >> {log}\n"
+        f'tee -a {log} 2>/dev/null | sh -c "$SSH_ORIGINAL_COMMAND"\n'
+    )
+    program.chmod(0o755)
+    return program
