@@ -17,6 +17,7 @@ MOST_SECONDS = 7 * 24 * 3600
 """How long a presigned URL may live."""
 
 _ALGORITHM = "AWS4-HMAC-SHA256"
+_NONE: Mapping[str, str] = {}
 Query = Sequence[Tuple[str, str]]
 
 
@@ -49,11 +50,17 @@ def quoted_query(query: Query) -> str:
 
 
 def headers(
-    target: Target, credential: Credential, region: str, payload_sha256: str, now: float
+    target: Target,
+    credential: Credential,
+    region: str,
+    payload_sha256: str,
+    now: float,
+    more: Mapping[str, str] = _NONE,
 ) -> Dict[str, str]:
-    """The headers that sign a request made ``now`` (Unix seconds)."""
+    """The headers that sign a request made ``now`` (Unix seconds), and with it ``more`` headers, whose names are in lower case."""
     moment = _moment(now)
     signed = {
+        **more,
         "host": target.host,
         "x-amz-content-sha256": payload_sha256,
         "x-amz-date": moment,

@@ -14,7 +14,7 @@ _SOURCES = {
     "gs": ("trainctl.weights.sources.gs", "GoogleSource"),
     "hf": ("trainctl.weights.sources.hf", "HubSource"),
     "r2": ("trainctl.weights.sources.bucket", "BucketSource"),
-    "s3": ("trainctl.weights.sources.bucket", "BucketSource"),
+    "s3": ("trainctl.weights.sources.s3", "S3Source"),
 }
 
 

@@ -36,26 +36,24 @@ class BucketSource:
     ) -> ResolvedSource:
         """Everything in the directory that the URI names, or the object of exactly that name; no revision of its own."""
         bucket = self._bucket(_place(uri, credential, self._environ), credential)
-        found = list(bucket.list())
-        above = {parent for one in found for parent in _parents(one.key)}
-        files = [one for one in found if one.size or not _is_marker(bucket, one.key, above)]
+        files = self._files(bucket, credential)
         alone = None if files else self._alone(uri, credential)
         if alone is not None:
-            bucket, files = alone[0], [alone[1]]
+            bucket, files = alone[0], [_described(alone[1])]
         if not files:
             raise SourceGone(
                 f"{uri}: nothing lies there", "Check its name, and which bucket it is in."
             )
         with self._lock:
             self._open[uri, credential] = bucket
-        return ResolvedSource(uri, "", tuple(sorted(map(_described, files))))
+        return ResolvedSource(uri, "", tuple(sorted(files)))
 
     def link(
         self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
     ) -> str | None:
         """A URL that is signed for an hour; of a bucket that is open to all, the object's own."""
         bucket = self._resolved(resolved, credential)
-        if not _sent(credential):
+        if not sent_of(credential):
             return bucket.address(file.path)
         return bucket.sign(file.path, LINK_SECONDS)
 
@@ -74,8 +72,16 @@ class BucketSource:
         with bucket.open(file.path, offset, size=file.size, etag=etag) as pieces:
             yield pieces
 
+    def _files(self, bucket: Bucket, credential: Credential | None) -> list[SourceFile]:
+        """What lies in the bucket's directory, without what only marks directories."""
+        found = list(bucket.list())
+        above = {parent for one in found for parent in _parents(one.key)}
+        return [
+            _described(one) for one in found if one.size or not _is_marker(bucket, one.key, above)
+        ]
+
     def _bucket(self, place: Place, credential: Credential | None) -> Bucket:
-        sent = _sent(credential)
+        sent = sent_of(credential)
         if sent is None:
             return Bucket(place, environ=self._environ, silence=self._silence)
         renew = sent.renew
@@ -122,7 +128,7 @@ class AzureSource(BucketSource):
 
     def relays(self, file: SourceFile, credential: Credential | None) -> bool:
         """Only an account's key signs, and not for every name."""
-        sent = _sent(credential)
+        sent = sent_of(credential)
         return sent is not None and not can_sign(
             access_of("azure", sent.value, sent.origin), file.path
         )
@@ -142,7 +148,7 @@ def _place(uri: str, credential: Credential | None, environ: Mapping[str, str]) 
     return place_of(uri, credential.endpoint if credential else None, environ)
 
 
-def _sent(credential: Credential | None) -> Credential | None:
+def sent_of(credential: Credential | None) -> Credential | None:
     """The credential, if it is one that requests are signed with."""
     return credential if credential is not None and credential.value else None
 

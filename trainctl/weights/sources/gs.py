@@ -22,7 +22,7 @@ from trainctl.objects.store import Bucket
 from trainctl.spi.sources import Credential
 from trainctl.weights.safe_path import shown
 from trainctl.weights.sources.bodies import rest
-from trainctl.weights.sources.bucket import LINK_SECONDS
+from trainctl.weights.sources.bucket import LINK_SECONDS, sent_of
 from trainctl.weights.sources.gs_api import PAGE, Api, Token
 from trainctl.weights.sources.http import HttpClient
 
@@ -69,7 +69,7 @@ class GoogleSource:
             return None
         call = self._call(resolved.source, credential)
         key = self._key(call, resolved, file)
-        sent = _sent(credential)
+        sent = sent_of(credential)
         if sent is None or call.open_to_all:
             return call.media(key, file)
         access = access_of("gs", sent.value, sent.origin)
@@ -77,7 +77,7 @@ class GoogleSource:
 
     def relays(self, file: SourceFile, credential: Credential | None) -> bool:
         """Only the key of a service account can sign, not a token."""
-        sent = _sent(credential)
+        sent = sent_of(credential)
         return sent is not None and not isinstance(
             access_of("gs", sent.value, sent.origin), ServiceAccount
         )
@@ -96,7 +96,7 @@ class GoogleSource:
 
     def _call(self, uri: str, credential: Credential | None) -> Api:
         place = place_of(uri, credential.endpoint if credential else None, self._environ)
-        sent = _sent(credential)
+        sent = sent_of(credential)
         token = None
         if sent is not None and not _is_emulator(place):
             with self._lock:
@@ -134,7 +134,3 @@ def _directory(place: Place) -> str:
 def _is_emulator(place: Place) -> bool:
     """One asks nobody who they are, and a key would be exchanged for a token at Google's own servers."""
     return place.named == "STORAGE_EMULATOR_HOST"
-
-
-def _sent(credential: Credential | None) -> Credential | None:
-    return credential if credential is not None and credential.value else None
