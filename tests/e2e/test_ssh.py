@@ -137,16 +137,19 @@ def test_a_host_that_is_away_is_a_row_and_can_be_forgotten(
 def test_a_run_on_a_forgotten_host_is_lost_and_destroy_gets_by_without_it(
     fresh: Project, hosts: list[Sshd]
 ) -> None:
-    """Nobody waits for a machine that will never come back."""
+    """Nobody waits for a machine that will never come back, and a destroy that would have to says how to do without it."""
     write(fresh, hosts[:1], 7231)
     fresh.run("apply", "--auto-approve")
     fresh.run("stop", "job.sft", "--grace", "0s")
     hosts[0].process.terminate()
     hosts[0].process.wait()
+    refused = fresh.run("destroy", "--auto-approve", "--target", "job.sft", code=None)
     fresh.run("nodes", "forget", "lab/gpu-0", "--auto-approve")
     planned = fresh.actions()
     fresh.run("destroy", "--auto-approve")
 
+    assert refused.returncode == 1
+    assert "trainctl nodes forget lab/gpu-0." in refused.stderr
     assert planned["cluster.lab"] == ["update"]
     assert fresh.json("status")["jobs"] == []
 

@@ -97,14 +97,23 @@ class JobHandler:
 
     def delete(self, step: Step) -> None:
         """Stop what runs and remove every run's directory. Checkpoints stay, unless the user said otherwise."""
-        control = RunControl(self._agents, step.lookup)
         for run in runs_of(step.recorded):
-            if _goes_on(run):
-                control.stop(run)
-            control.remove(run)
-            if self._delete_checkpoints:
-                project = str(step.attributes["project"])
-                Checkpoints(control, self._checkpoints, step.address, project, run).remove()
+            try:
+                self._delete(step, run)
+            except NodeUnreachable as error:
+                nodes = sorted({rank.node for rank in run.ranks})
+                which = nodes[0] if len(nodes) == 1 else f"NODE, which is one of {', '.join(nodes)}"
+                fix = f"Try again when it can be reached, or drop what never comes back: trainctl nodes forget {which}."
+                raise NodeUnreachable(error.summary, f"{error.detail}\n{fix}".lstrip()) from error
+
+    def _delete(self, step: Step, run: RunRecord) -> None:
+        control = RunControl(self._agents, step.lookup)
+        if _goes_on(run):
+            control.stop(run)
+        control.remove(run)
+        if self._delete_checkpoints:
+            project = str(step.attributes["project"])
+            Checkpoints(control, self._checkpoints, step.address, project, run).remove()
 
     def abandon(self, intent: Intent, lookup: Lookup) -> None:
         """Stop and remove the run that an interrupted attempt may have started."""
