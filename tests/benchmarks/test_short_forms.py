@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
     ("name", "arguments", "promised"),
     [
         ("startup", ["2"], "version / pass"),
-        ("mirror", ["--gib", "0.03", "--rounds", "1"], "ratio"),
+        ("mirror", ["--mib", "32", "--files", "50", "--rounds", "1"], "ratio"),
         ("warm_delivery", [], "tree to mount"),
         ("fanout", ["--nodes", "2", "--mib", "64", "--mbit", "400"], "ratio to the lower bound"),
         ("loopback", ["--mib", "32", "--small", "100", "--rounds", "1"], "ratio to a minimal loop"),

@@ -13,6 +13,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 BEAT_SECONDS = 5.0
@@ -21,6 +22,7 @@ _POLL_SECONDS = 0.1
 _PROCESS_NONCE = secrets.token_hex(8)
 
 
+@lru_cache(maxsize=None)
 def holder_name() -> str:
     """The name of this process; safe as part of a file name."""
     pid = os.getpid()
@@ -28,6 +30,9 @@ def holder_name() -> str:
         return f"{_boot()}-{pid}-{_started(pid)}"
     except OSError:
         return f"elsewhere{_PROCESS_NONCE}-{pid}-0"
+
+
+os.register_at_fork(after_in_child=holder_name.cache_clear)
 
 
 def known_dead(holder: str) -> bool:

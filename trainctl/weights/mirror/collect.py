@@ -21,6 +21,7 @@ from trainctl.weights.mirror.disk import explained
 from trainctl.weights.mirror.layout import Layout
 from trainctl.weights.mirror.needs import Need, Watch, needs
 from trainctl.weights.mirror.partial import sweep
+from trainctl.weights.mirror.records import compact_all
 
 GRACE_SECONDS = 30.0
 """How long what is condemned waits for references that a network file system shows late."""
@@ -203,6 +204,7 @@ class _Collection:
 
     def _forget_fingerprints(self) -> None:
         """Drop records of contents that are gone; they are hints, and one too few costs a transfer at most."""
+        compact_all(self.layout)
         for path in self.layout.root.glob("fingerprints/*/*.json"):
             try:
                 sha256 = json.loads(path.read_bytes())["sha256"]

@@ -16,6 +16,7 @@ from trainctl.model.files import CHUNK_BYTES, Listing, ResolvedSource, SourceFil
 from trainctl.model.json import canonical
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.exclusive import holder_name, shown
+from trainctl.weights.mirror.batch import Batch
 from trainctl.weights.mirror.condemned import restore
 from trainctl.weights.mirror.disk import explained, require_space, sync_directory, write_record
 from trainctl.weights.mirror.fetch import Crowd, Progress, Tally, by_fingerprint, present
@@ -63,8 +64,9 @@ class DirectoryMirror:
         with shown(layout.reference(reference.lineage, reference.address)):
             tally = Tally(resolved.size, progress)
             upstream = Upstream(source, resolved, credential, self.retry)
-            transfer = Transfer(layout, upstream, threading.Event(), tally.add)
-            contents = self._bring(transfer, tally, parallelism, cancelled or threading.Event())
+            with explained(self.root), Batch(layout, resolved.source) as batch:
+                transfer = Transfer(layout, upstream, threading.Event(), tally.add, batch)
+                contents = self._bring(transfer, tally, parallelism, cancelled or threading.Event())
             return self._list(resolved, reference, contents)
 
     def _bring(
@@ -73,7 +75,7 @@ class DirectoryMirror:
         """What every fingerprint turned out to be, once all of it is here."""
         groups = by_fingerprint(transfer.upstream.resolved)
         with explained(self.root):
-            contents = self._have(groups)
+            contents = self._have(transfer.upstream.resolved.source, groups)
             for key in contents:
                 tally.add(sum(file.size for file in groups[key]), len(groups[key]))
             missing = {key: files for key, files in groups.items() if key not in contents}
@@ -85,8 +87,8 @@ class DirectoryMirror:
     def mirrored_bytes(self, resolved: ResolvedSource) -> tuple[int, str | None]:
         """How many of the source's bytes are here, and its listing's id if all are. Writes nothing."""
         with explained(self.root):
-            contents = present(self._layout, list(by_fingerprint(resolved)))
             groups = by_fingerprint(resolved)
+            contents = present(self._layout, resolved.source, groups)
             done = sum(file.size for key in contents for file in groups[key])
             if len(contents) < len(groups):
                 return done, None
@@ -132,8 +134,8 @@ class DirectoryMirror:
     def _layout(self) -> Layout:
         return Layout(self.root, self.chunk_bytes)
 
-    def _have(self, groups: Mapping[str, list[SourceFile]]) -> dict[str, Content]:
-        contents = present(self._layout, list(groups))
+    def _have(self, source: str, groups: Mapping[str, list[SourceFile]]) -> dict[str, Content]:
+        contents = present(self._layout, source, groups)
         for key, files in groups.items():
             if key not in contents and files[0].sha256 is not None:
                 content = relearn(self._layout, files[0].sha256, files[0].size)
@@ -190,5 +192,5 @@ def _listing(resolved: ResolvedSource, contents: Mapping[str, Content]) -> Listi
 
 
 def _still_to_come(layout: Layout, missing: Mapping[str, list[SourceFile]]) -> int:
-    sizes = {key: files[0].size for key, files in missing.items()}
-    return sum(size - min(size, bytes_kept(layout.partial, key)) for key, size in sizes.items())
+    kept = bytes_kept(layout.partial)
+    return sum(max(0, files[0].size - kept.get(key, 0)) for key, files in missing.items())

@@ -11,6 +11,7 @@ from trainctl.errors import TrainctlError
 from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.weights.mirror.disk import explained
 from trainctl.weights.mirror.layout import Content, Layout, fingerprint
+from trainctl.weights.mirror.records import Records
 from trainctl.weights.mirror.transfer import Transfer, stopped
 
 Progress = Callable[[int, int, int], None]
@@ -47,10 +48,24 @@ def by_fingerprint(resolved: ResolvedSource) -> dict[str, list[SourceFile]]:
     return groups
 
 
-def present(layout: Layout, keys: Sequence[str]) -> dict[str, Content]:
-    """What the mirror has of these fingerprints."""
-    found = ((key, layout.known(key)) for key in keys)
-    return {key: content for key, content in found if content is not None}
+def present(
+    layout: Layout, source: str, groups: Mapping[str, Sequence[SourceFile]]
+) -> dict[str, Content]:
+    """What the mirror has of a source's files, by their fingerprints."""
+    small = {key for key, files in groups.items() if files[0].size <= layout.chunk_bytes}
+    silent = {key for key in small if groups[key][0].sha256 is None}
+    recorded = Records.of(layout, source).find(silent) if silent else {}
+    found: dict[str, Content] = {}
+    for key, files in groups.items():
+        announced = files[0].sha256
+        content = recorded.get(key)
+        if key not in small:
+            content = layout.known(key)
+        elif announced is not None:
+            content = Content(announced, files[0].size)
+        if content is not None and layout.has_blob(content.sha256, content.size):
+            found[key] = content
+    return found
 
 
 class Crowd:

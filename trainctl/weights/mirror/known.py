@@ -38,7 +38,7 @@ def known(mirror: DirectoryMirror, resolved: ResolvedSource) -> Known:
     """Look without writing. StorageError where the mirror can't be read."""
     groups = by_fingerprint(resolved)
     with explained(mirror.root):
-        contents = present(Layout(mirror.root, mirror.chunk_bytes), list(groups))
+        contents = present(Layout(mirror.root, mirror.chunk_bytes), resolved.source, groups)
     rows = []
     for key, files in groups.items():
         content = contents.get(key)

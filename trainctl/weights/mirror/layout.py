@@ -63,7 +63,7 @@ class Layout:
 
     def blob(self, sha256: str) -> Path:
         """Where the content with this sha256 is or will be."""
-        return self.root / "blobs" / "sha256" / sha256[:2] / sha256
+        return self.root / f"blobs/sha256/{sha256[:2]}/{sha256}"  # asked for millions of times
 
     def listing(self, listing_id: str) -> Path:
         """Where the listing is or will be."""

@@ -13,10 +13,12 @@ from trainctl.errors import SourceGone, SourceWrong
 from trainctl.model.files import ListedFile, ResolvedSource, SourceFile
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.exclusive import holder_name, lease
+from trainctl.weights.mirror.batch import Batch
 from trainctl.weights.mirror.disk import make_directory, sync_directory
 from trainctl.weights.mirror.hashing import file_sha256
 from trainctl.weights.mirror.layout import Layout, fingerprint
 from trainctl.weights.mirror.partial import Partial
+from trainctl.weights.mirror.records import Records
 from trainctl.weights.mirror.transfer import Transfer, Upstream, stopped
 from trainctl.weights.retry import Retry
 
@@ -50,10 +52,11 @@ def mend(layout: Layout, origin: Origin, file: ListedFile, cancelled: threading.
 
 def _same(layout: Layout, resolved: ResolvedSource, file: ListedFile) -> SourceFile:
     """The file upstream whose content is, as far as anybody can know, the one that was mirrored."""
-    for one in resolved.files:
-        if one.size != file.size:
-            continue
-        known = layout.recorded(fingerprint(resolved, one))
+    same_size = {fingerprint(resolved, one): one for one in resolved.files if one.size == file.size}
+    small = file.size <= layout.chunk_bytes
+    recorded = Records.of(layout, resolved.source).find(same_size) if small else {}
+    for key, one in same_size.items():
+        known = recorded.get(key) if small else layout.recorded(key)
         if one.sha256 == file.sha256 or (known is not None and known.sha256 == file.sha256):
             return one
     raise SourceGone(
@@ -70,7 +73,8 @@ def _fetch_whole(
     cancelled: threading.Event,
 ) -> None:
     upstream = Upstream(origin.source, origin.resolved, origin.credential, origin.retry)
-    content = Transfer(layout, upstream, cancelled, lambda count: None).fetch(wanted)
+    with Batch(layout, origin.resolved.source) as batch:
+        content = Transfer(layout, upstream, cancelled, lambda count: None, batch).fetch(wanted)
     if content.sha256 != file.sha256:
         raise SourceWrong(f"{origin.resolved.source}: {wanted.path!a} has other content now")
 

@@ -88,6 +88,7 @@ class Partial:
         os.fchmod(self._descriptor, 0o444)
         os.fsync(self._descriptor)
         self._close()
+        make_directory(target.parent)
         self.data.replace(target)
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -112,7 +113,6 @@ class Small:
     """A file of one chunk: begun anew each time, and nothing of it is kept."""
 
     def __init__(self, parent: Path) -> None:
-        make_directory(parent)
         self._path = parent / scratch_name()
         self._descriptor = os.open(
             self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
@@ -127,6 +127,7 @@ class Small:
         os.fchmod(self._descriptor, 0o444)
         os.fsync(self._descriptor)
         os.close(self._descriptor)
+        make_directory(target.parent)
         self._path.replace(target)
 
     def discard(self) -> None:
@@ -137,9 +138,13 @@ class Small:
     release = discard
 
 
-def bytes_kept(parent: Path, key: str) -> int:
-    """How much of a file has arrived in the best of its partials, in bytes."""
-    return max((_progress(one) for one in parent.glob(f"{key}.*.*")), default=0)
+def bytes_kept(parent: Path) -> dict[str, int]:
+    """By fingerprint, how much of a file has arrived in the best of its partials, in bytes."""
+    found: dict[str, int] = {}
+    for one in parent.glob("*.*.*"):
+        key = one.name.partition(".")[0]
+        found[key] = max(found.get(key, 0), _progress(one))
+    return found
 
 
 def sweep(parent: Path) -> None:

@@ -25,5 +25,6 @@ def relearn(layout: Layout, sha256: str, size: int) -> Content | None:
         path.unlink(missing_ok=True)
         return None
     content = Content(sha256, size, digests.chunks)
-    layout.learn(content_fingerprint(sha256, size), content)
+    if content.chunks:
+        layout.learn(content_fingerprint(sha256, size), content)
     return content

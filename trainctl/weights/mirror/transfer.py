@@ -11,8 +11,8 @@ from trainctl.errors import Interrupted, SourceCut, SourceWrong, TrainctlError
 from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.exclusive import lease
-from trainctl.weights.mirror.disk import make_directory
-from trainctl.weights.mirror.hashing import ContentHash, Digests
+from trainctl.weights.mirror.batch import LARGEST_BYTES, Batch
+from trainctl.weights.mirror.hashing import ContentHash, Digests, upstream_hash
 from trainctl.weights.mirror.layout import Content, Layout, fingerprint
 from trainctl.weights.mirror.partial import Partial, Small
 from trainctl.weights.retry import Attempts, Retry
@@ -33,16 +33,22 @@ class Upstream:
 
 @dataclass(frozen=True)
 class Transfer:
-    """Brings single files into a mirror. ``arrived`` hears of every piece, in bytes; ``halt`` ends it between pieces."""
+    """Brings single files into a mirror. ``arrived`` hears of every piece, in bytes; ``halt`` ends it between pieces.
+
+    Small files are in the mirror when ``batch`` has ended.
+    """
 
     layout: Layout
     upstream: Upstream
     halt: threading.Event
     arrived: Callable[[int], None]
+    batch: Batch
 
     def fetch(self, file: SourceFile) -> Content:
         """Have the file's content in the mirror, by whoever brings it, and say what it is."""
         key = fingerprint(self.upstream.resolved, file)
+        if file.size <= min(LARGEST_BYTES, self.layout.chunk_bytes):
+            return self._take(file, key)
         if file.size <= self.layout.chunk_bytes or not file.identified:
             return self._receive(file, key, Small(self.layout.partial))
         place = self.layout.partial / f"{key}.lease"
@@ -55,14 +61,44 @@ class Transfer:
                 raise stopped()
             return self._receive(file, key, Partial.open(self.layout.partial, key))
 
+    def _take(self, file: SourceFile, key: str) -> Content:
+        """A file that is held in memory: the whole of it is checked before any of it is written."""
+        content = self._read(file)
+        sha256 = hashlib.sha256(content).hexdigest()
+        upstream = upstream_hash(file.validator, file.size)
+        if upstream is not None:
+            upstream.update(content)
+        found = Digests(sha256, upstream.hexdigest() if upstream else None, ())
+        check(self.upstream.resolved.source, file, found)
+        made = Content(sha256, file.size)
+        self.batch.add(content, made, key if file.sha256 is None else None)
+        self.arrived(file.size)
+        return made
+
+    def _read(self, file: SourceFile) -> bytes:
+        upstream = self.upstream
+        attempts = Attempts(upstream.retry, self.halt)
+        while True:
+            if self.halt.is_set():
+                raise stopped()
+            try:
+                with upstream.source.open(
+                    upstream.resolved, file, 0, upstream.credential
+                ) as pieces:
+                    content = b"".join(pieces)
+                if len(content) == file.size:
+                    return content
+                wrong = _longer if len(content) > file.size else _shorter
+                raise wrong(upstream.resolved.source, file, len(content))
+            except TrainctlError as error:
+                attempts.failed(error)
+
     def _receive(self, file: SourceFile, key: str, scratch: Partial | Small) -> Content:
         reception = _Reception(self, file, scratch)
         try:
             digests = reception.run()
             check(self.upstream.resolved.source, file, digests)
-            blob = self.layout.blob(digests.sha256)
-            make_directory(blob.parent)
-            scratch.publish(blob)
+            scratch.publish(self.layout.blob(digests.sha256))
         except SourceWrong:
             reception.close()
             scratch.discard()
@@ -72,7 +108,10 @@ class Transfer:
             scratch.release()
             raise
         content = Content(digests.sha256, file.size, digests.chunks)
-        self.layout.learn(key, content)
+        if file.size > self.layout.chunk_bytes:
+            self.layout.learn(key, content)
+        elif file.sha256 is None:
+            self.batch.learn(key, content)
         return content
 
 
@@ -130,18 +169,11 @@ class _Reception:
             for piece in pieces:
                 self._go_on()
                 if self._offset + len(piece) > file.size:
-                    raise SourceWrong(
-                        f"{upstream.resolved.source}: {shown(file.path)} has more than the "
-                        f"{file.size} bytes that upstream announced",
-                        "It changed upstream since it was resolved. Plan again.",
-                    )
+                    raise _longer(upstream.resolved.source, file, self._offset + len(piece))
                 self._scratch.write(self._offset, piece)
                 self._count(piece)
         if self._offset < file.size:
-            raise SourceCut(
-                f"{upstream.resolved.source}: {shown(file.path)} ended "
-                f"{file.size - self._offset} bytes early"
-            )
+            raise _shorter(upstream.resolved.source, file, self._offset)
 
     def _begin_anew(self) -> None:
         """Forget what has arrived: what comes now may be of other content, and nothing could tell."""
@@ -166,6 +198,17 @@ class _Reception:
     def _go_on(self) -> None:
         if self._transfer.halt.is_set():
             raise stopped()
+
+
+def _longer(source: str, file: SourceFile, arrived: int) -> SourceWrong:
+    return SourceWrong(
+        f"{source}: {shown(file.path)} has more than the {file.size} bytes that upstream announced",
+        "It changed upstream since it was resolved. Plan again.",
+    )
+
+
+def _shorter(source: str, file: SourceFile, arrived: int) -> SourceCut:
+    return SourceCut(f"{source}: {shown(file.path)} ended {file.size - arrived} bytes early")
 
 
 def check(source: str, file: SourceFile, digests: Digests) -> None:

@@ -75,6 +75,7 @@ class HttpClient:
         self._direct = direct
         self._lock = threading.Lock()
         self._idle: _Idle = defaultdict(list)
+        self._proxies: dict[tuple[str, str], str | None] = {}
         weakref.finalize(self, _close, self._idle)
 
     @contextlib.contextmanager
@@ -188,10 +189,11 @@ class HttpClient:
         return secure
 
     def _proxy(self, parts: SplitResult) -> str | None:
-        if self._direct or urllib.request.proxy_bypass(parts.netloc):
-            return None
-        proxy = urllib.request.getproxies().get(parts.scheme)
-        return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
+        """What the environment says, looked up once for each host."""
+        where = _origin(parts)
+        if where not in self._proxies:
+            self._proxies[where] = None if self._direct else _proxy_for(parts)
+        return self._proxies[where]
 
     def _proxy_headers(self, parts: SplitResult) -> dict[str, str]:
         proxy = urlsplit(self._proxy(parts) or "")
@@ -221,6 +223,13 @@ class HttpClient:
         else:
             raw.close()
             connection.close()
+
+
+def _proxy_for(parts: SplitResult) -> str | None:
+    if urllib.request.proxy_bypass(parts.netloc):
+        return None
+    proxy = urllib.request.getproxies().get(parts.scheme)
+    return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
 
 
 def _too_many(what: str) -> SourceError:

@@ -1,0 +1,96 @@
+"""What files of one chunk turned out to be, for sources that don't announce it: many records a file, by source.
+
+``fingerprints/small/SOURCE/NAME`` holds lines ``FINGERPRINT SHA256 SIZE``; a file is written once, whole, and never
+changed. DESIGN.md, "Mirror in a directory", says what a record is worth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import threading
+from pathlib import Path
+from typing import Container, Iterator
+
+from trainctl.model.json import hex_digest
+from trainctl.weights.mirror.disk import write_record
+from trainctl.weights.mirror.layout import Content, Layout
+
+_AT_ONCE = 1000
+_LINE = re.compile(rb"([0-9a-f]{64}) ([0-9a-f]{64}) (\d{1,19})\n")
+
+
+class Records:
+    """The records of one source. Safe to use from many threads."""
+
+    def __init__(self, layout: Layout, directory: Path) -> None:
+        self._layout = layout
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._new: dict[str, Content] = {}
+
+    @classmethod
+    def of(cls, layout: Layout, source: str) -> Records:
+        """Those of a source, by its URI."""
+        return cls(layout, layout.root / "fingerprints" / "small" / hex_digest(source))
+
+    def note(self, key: str, content: Content) -> None:
+        """Remember what a fingerprint turned out to be; written after some hundreds, and by ``flush``."""
+        with self._lock:
+            self._new[key] = content
+            full = len(self._new) >= _AT_ONCE
+        if full:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was noted."""
+        with self._lock:
+            new, self._new = self._new, {}
+        if new:
+            lines = (_line(key, content.sha256, content.size) for key, content in new.items())
+            self._write(b"".join(lines))
+
+    def find(self, wanted: Container[str]) -> dict[str, Content]:
+        """What is recorded of these fingerprints, whether the content is there or not."""
+        return {key: Content(sha256, size) for key, sha256, size in self._read() if key in wanted}
+
+    def compact(self) -> None:
+        """Drop the records of contents that are gone, and have one file of the others."""
+        old = self._files()
+        alive = {
+            _line(key, sha256, size)
+            for key, sha256, size in self._read()
+            if self._layout.has_blob(sha256, size)
+        }
+        if alive and len(old) > 1:
+            self._write(b"".join(sorted(alive)))
+        if not alive or len(old) > 1:
+            for path in old:
+                path.unlink(missing_ok=True)
+
+    def _write(self, lines: bytes) -> None:
+        path = self._directory / secrets.token_hex(8)
+        write_record(path, lines, self._layout.partial, durable=False)
+
+    def _files(self) -> list[Path]:
+        return sorted(self._directory.glob("*"))
+
+    def _read(self) -> Iterator[tuple[str, str, int]]:
+        """Lines that a power cut has damaged are none."""
+        for path in self._files():
+            with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
+                for line in stream:
+                    found = _LINE.fullmatch(line)
+                    if found:
+                        yield found[1].decode(), found[2].decode(), int(found[3])
+
+
+def compact_all(layout: Layout) -> None:
+    """``Records.compact`` for every source."""
+    for directory in layout.root.glob("fingerprints/small/*"):
+        Records(layout, directory).compact()
+
+
+def _line(key: str, sha256: str, size: int) -> bytes:
+    return f"{key} {sha256} {size}\n".encode()
