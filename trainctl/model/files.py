@@ -10,9 +10,14 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Iterable, Iterator, Sequence
 
-from trainctl.model.json import canonical, digest
+from trainctl.model.json import canonical
+from trainctl.model.packed import packed_sorted
 
+_FILES = '"files":['
+_READ = 2**16
 CHUNK_BYTES = 16 * 2**20
 """The unit of transfer, verification and resuming, in bytes."""
 
@@ -42,15 +47,20 @@ class SourceFile:
         return not self.validator.startswith("size:")
 
 
+def in_order(files: Iterable[SourceFile]) -> Sequence[SourceFile]:
+    """The files sorted by path, however many: they are never all in memory."""
+    return packed_sorted(files, lambda one: (one.path, one.size, one.validator), SourceFile)
+
+
 @dataclass(frozen=True)
 class ResolvedSource:
-    """A source at the immutable revision it resolved to, after patterns; files sorted by path."""
+    """A source at the immutable revision it resolved to, after patterns; files sorted by path, as ``in_order`` gives them."""
 
     source: str
     revision: str
-    files: tuple[SourceFile, ...]
+    files: Sequence[SourceFile]
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The sum of the files' sizes."""
         return sum(file.size for file in self.files)
@@ -58,7 +68,12 @@ class ResolvedSource:
     @cached_property
     def pin(self) -> str:
         """The digest of (path, size, validator) of every file."""
-        return digest([[file.path, file.size, file.validator] for file in sorted(self.files)])
+        found = hashlib.sha256(b"[")
+        for number, file in enumerate(self.files):
+            found.update(b"," if number else b"")
+            found.update(canonical([file.path, file.size, file.validator]))
+        found.update(b"]")
+        return f"sha256:{found.hexdigest()}"
 
 
 @dataclass(frozen=True, order=True)
@@ -114,3 +129,23 @@ class Listing:
                 for f in document["files"]
             )
         )
+
+
+def read_files(path: Path) -> Iterator[ListedFile]:
+    """The files of a stored listing one after another, never all at once; ValueError where it is none."""
+    decoder = json.JSONDecoder()
+    with path.open(encoding="utf-8") as stream:
+        text = stream.read(_READ)
+        at = text.index(_FILES) + len(_FILES)
+        while not text.startswith("]", at):
+            try:
+                file, end = decoder.raw_decode(text, at)
+                after = text[end]
+            except (ValueError, IndexError):
+                more = stream.read(len(text) - at + _READ)  # at least twice as much of what is long
+                if not more:
+                    raise ValueError(f"{path} is cut off") from None
+                text, at = text[at:] + more, 0
+                continue
+            yield ListedFile(file["path"], file["size"], file["sha256"], tuple(file["chunks"]))
+            at = end + (after == ",")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -95,10 +95,10 @@ def _look(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A source, and which of its files only this machine can read."""
+    """A source, and how to tell a file of it that only this machine can read."""
 
     resolution: Resolution
-    relayed: frozenset[SourceFile]
+    relays: Callable[[SourceFile], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +140,7 @@ def _resolve(workspace: Workspace, question: _Question, *, upgrade: bool) -> _Fo
             retry=workspace.retry,
         )
         source = source_for(question.wanted.uri.scheme)
-        files = resolution.resolved.files
-        relayed = frozenset(file for file in files if source.relays(file, credential))
-        return _Found(resolution, relayed)
+        return _Found(resolution, lambda file: source.relays(file, credential))
     except TrainctlError as failure:
         return failure
 
@@ -202,7 +200,7 @@ def _relayed(found: _Found, known: Known | None) -> int:
     """The bytes that are missing in the mirror and that its host can't fetch."""
     resolved = found.resolution.resolved
     wanted = resolved.files if known is None else missing(resolved, known)
-    return sum(file.size for file in wanted if file in found.relayed)
+    return sum(file.size for file in wanted if found.relays(file))
 
 
 def _locked_as(entry: LockEntry) -> dict[str, str | int]:

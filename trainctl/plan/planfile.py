@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainctl.desired.saved import desired_from_json, desired_to_json
@@ -30,10 +30,17 @@ class SavedPlan:
 
 
 def write_plan(plan: Plan, desired: Desired, version: str) -> str:
-    """The text of a plan file. It names hosts, paths and commands but holds no secret; keep it 0600 all the same."""
+    """The text of a plan file. It names hosts, paths and commands but holds no secret; keep it 0600 all the same.
+
+    A source of very many files is not in it with each of them: its revision and pin are, and apply resolves it again.
+    """
+    short = {key: one for key, one in plan.resolved.items() if isinstance(one.files, tuple)}
     clusters = {one for one in desired.resources if one.kind is Kind.CLUSTER}
     kept = clusters.union(one.address for one in plan.changes)  # one of them may keep the mirror
-    body = {"plan": to_json(plan), "desired": to_json(desired_to_json(desired, kept))}
+    body = {
+        "plan": to_json(replace(plan, resolved=short)),
+        "desired": to_json(desired_to_json(desired, kept)),
+    }
     head = {_MAGIC: {"major": _MAJOR, "minor": _MINOR}, "written_by": version}
     return json.dumps({**head, "checksum": digest(body), **body}, ensure_ascii=False) + "\n"
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from trainctl.model.files import SourceFile
+from trainctl.model.files import SourceFile, in_order
 
 Matcher = Callable[[str], object]
 
 
 def select(
-    files: Sequence[SourceFile], allow: Sequence[str] | None, ignore: Sequence[str] | None
-) -> tuple[tuple[SourceFile, ...], tuple[str, ...]]:
+    files: Iterable[SourceFile], allow: Sequence[str] | None, ignore: Sequence[str] | None
+) -> tuple[Sequence[SourceFile], tuple[str, ...]]:
     """The wanted files, sorted by path, and the patterns that matched no file at all.
 
     Without ``allow`` every file is wanted; with an empty ``allow`` none is. ``ignore`` wins.
@@ -32,16 +32,18 @@ def select(
         used.update(matched)
         return bool(matched)
 
-    chosen = []
-    for file in files:
-        path = file.path.replace("\\", "/")
-        allowed = allowing is None or hit(allowing, path)
-        ignored = hit(ignoring, path)
-        if allowed and not ignored:
-            chosen.append(file)
+    def chosen() -> Iterator[SourceFile]:
+        for file in files:
+            path = file.path.replace("\\", "/")
+            allowed = allowing is None or hit(allowing, path)
+            ignored = hit(ignoring, path)
+            if allowed and not ignored:
+                yield file
+
+    wanted = in_order(chosen())
     everything = [*(allow or ()), *(ignore or ())]
     unmatched = tuple(dict.fromkeys(pattern for pattern in everything if pattern not in used))
-    return tuple(sorted(chosen)), unmatched
+    return wanted, unmatched
 
 
 def matcher(pattern: str) -> Matcher:

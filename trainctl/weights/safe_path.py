@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from trainctl.errors import SourceError
 from trainctl.model.files import SourceFile
@@ -13,18 +13,23 @@ _LONGEST = 255
 _LONGEST_PATH = 4000
 
 
-def check_paths(source: str, files: Sequence[SourceFile]) -> None:
-    """SourceError naming the source and the first file that could not be put safely below a directory."""
+def check_paths(source: str, files: Iterable[SourceFile]) -> None:
+    """``files`` are sorted by path. SourceError naming the source and the first file that could not be put safely below a directory."""
+    beginnings: list[
+        str
+    ] = []  # earlier paths that this one begins with: nothing else sorts between
     for file in files:
         problem = _problem(file.path)
         if problem:
             raise _refused(source, file.path, problem)
-    paths = sorted(file.path.split("/") for file in files)
-    for before, after in zip(paths, paths[1:]):
-        if before == after:
-            raise _refused(source, "/".join(after), "is listed twice")
-        if after[: len(before)] == before:
-            raise _refused(source, "/".join(before), "is both a file and a directory")
+        while beginnings and not file.path.startswith(beginnings[-1]):
+            beginnings.pop()
+        if beginnings and beginnings[-1] == file.path:
+            raise _refused(source, file.path, "is listed twice")
+        for one in beginnings:
+            if file.path.startswith(f"{one}/"):
+                raise _refused(source, one, "is both a file and a directory")
+        beginnings.append(file.path)
 
 
 def shown(path: str) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from trainctl.errors import SourceBusy, TrainctlError, named
-from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.model.files import ResolvedSource, SourceFile, in_order
+from trainctl.model.packed import packed
 from trainctl.weights.mirror.collect import Collected, Removed
 from trainctl.weights.mirror.known import Known
 from trainctl.weights.mirror.needs import Need
@@ -24,7 +25,7 @@ def resolved_to_json(resolved: ResolvedSource) -> dict[str, Any]:
 
 def resolved_from_json(value: Mapping[str, Any]) -> ResolvedSource:
     """Read what ``resolved_to_json`` wrote."""
-    files = tuple(SourceFile(*row) for row in value["files"])
+    files = in_order(SourceFile(*row) for row in value["files"])
     return ResolvedSource(value["source"], value["revision"], files)
 
 
@@ -35,7 +36,8 @@ def known_to_json(known: Known) -> dict[str, Any]:
 
 def known_from_json(value: Mapping[str, Any]) -> Known:
     """Read what ``known_to_json`` wrote."""
-    return Known(tuple((row[0], row[1], row[2]) for row in value["files"]), value["listing"])
+    rows = ((row[0], row[1], row[2]) for row in value["files"])
+    return Known(packed(rows, tuple, lambda *row: row), value["listing"])
 
 
 def source_from_json(value: Mapping[str, Any]) -> MirroredSource:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Iterator, Optional, Sequence, Tuple
 
-from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.model.files import ResolvedSource, SourceFile, read_files
+from trainctl.model.packed import packed
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import explained
 from trainctl.weights.mirror.fetch import by_fingerprint, present
-from trainctl.weights.mirror.layout import Layout
+from trainctl.weights.mirror.layout import Layout, fingerprint
+from trainctl.weights.mirror.needs import needs
+
+Row = Tuple[Optional[str], int, bool]
+_AT_ONCE = 20_000
 
 
 @dataclass(frozen=True)
 class Known:
-    """Of each file ``(sha256, size, here)``, sha256 None where nobody knows it yet; the listing if all are here."""
+    """Of each file, in the order of paths, ``(sha256, size, here)``, sha256 None where nobody knows it yet; the listing if all are here."""
 
-    files: tuple[tuple[str | None, int, bool], ...]
+    files: Sequence[Row]
     listing: str | None
 
     @property
@@ -36,24 +43,48 @@ class Known:
 
 def known(mirror: DirectoryMirror, resolved: ResolvedSource) -> Known:
     """Look without writing. StorageError where the mirror can't be read."""
-    groups = by_fingerprint(resolved)
+    layout = Layout(mirror.root, mirror.chunk_bytes)
     with explained(mirror.root):
-        contents = present(Layout(mirror.root, mirror.chunk_bytes), resolved.source, groups)
-    rows = []
-    for key, files in groups.items():
-        content = contents.get(key)
-        rows += [
-            (content.sha256 if content else file.sha256, file.size, content is not None)
-            for file in files
-        ]
-    _, listing = mirror.mirrored_bytes(resolved)
-    return Known(tuple(rows), listing)
+        listed = _listed(layout, resolved)
+        found = _by_listing(layout, listed) if listed else _by_record(layout, resolved)
+        rows = packed(found, tuple, lambda *row: row)
+        if listed is None and all(here for _, _, here in rows):
+            _, listed = mirror.mirrored_bytes(resolved)
+    return Known(rows, listed)
 
 
-def missing(resolved: ResolvedSource, found: Known) -> list[SourceFile]:
+def _listed(layout: Layout, resolved: ResolvedSource) -> str | None:
+    """The listing that this very source, as it is now, is known to be."""
+    for need in needs(layout):
+        same = (need.record.get("source"), need.record.get("pin")) == (
+            resolved.source,
+            resolved.pin,
+        )
+        listing = need.record.get("listing") if same else None
+        if listing and layout.listing(str(listing)).is_file():
+            return str(listing)
+    return None
+
+
+def _by_listing(layout: Layout, listing: str) -> Iterator[Row]:
+    for file in read_files(layout.listing(listing)):
+        yield file.sha256, file.size, layout.has_blob(file.sha256, file.size)
+
+
+def _by_record(layout: Layout, resolved: ResolvedSource) -> Iterator[Row]:
+    """Some thousands at once: there may be millions."""
+    files = iter(resolved.files)
+    while some := tuple(islice(files, _AT_ONCE)):
+        part = replace(resolved, files=some)
+        contents = present(layout, part.source, by_fingerprint(part))
+        for file in some:
+            content = contents.get(fingerprint(part, file))
+            yield content.sha256 if content else file.sha256, file.size, content is not None
+
+
+def missing(resolved: ResolvedSource, found: Known) -> Iterator[SourceFile]:
     """The files of a source that are not here."""
-    files = [file for same in by_fingerprint(resolved).values() for file in same]
-    return [file for file, (_, _, here) in zip(files, found.files) if not here]
+    return (file for file, (_, _, here) in zip(resolved.files, found.files) if not here)
 
 
 def stored_bytes(mirror: DirectoryMirror) -> int:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trainctl.errors import SourceDenied, SourceError, SourceGone, SourceWrong
-from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.model.files import ResolvedSource, SourceFile, in_order
 from trainctl.model.source_uri import parse_source
 from trainctl.spi.sources import Credential
 from trainctl.weights.safe_path import shown
@@ -31,7 +31,7 @@ class FileSource:
                 files = [_described(root, root.name)]
             else:
                 files = list(_walk(uri, root))
-        return ResolvedSource(uri, "", tuple(sorted(files)))
+        return ResolvedSource(uri, "", in_order(files))
 
     def link(
         self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
 from trainctl.errors import SourceDenied, SourceError
-from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.model.files import ResolvedSource, SourceFile, in_order
 from trainctl.model.source_uri import SourceUri, parse_source
 from trainctl.spi.sources import Credential
 from trainctl.weights.safe_path import shown
@@ -56,7 +56,7 @@ class HubSource:
             raise SourceError(
                 f"{uri}: the answer of {self._host} names no commit", _NOT_A_HUB, code="not-a-hub"
             )
-        files = tuple(sorted(self._tree(f"{repo}/tree/{commit}", uri, credential)))
+        files = in_order(self._tree(f"{repo}/tree/{commit}", uri, credential))
         resolved = ResolvedSource(uri, commit, files)
         if isinstance(info, dict) and info.get("gated") and files:
             self._check_access(resolved, credential)

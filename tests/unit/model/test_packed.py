@@ -1,0 +1,95 @@
+"""Long sequences that lie in a file behave like tuples."""
+
+from __future__ import annotations
+
+import json
+import random
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from trainctl.model.files import (
+    ListedFile,
+    Listing,
+    ResolvedSource,
+    SourceFile,
+    in_order,
+    read_files,
+)
+from trainctl.model.json import digest
+from trainctl.model.packed import AS_TUPLE, Packed
+
+
+def made(count: int) -> list[SourceFile]:
+    """So many files, with odd names among them, in no order."""
+    files = [
+        SourceFile(f"{number % 97}/f\udce4{number}", number, f"git:{number}")
+        for number in range(count)
+    ]
+    random.Random(0).shuffle(files)
+    return files
+
+
+def test_few_are_a_tuple() -> None:
+    """What is short is not put anywhere."""
+    assert in_order(made(AS_TUPLE)) == tuple(sorted(made(AS_TUPLE)))
+
+
+def test_many_are_the_same_sorted() -> None:
+    """More than a run of sorting takes: same order, length, rows by place and slice, equality with a tuple."""
+    count = 120_001
+    files, expected = in_order(made(count)), sorted(made(count))
+
+    assert isinstance(files, Packed)
+    assert len(files) == count
+    assert files == tuple(expected)
+    assert files != tuple(expected[:-1])
+    assert list(files) == expected
+    assert (files[0], files[-1], files[70_000]) == (expected[0], expected[-1], expected[70_000])
+    assert files[5:8] == expected[5:8]
+    with pytest.raises(IndexError):
+        files[count]
+
+
+def test_a_pin_does_not_depend_on_how_files_are_kept() -> None:
+    """It is the digest of the whole list, as it is for few."""
+    files = [SourceFile(f"f{number:06}", number, f"git:{number}") for number in range(AS_TUPLE + 1)]
+
+    pin = ResolvedSource("hf://a/b", "1", in_order(files)).pin
+
+    assert pin == digest([[file.path, file.size, file.validator] for file in files])
+
+
+def test_many_are_not_in_memory() -> None:
+    """Four times as many rows take no more memory, but for where their blocks lie."""
+
+    def peak(count: int) -> int:
+        tracemalloc.start()
+        rows = in_order(SourceFile(f"{one:09}", one, f"git:{one:040}") for one in range(count))
+        assert sum(1 for _ in rows) == count
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    assert peak(600_000) < 1.2 * peak(150_000)
+
+
+def test_a_listing_is_read_file_by_file(tmp_path: Path) -> None:
+    """Names with quotes and brackets, long lists of chunks, and none at all; one that is cut off is an error."""
+    files = (
+        ListedFile('a "],[{ b', 1, "0" * 64),
+        ListedFile("big\u2028", 2**40, "1" * 64, tuple(f"{one:064}" for one in range(5000))),
+        *(ListedFile(f"f{one}", one, f"{one:064}") for one in range(3000)),
+    )
+    place = tmp_path / "listing.json"
+    for listing in (Listing(tuple(sorted(files))), Listing(())):
+        place.write_bytes(listing.to_bytes())
+        assert tuple(read_files(place)) == listing.files
+
+    place.write_bytes(Listing(tuple(sorted(files))).to_bytes()[:-100])
+    with pytest.raises(ValueError, match="cut off"):
+        list(read_files(place))
+    place.write_text(json.dumps({}))
+    with pytest.raises(ValueError, match="substring not found"):
+        list(read_files(place))

@@ -1,0 +1,90 @@
+"""Long sequences that memory doesn't grow with: beyond some thousand rows they lie in a temporary file that nobody else sees."""
+
+from __future__ import annotations
+
+import heapq
+import marshal
+import os
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, Sequence, TypeVar, overload  # noqa: UP035  a base class, in Python 3.8
+
+Row = TypeVar("Row")
+AS_TUPLE = 10_000
+"""Up to so many rows a tuple is as good."""
+_BLOCK = 256
+_RUN = 50_000
+
+
+class Packed(Sequence[Row]):
+    """Rows in blocks of a file; one block at a time is in memory. ``make`` makes a row of its plain values.
+
+    Read it from several threads; it never changes.
+    """
+
+    def __init__(self, rows: Iterable[tuple[Any, ...]], make: Callable[..., Row]) -> None:
+        self._make = make
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  as long as this lives
+        weakref.finalize(self, self._file.close)
+        self._ends: list[int] = [0]
+        self._count = 0
+        rows = iter(rows)
+        while block := list(islice(rows, _BLOCK)):
+            self._count += len(block)
+            self._ends.append(self._ends[-1] + self._file.write(marshal.dumps(block)))
+        self._file.flush()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Row]:
+        for number in range(len(self._ends) - 1):
+            yield from self._block(number)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
+        if isinstance(index, slice):
+            return [self[one] for one in range(*index.indices(self._count))]
+        place = range(self._count)[index]
+        return self._block(place // _BLOCK)[place % _BLOCK]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (Packed, tuple)):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == its for mine, its in zip(self, other))  # noqa: B905  Python 3.8
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def _block(self, number: int) -> list[Row]:
+        start, end = self._ends[number : number + 2]
+        data = os.pread(self._file.fileno(), end - start, start)
+        return [self._make(*row) for row in marshal.loads(data)]  # noqa: S302  nobody else wrote it
+
+
+def packed(
+    rows: Iterable[Row], values: Callable[[Row], tuple[Any, ...]], make: Callable[..., Row]
+) -> Sequence[Row]:
+    """The rows in their order: a tuple, or packed where there are many. ``values`` are those ``make`` makes a row of."""
+    rows = iter(rows)
+    first = tuple(islice(rows, AS_TUPLE))
+    following = list(islice(rows, 1))
+    if not following:
+        return first
+    return Packed((values(row) for each in (first, following, rows) for row in each), make)
+
+
+def packed_sorted(
+    rows: Iterable[Row], values: Callable[[Row], tuple[Any, ...]], make: Callable[..., Row]
+) -> Sequence[Row]:
+    """The same, sorted by their values: by runs, which are then merged."""
+    rows = iter(rows)
+    runs: list[Sequence[Row]] = []
+    while run := sorted(islice(rows, _RUN), key=values):
+        runs.append(packed(run, values, make))
+    return runs[0] if len(runs) == 1 else packed(heapq.merge(*runs, key=values), values, make)
