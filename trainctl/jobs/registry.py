@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainctl.errors import TrainctlError
 from trainctl.model.redaction import Redactor
+from trainctl.objects import exchange
+from trainctl.objects.access import AwsKeys, access_of
 
 Login = Mapping[str, str]
 """``registry``, ``username``, ``password``."""
@@ -16,9 +19,7 @@ Login = Mapping[str, str]
 Value = Callable[[str], str]
 """The value of a secret by its name."""
 
-NOT_YET = frozenset({"AWS_OIDC", "AWS_ASSUME_ROLE", "GCP_OIDC"})
-"""Methods that this version can't use; refused when the job is planned."""
-
+_GOOGLES = re.compile(r"(?:[a-z]+\.)?gcr\.io|[a-z0-9-]+-docker\.pkg\.dev")
 _ECR = re.compile(r"\d{12}\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?")
 
 
@@ -50,8 +51,45 @@ def _service_account(auth: Mapping[str, Any], value: Value) -> tuple[str, str]:
 
 
 def _access_key(auth: Mapping[str, Any], value: Value) -> tuple[str, str]:
-    """AWS gives a password for twelve hours; the key itself stays here."""
     block = auth["aws_iam_docker_auth"]
+    region = _region_of(auth)
+    keys = AwsKeys(
+        value(block["access_key_secret_ref"]["secret"]),
+        value(block["secret_access_key_secret_ref"]["secret"]),
+    )
+    return _login_of_aws(auth, keys, region)
+
+
+def _role(auth: Mapping[str, Any], value: Value) -> tuple[str, str]:
+    region = _region_of(auth)
+    if auth["auth_method"] == "AWS_OIDC":
+        block, ask = auth["aws_oidc_docker_auth"], exchange.assume_role_by_identity
+    else:
+        block, ask = auth["aws_assume_role_docker_auth"], exchange.assume_role
+    granted = ask(block["role_arn"], block["region"])
+    keys = access_of("s3", granted.value, granted.origin)
+    if not isinstance(keys, AwsKeys):
+        raise TrainctlError(f"{granted.origin} gives no login", code="no-registry-login")
+    return _login_of_aws(auth, keys, region)
+
+
+def _federated(auth: Mapping[str, Any], value: Value) -> tuple[str, str]:
+    host = _host(str(auth["registry"]))
+    if not _GOOGLES.fullmatch(host):
+        raise TrainctlError(
+            f"{auth['registry']} is no registry of Google Cloud",
+            "Write REGION-docker.pkg.dev, or use REGISTRY_SECRET.",
+            code="no-registry-login",
+        )
+    block = auth["gcp_oidc_docker_auth"]
+    granted = exchange.exchange_for_google(
+        block["workload_identity_provider"], block["service_account"]
+    )
+    return "oauth2accesstoken", str(json.loads(granted.value)["access_token"])
+
+
+def _region_of(auth: Mapping[str, Any]) -> str:
+    """The region of a registry of AWS; what AWS grants must go to no other."""
     region = _ECR.fullmatch(_host(str(auth["registry"])))
     if region is None:
         raise TrainctlError(
@@ -59,21 +97,27 @@ def _access_key(auth: Mapping[str, Any], value: Value) -> tuple[str, str]:
             "Write ACCOUNT.dkr.ecr.REGION.amazonaws.com, or use REGISTRY_SECRET.",
             code="no-registry-login",
         )
+    return region[1]
+
+
+def _login_of_aws(auth: Mapping[str, Any], keys: AwsKeys, region: str) -> tuple[str, str]:
+    """AWS gives a password for twelve hours; the key itself stays here."""
     try:
         import boto3
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError:
         raise TrainctlError(
-            "AWS_IAM needs boto3, which is not installed",
+            f"{auth['auth_method']} needs boto3, which is not installed",
             "Install it: pip install 'trainctl[aws]'.",
             code="missing-extra",
         ) from None
     try:
         answer = boto3.client(
             "ecr",
-            region_name=region[1],
-            aws_access_key_id=value(block["access_key_secret_ref"]["secret"]),
-            aws_secret_access_key=value(block["secret_access_key_secret_ref"]["secret"]),
+            region_name=region,
+            aws_access_key_id=keys.key_id,
+            aws_secret_access_key=keys.secret,
+            aws_session_token=keys.session,
         ).get_authorization_token()
         token = base64.b64decode(answer["authorizationData"][0]["authorizationToken"]).decode()
     except (BotoCoreError, ClientError) as error:
@@ -92,4 +136,7 @@ _METHODS: Mapping[str, Callable[[Mapping[str, Any], Value], tuple[str, str]]] = 
     "REGISTRY_SECRET": _registry_secret,
     "GCP_SERVICE_ACCOUNT_JSON": _service_account,
     "AWS_IAM": _access_key,
+    "AWS_OIDC": _role,
+    "AWS_ASSUME_ROLE": _role,
+    "GCP_OIDC": _federated,
 }

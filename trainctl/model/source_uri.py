@@ -131,6 +131,7 @@ def _bucket(text: str, rest: str) -> SourceUri:
     bucket, _, prefix = rest.partition("/")
     if not _BUCKET.fullmatch(bucket):
         raise ValueError(f"{text!r} names no valid bucket; write {scheme}://BUCKET/PREFIX")
+    _check_prefix(text, prefix)
     return SourceUri(text, scheme, bucket, prefix)
 
 
@@ -140,7 +141,15 @@ def _r2(text: str, rest: str) -> SourceUri:
         raise ValueError(
             f"{text!r} names no account and bucket; write r2://ACCOUNT_ID.BUCKET/PREFIX"
         )
+    _check_prefix(text, prefix)
     return SourceUri(text, "r2", host, prefix)
+
+
+def _check_prefix(text: str, prefix: str) -> None:
+    """A prefix is a directory, and no part of its path may be left to guesses."""
+    parts = prefix[:-1].split("/") if prefix.endswith("/") else prefix.split("/")
+    if prefix and not all(part not in ("", ".", "..") for part in parts):
+        raise ValueError(f"{text!r} has an empty part, . or .. in its prefix; write it without")
 
 
 def _azure(text: str, rest: str) -> SourceUri:
@@ -150,6 +159,7 @@ def _azure(text: str, rest: str) -> SourceUri:
         raise ValueError(
             f"{text!r} names no account and container; write azure://ACCOUNT/CONTAINER/PREFIX"
         )
+    _check_prefix(text, prefix)
     return SourceUri(text, "azure", f"{account}/{container}", prefix)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +29,18 @@ if TYPE_CHECKING:
 Renew = Callable[[], Access]
 
 SILENCE_SECONDS = 30.0
+RENEWED_BEFORE = timedelta(minutes=2)
+"""How long before its end a credential is replaced."""
 _CONNECT_SECONDS = 10.0
 _NO_END = timedelta(days=30)
-_CERTIFICATES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-"""Read by other programs; trusted beside the system's and those of ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``."""
+_CERTIFICATES = (
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "AWS_CA_BUNDLE",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+)
+"""What names certificates, files or directories; they are trusted beside the system's."""
 
 
 def connect(
@@ -198,12 +206,17 @@ def _aws_form(access: AwsKeys) -> dict[str, Any]:
         "access_key_id": access.key_id,
         "secret_access_key": access.secret,
         "token": access.session,
-        "expires_at": access.ends,
+        "expires_at": _asked_again(access.ends),
     }
 
 
 def _bearer_form(access: Bearer) -> dict[str, Any]:
-    return {"token": access.token, "expires_at": access.ends}
+    return {"token": access.token, "expires_at": _asked_again(access.ends)}
+
+
+def _asked_again(ends: datetime | None) -> datetime | None:
+    """When obstore is to ask anew: before the end, so that no request is on its way with what ends meanwhile."""
+    return None if ends is None else ends - RENEWED_BEFORE
 
 
 def _options(place: Place, environ: Mapping[str, str], silence: float) -> dict[str, Any]:
@@ -226,7 +239,8 @@ def _read(name: str, place: str) -> bytes:
     path = Path(place)
     try:
         if path.is_dir():
-            return b"\n".join(one.read_bytes() for one in sorted(path.iterdir()) if one.is_file())
+            found = (one.read_bytes() for one in sorted(path.iterdir()) if one.is_file())
+            return b"\n".join(one for one in found if b"BEGIN CERTIFICATE" in one)
         return path.read_bytes()
     except OSError as error:
         raise SourceError(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import urllib.request
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -243,7 +242,7 @@ def _boto3(who: str) -> Any:
 
 
 def _session_name() -> str:
-    return f"trainctl-{socket.gethostname()}"[:64].replace(" ", "-")
+    return re.sub(r"[^\w+=,.@-]", "-", f"trainctl-{os.uname().nodename}")[:64]
 
 
 def _post(url: str, body: Mapping[str, Any], token: str | None, origin: str) -> dict[str, Any]:
@@ -251,6 +250,9 @@ def _post(url: str, body: Mapping[str, Any], token: str | None, origin: str) -> 
 
 
 def _fetch(url: str, body: bytes | None, token: str | None, origin: str) -> dict[str, Any]:
+    import urllib.error  # loaded by who asks
+    import urllib.request
+
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
     if token:
         headers["Authorization"] = f"Bearer {token}"
@@ -260,7 +262,9 @@ def _fetch(url: str, body: bytes | None, token: str | None, origin: str) -> dict
         with urllib.request.urlopen(request, timeout=_SILENCE_SECONDS) as answer:  # noqa: S310
             found = json.loads(answer.read(2**20))
     except (OSError, ValueError) as error:
-        status = getattr(error, "code", None)
+        status = error.code if isinstance(error, urllib.error.HTTPError) else None
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
         said = f"answered {status}" if status else "could not be asked"
         raise SourceDenied(
             f"{origin}: {host} {said}",

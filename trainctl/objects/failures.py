@@ -57,7 +57,7 @@ def _error(error: Exception, what: str, host: str, origin: str | None) -> Source
         return of_status(status, code, what, host, origin)
     if isinstance(error, FileNotFoundError):
         return SourceGone(f"{what}: {host} does not have it", "Check its name.")
-    if "certificate" in text:
+    if "InvalidCertificate" in text or "certificate" in text:
         return SourceError(
             f"{what}: the certificate of {host} is not trusted",
             "Name the certificates to trust in SSL_CERT_FILE.",
@@ -124,7 +124,7 @@ def _unusable_name(what: str, brief: str) -> SourceError:
     return SourceError(
         f"{what}: an object's name{shown} can't be a file's",
         "Names have no empty, . or .. parts. Rename it, or name a prefix that leaves it out.",
-        code="unsafe-path",
+        code="unsafe-file-name",
     )
 
 

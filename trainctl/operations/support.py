@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from trainctl.desired.values import Desired
 from trainctl.jobs.environment import weights_variable
-from trainctl.jobs.registry import NOT_YET
 from trainctl.model.address import Kind
 from trainctl.model.diagnostics import Diagnostic, error
 from trainctl.model.resource import Resource
@@ -58,11 +57,6 @@ def _of_cluster(cluster: Resource, providers: frozenset[str]) -> Iterator[Diagno
 
 def _of_job(job: Resource) -> Iterator[Diagnostic]:
     runtime = job.attributes["runtime"]
-    auth = (job.attributes.get("image") or {}).get("docker_auth")
-    if image_of(job.attributes) and auth and auth["auth_method"] in NOT_YET:
-        detail = "Use REGISTRY_SECRET, AWS_IAM or GCP_SERVICE_ACCOUNT_JSON."
-        summary = f"{auth['auth_method']} is not supported by this version"
-        yield _at(job, summary, detail, code="unsupported")
     if image_of(job.attributes) and (runtime.get("venv") or runtime.get("requirements")):
         detail = "Install what the job needs in its image, or set runtime.engine: host."
         summary = "runtime.venv and runtime.requirements are for jobs on the host"

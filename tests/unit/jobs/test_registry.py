@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from moto.server import ThreadedMotoServer
 
+from tests.support.identities import POOL, identity_servers
 from trainctl.errors import TrainctlError
 from trainctl.jobs.registry import registry_login
 from trainctl.model.redaction import Redactor
@@ -107,3 +109,57 @@ def test_aws_is_asked_for_its_own_registries_only() -> None:
     """The region is in the registry's name."""
     with pytest.raises(TrainctlError, match=r"ghcr\.io is no registry of AWS"):
         login(by_access_key("ghcr.io"))
+
+
+def by_role(method: str, registry: str = ECR) -> dict[str, Any]:
+    """``docker_auth`` with a role of AWS."""
+    block = {"role_arn": "arn:aws:iam::123456789012:role/puller", "region": "eu-west-1"}
+    return {
+        "auth_method": method,
+        "registry": registry,
+        f"{method.lower()}_docker_auth": block,
+    }
+
+
+@pytest.mark.parametrize("method", ["AWS_OIDC", "AWS_ASSUME_ROLE"])
+def test_aws_gives_a_password_for_a_role(
+    aws: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: str
+) -> None:
+    """The role is assumed by an identity token or by the operator's own key; what goes to the node is the short-lived password."""
+    (tmp_path / "token").write_text("header.claims.signature")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", VALUES["id"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", VALUES["secret"])
+
+    found = login(by_role(method))
+
+    assert (found["registry"], found["username"]) == (ECR, "AWS")
+    assert found["password"]
+
+
+@pytest.mark.parametrize("method", ["AWS_OIDC", "AWS_ASSUME_ROLE"])
+def test_what_a_role_gives_goes_to_aws_only(method: str) -> None:
+    """Another registry is refused before anything is asked for."""
+    with pytest.raises(TrainctlError, match=r"ghcr\.io is no registry of AWS"):
+        login(by_role(method, "ghcr.io"))
+
+
+def test_googles_token_is_the_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An identity token becomes one of the service account, for Google's registries only."""
+    auth = {
+        "auth_method": "GCP_OIDC",
+        "registry": "europe-docker.pkg.dev",
+        "gcp_oidc_docker_auth": {
+            "service_account": "puller@demo.iam.gserviceaccount.com",
+            "workload_identity_provider": POOL,
+        },
+    }
+    (tmp_path / "token").write_text("header.claims.signature")
+    monkeypatch.setenv("GOOGLE_OIDC_TOKEN_FILE", str(tmp_path / "token"))
+    with identity_servers() as google:
+        monkeypatch.setenv("GOOGLE_STS_URL", google.url)
+        monkeypatch.setenv("GOOGLE_IAM_CREDENTIALS_URL", google.url)
+        found = login(auth)
+    assert (found["username"], found["password"]) == ("oauth2accesstoken", google.granted[-1])
+    with pytest.raises(TrainctlError, match=r"ghcr\.io is no registry of Google Cloud"):
+        login({**auth, "registry": "ghcr.io"})

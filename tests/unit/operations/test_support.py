@@ -9,19 +9,12 @@ import pytest
 from tests.support.manifests import desired
 from trainctl.operations.support import unsupported
 
-ROLE = (
-    "{auth_method: AWS_OIDC, registry: r, aws_oidc_docker_auth: {role_arn: a, region: eu-west-1}}"
-)
 JOB = "jobs: {sft: {runtime: {start_commands: [true_]}%s}}\n"
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (
-            JOB % (", image: {base_image: python, docker_auth: " + ROLE + "}"),
-            "AWS_OIDC is not supported by this version",
-        ),
         (
             "jobs: {sft: {runtime: {start_commands: [true_], venv: /v}, image: {base_image: python}}}",
             "runtime.venv and runtime.requirements are for jobs on the host",

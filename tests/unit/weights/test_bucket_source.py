@@ -109,7 +109,7 @@ def test_a_name_that_can_be_no_file_is_refused_unless_patterns_leave_it_out(
     put(s3, **{key: b"evil", "a/good": b"1"})
     with pytest.raises(SourceError, match="the file name") as caught:
         resolve(Wanted("s3://models/a", tmp_path), KEYS, open_source=lambda scheme: source)
-    assert caught.value.code == "unsafe-path"
+    assert caught.value.code == "unsafe-file-name"
     kept = Wanted("s3://models/a", tmp_path, allow=("good",))
     found = resolve(kept, KEYS, open_source=lambda scheme: source)
     assert [file.path for file in found.resolved.files] == ["good"]

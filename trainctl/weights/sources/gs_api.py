@@ -6,13 +6,14 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from trainctl.errors import SourceDenied, SourceError, SourceGone
 from trainctl.model.files import SourceFile
 from trainctl.objects.access import Bearer, ServiceAccount, access_of
+from trainctl.objects.client import RENEWED_BEFORE
 from trainctl.objects.exchange import google_token
 from trainctl.objects.place import Place
 from trainctl.spi.sources import Credential
@@ -20,8 +21,6 @@ from trainctl.weights.sources.http import HttpClient, Response
 
 PAGE = 1000
 _LARGEST_ANSWER = 64 * 2**20
-_MARGIN = timedelta(minutes=2)
-"""How long before its end a token is replaced."""
 
 
 class Token:
@@ -144,4 +143,4 @@ class Api:
 
 
 def _is_over(bearer: Bearer) -> bool:
-    return bearer.ends is not None and bearer.ends - _MARGIN <= datetime.now(UTC)
+    return bearer.ends is not None and bearer.ends - RENEWED_BEFORE <= datetime.now(UTC)

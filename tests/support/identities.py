@@ -1,0 +1,71 @@
+"""Google's servers that exchange an identity token for a service account's, as far as that needs them; and GitHub's that gives one."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+POOL = "projects/1/locations/global/workloadIdentityPools/ci/providers/github"
+AUDIENCE = f"//iam.googleapis.com/{POOL}"
+
+
+@dataclass
+class Identities:
+    """What was asked, and what was granted."""
+
+    url: str = ""
+    lives: timedelta = timedelta(hours=1)
+    """How long what is granted holds."""
+    refuses: bool = False
+    asked: list[tuple[str, Any, str | None]] = field(default_factory=list)
+    granted: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def identity_servers() -> Iterator[Identities]:
+    """One server on loopback for all of it."""
+    state = Identities()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            state.asked.append((self.path, body, self.headers.get("Authorization")))
+            if state.refuses:
+                self._answer(403, {"error": "denied: header.claims.signature"})
+            elif self.path == "/v1/token":
+                known = body["audience"] == AUDIENCE and body["subjectToken"].count(".") == 2
+                self._answer(200 if known else 400, {"access_token": "federated-token"})
+            else:
+                known = self.headers.get("Authorization") == "Bearer federated-token"
+                state.granted.append(f"ya29.granted-token-{len(state.granted)}")
+                ends = (datetime.now(UTC) + state.lives).isoformat()
+                document = {"accessToken": state.granted[-1], "expireTime": ends}
+                self._answer(200 if known else 401, document)
+
+        def do_GET(self) -> None:
+            query = parse_qs(urlsplit(self.path).query)
+            state.asked.append((self.path, query, self.headers.get("Authorization")))
+            self._answer(200, {"value": "header.claims.signature"})
+
+        def _answer(self, status: int, document: Any) -> None:
+            body = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Silent."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        state.url = f"http://127.0.0.1:{server.server_port}"
+        yield state
+        server.shutdown()

@@ -1,0 +1,210 @@
+"""Buckets whose servers misbehave, and credentials that end; with a server of S3's form that does as it is told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.support.authority import authority
+from tests.support.buckets import KEY_ID, SECRET, moto
+from trainctl.errors import SourceBusy, SourceCut, SourceDenied, SourceError, SourceGone
+from trainctl.objects.access import AwsKeys
+from trainctl.objects.place import place_of
+from trainctl.objects.store import Bucket
+
+EMPTY = b'<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><IsTruncated>false</IsTruncated></ListBucketResult>'
+
+
+class Server(ThreadingHTTPServer):
+    """Answers every GET as ``answer`` says: a status, a body, and how long it says that is."""
+
+    daemon_threads = True
+    answer: Callable[[BaseHTTPRequestHandler], tuple[int, bytes, int]]
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.seen: list[str] = []
+        self.released = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        self.server.seen.append(self.headers.get("Authorization") or "")
+        status, body, length = self.server.answer(self)
+        self.send_response(status)
+        self.send_header("Content-Length", str(length))
+        self.send_header("ETag", '"1"')
+        self.send_header("Last-Modified", "Sun, 22 Nov 2026 08:00:00 GMT")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Silent."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield running
+        running.released.set()
+        running.shutdown()
+
+
+def bucket(url: str, key_id: str = KEY_ID, **more: object) -> Bucket:
+    place = place_of("s3://models/a", url, {})
+    return Bucket(place, AwsKeys(key_id, SECRET), "secret keys", environ={}, **more)  # type: ignore[arg-type]
+
+
+def refusal(code: str) -> bytes:
+    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{SECRET}</Message></Error>".encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (503, "SlowDown", SourceBusy),
+        (500, "InternalError", SourceBusy),
+        (403, "AccessDenied", SourceDenied),
+        (403, "InvalidAccessKeyId", SourceDenied),
+        (404, "NoSuchBucket", SourceGone),
+        (400, "AuthorizationHeaderMalformed", SourceError),
+        (418, "Teapot", SourceError),
+    ],
+)
+def test_a_refusal_is_told_by_its_code_and_asked_once(
+    server: Server, status: int, code: str, kind: type[SourceError]
+) -> None:
+    """The kind says whether it may be tried again; the engine itself doesn't; what the server says beside its code is not repeated."""
+    server.answer = lambda _: (status, refusal(code), len(refusal(code)))
+    with pytest.raises(kind) as caught:
+        list(bucket(server.url).list())
+    assert type(caught.value) is kind
+    assert code in caught.value.summary
+    assert caught.value.summary.startswith("s3://models/a: ")
+    assert SECRET not in str(caught.value)
+    assert len(server.seen) == 1
+
+
+def test_a_credential_that_has_expired_is_renewed_once(server: Server) -> None:
+    """The second key lists; where that has expired too, the error says so."""
+    old, new = refusal("ExpiredToken"), EMPTY
+
+    def answer(request: BaseHTTPRequestHandler) -> tuple[int, bytes, int]:
+        fresh = "/NEW" in (request.headers.get("Authorization") or "").replace("=NEW", "/NEW")
+        return (200, new, len(new)) if fresh else (400, old, len(old))
+
+    server.answer = answer
+    given = iter([AwsKeys("NEW", SECRET), AwsKeys("ALSO-OLD", SECRET)])
+    assert list(bucket(server.url, "OLD", renew=lambda: next(given)).list()) == []
+    assert len(server.seen) == 2
+    with pytest.raises(SourceDenied) as caught:
+        list(bucket(server.url, "OLD", renew=lambda: next(given)).list())
+    assert caught.value.code == "expired-credential"
+    assert len(server.seen) == 4
+    with pytest.raises(SourceDenied, match="has expired"):
+        list(bucket(server.url, "OLD").list())
+
+
+def test_a_credential_is_renewed_before_it_ends(server: Server) -> None:
+    """One that is about to end is replaced without ever being refused."""
+    server.answer = lambda _: (200, EMPTY, len(EMPTY))
+    ends = datetime.now(UTC) + timedelta(seconds=20)
+    place = place_of("s3://models/a", server.url, {})
+    first = AwsKeys("FIRST", SECRET, ends=ends)
+    later = AwsKeys("LATER", SECRET, ends=ends + timedelta(hours=1))
+    store = Bucket(place, first, "role", renew=lambda: later, environ={})
+    for _ in range(3):
+        list(store.list())
+    assert ["LATER" in one for one in server.seen] == [False, True, True]
+
+
+def test_silence_and_a_body_that_ends_early_may_be_tried_again(server: Server) -> None:
+    """Both are SourceCut, with the object's name."""
+
+    def silent(_: BaseHTTPRequestHandler) -> tuple[int, bytes, int]:
+        server.released.wait(60)
+        return 200, b"", 0
+
+    server.answer = silent
+    with pytest.raises(SourceCut, match="silence from"):
+        list(bucket(server.url, silence=0.2).list())
+    server.answer = lambda _: (200, b"12345", 10)
+    with (
+        pytest.raises(SourceCut, match="s3://models/a: x"),
+        bucket(server.url).open("x", size=10) as pieces,
+    ):
+        list(pieces)
+
+
+def test_certificates_of_the_environment_are_trusted(server: Server) -> None:
+    """A server whose certificate nobody knows is an error of its own kind; with REQUESTS_CA_BUNDLE or SSL_CERT_FILE it answers."""
+    server.socket = authority().server.wrap_socket(server.socket, server_side=True)
+    server.answer = lambda _: (200, EMPTY, len(EMPTY))
+    secure = server.url.replace("http:", "https:")
+    place = place_of("s3://models/a", secure, {})
+    with pytest.raises(SourceError) as caught:
+        list(Bucket(place, environ={}).list())
+    assert caught.value.code == "untrusted-certificate"
+    trusting = {"REQUESTS_CA_BUNDLE": str(authority().certificates)}
+    assert list(Bucket(place, environ=trusting).list()) == []
+    usual = {"SSL_CERT_FILE": str(authority().certificates)}
+    assert list(Bucket(place, environ=usual).list()) == []
+    wrong = {"AWS_CA_BUNDLE": "/nowhere.pem"}
+    with pytest.raises(SourceError, match="AWS_CA_BUNDLE names /nowhere"):
+        Bucket(place, environ=wrong)
+
+
+def test_a_proxy_of_the_environment_is_used(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests for a host that can't be reached otherwise arrive at the proxy."""
+    server.answer = lambda _: (200, EMPTY, len(EMPTY))
+    monkeypatch.setenv("http_proxy", server.url)
+    assert list(bucket("http://store.invalid").list()) == []
+    assert len(server.seen) == 1
+
+
+def test_nothing_of_the_environment_signs(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a credential requests go unsigned and to the given endpoint, whatever the platform's variables hold."""
+    server.answer = lambda _: (200, EMPTY, len(EMPTY))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    assert list(Bucket(place_of("s3://models/a", server.url, {}), environ={}).list()) == []
+    assert server.seen == [""]
+
+
+def test_objects_are_put_read_and_removed(tmp_path: Path) -> None:
+    """Whole or by range, under conditions, in parts; absence is None, and removing it is no error."""
+    data = bytes(range(256)) * 5000
+    with moto() as server:
+        store = bucket(server.endpoint)
+        store.put("deep/a b%20ü.bin", data)
+        store.put("parts", (data for _ in range(9)))
+        with store.open("deep/a b%20ü.bin", 1000, 77, size=len(data)) as pieces:
+            assert b"".join(pieces) == data[1000:1077]
+        assert store.put_if_absent("lock", b"1")
+        assert not store.put_if_absent("lock", b"2")
+        found = store.head("lock")
+        assert found is not None
+        assert store.put_if_unchanged("lock", b"3", found)
+        assert not store.put_if_unchanged("lock", b"4", found)
+        assert (store.get("lock"), store.get("absent"), store.head("absent")) == (b"3", None, None)
+        assert [one.key for one in store.list()] == ["deep/a b%20ü.bin", "lock", "parts"]
+        assert [one.key for one in store.list(after="lock")] == ["parts"]
+        assert [one.size for one in store.list("deep")] == [len(data)]
+        store.delete("lock")
+        store.delete("lock")
+        assert store.get("lock") is None

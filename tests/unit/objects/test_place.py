@@ -1,0 +1,83 @@
+"""Where a bucket is, and who says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainctl.errors import SourceError
+from trainctl.objects.place import place_of
+
+MINE = "http://127.0.0.1:9000"
+
+
+@pytest.mark.parametrize(
+    ("url", "environ", "host"),
+    [
+        ("s3://bucket/p", {}, "s3.amazonaws.com"),
+        ("s3://bucket/p", {"AWS_ENDPOINT_URL": MINE}, "127.0.0.1:9000"),
+        (
+            "s3://bucket",
+            {"AWS_ENDPOINT_URL": "http://x", "AWS_ENDPOINT_URL_S3": MINE},
+            "127.0.0.1:9000",
+        ),
+        ("r2://0ac.bucket/p", {}, "0ac.r2.cloudflarestorage.com"),
+        ("gs://bucket", {"STORAGE_EMULATOR_HOST": "127.0.0.1:9000"}, "127.0.0.1:9000"),
+        ("gs://bucket", {"AWS_ENDPOINT_URL": MINE}, "storage.googleapis.com"),
+        ("azure://account/container", {}, "account.blob.core.windows.net"),
+    ],
+)
+def test_the_environment_or_the_platform_names_the_server(
+    url: str, environ: dict[str, str], host: str
+) -> None:
+    """Both may have credentials."""
+    place = place_of(url, None, environ)
+    assert (place.host, place.trusted, place.url) == (host, True, url)
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://bucket", "r2://account.bucket", "gs://bucket", "azure://account/container"]
+)
+def test_a_server_that_only_the_caller_names_is_not_trusted(url: str) -> None:
+    """Unless it is the very one that the environment names, whatever slash it ends in."""
+    variable = {"gs": "STORAGE_EMULATOR_HOST", "azure": "AZURE_STORAGE_ENDPOINT"}
+    name = variable.get(url.partition(":")[0], "AWS_ENDPOINT_URL")
+    assert not place_of(url, MINE, {}).trusted
+    assert not place_of(url, MINE, {name: "http://127.0.0.1:9001"}).trusted
+    assert place_of(url, f"{MINE}/", {name: MINE}).trusted
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "whole"),
+    [
+        ("http://127.0.0.1:10000", "http://127.0.0.1:10000/account1"),
+        ("http://localhost:10000/", "http://localhost:10000/account1"),
+        ("http://127.0.0.1:10000/account1", "http://127.0.0.1:10000/account1"),
+        ("https://account1.blob.example.com", "https://account1.blob.example.com"),
+    ],
+)
+def test_an_emulator_of_azure_has_accounts_as_directories(endpoint: str, whole: str) -> None:
+    """As azurite serves them: an address without a path gets the account."""
+    environ = {"AZURE_STORAGE_ENDPOINT": endpoint}
+    assert place_of("azure://account1/container", None, environ).endpoint == whole
+
+
+def test_a_connection_string_names_a_server() -> None:
+    """The one that Azure's tools take from it."""
+    environ = {"AZURE_STORAGE_CONNECTION_STRING": f"AccountName=a;BlobEndpoint={MINE}/a1;"}
+    assert place_of("azure://account1/container", None, environ).endpoint == f"{MINE}/a1"
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["minio:9000", "ftp://x", "http://", "https://u:p@x", "https://x/?a=b"]
+)
+def test_what_is_no_server_is_an_error(endpoint: str) -> None:
+    """It says who named it and what to write, and repeats nothing."""
+    with pytest.raises(SourceError, match="AWS_ENDPOINT_URL is no address") as caught:
+        place_of("s3://bucket", None, {"AWS_ENDPOINT_URL": endpoint})
+    assert "u:p" not in str(caught.value)
+
+
+def test_another_scheme_is_no_bucket() -> None:
+    """A ValueError that names those which are."""
+    with pytest.raises(ValueError, match="write one of s3://"):
+        place_of("hf://a/b")
