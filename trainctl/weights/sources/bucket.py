@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from posixpath import basename, dirname
 
 from trainctl.errors import SourceGone
-from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.model.files import ResolvedSource, SourceFile, in_order
 from trainctl.objects.access import Access, access_of
 from trainctl.objects.client import SILENCE_SECONDS
 from trainctl.objects.place import Place, place_of
@@ -36,17 +36,16 @@ class BucketSource:
     ) -> ResolvedSource:
         """Everything in the directory that the URI names, or the object of exactly that name; no revision of its own."""
         bucket = self._bucket(_place(uri, credential, self._environ), credential)
-        files = self._files(bucket, credential)
-        alone = None if files else self._alone(uri, credential)
-        if alone is not None:
-            bucket, files = alone[0], [_described(alone[1])]
+        files = in_order(self._files(bucket, credential))
+        if not files and (alone := self._alone(uri, credential)):
+            bucket, files = alone[0], (_described(alone[1]),)
         if not files:
             raise SourceGone(
                 f"{uri}: nothing lies there", "Check its name, and which bucket it is in."
             )
         with self._lock:
             self._open[uri, credential] = bucket
-        return ResolvedSource(uri, "", tuple(sorted(files)))
+        return ResolvedSource(uri, "", files)
 
     def link(
         self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
@@ -72,13 +71,11 @@ class BucketSource:
         with bucket.open(file.path, offset, size=file.size, etag=etag) as pieces:
             yield pieces
 
-    def _files(self, bucket: Bucket, credential: Credential | None) -> list[SourceFile]:
+    def _files(self, bucket: Bucket, credential: Credential | None) -> Iterator[SourceFile]:
         """What lies in the bucket's directory, without what only marks directories."""
-        found = list(bucket.list())
-        above = {parent for one in found for parent in _parents(one.key)}
-        return [
-            _described(one) for one in found if one.size or not _is_marker(bucket, one.key, above)
-        ]
+        for one in bucket.list():
+            if one.size or not _is_marker(bucket, one.key):
+                yield _described(one)
 
     def _bucket(self, place: Place, credential: Credential | None) -> Bucket:
         sent = sent_of(credential)
@@ -134,14 +131,9 @@ class AzureSource(BucketSource):
         )
 
 
-def _parents(key: str) -> Iterator[str]:
-    while key := dirname(key):
-        yield key
-
-
-def _is_marker(bucket: Bucket, key: str, above: set[str]) -> bool:
-    """Whether an empty object only marks a directory: others lie in it, or its true name ends in ``/`` and it has no other."""
-    return key in above or bucket.head(key) is None
+def _is_marker(bucket: Bucket, key: str) -> bool:
+    """Whether an empty object only marks a directory: its true name ends in ``/``, so that there is none of this, or others lie in it."""
+    return bucket.head(key) is None or next(bucket.list(key), None) is not None
 
 
 def _place(uri: str, credential: Credential | None, environ: Mapping[str, str]) -> Place:

@@ -14,7 +14,7 @@ from posixpath import basename, dirname
 from typing import Any
 
 from trainctl.errors import SourceError, SourceGone
-from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.model.files import ResolvedSource, SourceFile, in_order
 from trainctl.objects.access import ServiceAccount, access_of
 from trainctl.objects.client import SILENCE_SECONDS
 from trainctl.objects.place import Place, place_of
@@ -23,7 +23,7 @@ from trainctl.spi.sources import Credential
 from trainctl.weights.safe_path import shown
 from trainctl.weights.sources.bodies import rest
 from trainctl.weights.sources.bucket import LINK_SECONDS, sent_of
-from trainctl.weights.sources.gs_api import PAGE, Api, Token
+from trainctl.weights.sources.gs_api import Api, Token
 from trainctl.weights.sources.http import HttpClient
 
 
@@ -45,21 +45,22 @@ class GoogleSource:
         """Everything in the directory that the URI names, or the object of exactly that name; no revision of its own."""
         call = self._call(uri, credential)
         directory = _directory(call.place)
-        files = [
+        files = in_order(
             _described(uri, directory, one)
-            for one in call.objects(directory, PAGE)
+            for one in call.objects(directory)
             if not str(one.get("name", "")).endswith("/")
-        ]
+        )
         if not files and call.place.prefix and not uri.endswith("/"):
             directory = _directory(call.place.at(dirname(call.place.prefix)))
-            files = [_described(uri, directory, one) for one in call.object(call.place.prefix)]
+            found = call.object(call.place.prefix)
+            files = (_described(uri, directory, found),) if found else ()
         if not files:
             raise SourceGone(
                 f"{uri}: nothing lies there", "Check its name, and which bucket it is in."
             )
         with self._lock:
             self._directories[uri] = directory
-        return ResolvedSource(uri, "", tuple(sorted(files)))
+        return ResolvedSource(uri, "", files)
 
     def link(
         self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
@@ -109,7 +110,7 @@ class GoogleSource:
             directory = self._directories.get(resolved.source)
         if directory is None:
             directory = _directory(call.place)
-            if file.path == basename(call.place.prefix) and not call.objects(directory, 1):
+            if file.path == basename(call.place.prefix) and not next(call.objects(directory), None):
                 directory = _directory(call.place.at(dirname(call.place.prefix)))
             with self._lock:
                 self._directories[resolved.source] = directory

@@ -19,7 +19,7 @@ from trainctl.objects.place import Place
 from trainctl.spi.sources import Credential
 from trainctl.weights.sources.http import HttpClient, Response
 
-PAGE = 1000
+_PAGE = 1000
 _LARGEST_ANSWER = 64 * 2**20
 
 
@@ -76,29 +76,28 @@ class Api:
         """Whether requests are sent without a credential."""
         return self._token is None
 
-    def objects(self, prefix: str, most: int) -> list[Mapping[str, Any]]:
-        """The metadata of what begins so, page by page; no more than one page where ``most`` is less than a page."""
-        found: list[Mapping[str, Any]] = []
+    def objects(self, prefix: str) -> Iterator[Mapping[str, Any]]:
+        """The metadata of what begins so, page by page."""
         page = ""
         while True:
             query = {
                 "prefix": prefix,
-                "maxResults": str(most),
+                "maxResults": _PAGE,
                 "fields": "items(name,size,generation),nextPageToken",
                 **({"pageToken": page} if page else {}),
             }
             answer = self._json(f"{self._objects}?{urlencode(query)}")
-            found += answer.get("items") or []
+            yield from answer.get("items") or []
             page = str(answer.get("nextPageToken") or "")
-            if not page or most < PAGE:
-                return found
+            if not page:
+                return
 
-    def object(self, key: str) -> list[Mapping[str, Any]]:
+    def object(self, key: str) -> Mapping[str, Any] | None:
         """The metadata of one object, if there is one."""
         try:
-            return [self._json(f"{self._objects}/{quote(key, safe='')}")]
+            return self._json(f"{self._objects}/{quote(key, safe='')}")
         except SourceGone:
-            return []
+            return None
 
     def media(self, key: str, file: SourceFile) -> str:
         """The URL of an object's bytes at a generation."""

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from itertools import chain
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
@@ -41,17 +42,20 @@ class S3Source(BucketSource):
         super().__init__(silence, environ)
         self._http = HttpClient(silence)
 
-    def _files(self, bucket: Bucket, credential: Credential | None) -> list[SourceFile]:
+    def _files(self, bucket: Bucket, credential: Credential | None) -> Iterator[SourceFile]:
         lister = _Lister(self._http, bucket, credential, self._environ)
+        pages = lister.pages()
         try:
-            found = list(lister.objects())
+            first = next(pages, [])
         except SourceError as error:
             if error.retryable:
                 raise
             # The engine knows more of what is wrong: of regions, and of credentials that have ended.
-            return super()._files(bucket, credential)
+            yield from super()._files(bucket, credential)
+            return
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="head") as pool:
-            return list(pool.map(lister.described, found))
+            for page in chain([first], pages):
+                yield from pool.map(lister.described, page)
 
 
 @dataclass(frozen=True)
@@ -79,15 +83,17 @@ class _Lister:
         self._endpoint = urlsplit(endpoint_of(bucket.place, access, environ))
         self._prefix = f"{bucket.place.prefix}/" if bucket.place.prefix else ""
 
-    def objects(self) -> Iterator[_Listed]:
-        """What lies in the directory, page by page, without keys that end in ``/``: these mark directories."""
+    def pages(self) -> Iterator[list[_Listed]]:
+        """What lies in the directory, without keys that end in ``/``: these mark directories."""
         token = ""
         while True:
             query = [("list-type", "2"), ("prefix", self._prefix)]
             page = self._page([*query, ("continuation-token", token)] if token else query)
-            for one in page.iterfind("{*}Contents"):
-                if not _text(one, "Key").endswith("/"):
-                    yield self._listed(one)
+            yield [
+                self._listed(one)
+                for one in page.iterfind("{*}Contents")
+                if not _text(one, "Key").endswith("/")
+            ]
             token = _text(page, "NextContinuationToken")
             if not token:
                 return
