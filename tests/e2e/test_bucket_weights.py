@@ -205,6 +205,35 @@ def test_the_usual_credentials_open_a_bucket(fresh: Project, tmp_path: Path) -> 
     assert "none was sent" in told
 
 
+@pytest.mark.parametrize(
+    "auth",
+    [
+        "AWS_OIDC, aws_oidc_role_arn: THIS, aws_oidc_region: eu-west-1",
+        "AWS_ASSUME_ROLE, aws_assume_role_arn: THIS, aws_assume_role_region: eu-west-1",
+    ],
+)
+def test_a_role_opens_a_bucket(fresh: Project, tmp_path: Path, auth: str) -> None:
+    """By an identity token or the operator's own key; what the session has of secret is in no file."""
+    with filled(s3, tmp_path) as cloud:
+        wants(fresh, cloud)
+        text = (fresh.directory / "trainctl.yaml").read_text()
+        auth = auth.replace("THIS", '"arn:aws:iam::123456789012:role/reader"')
+        named = text.replace("auth_secret_name: bucket", f"auth: {{auth_method: {auth}}}")
+        fresh.write({"trainctl.yaml": named})
+        (tmp_path / "token").write_text("header.claims.signature")
+        fresh.variables |= {"AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token")}
+        if "OIDC" not in auth:
+            keys = {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET}
+            fresh.variables |= keys
+
+        fresh.run("apply", "--auto-approve", "--target", "weights.model")
+        again = fresh.json("plan")["weights"][0]
+
+    assert again["bytes_upstream"] == 0
+    files = [path for path in fresh.directory.parent.rglob("*") if path.is_file()]
+    assert [one for one in files if b"aws_session_token" in one.read_bytes()] == []
+
+
 @pytest.mark.parametrize("opened", [s3, r2, gs, blobs], ids=lambda one: one.__name__)
 def test_a_host_fetches_from_the_bucket_by_links(
     fresh: Project, tmp_path: Path, opened: Opened

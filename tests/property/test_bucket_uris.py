@@ -1,0 +1,73 @@
+"""Sources in buckets: what is taken means one place, and what is refused says what to write."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainctl.model.source_uri import parse_source
+from trainctl.objects.place import place_of
+
+OWNERS = {
+    "s3://": "my-bucket",
+    "gs://": "my-bucket",
+    "r2://": "0123abcd.my-bucket",
+    "azure://": "account1/container",
+}
+SCHEMES = st.sampled_from(sorted(OWNERS))
+PARTS = st.text(
+    st.characters(categories=["L", "N", "P", "S"], exclude_characters="/"), min_size=1, max_size=20
+).filter(lambda part: part not in (".", ".."))
+
+
+@given(scheme=SCHEMES, parts=st.lists(PARTS, max_size=5), slash=st.booleans())
+def test_a_prefix_is_taken_as_it_is_written(scheme: str, parts: list[str], slash: bool) -> None:
+    """Nothing in it is decoded, folded or cut off, but the slash at its end; and the place's URL is the source again."""
+    prefix = "/".join(parts)
+    text = f"{scheme}{OWNERS[scheme]}" + (f"/{prefix}" if parts else "")
+    place = place_of(text + ("/" if slash else ""), None, {})
+    assert (place.prefix, place.url) == (prefix, text)
+
+
+@given(
+    scheme=SCHEMES,
+    parts=st.lists(st.one_of(PARTS, st.sampled_from(["", ".", ".."])), min_size=2, max_size=6),
+)
+def test_a_prefix_with_parts_that_mean_nothing_is_refused(scheme: str, parts: list[str]) -> None:
+    """Empty parts, . and .. could each be read as another place than was meant; only one slash at the end is nothing."""
+    text = f"{scheme}{OWNERS[scheme]}/{'/'.join(parts)}"
+    inner = parts[:-1] if parts[-1] == "" else parts
+    if all(part not in ("", ".", "..") for part in inner):
+        assert parse_source(text).text == text
+        return
+    with pytest.raises(ValueError, match=r"has an empty part, \. or \.\. in its prefix; write it"):
+        parse_source(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("s3://", "names no valid bucket; write s3://BUCKET/PREFIX"),
+        ("s3:///prefix", "names no valid bucket; write s3://BUCKET/PREFIX"),
+        ("s3://My_Bucket/x", "names no valid bucket; write s3://BUCKET/PREFIX"),
+        ("gs://b", "names no valid bucket; write gs://BUCKET/PREFIX"),
+        ("r2://bucket/x", "names no account and bucket; write r2://ACCOUNT_ID.BUCKET/PREFIX"),
+        ("r2://account./x", "names no account and bucket; write r2://ACCOUNT_ID.BUCKET/PREFIX"),
+        ("azure://account", "names no account and container"),
+        ("azure://account/", "names no account and container"),
+        ("azure://Account1/container/x", "names no account and container"),
+        ("S3://bucket/x", "'S3' is not a scheme of sources"),
+        ("az://account/container", "'az' is not a scheme of sources"),
+        ("s3:bucket/x", "lacks //; write s3://bucket/x"),
+        ("s3://bucket/a//b", "write it without"),
+        ("s3://bucket/a b", "holds a space or a control character"),
+        ("hf://a", "is not a Hugging Face source; write hf://OWNER/REPO"),
+        ("hf://a/b@", "what follows @ is not a branch, tag or commit"),
+    ],
+)
+def test_what_other_tools_take_silently_is_an_error(text: str, said: str) -> None:
+    """Each says what is wrong with it, and what to write."""
+    with pytest.raises(ValueError, match="; write") as caught:
+        parse_source(text)
+    assert said in str(caught.value)
