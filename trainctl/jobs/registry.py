@@ -10,8 +10,6 @@ from typing import Any
 
 from trainctl.errors import TrainctlError
 from trainctl.model.redaction import Redactor
-from trainctl.objects import exchange
-from trainctl.objects.access import AwsKeys, access_of
 
 Login = Mapping[str, str]
 """``registry``, ``username``, ``password``."""
@@ -19,6 +17,7 @@ Login = Mapping[str, str]
 Value = Callable[[str], str]
 """The value of a secret by its name."""
 
+_KEYS = frozenset({"aws_access_key_id", "aws_secret_access_key", "aws_session_token"})
 _GOOGLES = re.compile(r"(?:[a-z]+\.)?gcr\.io|[a-z0-9-]+-docker\.pkg\.dev")
 _ECR = re.compile(r"\d{12}\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?")
 
@@ -53,23 +52,23 @@ def _service_account(auth: Mapping[str, Any], value: Value) -> tuple[str, str]:
 def _access_key(auth: Mapping[str, Any], value: Value) -> tuple[str, str]:
     block = auth["aws_iam_docker_auth"]
     region = _region_of(auth)
-    keys = AwsKeys(
-        value(block["access_key_secret_ref"]["secret"]),
-        value(block["secret_access_key_secret_ref"]["secret"]),
-    )
+    keys = {
+        "aws_access_key_id": value(block["access_key_secret_ref"]["secret"]),
+        "aws_secret_access_key": value(block["secret_access_key_secret_ref"]["secret"]),
+    }
     return _login_of_aws(auth, keys, region)
 
 
 def _role(auth: Mapping[str, Any], value: Value) -> tuple[str, str]:
+    from trainctl.objects import exchange  # loaded by who exchanges something
+
     region = _region_of(auth)
     if auth["auth_method"] == "AWS_OIDC":
         block, ask = auth["aws_oidc_docker_auth"], exchange.assume_role_by_identity
     else:
         block, ask = auth["aws_assume_role_docker_auth"], exchange.assume_role
-    granted = ask(block["role_arn"], block["region"])
-    keys = access_of("s3", granted.value, granted.origin)
-    if not isinstance(keys, AwsKeys):
-        raise TrainctlError(f"{granted.origin} gives no login", code="no-registry-login")
+    granted = json.loads(ask(block["role_arn"], block["region"]).value)
+    keys = {name: one for name, one in granted.items() if name in _KEYS}
     return _login_of_aws(auth, keys, region)
 
 
@@ -81,6 +80,8 @@ def _federated(auth: Mapping[str, Any], value: Value) -> tuple[str, str]:
             "Write REGION-docker.pkg.dev, or use REGISTRY_SECRET.",
             code="no-registry-login",
         )
+    from trainctl.objects import exchange
+
     block = auth["gcp_oidc_docker_auth"]
     granted = exchange.exchange_for_google(
         block["workload_identity_provider"], block["service_account"]
@@ -100,7 +101,7 @@ def _region_of(auth: Mapping[str, Any]) -> str:
     return region[1]
 
 
-def _login_of_aws(auth: Mapping[str, Any], keys: AwsKeys, region: str) -> tuple[str, str]:
+def _login_of_aws(auth: Mapping[str, Any], keys: Mapping[str, str], region: str) -> tuple[str, str]:
     """AWS gives a password for twelve hours; the key itself stays here."""
     try:
         import boto3
@@ -112,13 +113,7 @@ def _login_of_aws(auth: Mapping[str, Any], keys: AwsKeys, region: str) -> tuple[
             code="missing-extra",
         ) from None
     try:
-        answer = boto3.client(
-            "ecr",
-            region_name=region,
-            aws_access_key_id=keys.key_id,
-            aws_secret_access_key=keys.secret,
-            aws_session_token=keys.session,
-        ).get_authorization_token()
+        answer = boto3.client("ecr", region_name=region, **keys).get_authorization_token()
         token = base64.b64decode(answer["authorizationData"][0]["authorizationToken"]).decode()
     except (BotoCoreError, ClientError) as error:
         raise TrainctlError(

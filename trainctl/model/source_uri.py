@@ -22,6 +22,8 @@ from typing import Callable
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 SCHEMES = ("hf", "s3", "gs", "r2", "azure", "https", "file")
+BUCKETS = ("s3", "gs", "r2", "azure")
+"""The schemes whose sources are directories of buckets."""
 
 _HF_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 _HF_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -195,7 +195,9 @@ class _Provider:
 
     def __call__(self) -> dict[str, Any]:
         with self._lock:
-            if self._asked and self._renew is not None:
+            ends = _asked_again(self._access.ends)
+            over = self._asked or (ends is not None and ends <= datetime.now(UTC))
+            if over and self._renew is not None:
                 self._access = self._renew()
             self._asked = True
             return self._form(self._access)

@@ -20,11 +20,27 @@ _CODE = re.compile(r"<Code>\s*([A-Za-z0-9]{1,64})\s*</Code>")
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"}
+_BUCKET_REGION = re.compile(
+    r"<Region>([a-z0-9-]{4,32})</Region>|<Endpoint>[^<]*\.s3[.-]([a-z0-9-]{4,32})\.amazonaws\.com"
+)
 _REGION = {
     "PermanentRedirect",
     "AuthorizationHeaderMalformed",
     "IllegalLocationConstraintException",
 }
+
+
+class OtherRegion(SourceError):
+    """A bucket of S3 is in another region than requests were signed for; which one, where the server says so."""
+
+    usual_code = "wrong-region"
+
+    def __init__(self, what: str, said: str, region: str | None) -> None:
+        super().__init__(
+            f"{what}: the bucket is in {region or 'another region'} ({said})",
+            'Name it: "aws_region" in the secret, or AWS_REGION in the environment.',
+        )
+        self.region = region
 
 
 @contextmanager
@@ -53,10 +69,15 @@ def _error(error: Exception, what: str, host: str, origin: str | None) -> Source
     code = found[1] if (found := _CODE.search(brief)) else None
     if kind in ("PreconditionError", "NotModifiedError") or status in (412, 416):
         return SourceWrong(f"{what}: it has changed since it was resolved", "Plan and apply again.")
+    if status == 301 or code in _REGION:
+        return _other_region(f"{status}, {code}" if code else str(status), what, brief)
     if status is not None:
         return of_status(status, code, what, host, origin)
-    if isinstance(error, FileNotFoundError):
-        return SourceGone(f"{what}: {host} does not have it", "Check its name.")
+    return _unanswered(kind, text, what, host)
+
+
+def _unanswered(kind: str, text: str, what: str, host: str) -> SourceError:
+    """The error where there is no status: nobody answered, or not to the end."""
     if "InvalidCertificate" in text or "certificate" in text:
         return SourceError(
             f"{what}: the certificate of {host} is not trusted",
@@ -87,12 +108,6 @@ def of_status(
             f"It came from {origin}. Make a new one, or see that this machine's clock is right.",
             code="expired-credential",
         )
-    if code in _REGION or status == 301:
-        return SourceError(
-            f"{what}: the bucket is in another region ({said})",
-            'Name it: "aws_region" in the secret, or AWS_REGION in the environment.',
-            code="wrong-region",
-        )
     if code in _NO_BUCKET:
         return SourceGone(f"{what}: {host} has no such bucket ({said})", "Check its name.")
     # Some servers call a request that isn't signed a bad one.
@@ -104,6 +119,11 @@ def of_status(
     return SourceError(
         f"{what}: {host} answered {said}", "It may not be the server that this source is on."
     )
+
+
+def _other_region(said: str, what: str, brief: str) -> OtherRegion:
+    region = _BUCKET_REGION.search(brief)
+    return OtherRegion(what, said, (region[1] or region[2]) if region else None)
 
 
 def _denied(what: str, host: str, said: str, origin: str | None) -> SourceDenied:

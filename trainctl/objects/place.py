@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from trainctl.errors import SourceError
-from trainctl.model.source_uri import parse_source
+from trainctl.model.source_uri import BUCKETS, parse_source
 
-SCHEMES = ("s3", "r2", "gs", "azure")
-
+_EMULATORS = re.compile(r"localhost|[0-9.]+|[0-9a-f:]*:[0-9a-f:.]*")
 _ENDPOINT_VARIABLES: Mapping[str, tuple[str, ...]] = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     "r2": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
@@ -75,7 +74,7 @@ def place_of(
     An ``endpoint_url`` that is also the environment's is the environment's.
     """
     uri = parse_source(url)
-    if uri.scheme not in SCHEMES:
+    if uri.scheme not in BUCKETS:
         raise ValueError(f"{url!r} is no bucket; write one of s3://, gs://, r2:// and azure://")
     account, bucket = _owner(uri.scheme, uri.location)
     usual, named = _environment(uri.scheme, environ)
@@ -130,17 +129,9 @@ def _endpoint(text: str, who: str | None) -> str:
 
 def _with_account(endpoint: str, account: str) -> str:
     parts = urlsplit(endpoint)
-    if parts.path or not (parts.hostname == "localhost" or _is_address(parts.hostname or "")):
+    if parts.path or not (_EMULATORS.fullmatch(parts.hostname or "")):
         return endpoint
     return f"{endpoint}/{account}"
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _plain(endpoint: str) -> str:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import quote
 
-from trainctl.errors import SourceCut, SourceDenied, SourceWrong
+from trainctl.errors import SourceCut, SourceError, SourceWrong
 from trainctl.objects.access import Access, AwsKeys, AzureKey, ServiceAccount
 from trainctl.objects.client import SILENCE_SECONDS, Renew, connect, endpoint_of
-from trainctl.objects.failures import explained
+from trainctl.objects.failures import OtherRegion, explained
 from trainctl.objects.place import Place
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Bucket:
         self._origin = origin if access is not None else None
         self._renew = renew
         self._environ = environ
-        self._connect: Callable[[Access | None], Store] = partial(
+        self._connect: Callable[..., Store] = partial(
             connect, place, renew=renew, environ=environ, silence=silence
         )
         self._store = self._connect(access)
@@ -120,7 +120,12 @@ class Bucket:
         wanted: dict[str, Any] = {"if_match": etag, "version": version}
         if (offset or end < size) and offset < end:
             wanted["range"] = (offset, end)
-        result, skip = self._ask(key, lambda store: _begin(store, key, wanted, offset))
+        try:
+            result, skip = self._ask(key, lambda store: _begin(store, key, wanted, offset))
+        except SourceWrong:
+            if (now := self.head(key)) is not None:
+                _same(self._named(key), now, size, etag)
+            raise
         _same(self._named(key), _found(result.meta), size, etag)
         yield self._pieces(key, result, skip, max(0, end - offset))
 
@@ -172,16 +177,28 @@ class Bucket:
         return self._access is not None and can_sign(self._access, f"{self.place.prefix}{key}")
 
     def _ask(self, key: str, act: Callable[[Store], T]) -> T:
-        """Do it; with a new credential once, where the present one has expired before its time."""
+        """Do it; once more where the bucket turns out to be in another region, or the credential has expired before its time."""
         try:
             with self._explained(key):
                 return act(self._store)
-        except SourceDenied as error:
-            if error.code != "expired-credential" or self._renew is None:
+        except SourceError as error:
+            again = self._mended(error)
+            if again is None:
                 raise
-        self._store = self._connect(self._renew())
+        self._store = again
         with self._explained(key):
-            return act(self._store)
+            return act(again)
+
+    def _mended(self, error: SourceError) -> Store | None:
+        """A client to which that will not happen; None where there is none."""
+        if isinstance(error, OtherRegion) and error.region:
+            self._environ = {**self._environ, "AWS_REGION": error.region}
+            if isinstance(self._access, AwsKeys):
+                self._access = replace(self._access, region=error.region)
+            return self._connect(self._access, environ=self._environ)
+        if error.code == "expired-credential" and self._renew is not None:
+            return self._connect(self._renew())
+        return None
 
     def _pieces(self, key: str, result: GetResult, skip: int, left: int) -> Iterator[bytes]:
         with self._explained(key):

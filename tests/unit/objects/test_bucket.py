@@ -14,6 +14,7 @@ from tests.support.authority import authority
 from tests.support.buckets import KEY_ID, SECRET, moto
 from trainctl.errors import SourceBusy, SourceCut, SourceDenied, SourceError, SourceGone
 from trainctl.objects.access import AwsKeys
+from trainctl.objects.failures import OtherRegion
 from trainctl.objects.place import place_of
 from trainctl.objects.store import Bucket
 
@@ -79,7 +80,7 @@ def refusal(code: str) -> bytes:
         (403, "AccessDenied", SourceDenied),
         (403, "InvalidAccessKeyId", SourceDenied),
         (404, "NoSuchBucket", SourceGone),
-        (400, "AuthorizationHeaderMalformed", SourceError),
+        (400, "AuthorizationHeaderMalformed", OtherRegion),
         (418, "Teapot", SourceError),
     ],
 )
@@ -127,7 +128,32 @@ def test_a_credential_is_renewed_before_it_ends(server: Server) -> None:
     store = Bucket(place, first, "role", renew=lambda: later, environ={})
     for _ in range(3):
         list(store.list())
-    assert ["LATER" in one for one in server.seen] == [False, True, True]
+    assert ["LATER" in one for one in server.seen] == [True, True, True]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        b"<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-north-1</Region></Error>",
+        b"<Error><Code>PermanentRedirect</Code><Endpoint>m.s3.eu-north-1.amazonaws.com</Endpoint></Error>",
+    ],
+)
+def test_a_bucket_in_another_region_is_asked_there(server: Server, told: bytes) -> None:
+    """S3 says which region it is in, and requests are signed for that from then on; a server that says none is an error."""
+
+    def answer(request: BaseHTTPRequestHandler) -> tuple[int, bytes, int]:
+        right = "/eu-north-1/" in (request.headers.get("Authorization") or "")
+        return (200, EMPTY, len(EMPTY)) if right else (400, told, len(told))
+
+    server.answer = answer
+    store = bucket(server.url)
+    assert [list(store.list()), list(store.list())] == [[], []]
+    assert ["/eu-north-1/" in one for one in server.seen] == [False, True, True]
+    silent = told.replace(b"eu-north-1", b"")
+    server.answer = lambda _: (400, silent, len(silent))
+    with pytest.raises(SourceError, match="is in another region") as caught:
+        list(bucket(server.url).list())
+    assert caught.value.code == "wrong-region"
 
 
 def test_silence_and_a_body_that_ends_early_may_be_tried_again(server: Server) -> None:

@@ -158,7 +158,9 @@ def test_an_object_that_is_replaced_is_noticed(s3: Any, either: BucketSource) ->
     for data in (b"other", b"longer"):
         put(s3, **{"a/x": data})
         with (
-            pytest.raises(SourceWrong, match="changed since it was resolved"),
+            pytest.raises(
+                SourceWrong, match=r"x: it has changed since it was resolved \(.* then, .* now\)"
+            ),
             either.open(resolved, file, 2, KEYS) as pieces,
         ):
             list(pieces)

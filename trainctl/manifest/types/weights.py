@@ -20,9 +20,8 @@ from trainctl.manifest.types.base import (
     wrong,
 )
 from trainctl.manifest.types.endpoint import EndpointUrl
-from trainctl.model.source_uri import parse_source
+from trainctl.model.source_uri import BUCKETS, parse_source
 
-_BUCKETS = ("s3", "r2", "gs", "azure")
 _METHODS = {"AWS_OIDC": ("s3",), "AWS_ASSUME_ROLE": ("s3",), "GCP_OIDC": ("gs",)}
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
@@ -136,7 +135,7 @@ class WeightsInPlace(Section):
     def _check_server(self) -> None:
         scheme = self.source.partition(":")[0]
         inner = self.auth.endpoint_url if self.auth else None
-        if (self.endpoint_url or inner) and scheme not in _BUCKETS:
+        if (self.endpoint_url or inner) and scheme not in BUCKETS:
             raise wrong(
                 f"{scheme}: sources have no endpoint_url",
                 "Leave 'endpoint_url' out, or name a bucket.",
