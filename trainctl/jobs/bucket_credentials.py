@@ -7,9 +7,7 @@ from typing import Any
 
 from trainctl.errors import Forbidden
 from trainctl.model.source_uri import parse_source
-from trainctl.objects.access import access_of, secret_parts
 from trainctl.objects.place import Place, place_of
-from trainctl.objects.usual import usual_credential
 from trainctl.spi.sources import Credential
 
 Value = Callable[[str], str]
@@ -31,6 +29,8 @@ def declared(
 
 def usual(attributes: Mapping[str, Any], environ: Mapping[str, str]) -> Credential | None:
     """From the platform's usual places, for its own servers and those that the environment names; None where there is nothing."""
+    from trainctl.objects.usual import usual_credential  # loaded for buckets only
+
     place = _place(attributes, environ)
     return usual_credential(place.scheme, place.account, environ) if place.trusted else None
 
@@ -42,6 +42,8 @@ def masked(
     endpoint = (attributes.get("auth") or {}).get("endpoint_url")
     if credential is None:
         return Credential("", "nobody", endpoint) if endpoint else None
+    from trainctl.objects.access import access_of, secret_parts
+
     scheme = parse_source(str(attributes["source"])).scheme
     access = access_of(scheme, credential.value, credential.origin)
     mask(credential.value)

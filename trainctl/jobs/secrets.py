@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import Forbidden, TrainctlError
+from trainctl.jobs.bucket_credentials import declared, masked, untrusted, usual
 from trainctl.jobs.registry import Login, registry_login
 from trainctl.manifest.tokens import sounds_secret
 from trainctl.model.redaction import Redactor
-from trainctl.model.source_uri import BUCKETS, parse_source
+from trainctl.model.source_uri import parse_source
+from trainctl.objects.place import SCHEMES
 from trainctl.spi.sources import Credential
 
 SHORTEST = 8
@@ -34,8 +35,6 @@ class Secrets:
         self._directory = directory
         self._environ = environ
         self._redactor = redactor
-        self._lock = threading.Lock()
-        self._granted: dict[str, Credential | None] = {}
 
     def register(self, value: str) -> str:
         """Mask a credential that this process made, from its birth on."""
@@ -90,31 +89,19 @@ class Secrets:
         if not auth:
             return None
         source = parse_source(str(attributes["source"]))
-        if source.scheme in BUCKETS:
+        if source.scheme in SCHEMES:
             return self._of_bucket(attributes)
         if source.scheme == "https":
-            from trainctl.jobs.bucket_credentials import untrusted
-
             raise untrusted(auth, source.location)
         name = auth["auth_secret_name"]
         return _checked(Credential(self.value(name).strip(), f"secret {name}"))
 
     def usual_credential(self, attributes: Mapping[str, Any]) -> Credential | None:
         """What opens a bucket by what lies in its platform's usual places; it is sent to no host that only the manifest names."""
-        from trainctl.jobs.bucket_credentials import masked, usual  # loaded for buckets only
-
         return masked(usual(attributes, self._environ), attributes, self._mask)
 
     def _of_bucket(self, attributes: Mapping[str, Any]) -> Credential | None:
-        """Asked for once, by whoever comes first: an identity may be good for one exchange, and every one takes a while."""
-        from trainctl.jobs.bucket_credentials import declared, masked
-
-        key = json.dumps([attributes["source"], attributes["auth"]], sort_keys=True)
-        with self._lock:
-            if key not in self._granted:
-                found = declared(attributes, self.value, self._environ)
-                self._granted[key] = masked(found, attributes, self._mask)
-            return self._granted[key]
+        return masked(declared(attributes, self.value, self._environ), attributes, self._mask)
 
     def _mask(self, value: str) -> None:
         for part in (value, *_members(value)):

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from trainctl.errors import SourceError
 from trainctl.model.source_uri import BUCKETS, parse_source
 
+SCHEMES = BUCKETS
 _EMULATORS = re.compile(r"localhost|[0-9.]+|[0-9a-f:]*:[0-9a-f:.]*")
 _ENDPOINT_VARIABLES: Mapping[str, tuple[str, ...]] = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
@@ -74,7 +75,7 @@ def place_of(
     An ``endpoint_url`` that is also the environment's is the environment's.
     """
     uri = parse_source(url)
-    if uri.scheme not in BUCKETS:
+    if uri.scheme not in SCHEMES:
         raise ValueError(f"{url!r} is no bucket; write one of s3://, gs://, r2:// and azure://")
     account, bucket = _owner(uri.scheme, uri.location)
     usual, named = _environment(uri.scheme, environ)

@@ -15,7 +15,6 @@ from trainctl.jobs.environment import secret_environment
 from trainctl.model.action import Action
 from trainctl.model.address import Kind
 from trainctl.model.events import Emit
-from trainctl.model.source_uri import BUCKETS
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.continuing import approvals
 from trainctl.plan.values import Change, Plan
@@ -84,7 +83,7 @@ def _read_secrets(workspace: Workspace, change: Change, after: Mapping[str, Any]
             workspace.secrets.value(name)
 
 
-_UNVERSIONED = tuple(f"{scheme}:" for scheme in ("file", *BUCKETS))
+_UNVERSIONED = ("file:", "s3:", "r2:", "gs:", "azure:")
 """Sources that have only their present version."""
 
 
