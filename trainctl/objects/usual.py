@@ -1,4 +1,4 @@
-"""Credentials in the platforms' own places, as text that ``access`` reads. None is looked for on a network."""
+"""Credentials in the platforms' own places, as text that ``access`` reads. A machine's metadata server is not asked."""
 
 from __future__ import annotations
 
