@@ -131,22 +131,34 @@ def exchange_for_google(
     return Credential(json.dumps(document), origin, renew=renew)
 
 
-def google_token(text: str, origin: str) -> Credential:
-    """An access token for any of Google's credential files, by google-auth. SourceDenied where Google refuses."""
+def token_of_service_account(document: str, origin: str) -> Credential:
+    """An access token for a service account's key, by google-auth. SourceDenied where Google refuses."""
+    return _google_token(json.loads(document), origin)
+
+
+def google_default(origin: str) -> Credential:
+    """A token for what Google's tools keep: a user's login, a federated or an impersonated account."""
+    return _google_token(None, origin)
+
+
+def _google_token(account: dict[str, Any] | None, origin: str) -> Credential:
     try:
         import google.auth
         from google.auth.exceptions import GoogleAuthError
         from google.auth.transport.requests import Request
+        from google.oauth2.service_account import Credentials
     except ImportError:
         raise TrainctlError(
             f"{origin} needs google-auth, which is not installed",
             "Install it: pip install 'trainctl[gcp]'.",
             code="missing-extra",
         ) from None
+    scopes = ["https://www.googleapis.com/auth/devstorage.read_write"]
     try:
-        found, _ = google.auth.load_credentials_from_dict(  # type: ignore[no-untyped-call]
-            json.loads(text), scopes=["https://www.googleapis.com/auth/devstorage.read_write"]
-        )
+        if account is None:
+            found: Any = google.auth.default(scopes=scopes)[0]
+        else:
+            found = Credentials.from_service_account_info(account, scopes=scopes)  # type: ignore[no-untyped-call]
         found.refresh(Request())
     except (GoogleAuthError, ValueError) as error:
         raise SourceDenied(
@@ -155,7 +167,7 @@ def google_token(text: str, origin: str) -> Credential:
         ) from None
     ends = found.expiry.replace(tzinfo=UTC).isoformat() if found.expiry else None
     document = {"access_token": found.token, **({"expires_at": ends} if ends else {})}
-    return Credential(json.dumps(document), origin, renew=partial(google_token, text, origin))
+    return Credential(json.dumps(document), origin, renew=partial(_google_token, account, origin))
 
 
 def identity_token(audience: str, variable: str, environ: Mapping[str, str]) -> str:

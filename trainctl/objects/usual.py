@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trainctl.errors import SourceDenied
-from trainctl.objects.exchange import aws_session, google_token
+from trainctl.objects.exchange import aws_session, google_default
 from trainctl.spi.sources import Credential
 
 _AWS = {
@@ -92,7 +92,7 @@ def _google(environ: Mapping[str, str]) -> Credential | None:
         ) from None
     if kind == "service_account":
         return Credential(text, origin)
-    return google_token(text, origin)
+    return google_default(origin)
 
 
 def _azure(account: str, environ: Mapping[str, str]) -> Credential | None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import boto3
 import pytest
 
 from tests.support.buckets import KEY_ID, SECRET, Bucket, moto, rclone
-from tests.support.clouds import google
+from tests.support.clouds import google, service_account
 from tests.support.mirrors import REFERENCE, impatient, mirror_at
 from trainctl.errors import SourceDenied, SourceError, SourceGone, SourceWrong
 from trainctl.spi.sources import Credential
@@ -238,3 +241,44 @@ def test_a_missing_bucket_and_a_wrong_key_are_told_apart(tmp_path: Path) -> None
             source.resolve("s3://models", None, wrong)
     assert "secret keys" in caught.value.detail
     assert SECRET not in str(caught.value)
+
+
+def test_a_service_account_reads_by_a_token_and_signs_by_its_key(tmp_path: Path) -> None:
+    """Where no emulator is named, the key is exchanged for a token at the server that it names; links are signed without asking anybody."""
+    with google(tmp_path) as server, tokens() as (url, asked):
+        server.put("a/x ü.bin", b"content")
+        key = Credential(json.dumps(service_account(token_uri=url)), "secret key", server.url)
+        source = GoogleSource(environ={})
+        resolved = source.resolve("gs://models/a", None, key)
+        with source.open(resolved, resolved.files[0], 3, key) as pieces:
+            assert b"".join(pieces) == b"tent"
+        link = source.link(resolved, resolved.files[0], key) or ""
+    assert len(asked) == 1
+    assert b"assertion=" in asked[0]
+    assert "/models/a/x%20%C3%BC.bin?" in link
+    assert "X-Goog-Signature=" in link
+    assert "X-Goog-Expires=3600" in link
+
+
+@contextmanager
+def tokens() -> Iterator[tuple[str, list[bytes]]]:
+    """A server that gives an access token to whoever asks."""
+    asked: list[bytes] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.rfile.read(int(self.headers["Content-Length"])))
+            body = json.dumps({"access_token": "ya29.token", "expires_in": 3600}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Silent."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/token", asked
+        server.shutdown()

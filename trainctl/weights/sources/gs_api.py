@@ -14,7 +14,7 @@ from trainctl.errors import SourceDenied, SourceError, SourceGone
 from trainctl.model.files import SourceFile
 from trainctl.objects.access import Bearer, ServiceAccount, access_of
 from trainctl.objects.client import RENEWED_BEFORE
-from trainctl.objects.exchange import google_token
+from trainctl.objects.exchange import token_of_service_account
 from trainctl.objects.place import Place
 from trainctl.spi.sources import Credential
 from trainctl.weights.sources.http import HttpClient, Response
@@ -51,7 +51,7 @@ class Token:
         known = self._credential
         access = access_of("gs", known.value, known.origin)
         if isinstance(access, ServiceAccount):
-            known = google_token(access.document, known.origin)
+            known = token_of_service_account(access.document, known.origin)
         elif isinstance(access, Bearer) and _is_over(access) and known.renew is not None:
             self._credential = known = known.renew()
         found = access_of("gs", known.value, known.origin)
