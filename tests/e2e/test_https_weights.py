@@ -117,8 +117,9 @@ def test_a_change_between_plan_and_apply_is_refused(work: Project, web: Web) -> 
     web.put("/model.bin", SMALL + b"more")
     after = web.pages["/model.bin"].identity("strong")["ETag"]
     done = work.run("apply", "saved.plan", code=12)
-    assert "it has changed since it was resolved" in done.stderr
-    assert f"(ETag {before} then, ETag {after} now; 300000 bytes then, 300004 now)" in done.stderr
+    assert f"{web.url}/model.bin changed after it was planned" in done.stderr
+    assert f"It was at etag:{before} and is at etag:{after}." in done.stderr
+    assert "changed: model.bin" in done.stderr
     assert_nothing_half_done(work)
 
 
@@ -132,8 +133,8 @@ def test_a_source_that_moved_stays_until_upgrade(work: Project, web: Web) -> Non
     work.run("apply", "--auto-approve", "--upgrade", "--wait")
     assert work.run("plan", "--detailed-exitcode").stderr == ""
     web.put("/model.bin", SMALL)
-    for record in work.mirror.glob("fingerprints/*/*"):
-        record.unlink()
+    for blob in work.mirror.glob("blobs/sha256/*/*"):
+        blob.unlink()
     lost = work.run("plan", code=1)
     assert "error: weights.model: " in lost.stderr
     assert "is not upstream any more as trainctl.lock pins it" in lost.stderr

@@ -157,14 +157,17 @@ def test_code_that_changed_since_the_plan_is_refused(fresh: Project) -> None:
 
 
 def test_weights_that_moved_since_the_plan_are_refused(fresh: Project) -> None:
-    """The reviewed bytes are mirrored, or none; what doesn't need them goes on."""
+    """The reviewed bytes are mirrored, or none; what differs is named, and what doesn't need them goes on."""
     declare(fresh, {"a": job("true", weights=["tiny"]), "b": job("true")}, weights=WEIGHTS)
     fresh.run("plan", "--out", "p.bin")
-    fresh.write({"weights/model.bin": "other"})
+    fresh.write({"weights/model.bin": "other", "weights/more.bin": "more"})
     done = fresh.run("apply", "p.bin", "--wait", code=12)
 
     assert "error: weights.tiny: " in done.stderr
-    assert "changed" in done.stderr
+    assert "changed after it was planned" in done.stderr
+    assert "It was at sha256:" in done.stderr
+    assert "added: more.bin" in done.stderr
+    assert "changed: model.bin" in done.stderr
     assert {"weights.tiny", "job.a"}.isdisjoint(fresh.json("state", "list")["addresses"])
     assert fresh.json("status", "b")["status"] == "TRAINING_JOB_COMPLETED"
 

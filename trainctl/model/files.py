@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Iterable, Iterator, Sequence
@@ -59,6 +59,8 @@ class ResolvedSource:
     source: str
     revision: str
     files: Sequence[SourceFile]
+    newest: str | None = field(default=None, compare=False)
+    """The revision that upstream has now, where it was asked for another and told."""
 
     @cached_property
     def size(self) -> int:

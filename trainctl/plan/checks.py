@@ -165,10 +165,11 @@ def sources(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
         facts = inputs.weights.get(change.address)
         if facts is None or change.action in REMOVES:
             continue
-        for pattern in facts.unmatched_patterns:
+        for pattern, nearest in facts.unmatched_patterns.items():
+            hint = f"Did you mean {nearest!r}? " if nearest else ""
             yield warning(
                 f"the pattern {pattern!r} matches no file",
-                "Patterns are shell-style and match paths inside the source.",
+                f"{hint}Patterns are shell-style and match paths inside the source.",
                 address=str(change.address),
                 where=_where(inputs, change.address),
                 code="unmatched-pattern",

@@ -55,7 +55,7 @@ class WeightsFacts:
     listing: str | None = None
     locked: bool = False
     locked_as: Mapping[str, Any] | None = None
-    unmatched_patterns: tuple[str, ...] = ()
+    unmatched_patterns: Mapping[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainctl.apply.step import Lookup, Step
-from trainctl.errors import StalePlan
+from trainctl.errors import SourceError, SourceGone, SourceWrong, StalePlan
 from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.files import ResolvedSource
@@ -17,6 +17,7 @@ from trainctl.plan.values import Observation
 from trainctl.resources.home import Home
 from trainctl.spi.provider import Presence
 from trainctl.spi.sources import Credential
+from trainctl.weights.difference import difference
 from trainctl.weights.lock import LockEntry
 from trainctl.weights.mirror.layout import Reference
 from trainctl.weights.mirror.port import Mirror
@@ -39,9 +40,7 @@ class WeightsHandler:
         if resolved is None:
             resolved = self._resolve(step, credential)
         if step.attributes.get("pin") not in (None, resolved.pin):
-            raise StalePlan(
-                "the source moved after it was planned", "Plan again.", address=str(step.address)
-            )
+            raise self._moved(step, None, resolved)
         reference = Reference(
             lineage=self._home.lineage,
             address=str(step.address),
@@ -50,14 +49,20 @@ class WeightsHandler:
         )
         (known,) = self._mirror.look([resolved]).known
         began = time.monotonic()
-        listing = self._mirror.mirror(
-            resolved,
-            source_for(parse_source(resolved.source).scheme),
-            reference,
-            credential=credential,
-            progress=lambda done, total, _files: step.progress("mirroring", done, total),
-            cancelled=step.cancelled,
-        )
+        try:
+            listing = self._mirror.mirror(
+                resolved,
+                source_for(parse_source(resolved.source).scheme),
+                reference,
+                credential=credential,
+                progress=lambda done, total, _files: step.progress("mirroring", done, total),
+                cancelled=step.cancelled,
+            )
+        except (SourceWrong, SourceGone) as error:
+            now = self._now(step, credential)
+            if now is None or now.pin == resolved.pin:
+                raise
+            raise self._moved(step, resolved, now) from error
         return {
             "revision": resolved.revision,
             "pin": resolved.pin,
@@ -77,6 +82,28 @@ class WeightsHandler:
         planned = lock_entry(step.attributes, directory) if step.attributes.get("pin") else None
         wanted = wanted_of(step.attributes, directory)
         return resolve(wanted, credential, locked=planned, cancelled=step.cancelled).resolved
+
+    def _now(self, step: Step, credential: Credential | None) -> ResolvedSource | None:
+        """The source as upstream shows it by now; None where it can't be told, or where its revisions stay what they are."""
+        wanted = wanted_of(step.attributes, self._home.directory)
+        if wanted.uri.scheme == "hf" or wanted.sha256:
+            return None
+        try:
+            return resolve(wanted, credential, cancelled=step.cancelled).resolved
+        except SourceError:
+            return None
+
+    def _moved(self, step: Step, planned: ResolvedSource | None, now: ResolvedSource) -> StalePlan:
+        """``planned`` is None where the plan kept no files, which it doesn't of very many."""
+        before = planned.revision if planned else step.attributes.get("revision")
+        lines = [f"It was at {before} and is at {now.revision}."]
+        if planned is not None:
+            lines += difference(planned, now)
+        return StalePlan(
+            f"{now.source} changed after it was planned",
+            "\n".join([*lines, "Plan again."]),
+            address=str(step.address),
+        )
 
     def delete(self, step: Step) -> None:
         """Drop the reference; the content stays for whoever else refers to it, until it is collected."""

@@ -12,7 +12,7 @@ from trainctl.views.text import table
 from trainctl.weights.mirror.report import MirroredSource
 
 MIRROR_COLUMNS = (
-    "source", "revision", "listing", "files", "bytes", "bytes_shared", "last_used", "projects",
+    "source", "revision", "listing", "files", "bytes", "bytes_shared", "last_used", "projects", "people",
 )  # fmt: skip
 
 
@@ -29,6 +29,7 @@ def mirror_json(rows: Sequence[MirroredSource]) -> dict[str, Any]:
                 "bytes_shared": row.bytes_shared,
                 "last_used": moment(row.last_used),
                 "projects": list(row.projects),
+                "people": list(row.people),
             }
             for row in rows
         ]
@@ -48,8 +49,18 @@ def mirror_lines(rows: Sequence[MirroredSource], width: int | None = None) -> li
             format_bytes(row.bytes_shared),
             minute(row.last_used),
             ", ".join(row.projects),
+            ", ".join(row.people),
         ]
         for row in rows
     ]
-    headers = ["SOURCE", "REVISION", "FILES", "SIZE", "SHARED", "LAST USED (UTC)", "PROJECTS"]
+    headers = [
+        "SOURCE",
+        "REVISION",
+        "FILES",
+        "SIZE",
+        "SHARED",
+        "LAST USED (UTC)",
+        "PROJECTS",
+        "PEOPLE",
+    ]
     return table(headers, cells, width=width, shrinks=frozenset({"SOURCE"}))

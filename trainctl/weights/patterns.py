@@ -10,9 +10,13 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import PurePosixPath
 
 from trainctl.model.files import SourceFile, in_order
 
+_MOST_COMPARED = 1000
 Matcher = Callable[[str], object]
 
 
@@ -44,6 +48,17 @@ def select(
     everything = [*(allow or ()), *(ignore or ())]
     unmatched = tuple(dict.fromkeys(pattern for pattern in everything if pattern not in used))
     return wanted, unmatched
+
+
+def nearest_pattern(pattern: str, files: Iterable[SourceFile]) -> str | None:
+    """What was probably meant by a pattern that matches nothing: a path, a name or an ending that files have."""
+    found: set[str] = set()
+    for file in islice(files, _MOST_COMPARED):
+        name = file.path.rpartition("/")[2]
+        found |= {file.path, name, f"*{PurePosixPath(name).suffix}"}
+        found |= {f"{part}/*" for part in PurePosixPath(file.path).parts[:-1]}
+    near = get_close_matches(pattern, sorted(found - {"*"}), n=1, cutoff=0.6)
+    return near[0] if near else None
 
 
 def matcher(pattern: str) -> Matcher:

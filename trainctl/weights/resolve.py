@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from trainctl.model.source_uri import SourceUri, parse_source
 from trainctl.model.units import format_bytes
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.lock import LockEntry
-from trainctl.weights.patterns import select
+from trainctl.weights.patterns import nearest_pattern, select
 from trainctl.weights.retry import Retry
 from trainctl.weights.safe_path import check_paths
 from trainctl.weights.sources import source_for
@@ -44,7 +44,8 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """A resolved source. ``locked`` says that the lock file named the revision; ``unmatched`` are patterns without a file.
+    """A resolved source. ``locked`` says that the lock file named the revision; ``unmatched`` are patterns without a file,
+    each with the nearest one that has files, if one is near.
 
     ``resolved.source`` is the source with its path made absolute; ``entry`` is what the lock file would say.
     ``available`` is False where upstream has another version by now and keeps no older one.
@@ -53,7 +54,7 @@ class Resolution:
     resolved: ResolvedSource
     entry: LockEntry
     locked: bool
-    unmatched: tuple[str, ...]
+    unmatched: Mapping[str, str | None]
     warnings: tuple[Diagnostic, ...]
     available: bool = True
 
@@ -80,9 +81,10 @@ def resolve(
     everything = (retry or Retry()).run(
         lambda: source.resolve(uri.text, pinned, credential), cancelled or threading.Event()
     )
-    files, unmatched = select(everything.files, wanted.allow, wanted.ignore)
+    files, without = select(everything.files, wanted.allow, wanted.ignore)
+    unmatched = {pattern: nearest_pattern(pattern, everything.files) for pattern in without}
     if not files:
-        raise _nothing(wanted, everything)
+        raise _nothing(wanted, everything, unmatched)
     check_paths(wanted.source, files)
     resolved = replace(everything, files=files)
     if not resolved.revision:
@@ -99,7 +101,7 @@ def resolve(
         _entry(wanted, resolved),
         pinned is not None and followed is not None,
         unmatched,
-        (*warnings, *_unidentified(wanted, resolved)),
+        (*warnings, *_unidentified(wanted, resolved), *_newer(wanted, resolved, followed)),
     )
 
 
@@ -131,6 +133,22 @@ def _moved(wanted: Wanted, locked: LockEntry, now: ResolvedSource) -> Diagnostic
         f"({format_bytes(now.size)}). The pinned version is used for as long as the mirror has it; "
         "plan --upgrade takes what is there now.",
         code="lock-mismatch",
+    )
+
+
+def _newer(
+    wanted: Wanted, resolved: ResolvedSource, followed: LockEntry | None
+) -> tuple[Diagnostic, ...]:
+    """A branch that has moved since it was locked is told; nothing follows it unless somebody says so."""
+    if followed is None or resolved.newest in (None, resolved.revision):
+        return ()
+    return (
+        warning(
+            f"{wanted.source} has moved upstream since it was locked",
+            f"It is at {resolved.newest} now, and trainctl.lock has {resolved.revision}, which is used. "
+            "plan --upgrade takes what is there now.",
+            code="upstream-moved",
+        ),
     )
 
 
@@ -187,12 +205,24 @@ def _compare(
     )
 
 
-def _nothing(wanted: Wanted, everything: ResolvedSource) -> SourceError:
+def _nothing(
+    wanted: Wanted, everything: ResolvedSource, unmatched: Mapping[str, str | None]
+) -> SourceError:
     if not everything.files:
         return SourceGone(f"{wanted.source}: it holds no files", "Check that it is the right one.")
     some = ", ".join(file.path for file in everything.files[:5] if file.path.isprintable())
     return SourceGone(
         f"{wanted.source}: none of its {len(everything.files)} files is left after the patterns",
-        f"Change allow_patterns or ignore_patterns. It holds for example {some}.",
+        " ".join(
+            [
+                *(_suggestion(*one) for one in unmatched.items()),
+                f"Change allow_patterns or ignore_patterns. It holds for example {some}.",
+            ]
+        ),
         code="unmatched-pattern",
     )
+
+
+def _suggestion(pattern: str, nearest: str | None) -> str:
+    hint = f"; did you mean {nearest!r}?" if nearest else "."
+    return f"{pattern!r} matches none{hint}"

@@ -318,12 +318,14 @@ def test_records_in_a_circle_are_still_ordered() -> None:
 def test_a_source_that_nothing_pins_is_a_warning() -> None:
     """Unlocked sources are one warning together, and patterns that match nothing one each."""
     world = World()
-    facts = WeightsFacts(world.resolved, unmatched_patterns=("*.gguf",))
+    facts = WeightsFacts(world.resolved, unmatched_patterns={"*.gguf": None, "*.jsn": "*.json"})
 
     plan = make_plan(world.inputs(weights={at("weights.qwen3"): facts}))
 
     assert [one.summary for one in plan.diagnostics] == [
         "the pattern '*.gguf' matches no file",
+        "the pattern '*.jsn' matches no file",
         "not pinned in trainctl.lock yet: weights.qwen3",
     ]
+    assert plan.diagnostics[1].detail.startswith("Did you mean '*.json'?")
     assert plan.usable

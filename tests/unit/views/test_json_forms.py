@@ -191,7 +191,7 @@ def test_the_other_listings_hold_against_their_schemas() -> None:
     )
     run = replace(a_run(1, RunStatus.RUNNING, started_at=2.0), phases={"delivering": 0.5})
     status = JobStatus(at("job.sft"), run, (checkpoint,))
-    source = MirroredSource("file:./w", "mtime", None, 1, 2, 0, 3.0, ("demo",))
+    source = MirroredSource("file:./w", "mtime", None, 1, 2, 0, 3.0, ("demo",), ("ann@laptop",))
 
     assert problems("status", status_json(status)) == []
     assert problems("status", {"jobs": [status_json(status)]}) == []

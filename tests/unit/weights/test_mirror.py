@@ -156,26 +156,26 @@ def test_cancelled_before_it_begins_it_fetches_nothing(tmp_path: Path) -> None:
 
 
 def test_rows_say_who_uses_what_and_what_is_shared(tmp_path: Path) -> None:
-    """One row for each listing: files, bytes, bytes that another one has too, projects, last use."""
+    """One row for each listing: files, bytes, bytes that another one has too, projects, people, last use."""
     times = iter([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     mirror = DirectoryMirror(tmp_path, impatient(), clock=lambda: next(times))
     shared = noise(100)
-    for name, own, address, project in (
-        ("a", b"1234", "weights.a", "one"),
-        ("b", b"56", "weights.b", "one"),
-        ("a", b"1234", 'weights.a["x/y"]', "two"),
+    for name, own, address, project, owner in (
+        ("a", b"1234", "weights.a", "one", "ann@laptop"),
+        ("b", b"56", "weights.b", "one", "ann@laptop"),
+        ("a", b"1234", 'weights.a["x/y"]', "two", "bo@desk"),
     ):
         source = MemorySource({"shared": shared, "own": own})
-        reference = replace(REFERENCE, address=address, project=project)
+        reference = replace(REFERENCE, address=address, project=project, owner=owner)
         mirror.mirror(source.resolve(f"hf://acme/{name}", None, None), source, reference)
     rows = mirror.sources()
     assert [(row.source, row.files, row.bytes, row.bytes_shared) for row in rows] == [
         ("hf://acme/a", 2, 104, 100),
         ("hf://acme/b", 2, 102, 100),
     ]
-    assert [(row.projects, row.last_used) for row in rows] == [
-        (("one", "two"), 6.0),
-        (("one",), 4.0),
+    assert [(row.projects, row.people, row.last_used) for row in rows] == [
+        (("one", "two"), ("ann@laptop", "bo@desk"), 6.0),
+        (("one",), ("ann@laptop",), 4.0),
     ]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.hub import serve
 from tests.support.mirrors import MemorySource, impatient
-from trainctl.errors import SourceBusy, SourceError, SourceWrong
+from trainctl.errors import SourceBusy, SourceError, SourceGone, SourceWrong
 from trainctl.weights.resolve import Resolution, Wanted, resolve
 from trainctl.weights.sources import source_for
 from trainctl.weights.sources.hf import HubSource
@@ -39,7 +39,36 @@ def test_a_locked_commit_is_what_is_resolved(tmp_path: Path) -> None:
         entry.pin,
     )
     assert (moved.resolved.revision, moved.locked) == (second, False)
+    (told,) = locked.warnings
+    assert (told.code, moved.warnings) == ("upstream-moved", ())
+    assert first in told.detail
+    assert second in told.detail
     assert moved.entry.pin != entry.pin
+
+
+def test_a_locked_commit_outlives_its_branch(tmp_path: Path) -> None:
+    """A branch that is deleted upstream takes nothing from who has locked its commit."""
+    with serve() as hub:
+        commit = hub.add("acme/model", FILES, branch="next")
+        wanted = Wanted("hf://acme/model@next", tmp_path)
+        entry = resolve(wanted, open_source=lambda scheme: HubSource(hub.url)).entry
+        del hub.repos["models", "acme/model"].refs["next"]
+        found = resolve(wanted, locked=entry, open_source=lambda scheme: HubSource(hub.url))
+        with pytest.raises(SourceGone, match="no such revision"):
+            resolve(wanted, open_source=lambda scheme: HubSource(hub.url))
+
+    assert (found.resolved.revision, found.warnings) == (commit, ())
+
+
+def test_patterns_that_leave_nothing_say_what_was_probably_meant(tmp_path: Path) -> None:
+    """Each is named with the nearest that has files."""
+    with pytest.raises(SourceGone, match="left after the patterns") as caught:
+        resolve(
+            Wanted("hf://a/b", tmp_path, ("*.jsn", "zzz")),
+            open_source=lambda scheme: MemorySource(FILES),
+        )
+    assert "'*.jsn' matches none; did you mean '*.json'?" in caught.value.detail
+    assert "'zzz' matches none." in caught.value.detail
 
 
 def test_other_files_at_a_locked_commit_are_refused(tmp_path: Path) -> None:
@@ -68,12 +97,12 @@ def test_a_directory_that_changed_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_unmatched_patterns_are_handed_back(tmp_path: Path) -> None:
-    """A pattern without a file is no error as long as files are left."""
+    """A pattern without a file is no error as long as files are left; each comes with what was probably meant."""
     found = resolve(
-        Wanted("hf://a/b", tmp_path, ("*.json", "*.gguf"), ("*.md",)),
+        Wanted("hf://a/b", tmp_path, ("*.jsn", "*.json", "w.bn"), ("*.md",)),
         open_source=lambda scheme: MemorySource(FILES),
     )
-    assert found.unmatched == ("*.gguf", "*.md")
+    assert found.unmatched == {"*.jsn": "*.json", "w.bn": "w.bin", "*.md": None}
     assert [file.path for file in found.resolved.files] == ["a.json"]
 
 

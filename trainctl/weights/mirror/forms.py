@@ -42,7 +42,8 @@ def known_from_json(value: Mapping[str, Any]) -> Known:
 
 def source_from_json(value: Mapping[str, Any]) -> MirroredSource:
     """Read a row of ``mirror list`` that ``asdict`` wrote."""
-    return MirroredSource(**{**value, "projects": tuple(value["projects"])})
+    lists = {name: tuple(value[name]) for name in ("projects", "people")}
+    return MirroredSource(**{**value, **lists})
 
 
 def collected_to_json(found: Collected) -> dict[str, Any]:

@@ -16,7 +16,8 @@ class MirroredSource:
     """One row of ``mirror list``.
 
     ``listing`` is None while mirroring has not ended. ``bytes_shared`` are those that another listing holds
-    too. ``last_used`` is in Unix seconds; ``projects`` are the names of those that refer to it.
+    too. ``last_used`` is in Unix seconds; ``projects`` are the names of those that refer to it, and ``people`` who last
+    mirrored it for them.
     """
 
     source: str
@@ -27,6 +28,7 @@ class MirroredSource:
     bytes_shared: int
     last_used: float
     projects: tuple[str, ...]
+    people: tuple[str, ...]
 
 
 def sources(layout: Layout) -> list[MirroredSource]:
@@ -50,6 +52,7 @@ def sources(layout: Layout) -> list[MirroredSource]:
             ),
             last_used=max(record["last_used"] for record in records),
             projects=tuple(sorted({record["project"] for record in records})),
+            people=tuple(sorted({record["owner"] for record in records})),
         )
         for (source, revision, listing), records in sorted(rows.items())
     ]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
-from trainctl.errors import SourceDenied, SourceError
+from trainctl.errors import SourceDenied, SourceError, SourceGone
 from trainctl.model.files import ResolvedSource, SourceFile, in_order
 from trainctl.model.source_uri import SourceUri, parse_source
 from trainctl.spi.sources import Credential
@@ -48,19 +48,32 @@ class HubSource:
     ) -> ResolvedSource:
         """The files at the commit that the revision is now (``main`` when nobody says)."""
         source = parse_source(uri)
-        wanted = quote(revision or source.revision or "main", safe="")
+        pinned = revision if revision and _COMMIT.fullmatch(revision) else None
+        named = source.revision or "main" if pinned or not revision else revision
         repo = f"{self._endpoint}/api/{_plural(source)}/{source.location}"
-        info, _ = self._json(f"{repo}/revision/{wanted}", uri, credential)
+        try:
+            info = self._info(repo, named, uri, credential)
+        except SourceGone:  # a commit stays when its branch goes
+            if pinned in (None, named):
+                raise
+            info = self._info(repo, str(pinned), uri, credential)
+        commit = pinned or info["sha"]
+        files = in_order(self._tree(f"{repo}/tree/{commit}", uri, credential))
+        resolved = ResolvedSource(uri, commit, files, info["sha"])
+        if info.get("gated") and files:
+            self._check_access(resolved, credential)
+        return resolved
+
+    def _info(
+        self, repo: str, revision: str, uri: str, credential: Credential | None
+    ) -> dict[str, Any]:
+        info, _ = self._json(f"{repo}/revision/{quote(revision, safe='')}", uri, credential)
         commit = info.get("sha") if isinstance(info, dict) else None
         if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
             raise SourceError(
                 f"{uri}: the answer of {self._host} names no commit", _NOT_A_HUB, code="not-a-hub"
             )
-        files = in_order(self._tree(f"{repo}/tree/{commit}", uri, credential))
-        resolved = ResolvedSource(uri, commit, files)
-        if isinstance(info, dict) and info.get("gated") and files:
-            self._check_access(resolved, credential)
-        return resolved
+        return dict(info)
 
     def link(
         self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None

@@ -1,0 +1,71 @@
+"""A mirror in which any one bit is wrong: verifying finds it, and repairing makes it right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.mirrors import REFERENCE, MemorySource, contents, impatient, mirror_at
+from tests.support.weights_data import noise
+from trainctl.weights.mirror import DirectoryMirror
+from trainctl.weights.mirror.mend import Origin
+from trainctl.weights.mirror.verify import Outcome, Verified, Verifying, verify
+
+CHUNK = 16
+FILES = {"large": noise(2 * CHUNK + 3), "small": b"tiny"}
+
+
+def _verified(mirror: DirectoryMirror, source: MemorySource) -> Verified:
+    def origin(record: Mapping[str, object]) -> Origin:
+        resolved = source.resolve(str(record["source"]), None, None)
+        return Origin(source, resolved, None, impatient())
+
+    return verify(mirror, Verifying(True, origin, parallelism=1))
+
+
+@pytest.mark.parametrize("announce", [True, False], ids=["announced", "unannounced"])
+def test_every_single_flipped_bit_is_found_and_repaired(tmp_path: Path, *, announce: bool) -> None:
+    """Of contents and of the listing, one after another: each is one finding, and all is right afterwards."""
+    source = MemorySource(dict(FILES), announce=announce, piece=CHUNK)
+    mirror = mirror_at(tmp_path, CHUNK)
+    resolved = source.resolve("memory://model", None, None)
+    listing = mirror.mirror(resolved, source, REFERENCE)
+    for file in listing.files:
+        blob = mirror.blob_path(file.sha256)
+        for bit in range(8 * file.size):
+            wrong = bytearray(blob.read_bytes())
+            wrong[bit // 8] ^= 1 << bit % 8
+            blob.chmod(0o644)
+            blob.write_bytes(wrong)
+
+            found = _verified(mirror, source)
+
+            assert [one.outcome for one in found.findings] == [Outcome.REPAIRED], (file.path, bit)
+            assert contents(mirror, listing.id) == FILES
+
+    assert _verified(mirror, source).findings == ()
+
+
+def test_every_single_flipped_bit_of_a_listing_is_found(tmp_path: Path) -> None:
+    """It goes, contents stay, and mirroring again writes it anew and asks upstream for nothing."""
+    source = MemorySource(dict(FILES), announce=True, piece=CHUNK)
+    mirror = mirror_at(tmp_path, CHUNK)
+    resolved = source.resolve("memory://model", None, None)
+    listing = mirror.mirror(resolved, source, REFERENCE)
+    place = tmp_path / "listings" / f"{listing.id}.json"
+    right = place.read_bytes()
+    for bit in range(8 * len(right)):
+        wrong = bytearray(right)
+        wrong[bit // 8] ^= 1 << bit % 8
+        place.write_bytes(wrong)
+
+        found = _verified(mirror, source)
+
+        assert [one.outcome for one in found.findings] == [Outcome.REMOVED], bit
+        assert not place.exists()
+    source.asked.clear()
+    assert mirror.mirror(resolved, source, REFERENCE) == listing
+    assert source.asked == []
+    assert contents(mirror, listing.id) == FILES
