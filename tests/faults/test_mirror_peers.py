@@ -251,3 +251,50 @@ def test_cancelling_stops_soon_and_keeps_what_came(hub: Hub, tmp_path: Path) -> 
     hub.closing.set()
     listing = mirror.mirror(found, source, REFERENCE)
     assert contents(mirror, listing.id) == FILES
+
+
+def test_an_error_amid_a_transfer_is_only_a_pause(hub: Hub, tmp_path: Path) -> None:
+    """A cut, then 500 and 429 to who asks for the rest: it is asked for until it comes, and nothing twice."""
+    hub.faults = [
+        Fault("cut", "model.safetensors", at=2_500_000),
+        Fault("status", "model.safetensors", status=500),
+        Fault("status", "model.safetensors", status=429, headers={"Retry-After": "0"}),
+    ]
+    mirror, listing = mirrored(hub, tmp_path, attempts=5)
+
+    assert contents(mirror, listing.id) == FILES
+    asked = [seen.headers.get("Range") for seen in hub.asked("model.safetensors")]
+    assert asked == [None, *["bytes=2500000-"] * 3]
+
+
+def test_a_dataset_is_mirrored_like_a_model(hub: Hub, tmp_path: Path) -> None:
+    """Its own addresses, with large and small files, and none of a model that has the same name."""
+    files = {"train/0.bin": FILES["model.safetensors"], "README.md": b"rows"}
+    hub.add("acme/model", files, dataset=True)
+    source, found = resolved_from(hub, "hf://datasets/acme/model")
+    mirror = mirror_at(tmp_path, CHUNK)
+    listing = mirror.mirror(found.resolved, source, REFERENCE)
+
+    assert contents(mirror, listing.id) == files
+    assert all("/datasets/acme/model/" in seen.path for seen in hub.seen)
+
+
+def test_names_that_are_only_unusual_are_kept_apart(hub: Hub, tmp_path: Path) -> None:
+    """The longest there can be, two that differ by case, two by how an accent is written: all come, under their own names."""
+    names = [
+        "a" * 255,
+        "File.txt",
+        "file.txt",
+        "caf\u00e9",
+        "cafe\u0301",
+        " spaced ",
+        "-rf",
+        "50%20off",
+    ]
+    files = {f"x/{name}": name.encode() for name in names}
+    hub.add("acme/odd", files)
+    source, found = resolved_from(hub, "hf://acme/odd")
+    mirror = mirror_at(tmp_path, CHUNK)
+    listing = mirror.mirror(found.resolved, source, REFERENCE)
+
+    assert contents(mirror, listing.id) == files

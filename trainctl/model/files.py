@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Iterable, Iterator, Sequence
@@ -88,11 +88,18 @@ class ListedFile:
     chunks: tuple[str, ...] = ()
 
 
+def listed_in_order(files: Iterable[ListedFile]) -> Sequence[ListedFile]:
+    """The same for files as content."""
+    return packed_sorted(
+        files, lambda one: (one.path, one.size, one.sha256, one.chunks), ListedFile
+    )
+
+
 @dataclass(frozen=True)
 class Listing:
     """What a delivery delivers: files by content, sorted by path. The id authenticates every chunk."""
 
-    files: tuple[ListedFile, ...]
+    files: Sequence[ListedFile]
 
     @property
     def size(self) -> int:
@@ -101,21 +108,23 @@ class Listing:
 
     def to_bytes(self) -> bytes:
         """The stored form, canonical, so that its digest is the id."""
-        return canonical(
-            {
-                "version": 1,
-                "chunk_bytes": CHUNK_BYTES,
-                "files": [
-                    {"path": f.path, "size": f.size, "sha256": f.sha256, "chunks": list(f.chunks)}
-                    for f in sorted(self.files)
-                ],
-            }
-        )
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The stored form, file by file."""
+        yield b'{"chunk_bytes":%d,%s' % (CHUNK_BYTES, _FILES.encode())
+        ordered = sorted(self.files) if isinstance(self.files, tuple) else self.files
+        for number, file in enumerate(ordered):
+            yield (b"," if number else b"") + canonical(asdict(file))
+        yield b'],"version":1}'
 
     @cached_property
     def id(self) -> str:
         """The hex sha256 of the stored form."""
-        return hashlib.sha256(self.to_bytes()).hexdigest()
+        found = hashlib.sha256()
+        for piece in self.pieces():
+            found.update(piece)
+        return found.hexdigest()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Listing:

@@ -135,7 +135,7 @@ class Seating:
             raise next(one for one in answers if isinstance(one, NodeError))
         return said
 
-    def _files(self, listings: Sequence[str]) -> dict[str, tuple[ListedFile, ...]]:
+    def _files(self, listings: Sequence[str]) -> dict[str, Sequence[ListedFile]]:
         known = [(one, self._mirror.load_listing(one)) for one in listings]
         return {one: listing.files for one, listing in known if listing is not None}
 

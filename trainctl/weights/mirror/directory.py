@@ -6,21 +6,28 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from trainctl.errors import StorageError
-from trainctl.model.files import CHUNK_BYTES, Listing, ResolvedSource, SourceFile
+from trainctl.model.files import (
+    CHUNK_BYTES,
+    ListedFile,
+    Listing,
+    ResolvedSource,
+    SourceFile,
+    listed_in_order,
+)
 from trainctl.model.json import canonical
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.exclusive import holder_name, shown
 from trainctl.weights.mirror.batch import Batch
 from trainctl.weights.mirror.condemned import restore
 from trainctl.weights.mirror.disk import explained, require_space, sync_directory, write_record
-from trainctl.weights.mirror.fetch import Crowd, Progress, Tally, by_fingerprint, present
-from trainctl.weights.mirror.layout import Content, Layout, Reference
+from trainctl.weights.mirror.fetch import Crowd, Progress, Tally, by_fingerprint, parts, present
+from trainctl.weights.mirror.layout import Content, Layout, Reference, fingerprint
 from trainctl.weights.mirror.partial import bytes_kept, sweep
 from trainctl.weights.mirror.rebuild import relearn
 from trainctl.weights.mirror.report import MirroredSource, sources
@@ -64,25 +71,38 @@ class DirectoryMirror:
         with shown(layout.reference(reference.lineage, reference.address)):
             tally = Tally(resolved.size, progress)
             upstream = Upstream(source, resolved, credential, self.retry)
-            with explained(self.root), Batch(layout, resolved.source) as batch:
-                transfer = Transfer(layout, upstream, threading.Event(), tally.add, batch)
-                contents = self._bring(transfer, tally, parallelism, cancelled or threading.Event())
-            return self._list(resolved, reference, contents)
+            with explained(self.root):
+                require_space(self.root, sum(map(self._still_to_come, parts(resolved))))
+            stop = cancelled or threading.Event()
+            listed = (
+                file
+                for part in parts(resolved)
+                for file in self._bring(replace(upstream, resolved=part), tally, parallelism, stop)
+            )
+            return self._list(resolved, reference, Listing(listed_in_order(listed)))
 
     def _bring(
-        self, transfer: Transfer, tally: Tally, parallelism: int, cancelled: threading.Event
-    ) -> dict[str, Content]:
-        """What every fingerprint turned out to be, once all of it is here."""
-        groups = by_fingerprint(transfer.upstream.resolved)
-        with explained(self.root):
-            contents = self._have(transfer.upstream.resolved.source, groups)
+        self, upstream: Upstream, tally: Tally, parallelism: int, cancelled: threading.Event
+    ) -> Iterator[ListedFile]:
+        """Every file of a part, once all of it is here."""
+        part = upstream.resolved
+        groups = by_fingerprint(part)
+        with explained(self.root), Batch(self._layout, part.source) as batch:
+            contents = self._have(part.source, groups)
             for key in contents:
                 tally.add(sum(file.size for file in groups[key]), len(groups[key]))
             missing = {key: files for key, files in groups.items() if key not in contents}
-            require_space(self.root, _still_to_come(self._layout, missing))
-        if missing:
-            contents.update(Crowd(transfer, tally, missing).run(parallelism, cancelled))
-        return contents
+            if missing:
+                transfer = Transfer(self._layout, upstream, threading.Event(), tally.add, batch)
+                contents.update(Crowd(transfer, tally, missing).run(parallelism, cancelled))
+        return (contents[fingerprint(part, file)].listed(file.path) for file in part.files)
+
+    def _still_to_come(self, part: ResolvedSource) -> int:
+        """The bytes of a part that are missing."""
+        groups = by_fingerprint(part)
+        here, kept = self._have(part.source, groups), bytes_kept(self._layout.partial)
+        missing = {key: files[0].size for key, files in groups.items() if key not in here}
+        return sum(max(0, size - kept.get(key, 0)) for key, size in missing.items())
 
     def mirrored_bytes(self, resolved: ResolvedSource) -> tuple[int, str | None]:
         """How many of the source's bytes are here, and its listing's id if all are. Writes nothing."""
@@ -92,7 +112,10 @@ class DirectoryMirror:
             done = sum(file.size for key in contents for file in groups[key])
             if len(contents) < len(groups):
                 return done, None
-            listing_id = _listing(resolved, contents).id
+            files = (
+                contents[fingerprint(resolved, one)].listed(one.path) for one in resolved.files
+            )
+            listing_id = Listing(listed_in_order(files)).id
             return done, listing_id if self.has_listing(listing_id) else None
 
     def has_listing(self, listing_id: str) -> bool:
@@ -142,10 +165,7 @@ class DirectoryMirror:
                 contents.update({key: content} if content else {})
         return contents
 
-    def _list(
-        self, resolved: ResolvedSource, reference: Reference, contents: Mapping[str, Content]
-    ) -> Listing:
-        listing = _listing(resolved, contents)
+    def _list(self, resolved: ResolvedSource, reference: Reference, listing: Listing) -> Listing:
         layout = self._layout
         with explained(self.root):
             with contextlib.suppress(FileNotFoundError):  # a destroy dropped it meanwhile
@@ -158,7 +178,7 @@ class DirectoryMirror:
             if not self.has_listing(listing.id):
                 for directory in {layout.blob(file.sha256).parent for file in listing.files}:
                     sync_directory(directory)
-                write_record(layout.listing(listing.id), listing.to_bytes(), layout.partial)
+                write_record(layout.listing(listing.id), listing.pieces(), layout.partial)
             self._refer(resolved, reference, listing.id)
         return listing
 
@@ -183,14 +203,3 @@ class DirectoryMirror:
         write_record(path, canonical(record), self._layout.partial)
         with contextlib.suppress(FileNotFoundError):
             os.utime(path, (now, now))
-
-
-def _listing(resolved: ResolvedSource, contents: Mapping[str, Content]) -> Listing:
-    groups = by_fingerprint(resolved)
-    files = [contents[key].listed(file.path) for key, same in groups.items() for file in same]
-    return Listing(tuple(sorted(files)))
-
-
-def _still_to_come(layout: Layout, missing: Mapping[str, list[SourceFile]]) -> int:
-    kept = bytes_kept(layout.partial)
-    return sum(max(0, files[0].size - kept.get(key, 0)) for key, files in missing.items())

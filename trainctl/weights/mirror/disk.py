@@ -7,7 +7,7 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from trainctl.errors import StorageError
@@ -83,7 +83,9 @@ def scratch_name() -> str:
     return f"tmp.{holder_name()}.{secrets.token_hex(8)}"
 
 
-def write_record(path: Path, data: bytes, scratch: Path, *, durable: bool = True) -> None:
+def write_record(
+    path: Path, data: bytes | Iterable[bytes], scratch: Path, *, durable: bool = True
+) -> None:
     """Create or replace a small file at once. ``scratch`` is a directory of the same disk.
 
     One that is not ``durable`` may be lost, or empty, after a power cut.
@@ -92,7 +94,7 @@ def write_record(path: Path, data: bytes, scratch: Path, *, durable: bool = True
     temporary = scratch / scratch_name()
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:  # noqa: PTH123
-            stream.write(data)
+            stream.writelines([data] if isinstance(data, bytes) else data)
             stream.flush()
             if durable:
                 os.fsync(stream.fileno())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
 from typing import Callable
 
 from trainctl.errors import TrainctlError
@@ -17,6 +19,7 @@ from trainctl.weights.mirror.transfer import Transfer, stopped
 Progress = Callable[[int, int, int], None]
 """Called with bytes done, bytes in total, and files done; from several threads, never from two at once."""
 
+_AT_ONCE = 20_000
 _GRACE_SECONDS = 2.0
 _POLL_SECONDS = 0.1
 
@@ -46,6 +49,13 @@ def by_fingerprint(resolved: ResolvedSource) -> dict[str, list[SourceFile]]:
     for file in resolved.files:
         groups.setdefault(fingerprint(resolved, file), []).append(file)
     return groups
+
+
+def parts(resolved: ResolvedSource) -> Iterator[ResolvedSource]:
+    """The source in parts of some thousand files, as there may be millions; one that is small is its only part."""
+    files = iter(resolved.files)
+    while some := tuple(islice(files, _AT_ONCE)):
+        yield replace(resolved, files=some)
 
 
 def present(

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import dataclass
 from typing import Iterator, Optional, Sequence, Tuple
 
 from trainctl.model.files import ResolvedSource, SourceFile, read_files
 from trainctl.model.packed import packed
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import explained
-from trainctl.weights.mirror.fetch import by_fingerprint, present
+from trainctl.weights.mirror.fetch import by_fingerprint, parts, present
 from trainctl.weights.mirror.layout import Layout, fingerprint
 from trainctl.weights.mirror.needs import needs
 
 Row = Tuple[Optional[str], int, bool]
-_AT_ONCE = 20_000
 
 
 @dataclass(frozen=True)
@@ -72,12 +70,9 @@ def _by_listing(layout: Layout, listing: str) -> Iterator[Row]:
 
 
 def _by_record(layout: Layout, resolved: ResolvedSource) -> Iterator[Row]:
-    """Some thousands at once: there may be millions."""
-    files = iter(resolved.files)
-    while some := tuple(islice(files, _AT_ONCE)):
-        part = replace(resolved, files=some)
+    for part in parts(resolved):
         contents = present(layout, part.source, by_fingerprint(part))
-        for file in some:
+        for file in part.files:
             content = contents.get(fingerprint(part, file))
             yield content.sha256 if content else file.sha256, file.size, content is not None
 
