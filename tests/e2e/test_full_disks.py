@@ -39,14 +39,15 @@ def work(fresh: Project, hub: Hub) -> Project:
 
 
 def test_a_mirror_without_room_says_so_before_anything_moves(work: Project, hub: Hub) -> None:
-    """The error has the place, what is needed and what is free; no body was asked for; with room it goes on."""
+    """The error has the place, what is needed and what is free; no body was asked for, nothing begun; with room it goes on."""
     with small_disk(work.mirror, "20m") as place:
-        done = apply(work, 12)
+        done = apply(work, 1)
         assert (
-            f"error: weights.model: the mirror {place} needs 67.4 MB and its disk has"
+            f"error: weights.model: the mirror {place.as_uri()} needs 67.4 MB and its disk has"
             in done.stderr
         )
-        assert "Free some space, or name another place in mirror: {url: …}." in done.stderr
+        assert "or name another place in mirror: {url: …}." in done.stderr
+        assert work.json("plan", code=1)["errored"]
         assert not hub.asked("/model.safetensors")
         assert_nothing_half_done(work)
         remount(place, "size=200m")

@@ -316,7 +316,7 @@ def test_a_full_disk_of_the_host_is_said_before_anything_moves(lab: Lab, tmp_pat
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)
 
-    assert f"node lab/gpu-0: the mirror {small}/m needs 101 MB" in told
+    assert f"the mirror node://lab{small}/m needs 101 MB and its disk has" in told
     assert "[disk-full]" in told
     assert "GET /model.bin" not in lab.web.asked
 

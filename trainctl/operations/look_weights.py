@@ -9,14 +9,16 @@ from dataclasses import dataclass, field, replace
 from trainctl.errors import Forbidden, TrainctlError
 from trainctl.ledger.state import State
 from trainctl.model.address import Address, Kind
-from trainctl.model.diagnostics import Diagnostic, Severity, error
+from trainctl.model.diagnostics import Diagnostic, Severity, error, warning
 from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.model.resource import Resource
+from trainctl.model.units import format_bytes
 from trainctl.operations.look_mirror import MirrorSeen, look_at_mirror
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import WeightsFacts
 from trainctl.resources.weights import credential_of, wanted_of
 from trainctl.weights.lock import Key, LockEntry, LockFile
+from trainctl.weights.mirror.disk import SPARE_BYTES
 from trainctl.weights.mirror.known import Known, missing
 from trainctl.weights.resolve import Resolution, Wanted, resolve
 from trainctl.weights.sources import source_for
@@ -77,7 +79,28 @@ def look_at_weights(workspace: Workspace, state: State, look: LookOptions) -> We
         _look(workspace, state, seen, resolved)
     for one, found in answered:
         _take(seen, one, found, look)
+    seen.diagnostics += _room(workspace, seen)
     return seen
+
+
+def _room(workspace: Workspace, seen: WeightsSeen) -> list[Diagnostic]:
+    """What doesn't fit on the mirror's disk by itself, or else all of it together, which may share content."""
+    free = seen.mirror.free
+    missing = {address: one.size - one.here for address, one in seen.known.items()}
+    if free is None or sum(missing.values()) + SPARE_BYTES <= free:
+        return []
+    too_large = [address for address, size in missing.items() if size + SPARE_BYTES > free]
+    size = sum(missing[address] for address in too_large) or sum(missing.values())
+    made = error if too_large else warning
+    return [
+        made(
+            f"the mirror {workspace.mirror.url} needs {format_bytes(size + SPARE_BYTES)} "
+            f"and its disk has {format_bytes(free)} free",
+            "Free some space (trainctl mirror gc), or name another place in mirror: {url: …}.",
+            address=str(too_large[0]) if len(too_large) == 1 else None,
+            code="disk-full",
+        )
+    ]
 
 
 def _look(

@@ -86,7 +86,7 @@ class HostMirror:
         asked = {"sources": [resolved_to_json(one) for one in sources], "listings": [*listings]}
         found = self._call("look", asked)
         known = tuple(known_from_json(one) for one in found["known"])
-        return Looked(known, frozenset(found["listings"]), found["unserved"])
+        return Looked(known, frozenset(found["listings"]), found["unserved"], found["free"])
 
     def mirror(
         self,

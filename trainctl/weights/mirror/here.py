@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from trainctl.model.files import ResolvedSource
 from trainctl.weights.mirror.directory import DirectoryMirror
+from trainctl.weights.mirror.disk import free_bytes
 from trainctl.weights.mirror.fetch import Progress
 from trainctl.weights.mirror.known import known, stored_bytes
 from trainctl.weights.mirror.port import Looked, Mirror
@@ -33,6 +34,7 @@ class HereMirror(DirectoryMirror):
         return Looked(
             tuple(known(self, one) for one in sources),
             frozenset(one for one in listings if self.has_listing(one)),
+            free=free_bytes(self.root),
         )
 
     def stored_bytes(self) -> int:

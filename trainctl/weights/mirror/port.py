@@ -34,6 +34,8 @@ class Looked:
     known: tuple[Known, ...]
     listings: frozenset[str]
     unserved: str = ""
+    free: int | None = None
+    """The bytes that may still be written there, where there is a limit."""
 
 
 class Mirror(Protocol):

@@ -18,6 +18,7 @@ from trainctl.node.server import BlobServer, MirrorShelf, serving
 from trainctl.weights.mirror.caller import Caller
 from trainctl.weights.mirror.collect import Collecting, collect
 from trainctl.weights.mirror.directory import DirectoryMirror
+from trainctl.weights.mirror.disk import free_bytes
 from trainctl.weights.mirror.forms import (
     collected_to_json,
     error_to_json,
@@ -43,6 +44,7 @@ def look(mirror: DirectoryMirror, request: Request) -> Answer:
         "known": [known_to_json(known(mirror, one)) for one in sources],
         "listings": [one for one in request["listings"] if mirror.has_listing(one)],
         "unserved": _unserved(),
+        "free": free_bytes(mirror.root),
     }
 
 
