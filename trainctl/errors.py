@@ -3,6 +3,7 @@
 TrainctlError                  1    failed
 ├── UsageError                64    a command was called wrongly
 ├── ManifestError              1    the manifest is wrong; carries every diagnostic
+├── TrustError                 1    the user's trust file is wrong; carries every diagnostic
 ├── Busy                      10    an address or state is being changed by another
 ├── StalePlan                 11    the world moved since the plan was saved
 ├── PartlyDone                12    something failed or was left alone
@@ -63,7 +64,9 @@ def named(kind: str) -> type[TrainctlError] | None:
     """The class of that name, of an error that another program of ours reported; None where it is none of these."""
     found = globals().get(kind)
     ours = (
-        isinstance(found, type) and issubclass(found, TrainctlError) and found is not ManifestError
+        isinstance(found, type)
+        and issubclass(found, TrainctlError)
+        and found not in (ManifestError, TrustError)
     )
     return found if ours else None
 
@@ -84,6 +87,16 @@ class ManifestError(TrainctlError):
         super().__init__(
             f"the manifest has {len(diagnostics)} problem{'s' if len(diagnostics) != 1 else ''}"
         )
+        self.diagnostics = diagnostics
+
+
+class TrustError(TrainctlError):
+    """The user's trust file is wrong, or somebody else may have written it. ``diagnostics`` holds everything that is."""
+
+    usual_code = "invalid-trust"
+
+    def __init__(self, diagnostics: tuple[object, ...]) -> None:
+        super().__init__("the trust file is not as it must be")
         self.diagnostics = diagnostics
 
 

@@ -41,9 +41,9 @@ def _agree_and_apply(
     if consent.format is Format.TEXT:
         show_plan(session, plan, PlanFormat.TEXT)
     elif not plan.usable:
-        EventsJson(session.output).refuse(plan.diagnostics)
+        EventsJson(session.output).refuse(plan.diagnostics, plan.exit_code)
     if not plan.usable:
-        return 1
+        return plan.exit_code
     if plan.has_changes and not consent.given(session, question):
         session.output.note("Nothing was changed.")
         return 1

@@ -45,6 +45,12 @@ VarFiles = Annotated[
         "--var-file", metavar="FILE", help="Set variables from YAML or TOML; may be repeated."
     ),
 ]
+TrustFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--trust", metavar="FILE", help="What manifests may do, in place of the user's trust.toml."
+    ),
+]
 Parallelism = Annotated[
     int, typer.Option("--parallelism", metavar="N", help="How many things are done at once.")
 ]
@@ -73,6 +79,7 @@ class PlanningFlags:
     resume: bool = False
     again: str | None = None
     delete_checkpoints: bool = False
+    trust: Path | None = None
 
     def __post_init__(self) -> None:
         if self.parallelism < 1:

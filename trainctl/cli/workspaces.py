@@ -29,6 +29,7 @@ def open_workspace(
         state_url=session.state_url,
         variables=assignments(flags.variables),
         var_files=flags.var_files,
+        trust_file=flags.trust,
     )
     return Workspace(
         setting, desired, session.output.note, lambda question: _confirm(session, question)

@@ -24,7 +24,7 @@ from trainctl.manifest.tree import Node
 from trainctl.manifest.types.document import Manifest
 from trainctl.model.address import NAME, Address
 from trainctl.model.diagnostics import Diagnostic, Position, Severity
-from trainctl.model.json import JsonObject, digest
+from trainctl.model.json import JsonObject, JsonValue, digest
 from trainctl.model.resource import Resource
 
 
@@ -62,7 +62,7 @@ def build(
         told,
     )
     settings = ProviderSettings(provider_schema, provider_check, providers, names)
-    secrets = make.secrets(manifest, documents.directory, names)
+    secrets = make.secrets(manifest, names)
     if manifest.checkpoints and manifest.checkpoints.auth:
         place = ("checkpoints", "auth", "auth_secret_name")
         names.known("secret", manifest.checkpoints.auth.auth_secret_name, place)
@@ -174,8 +174,14 @@ def _digest(
                 for address, resource in resources.items()
             },
             "secrets": {
-                name: [spec.origin, spec.source, spec.version, spec.redact]
+                name: [spec.origin, spec.source, spec.version, spec.redact, *_more(spec)]
                 for name, spec in secrets.items()
             },
         }
     )
+
+
+def _more(spec: SecretSpec) -> list[JsonValue]:
+    """What only some origins have; nothing for the others, whose digests stay as they were."""
+    more: list[JsonValue] = [list(spec.command), spec.region, spec.key, spec.service]
+    return more if any(more) else []

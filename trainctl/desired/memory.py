@@ -48,8 +48,8 @@ class Memory:
         return desired if all(one.is_dir() for one in _code(desired)) else None
 
     def keep(self, desired: Desired) -> None:
-        """Remember the wish, unless there was something to warn of, or where its secrets lie has to be looked at."""
-        if desired.warnings or any(one.origin == "file" for one in desired.secrets.values()):
+        """Remember the wish, unless there was something to warn of."""
+        if desired.warnings:
             return
         wish = desired_to_json(desired, desired.resources)
         kept = {"key": self.key, "desired": wish, "places": _places(desired)}

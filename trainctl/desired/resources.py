@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from trainctl.desired.provider_settings import ProviderSettings, unspelled
@@ -174,27 +172,20 @@ def weights(
     )
 
 
-def secrets(manifest: Manifest, directory: Path, names: Names) -> dict[str, SecretSpec]:
-    """Where each secret's value comes from; a file outside the directory is a problem."""
-    specs = {}
-    for name, section in manifest.secrets.items():
-        path: ManifestPath = ("secrets", name)
-        if section.origin == "file":
-            _check_inside(section.source(name), directory, (*path, "path"), names)
-        version = None if section.version is None else str(section.version)
-        specs[name] = SecretSpec(
-            name, section.origin, section.source(name), version, section.redact, names.place(path)
+def secrets(manifest: Manifest, names: Names) -> dict[str, SecretSpec]:
+    """Where each secret's value comes from. What it may read is decided by the user's trust, where it is read."""
+    return {
+        name: SecretSpec(
+            name,
+            section.origin,
+            section.path or (section.command or [section.name or name])[0],
+            None if section.version is None else str(section.version),
+            section.redact,
+            names.place(("secrets", name)),
+            command=tuple(section.command or ()),
+            region=section.region,
+            key=section.key,
+            service=section.service,
         )
-    return specs
-
-
-def _check_inside(source: str, directory: Path, path: ManifestPath, names: Names) -> None:
-    root = os.path.realpath(directory)
-    target = os.path.realpath(directory / source)
-    if source.startswith("~") or not target.startswith(f"{root.rstrip('/')}/"):
-        names.complain(
-            "secrets come from files in the manifest's directory",
-            "Put the file there (it is never shipped as code), or use 'from: env'.",
-            path,
-            code="secret-outside",
-        )
+        for name, section in manifest.secrets.items()
+    }

@@ -23,14 +23,14 @@ def desired_to_json(desired: Desired, addresses: Iterable[Address]) -> dict[str,
         "state_url": desired.state_url,
         "manifest_files": list(desired.manifest_files),
         "manifest_digest": desired.manifest_digest,
-        "secrets": [_secret(secret) for _, secret in sorted(desired.secrets.items())],
+        "secrets": [secret.to_json() for _, secret in sorted(desired.secrets.items())],
         "resources": [_resource(resource) for resource in resources],
     }
 
 
 def desired_from_json(value: Mapping[str, Any]) -> Desired:
     """Read what ``desired_to_json`` wrote; KeyError, TypeError or ValueError where it is something else."""
-    secrets = [SecretSpec(**one) for one in value["secrets"]]
+    secrets = [SecretSpec.from_json(one) for one in value["secrets"]]
     resources = [_read_resource(one) for one in value["resources"]]
     return Desired(
         directory=Path(value["directory"]),
@@ -52,16 +52,6 @@ def lifecycle_from_json(value: Mapping[str, Any]) -> Lifecycle:
         ignore_changes=tuple(value["ignore_changes"]),
         rerun_on=tuple(value["rerun_on"]),
     )
-
-
-def _secret(secret: SecretSpec) -> dict[str, Any]:
-    return {
-        "name": secret.name,
-        "origin": secret.origin,
-        "source": secret.source,
-        "version": secret.version,
-        "redact": secret.redact,
-    }
 
 
 def _resource(resource: Resource) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import Diagnostic, Position
@@ -13,7 +14,11 @@ from trainctl.model.resource import Resource
 
 @dataclass(frozen=True, slots=True)
 class SecretSpec:
-    """Where a secret's value comes from; never the value. ``origin`` is ``env`` or ``file``, ``name`` its name or path."""
+    """Where a secret's value comes from; never the value.
+
+    ``origin`` is what ``from`` says. ``source`` is its name there: the variable, the path, the name in AWS Secrets Manager, the user
+    of a keyring's entry; of a command its program.
+    """
 
     name: str
     origin: str
@@ -21,6 +26,32 @@ class SecretSpec:
     version: str | None = None
     redact: bool = True
     where: Position | None = field(default=None, compare=False)
+    command: tuple[str, ...] = ()
+    region: str | None = None
+    key: str | None = None
+    service: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Without the position, and without what was not said."""
+        said = {
+            "command": list(self.command) or None,
+            "region": self.region,
+            "key": self.key,
+            "service": self.service,
+        }
+        return {
+            "name": self.name,
+            "origin": self.origin,
+            "source": self.source,
+            "version": self.version,
+            "redact": self.redact,
+            **{name: value for name, value in said.items() if value is not None},
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> SecretSpec:
+        """Read what ``to_json`` wrote."""
+        return cls(**{**value, "command": tuple(value.get("command", ()))})
 
 
 @dataclass(frozen=True, slots=True)

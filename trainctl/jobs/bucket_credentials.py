@@ -17,13 +17,16 @@ Value = Callable[[str], str]
 def declared(
     attributes: Mapping[str, Any], value: Value, environ: Mapping[str, str]
 ) -> Credential | None:
-    """By a source's own ``auth``; None where it names no method. Forbidden for an endpoint that only the manifest names."""
+    """By a source's own ``auth``; None where it names no method.
+
+    ``value`` judges whether a secret may go there. What a role or an identity gives goes to no endpoint that only the manifest names.
+    """
     auth = attributes.get("auth") or {}
     if "auth_method" not in auth:
         return None
     place = _place(attributes, environ)
-    if not place.trusted:
-        raise untrusted(auth, place.host)
+    if auth["auth_method"] != "CUSTOM_SECRET" and not place.trusted:
+        raise _untrusted(auth, place.host)
     return _of_method(auth, value, environ)
 
 
@@ -60,14 +63,11 @@ def masked(
     )
 
 
-def untrusted(auth: Mapping[str, Any], host: str) -> Forbidden:
-    """A secret would go to a host that only the manifest names."""
-    name = auth.get("auth_secret_name")
-    what = f"secret {name!r}" if name else f"the credential of {auth['auth_method']}"
+def _untrusted(auth: Mapping[str, Any], host: str) -> Forbidden:
     return Forbidden(
-        f"{what} is not sent to {host}",
-        "Only the manifest names that host, and a manifest may come from anybody. Leave `auth` out; "
-        "a file that needs it can be fetched by hand and named as file:///PATH.",
+        f"the credential of {auth['auth_method']} is not sent to {host}, which only the manifest names",
+        "A manifest may come from anybody. Name that server in the environment (AWS_ENDPOINT_URL_S3, "
+        "STORAGE_EMULATOR_HOST), or use a secret that your trust file allows to go there.",
         code="untrusted-host",
     )
 

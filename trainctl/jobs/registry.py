@@ -18,8 +18,9 @@ Value = Callable[[str], str]
 """The value of a secret by its name."""
 
 _KEYS = frozenset({"aws_access_key_id", "aws_secret_access_key", "aws_session_token"})
-_GOOGLES = re.compile(r"(?:[a-z]+\.)?gcr\.io|[a-z0-9-]+-docker\.pkg\.dev")
-_ECR = re.compile(r"\d{12}\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?")
+GOOGLES = re.compile(r"(?:[a-z]+\.)?gcr\.io|[a-z0-9-]+-docker\.pkg\.dev")
+ECR = re.compile(r"\d{12}\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?")
+"""Registries of Google Cloud, and of AWS with their region."""
 
 
 def registry_login(image: Mapping[str, Any], value: Value, redactor: Redactor) -> Login | None:
@@ -30,6 +31,18 @@ def registry_login(image: Mapping[str, Any], value: Value, redactor: Redactor) -
     username, password = _METHODS[auth["auth_method"]](auth, value)
     redactor.register(password)
     return {"registry": str(auth["registry"]), "username": username, "password": password}
+
+
+def registry_secrets(auth: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the secrets that a ``docker_auth`` uses."""
+    references = (
+        reference["secret"]
+        for block in auth.values()
+        if isinstance(block, dict)
+        for reference in block.values()
+        if isinstance(reference, dict) and "secret" in reference
+    )
+    return tuple(sorted(set(references)))
 
 
 def _registry_secret(auth: Mapping[str, Any], value: Value) -> tuple[str, str]:
@@ -73,8 +86,8 @@ def _role(auth: Mapping[str, Any], value: Value) -> tuple[str, str]:
 
 
 def _federated(auth: Mapping[str, Any], value: Value) -> tuple[str, str]:
-    host = _host(str(auth["registry"]))
-    if not _GOOGLES.fullmatch(host):
+    host = registry_host(str(auth["registry"]))
+    if not GOOGLES.fullmatch(host):
         raise TrainctlError(
             f"{auth['registry']} is no registry of Google Cloud",
             "Write REGION-docker.pkg.dev, or use REGISTRY_SECRET.",
@@ -91,7 +104,7 @@ def _federated(auth: Mapping[str, Any], value: Value) -> tuple[str, str]:
 
 def _region_of(auth: Mapping[str, Any]) -> str:
     """The region of a registry of AWS; what AWS grants must go to no other."""
-    region = _ECR.fullmatch(_host(str(auth["registry"])))
+    region = ECR.fullmatch(registry_host(str(auth["registry"])))
     if region is None:
         raise TrainctlError(
             f"{auth['registry']} is no registry of AWS",
@@ -123,7 +136,8 @@ def _login_of_aws(auth: Mapping[str, Any], keys: Mapping[str, str], region: str)
     return username, password
 
 
-def _host(registry: str) -> str:
+def registry_host(registry: str) -> str:
+    """The host of a registry as ``docker_auth`` names it."""
     return registry.removeprefix("https://").partition("/")[0]
 
 

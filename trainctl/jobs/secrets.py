@@ -1,19 +1,24 @@
-"""Values of declared secrets: read when used, registered for redaction at once, never kept anywhere else."""
+"""Values of declared secrets: read when used, registered for redaction at once, handed out for where they may go."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from trainctl.desired.values import SecretSpec
-from trainctl.errors import Forbidden, TrainctlError
-from trainctl.jobs.bucket_credentials import declared, masked, untrusted, usual
-from trainctl.jobs.registry import Login, registry_login
+from trainctl.errors import TrainctlError
+from trainctl.jobs.bucket_credentials import declared, masked, usual
+from trainctl.jobs.destinations import of_registry, of_source
+from trainctl.jobs.registry import Login, registry_login, registry_secrets
+from trainctl.jobs.secret_origins import Surroundings, check_allowed, is_at_hand, path_of, read
 from trainctl.manifest.tokens import sounds_secret
 from trainctl.model.redaction import Redactor
 from trainctl.model.source_uri import parse_source
+from trainctl.model.trust import Destination, Trust, nothing
 from trainctl.objects.place import SCHEMES
 from trainctl.spi.sources import Credential
 
@@ -22,7 +27,10 @@ SHORTEST = 8
 
 
 class Secrets:
-    """Hands out the values that a manifest's ``secrets`` refer to."""
+    """Hands out the values that a manifest's ``secrets`` refer to; safe to use from many threads.
+
+    ``trust`` is asked for when something needs it, and says what may be read and who may have it.
+    """
 
     def __init__(
         self,
@@ -30,18 +38,22 @@ class Secrets:
         directory: Path,
         environ: Mapping[str, str],
         redactor: Redactor,
+        trust: Callable[[], Trust] = nothing,
     ) -> None:
         self._specs = specs
-        self._directory = directory
         self._environ = environ
         self._redactor = redactor
+        self._trust = trust
+        self._around = Surroundings(directory, environ, trust, redactor.register)
+        self._lock = threading.Lock()
+        self._fetched: dict[str, str] = {}
 
     def register(self, value: str) -> str:
         """Mask a credential that this process made, from its birth on."""
         return self._redactor.register(value)
 
     def value(self, name: str) -> str:
-        """The value of a declared secret; TrainctlError says where it was looked for."""
+        """The value of a declared secret; TrainctlError says where it was looked for, Forbidden what trust lacks."""
         spec = self._specs.get(name)
         if spec is None:
             raise TrainctlError(
@@ -49,7 +61,7 @@ class Secrets:
                 f"Add it under `secrets:`, as `{name}: {{from: env}}`.",
                 code="undeclared-name",
             )
-        value = self._from_env(spec) if spec.origin == "env" else self._from_file(spec)
+        value = self._read(spec)
         if "\0" in value:
             raise TrainctlError(
                 f"secret {name!r} holds a NUL character",
@@ -68,40 +80,47 @@ class Secrets:
             self._redactor.register(part)
         return self._redactor.register(value)
 
+    def sent(self, name: str, to: Destination) -> str:
+        """The value of a declared secret for a server; Forbidden, and nothing is read, where that may not have it."""
+        self._trust().require_host(name, to)
+        return self.value(name)
+
+    def check_allowed(self, name: str) -> None:
+        """Forbidden where trust lacks what reading a declared secret needs; reads nothing."""
+        if name in self._specs:
+            check_allowed(self._specs[name], self._around)
+
     def files(self) -> tuple[Path, ...]:
         """The files that secrets are read from: they are never code."""
-        return tuple(self._path(spec) for spec in self._specs.values() if spec.origin == "file")
+        files = (spec for spec in self._specs.values() if spec.origin == "file")
+        return tuple(path_of(spec, self._around) for spec in files)
 
     def register_known(self) -> None:
-        """Register every value that can be read now, so that whatever is shown from now on is masked."""
-        for name in self._specs:
-            try:
-                self.value(name)
-            except TrainctlError:
-                continue  # reported where the value is used
+        """Register every value that is at hand, so that whatever is shown from now on is masked.
+
+        What has to be run or asked for is registered when it is used.
+        """
+        for name, spec in self._specs.items():
+            if is_at_hand(spec):
+                with suppress(TrainctlError):  # reported where the value is used
+                    self.value(name)
 
     def declared_credential(self, attributes: Mapping[str, Any]) -> Credential | None:
-        """What opens a weights source by its own ``auth``; None where it declares none.
-
-        Forbidden for a host that only the manifest names: whoever wrote it could have any secret sent anywhere.
-        """
+        """What opens a weights source by its own ``auth``; None where it declares none. Forbidden where it may not go there."""
         auth = attributes.get("auth")
         if not auth:
             return None
-        source = parse_source(str(attributes["source"]))
-        if source.scheme in SCHEMES:
-            return self._of_bucket(attributes)
-        if source.scheme == "https":
-            raise untrusted(auth, source.location)
+        to = of_source(attributes, self._environ)
+        if parse_source(str(attributes["source"])).scheme in SCHEMES:
+            opened = declared(attributes, lambda name: self.sent(name, to), self._environ)
+            return masked(opened, attributes, self._mask)
         name = auth["auth_secret_name"]
-        return _checked(Credential(self.value(name).strip(), f"secret {name}"))
+        value = self.sent(name, to)
+        return _checked(Credential(value.strip(), f"secret {name}"))
 
     def usual_credential(self, attributes: Mapping[str, Any]) -> Credential | None:
         """What opens a bucket by what lies in its platform's usual places; it is sent to no host that only the manifest names."""
         return masked(usual(attributes, self._environ), attributes, self._mask)
-
-    def _of_bucket(self, attributes: Mapping[str, Any]) -> Credential | None:
-        return masked(declared(attributes, self.value, self._environ), attributes, self._mask)
 
     def _mask(self, value: str) -> None:
         for part in (value, *_members(value)):
@@ -109,6 +128,10 @@ class Secrets:
 
     def registry_login(self, image: Mapping[str, Any]) -> Login | None:
         """Who asks the registry for an image; None where it declares nobody."""
+        auth = image.get("docker_auth")
+        if auth:
+            for name in registry_secrets(auth):
+                self._trust().require_host(name, of_registry(auth))
         return registry_login(image, self.value, self._redactor)
 
     def registered(self, credential: Credential | None) -> Credential | None:
@@ -119,39 +142,14 @@ class Secrets:
             self._redactor.register(credential.value)
         return _checked(credential)
 
-    def _from_env(self, spec: SecretSpec) -> str:
-        value = self._environ.get(spec.source)
-        if not value:
-            raise TrainctlError(
-                f"secret {spec.name!r}: the environment variable {spec.source} is not set",
-                f"Set it where trainctl runs: export {spec.source}=…",
-                code="missing-secret",
-            )
-        return value
-
-    def _from_file(self, spec: SecretSpec) -> str:
-        path = self._path(spec)
-        if not path.is_relative_to(self._directory.resolve()):
-            raise Forbidden(
-                f"secret {spec.name!r} names a file outside the manifest's directory",
-                "Keep it beside the manifest (and out of git), or pass it through the environment: {from: env}.",
-                code="secret-outside",
-            )
-        try:
-            return path.read_text(encoding="utf-8").rstrip("\r\n")
-        except OSError as error:
-            raise TrainctlError(
-                f"secret {spec.name!r}: {spec.source} can't be read: {error.strerror}",
-                "Write the value there, or take it from elsewhere.",
-                code="missing-secret",
-            ) from None
-        except UnicodeDecodeError:
-            raise TrainctlError(
-                f"secret {spec.name!r}: {spec.source} is not UTF-8 text", code="unusable-secret"
-            ) from None
-
-    def _path(self, spec: SecretSpec) -> Path:
-        return (self._directory / spec.source).resolve()
+    def _read(self, spec: SecretSpec) -> str:
+        """What has to be run or asked for is so once, and by one thread."""
+        if is_at_hand(spec):
+            return read(spec, self._around)
+        with self._lock:
+            if spec.name not in self._fetched:
+                self._fetched[spec.name] = read(spec, self._around)
+            return self._fetched[spec.name]
 
 
 def _checked(credential: Credential) -> Credential:

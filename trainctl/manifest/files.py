@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from trainctl.errors import StorageError
 from trainctl.model.diagnostics import Diagnostic, Position, error
@@ -54,6 +58,15 @@ def file_bytes(path: Path, name: str) -> bytes:
             )
         )
     return data
+
+
+def open_file(path: Path) -> BinaryIO:
+    """A file, for reading; OSError where it is anything else, a pipe whose other end would be waited for among them."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no file")
+    return os.fdopen(descriptor, "rb")
 
 
 def known_files(directory: Path) -> dict[str, bytes]:

@@ -38,7 +38,8 @@ class Position:
 class Diagnostic:
     """One problem. ``summary`` is short; ``detail`` says in full sentences what to write instead.
 
-    ``code`` names the kind of problem and never changes; ``trainctl/errors.md`` explains every one.
+    ``code`` names the kind of problem and never changes; ``trainctl/errors.md`` explains every one. ``forbids`` says that nothing
+    failed: a policy or missing trust forbids it.
     """
 
     severity: Severity
@@ -47,6 +48,7 @@ class Diagnostic:
     detail: str = ""
     address: str | None = None
     where: Position | None = None
+    forbids: bool = False
 
     def to_json(self) -> dict[str, str | int | None]:
         """The form that ``validate --format json`` and plans print."""

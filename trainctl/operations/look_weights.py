@@ -175,21 +175,18 @@ def _take(
     look: LookOptions,
 ) -> None:
     resource = question.resource
-    if isinstance(answer, Forbidden):
-        answer.address = str(resource.address)
-        raise answer
     if isinstance(answer, TrainctlError):
-        seen.diagnostics.append(
-            error(
-                answer.summary,
-                answer.detail,
-                address=str(resource.address),
-                where=resource.where,
-                code=answer.code,
-            )
+        found = error(
+            answer.summary,
+            answer.detail,
+            address=str(resource.address),
+            where=resource.where,
+            code=answer.code,
         )
+        # What is forbidden ``trust`` tells of the whole manifest, in the same words.
+        seen.diagnostics.append(replace(found, forbids=isinstance(answer, Forbidden)))
         return
-    found = answer.resolution
+    resolution = answer.resolution
     known = seen.known.get(resource.address)
     mirrored = known.here if known else None
     locked = (
@@ -199,15 +196,15 @@ def _take(
         or question.wanted.source.startswith("file:")
     )
     seen.facts[resource.address] = WeightsFacts(
-        found.resolved,
+        resolution.resolved,
         mirrored,
         _relayed(answer, known) if seen.on_a_host else 0,
         known.listing if known else None,
         locked,
-        unmatched_patterns=found.unmatched,
+        unmatched_patterns=resolution.unmatched,
     )
     # What upstream has replaced can only come from the mirror.
-    lost = not found.available and (mirrored or 0) < found.resolved.size
+    lost = not resolution.available and (mirrored or 0) < resolution.resolved.size
     seen.diagnostics += [
         replace(
             one,
@@ -215,7 +212,7 @@ def _take(
             address=str(resource.address),
             where=resource.where,
         )
-        for one in found.warnings
+        for one in resolution.warnings
     ]
 
 

@@ -19,6 +19,11 @@ def cache_home(environ: Mapping[str, str]) -> Path:
     return _home(environ, "XDG_CACHE_HOME", ".cache")
 
 
+def config_home(environ: Mapping[str, str]) -> Path:
+    """Where the user's own settings are: what manifests may do."""
+    return _home(environ, "XDG_CONFIG_HOME", ".config")
+
+
 def _home(environ: Mapping[str, str], variable: str, usual: str) -> Path:
     base = environ.get(variable)
     return (

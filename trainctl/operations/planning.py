@@ -17,6 +17,7 @@ from trainctl.operations.look_mirror import MirrorSeen, look_at_mirror
 from trainctl.operations.look_nodes import look_at_nodes
 from trainctl.operations.look_weights import LookOptions, WeightsSeen, look_at_weights
 from trainctl.operations.support import unsupported
+from trainctl.operations.trust import refusals
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.planner import make_plan
 from trainctl.plan.staleness import remaining, staleness
@@ -40,6 +41,8 @@ def plan_of(
     state = workspace.ledger.state()
     desired = workspace.desired
     diagnostics = list(desired.warnings)
+    if not options.destroy:  # first of all: where trust can't be read nothing is asked
+        diagnostics += refusals(workspace)
     with ThreadPoolExecutor(1, thread_name_prefix="look") as pool:
         recorded = pool.submit(_look_at_recorded, workspace, state, look)
         weights = WeightsSeen() if options.destroy else look_at_weights(workspace, state, look)

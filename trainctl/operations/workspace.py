@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from trainctl.desired.memory import memory_of
-from trainctl.desired.values import CheckpointStore, Desired
+from trainctl.desired.values import CheckpointStore, Desired, SecretSpec
 from trainctl.errors import ManifestError, TrainctlError
 from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.secrets import Secrets
@@ -23,8 +23,10 @@ from trainctl.manifest.files import known_files
 from trainctl.model.address import Kind
 from trainctl.model.json import JsonObject
 from trainctl.model.redaction import Redactor
+from trainctl.model.trust import Trust
 from trainctl.operations.mirrors import is_on_a_host, mirror_url, place_of
 from trainctl.operations.places import cache_home, default_state, directory_of
+from trainctl.operations.trust import trust_of
 from trainctl.resources.agents import Agents
 from trainctl.resources.home import Home
 from trainctl.resources.registry import Ports
@@ -45,6 +47,7 @@ class Setting:
     state_url: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     var_files: tuple[Path, ...] = ()
+    trust_file: Path | None = None
 
 
 def _nobody(text: str) -> None:
@@ -162,8 +165,18 @@ class Workspace:
     @cached_property
     def secrets(self) -> Secrets:
         """The manifest's secrets."""
+        return self._secrets(self.desired.secrets)
+
+    @cached_property
+    def trust(self) -> Trust:
+        """What the user allows manifests; TrustError where that can't be relied upon."""
+        return trust_of(self.setting.environ, self.setting.directory, self.setting.trust_file)
+
+    def _secrets(self, specs: Mapping[str, SecretSpec]) -> Secrets:
         setting = self.setting
-        return Secrets(self.desired.secrets, setting.directory, setting.environ, setting.redactor)
+        return Secrets(
+            specs, setting.directory, setting.environ, setting.redactor, lambda: self.trust
+        )
 
     @cached_property
     def checkpoints(self) -> CheckpointAccess:
@@ -171,10 +184,7 @@ class Workspace:
         try:
             settings, secrets = self.desired.checkpoints, self.secrets
         except ManifestError:
-            settings = CheckpointStore()
-            secrets = Secrets(
-                {}, self.setting.directory, self.setting.environ, self.setting.redactor
-            )
+            settings, secrets = CheckpointStore(), self._secrets({})
         return CheckpointAccess(settings, secrets, self.setting.environ)
 
     @cached_property

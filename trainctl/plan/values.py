@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainctl.desired.values import Desired
+from trainctl.errors import Forbidden, TrainctlError
 from trainctl.ledger.state import State
 from trainctl.model.action import Action, Reason
 from trainctl.model.address import Address
@@ -343,6 +344,14 @@ class Plan:
     def usable(self) -> bool:
         """Whether it may be applied: no error stands in it."""
         return all(one.severity is not Severity.ERROR for one in self.diagnostics)
+
+    @property
+    def exit_code(self) -> int:
+        """What a command ends with that was to use the plan: 0 where it is usable."""
+        wrong = [one for one in self.diagnostics if one.severity is Severity.ERROR]
+        if any(one.forbids for one in wrong):
+            return Forbidden.exit_code
+        return TrainctlError.exit_code if wrong else 0
 
     @property
     def has_changes(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from trainctl.errors import ManifestError, TrainctlError
+from trainctl.errors import ManifestError, TrainctlError, TrustError
 from trainctl.model.diagnostics import Diagnostic
 from trainctl.model.events import Event, EventType
 from trainctl.views.output import Output
@@ -60,8 +60,9 @@ class EventsJson:
 
     def fail(self, error: TrainctlError) -> None:
         """Tell of an error that ended the command, then close."""
-        if isinstance(error, ManifestError):
-            self.refuse(one for one in error.diagnostics if isinstance(one, Diagnostic))
+        if isinstance(error, ManifestError | TrustError):
+            found = (one for one in error.diagnostics if isinstance(one, Diagnostic))
+            self.refuse(found, error.exit_code)
             return
         data = {"severity": "error", "code": error.code, "summary": error.summary}
         self(
@@ -74,11 +75,11 @@ class EventsJson:
         )
         self.close("failed", {"exit_code": error.exit_code})
 
-    def refuse(self, diagnostics: Iterable[Diagnostic]) -> None:
+    def refuse(self, diagnostics: Iterable[Diagnostic], exit_code: int) -> None:
         """Tell why a plan can't be applied, then close."""
         for one in diagnostics:
             self(Event(EventType.DIAGNOSTIC, one.summary, None, one.to_json()))
-        self.close("failed", {"exit_code": TrainctlError.exit_code})
+        self.close("failed", {"exit_code": exit_code})
 
     def close(self, message: str, data: Mapping[str, Any]) -> None:
         """End with a summary unless there has been one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from trainctl.errors import ManifestError, TrainctlError
+from trainctl.errors import ManifestError, TrainctlError, TrustError
 from trainctl.model.diagnostics import Diagnostic, Severity
 from trainctl.views.escape import escape, escape_lines
 from trainctl.views.excerpt import excerpt_lines
@@ -19,7 +19,7 @@ _EXCERPTS = 50
 
 def problem_lines(error: TrainctlError, style: Style = plain) -> list[str]:
     """An error as it is shown on standard error: what and where, what to do, where to read more."""
-    if isinstance(error, ManifestError):
+    if isinstance(error, ManifestError | TrustError):
         found = [one for one in error.diagnostics if isinstance(one, Diagnostic)]
         return [*diagnostic_lines(found, style), count_line(found), *more_lines(found, style)]
     address = str(error.address) if error.address else None

@@ -53,6 +53,7 @@ def command(
     replace: planning.Replaces = None,
     var: planning.Variables = None,
     var_file: planning.VarFiles = None,
+    trust: planning.TrustFile = None,
     parallelism: planning.Parallelism = 10,
 ) -> int:
     """Make it so: mirror weights, get nodes ready, deliver, run."""
@@ -61,7 +62,7 @@ def command(
         raise UsageError(f"--lockfile={lockfile}: the only value is readonly")
     flags = PlanningFlags(
         refresh, refresh_only, offline, upgrade, destroy, words(target), words(exclude), words(replace), (),
-        words(var), tuple(var_file or ()), parallelism,
+        words(var), tuple(var_file or ()), parallelism, trust=trust,
     )  # fmt: skip
     consent = Consent(
         auto_approve,
@@ -72,14 +73,14 @@ def command(
         duration("--lease-timeout", lease_timeout),
     )
     if planfile is not None:
-        return _apply_saved(session, planfile, consent, expect, parallelism)
+        return _apply_saved(session, planfile, consent, expect, flags)
     consent.require_someone(session)
     with open_workspace(session, flags) as workspace:
         return plan_and_apply(session, workspace, flags, consent, expect=expect)
 
 
 def _apply_saved(
-    session: Session, path: Path, consent: Consent, expect: str | None, parallelism: int
+    session: Session, path: Path, consent: Consent, expect: str | None, flags: PlanningFlags
 ) -> int:
     """Apply a plan that was reviewed: nothing is planned anew, and live runs that it names may be stopped."""
     with errors_as_events(session, consent.format):
@@ -87,6 +88,7 @@ def _apply_saved(
         require_digest(saved.plan, expect)
         named = frozenset(change.stops.id for change in saved.plan.changes if change.stops)
         agreed = with_(consent, named_runs=named)
-        with open_workspace(session, desired=saved.desired) as workspace:
+        own = PlanningFlags(trust=flags.trust)
+        with open_workspace(session, own, saved.desired) as workspace:
             plan = refuse_stale(workspace, saved.plan)
-            return carry_out(session, workspace, plan, agreed, parallelism)
+            return carry_out(session, workspace, plan, agreed, flags.parallelism)

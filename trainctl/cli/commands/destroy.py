@@ -32,6 +32,7 @@ def command(
     exclude: planning.Excludes = None,
     var: planning.Variables = None,
     var_file: planning.VarFiles = None,
+    trust: planning.TrustFile = None,
     parallelism: planning.Parallelism = 10,
 ) -> int:
     """Take everything down: no machine, process or mount stays, and no data but the mirror and checkpoints."""
@@ -44,6 +45,7 @@ def command(
         variables=words(var),
         var_files=tuple(var_file or ()),
         parallelism=parallelism,
+        trust=trust,
         delete_checkpoints=delete_checkpoints,
     )
     consent = Consent(auto_approve, stop_running, format=format_)

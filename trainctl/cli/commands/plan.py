@@ -41,6 +41,7 @@ def command(
     replace: planning.Replaces = None,
     var: planning.Variables = None,
     var_file: planning.VarFiles = None,
+    trust: planning.TrustFile = None,
     parallelism: planning.Parallelism = 10,
 ) -> int:
     """Show what apply would do: what changes, what moves where, how long it takes, what it costs."""
@@ -57,6 +58,7 @@ def command(
         variables=words(var),
         var_files=tuple(var_file or ()),
         parallelism=parallelism,
+        trust=trust,
     )
     with open_workspace(session, flags) as workspace:
         plan = make_plan(workspace, flags)
@@ -65,5 +67,5 @@ def command(
             save_plan(saved, plan, workspace.desired)
         show_plan(session, plan, format_, concise=concise, saved=saved)
         if not plan.usable:
-            return 1
+            return plan.exit_code
     return CHANGES if detailed_exitcode and plan.has_changes else 0

@@ -42,6 +42,7 @@ def command(
     format_: FormatOption = Format.TEXT,
     var: planning.Variables = None,
     var_file: planning.VarFiles = None,
+    trust: planning.TrustFile = None,
     parallelism: planning.Parallelism = 10,
 ) -> int:
     """Start one new run with today's code, whatever has changed; or one that repeats an earlier one."""
@@ -57,6 +58,7 @@ def command(
         variables=words(var),
         var_files=tuple(var_file or ()),
         parallelism=parallelism,
+        trust=trust,
     )
     consent = Consent(
         auto_approve,

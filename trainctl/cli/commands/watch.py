@@ -29,6 +29,7 @@ def command(
     format_: FormatOption = Format.TEXT,
     var: planning.Variables = None,
     var_file: planning.VarFiles = None,
+    trust: planning.TrustFile = None,
     parallelism: planning.Parallelism = 10,
 ) -> int:
     """Carry on what was approved and needs somebody's reach: what waits for other jobs or for nodes, what was cut off."""
@@ -37,7 +38,7 @@ def command(
     if seconds <= 0:
         raise UsageError("--interval is more than nothing", "Write for example 30s or 5m.")
     flags = PlanningFlags(
-        variables=words(var), var_files=tuple(var_file or ()), parallelism=parallelism
+        variables=words(var), var_files=tuple(var_file or ()), parallelism=parallelism, trust=trust
     )
     output = session.output
 

@@ -2,38 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from trainctl.manifest.types.base import Section, Text, wrong
 
+Origin = Literal["env", "file", "command", "aws-secrets-manager", "keyring"]
+
+_KEYS: Mapping[Origin, tuple[str, ...]] = {
+    "env": ("name",),
+    "file": ("path",),
+    "command": ("command",),
+    "aws-secrets-manager": ("name", "region", "key"),
+    "keyring": ("name", "service"),
+}
+"""The keys that go with each origin."""
+_NEEDED: Mapping[Origin, str] = {"file": "path", "command": "command"}
+
 
 class Secret(Section):
     """A value that jobs and sources refer to by name."""
 
-    origin: Literal["env", "file"] = Field(alias="from")
-    """Where it comes from: ``env``, a variable of the operator's environment, or ``file``."""
+    origin: Origin = Field(alias="from")
+    """Where it comes from: ``env``, a variable of the operator's environment; ``file``; ``command``, what a program prints; ``aws-secrets-manager``; ``keyring``, that of the operating system."""
     name: Text | None = None
-    """With ``env``: the variable's name; the secret's own if it is left out."""
+    """With ``env``: the variable's name. With ``aws-secrets-manager``: the name or ARN there. With ``keyring``: the user of the entry. The secret's own if it is left out."""
     path: Text | None = None
-    """With ``file``: the file's path, relative to the manifest and in its directory."""
+    """With ``file``: the file's path, relative to the manifest and in its directory; elsewhere only where the operator's trust file allows it."""
+    command: Annotated[list[Text], Field(min_length=1)] | None = None
+    """With ``command``: a program and its arguments, run without a shell in the manifest's directory, only where the operator's trust file allows it."""
+    region: Annotated[str, Field(pattern="^[a-z]{2,4}(-[a-z]+)+-[0-9]+$")] | None = None
+    """With ``aws-secrets-manager``: its region, where it is not the environment's."""
+    key: Text | None = None
+    """With ``aws-secrets-manager``: the member that is meant, of a secret that is a JSON object."""
+    service: Text | None = None
+    """With ``keyring``: the service of the entry; ``trainctl`` if it is left out."""
     version: Text | int | None = None
     """Anything; changing it makes a rotation visible in the plan."""
     redact: bool = True
     """Whether the value is removed from everything shown. Values shorter than 8 characters need ``false``."""
 
     @model_validator(mode="after")
-    def _source_fits_origin(self) -> Secret:
-        if self.origin == "file" and self.path is None:
-            raise wrong("'from: file' needs 'path'", "Add path: … beside it.", code="missing-key")
-        other = "path" if self.origin == "env" else "name"
-        if getattr(self, other) is not None:
+    def _keys_fit_origin(self) -> Secret:
+        needed = _NEEDED.get(self.origin)
+        if needed is not None and getattr(self, needed) is None:
             raise wrong(
-                f"'from: {self.origin}' has no {other!r}", f"Remove {other!r}.", code="needless-key"
+                f"'from: {self.origin}' needs {needed!r}",
+                f"Add {needed}: … beside it.",
+                code="missing-key",
             )
+        every = dict.fromkeys(key for keys in _KEYS.values() for key in keys)
+        for other in every.keys() - set(_KEYS[self.origin]):
+            if getattr(self, other) is not None:
+                raise wrong(
+                    f"'from: {self.origin}' has no {other!r}",
+                    f"Remove {other!r}.",
+                    code="needless-key",
+                )
         return self
-
-    def source(self, own_name: str) -> str:
-        """The variable's name or the file's path."""
-        return self.path or self.name or own_name

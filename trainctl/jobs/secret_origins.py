@@ -1,0 +1,175 @@
+"""Where values of secrets come from: the environment, a file, a command, AWS Secrets Manager, the operating system's keyring.
+
+Each reader gives the value as it is there; ``secrets`` judges and masks it. No error holds what was read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from trainctl.desired.values import SecretSpec
+from trainctl.errors import TrainctlError
+from trainctl.jobs.secret_command import output_of, program_of
+from trainctl.manifest.files import open_file
+from trainctl.model.trust import Trust
+
+LARGEST = 64 * 2**10
+"""Bytes of a value: what AWS Secrets Manager holds at most (65 536), and half of what Linux takes as one variable."""
+SERVICE = "trainctl"
+"""The service of a keyring's entry where the manifest names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What values are read from. ``trust`` is asked for only by what needs it."""
+
+    directory: Path
+    environ: Mapping[str, str]
+    trust: Callable[[], Trust]
+    register: Callable[[str], str]
+
+
+def read(spec: SecretSpec, around: Surroundings) -> str:
+    """A secret's value; TrainctlError says where it was looked for, Forbidden what trust lacks."""
+    return _READERS[spec.origin](spec, around)
+
+
+def is_at_hand(spec: SecretSpec) -> bool:
+    """Whether the value can be read without running or asking anything."""
+    return spec.origin in ("env", "file")
+
+
+def check_allowed(spec: SecretSpec, around: Surroundings) -> None:
+    """Forbidden where trust lacks what reading the value needs; reads nothing."""
+    if spec.origin == "command":
+        program = program_of(spec, around.directory, around.environ)
+        own = _is_inside(program.resolve(), around.directory)
+        around.trust().require_command(spec.name, spec.command, own=own)
+    elif spec.origin == "file" and not _is_inside(path_of(spec, around), around.directory):
+        around.trust().require_outside(spec.name)
+
+
+def path_of(spec: SecretSpec, around: Surroundings) -> Path:
+    """The file that a secret of ``from: file`` is read from, links followed."""
+    if spec.source.startswith("~/"):
+        return (Path(around.environ.get("HOME", "~")).expanduser() / spec.source[2:]).resolve()
+    return (around.directory / spec.source).resolve()
+
+
+def missing(spec: SecretSpec, why: str, detail: str) -> TrainctlError:
+    """The error for a value that can't be had."""
+    return TrainctlError(f"secret {spec.name!r}: {why}", detail, code="missing-secret")
+
+
+def unusable(spec: SecretSpec, why: str, detail: str = "") -> TrainctlError:
+    """The error for a value that can't be used."""
+    return TrainctlError(f"secret {spec.name!r}: {why}", detail, code="unusable-secret")
+
+
+def _is_inside(path: Path, directory: Path) -> bool:
+    return path.is_relative_to(directory.resolve())
+
+
+def _from_env(spec: SecretSpec, around: Surroundings) -> str:
+    value = around.environ.get(spec.source)
+    if not value:
+        raise missing(
+            spec,
+            f"the environment variable {spec.source} is not set",
+            f"Set it where trainctl runs: export {spec.source}=…",
+        )
+    return value
+
+
+def _from_file(spec: SecretSpec, around: Surroundings) -> str:
+    check_allowed(spec, around)
+    path = path_of(spec, around)
+    try:
+        with open_file(path) as file:
+            data = file.read(LARGEST + 3)
+    except OSError as error:
+        raise missing(
+            spec,
+            f"{spec.source} can't be read: {error.strerror}",
+            "Write the value there, or take it from elsewhere.",
+        ) from None
+    return _text(spec, data, spec.source)
+
+
+def _from_command(spec: SecretSpec, around: Surroundings) -> str:
+    check_allowed(spec, around)
+    data = output_of(spec, around.directory, around.environ, LARGEST, around.register)
+    return _text(spec, data, f"the output of {spec.source}")
+
+
+def _from_aws(spec: SecretSpec, around: Surroundings) -> str:
+    from trainctl.jobs.secret_aws import value_of  # heavy: only who has such a secret pays for it
+
+    text = value_of(spec)
+    return _member(spec, text) if spec.key is not None else text
+
+
+def _from_keyring(spec: SecretSpec, around: Surroundings) -> str:
+    try:
+        keyring = import_module("keyring")
+    except ImportError:
+        raise missing(spec, "the keyring needs a package that is not installed", _INSTALL) from None
+    service = spec.service or SERVICE
+    try:
+        value: str | None = keyring.get_password(service, spec.source)
+    except keyring.errors.KeyringError as error:
+        raise missing(
+            spec, f"the keyring can't be read ({type(error).__name__})", _NO_KEYRING
+        ) from None
+    if not value:
+        raise missing(
+            spec,
+            f"the keyring has nothing for {spec.source!r} of the service {service!r}",
+            f"Store it: trainctl secrets push {spec.name}",
+        )
+    return value
+
+
+_INSTALL = "Install it: pip install 'trainctl[keyring]'."
+_NO_KEYRING = (
+    "Unlock it, or take the value from elsewhere; keyring --list-backends says which there are."
+)
+
+
+def _member(spec: SecretSpec, text: str) -> str:
+    try:
+        document = json.loads(text)
+    except ValueError:
+        document = None
+    value = document.get(spec.key) if isinstance(document, dict) else None
+    if not isinstance(value, str) or not value:
+        raise unusable(
+            spec,
+            f"what is stored as {spec.source!r} is no JSON object with text under {spec.key!r}",
+            "Store it so, or leave 'key' out to have all of it.",
+        )
+    return value
+
+
+def _text(spec: SecretSpec, data: bytes, what: str) -> str:
+    """The text, without the one line end that editors and programs add."""
+    ended = data.removesuffix(b"\n").removesuffix(b"\r")
+    if len(ended) > LARGEST:
+        raise unusable(spec, f"{what} is longer than {LARGEST // 2**10} KiB", "A secret is short.")
+    try:
+        return ended.decode("utf-8")
+    except UnicodeDecodeError:
+        raise unusable(spec, f"{what} is not UTF-8 text") from None
+
+
+_READERS: Mapping[str, Callable[[SecretSpec, Surroundings], str]] = {
+    "env": _from_env,
+    "file": _from_file,
+    "command": _from_command,
+    "aws-secrets-manager": _from_aws,
+    "keyring": _from_keyring,
+}

@@ -1,0 +1,165 @@
+"""May this secret go to this host? What the user allows manifests to do with credentials, and the limits on what they may ask for.
+
+A manifest may come from a stranger. So whoever names the server that would receive a secret decides: the platform of a source's
+scheme and servers that the environment names may have it, one that only the manifest names may have it where an entry of the
+user's trust file says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from trainctl.errors import Forbidden
+
+ANY = "*"
+"""Of an entry: every secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A server's name in lower case, or ``*.`` and a domain for all names below it; ``port`` None is any port."""
+
+    name: str
+    port: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Host:
+        """Of ``example.com``, ``*.example.com``, ``127.0.0.1:8443`` or ``[::1]:8443``; ValueError where it is none of these."""
+        parts = urlsplit(f"//{text}")
+        name = parts.hostname or ""
+        bare = name.removeprefix("*.")
+        if (
+            parts.path
+            or parts.query
+            or parts.fragment
+            or "@" in parts.netloc
+            or not bare
+            or "*" in bare
+            or not (bare.isascii() and bare.isprintable())
+            or set(bare) & set(" ,;/\\")
+        ):
+            raise ValueError(text)
+        return cls(name.rstrip("."), parts.port)
+
+    def covers(self, other: Host) -> bool:
+        """Whether an entry for this host speaks of the other, which is one server."""
+        if self.port not in (None, other.port):
+            return False
+        if self.name.startswith("*."):
+            return other.name.endswith(self.name[1:])
+        return other.name == self.name
+
+    def __str__(self) -> str:
+        name = f"[{self.name}]" if ":" in self.name else self.name
+        return name if self.port is None else f"{name}:{self.port}"
+
+
+_PORTS = {"https": 443, "http": 80}
+
+
+def host_of_url(url: str) -> Host:
+    """The server that a URL names, with its port; ValueError where it names none."""
+    parts = urlsplit(url)
+    if not parts.hostname:
+        raise ValueError(url)
+    return Host(parts.hostname.rstrip("."), parts.port or _PORTS.get(parts.scheme))
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A server that would receive a secret. ``given`` says that its platform or the environment names it, not only the manifest."""
+
+    host: Host
+    given: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Allow:
+    """One entry: what a secret of that name may do. ``commands`` True is any command, else those written out."""
+
+    secret: str
+    hosts: tuple[Host, ...] = ()
+    commands: bool | tuple[tuple[str, ...], ...] = False
+    files_outside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A limit that every plan must keep; None is no limit. Patterns are shell-style. ``where`` says where it is written."""
+
+    where: str
+    name: str | None = None
+    max_hourly_cost: float | None = None
+    providers: tuple[str, ...] | None = None
+    regions: tuple[str, ...] | None = None
+    sources: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What the user allows. ``file`` is where one would write more of it."""
+
+    file: str
+    allowed: tuple[Allow, ...] = ()
+    policies: tuple[Policy, ...] = ()
+
+    def sends(self, secret: str, to: Destination) -> bool:
+        """Whether a secret may be sent to a server."""
+        return to.given or any(
+            host.covers(to.host) for entry in self._of(secret) for host in entry.hosts
+        )
+
+    def runs(self, secret: str, command: tuple[str, ...], *, own: bool) -> bool:
+        """Whether a command may be run for a secret's value. ``own`` says that its program came with the manifest.
+
+        A command that is written out says nothing of such a program: whoever writes the manifest writes that, too.
+        """
+        return any(
+            entry.commands is True or (not own and entry.commands and command in entry.commands)
+            for entry in self._of(secret)
+        )
+
+    def reads_outside(self, secret: str) -> bool:
+        """Whether a secret may come from a file outside the manifest's directory."""
+        return any(entry.files_outside for entry in self._of(secret))
+
+    def require_host(self, secret: str, to: Destination) -> None:
+        """Forbidden unless a secret may be sent to a server."""
+        hosts = f'hosts = ["{to.host}"]'
+        if not self.sends(secret, to):
+            raise Forbidden(
+                f"secret {secret!r} is not sent to {to.host}, which only the manifest names",
+                f"A manifest may come from anybody. If that server may have it, {self._advice(secret, hosts)}",
+                code="untrusted-host",
+            )
+
+    def require_command(self, secret: str, command: tuple[str, ...], *, own: bool) -> None:
+        """Forbidden unless a command may be run for a secret's value."""
+        if not self.runs(secret, command, own=own):
+            raise Forbidden(
+                f"secret {secret!r}: its command is not run, as a manifest may come from anybody",
+                f"If you trust this one, {self._advice(secret, 'commands = true')}",
+                code="untrusted-command",
+            )
+
+    def require_outside(self, secret: str) -> None:
+        """Forbidden unless a secret may come from a file outside the manifest's directory."""
+        if not self.reads_outside(secret):
+            raise Forbidden(
+                f"secret {secret!r} names a file outside the manifest's directory",
+                "Keep it beside the manifest (and out of git), or pass it through the environment: {from: env}. "
+                f"If it may be read, {self._advice(secret, 'files_outside = true')}",
+                code="secret-outside",
+            )
+
+    def _of(self, secret: str) -> list[Allow]:
+        return [entry for entry in self.allowed if entry.secret in (ANY, secret)]
+
+    def _advice(self, secret: str, more: str) -> str:
+        return f'write in {self.file}:\n\n    [[allow]]\n    secret = "{secret}"\n    {more}'
+
+
+def nothing() -> Trust:
+    """The trust of who has said nothing."""
+    return Trust("trust.toml")
