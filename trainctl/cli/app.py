@@ -90,6 +90,14 @@ COMMANDS: tuple[Command | Group, ...] = (
         ),
     ),
     Group(
+        "secrets",
+        "The manifest's secrets.",
+        (
+            Command("check", "secrets_check", "Show where they come from and who gets them."),
+            Command("push", "secrets_push", "Store one where the manifest says it is kept."),
+        ),
+    ),
+    Group(
         "state",
         "What is recorded.",
         (

@@ -5,38 +5,107 @@ Credential, region and endpoint are those that boto3 finds for the operator; a m
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from typing import Any
 
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import TrainctlError
+from trainctl.jobs.secret_errors import lacks_package, missing, unusable
 
 _SECONDS = 20.0
+_NOT_FOUND = "ResourceNotFoundException"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What is stored now, whole, and the id of that version."""
+
+    text: str
+    version: str
 
 
 def value_of(spec: SecretSpec) -> str:
-    """The current value of a secret that is text."""
-    answer = _asked(spec, "get_secret_value", SecretId=spec.source)
-    value = answer.get("SecretString")
-    if not isinstance(value, str):
-        raise TrainctlError(
-            f"secret {spec.name!r}: what AWS Secrets Manager has as {spec.source!r} is not text",
-            "Store it as SecretString.",
-            code="unusable-secret",
+    """The current value; with ``key`` that member of it."""
+    found = stored(spec)
+    if found is None:
+        raise missing(
+            spec,
+            f"AWS Secrets Manager has nothing as {spec.source!r}",
+            f"Check its name and region, or store it: trainctl secrets push {spec.name}",
+        )
+    value = member(spec, found.text)
+    if not value:
+        raise unusable(
+            spec,
+            f"what is stored as {spec.source!r} is no JSON object with text under {spec.key!r}",
+            "Store it so, or leave 'key' out to have all of it.",
         )
     return value
 
 
-def _asked(spec: SecretSpec, call: str, **arguments: Any) -> dict[str, Any]:
+def stored(spec: SecretSpec) -> Stored | None:
+    """What is stored under the secret's name; None where nothing is."""
+    try:
+        answer = _ask(spec, "get_secret_value", SecretId=spec.source)
+    except _Missing:
+        return None
+    text = answer.get("SecretString")
+    if not isinstance(text, str):
+        raise unusable(
+            spec,
+            f"what AWS Secrets Manager has as {spec.source!r} is not text",
+            "Store it as SecretString.",
+        )
+    return Stored(text, str(answer["VersionId"]))
+
+
+def member(spec: SecretSpec, text: str) -> str | None:
+    """What the secret means of what is stored: all of it, or with ``key`` that member; None where it has none."""
+    if spec.key is None:
+        return text
+    value = _object(text).get(spec.key)
+    return value if isinstance(value, str) else None
+
+
+def store(spec: SecretSpec, value: str, before: Stored | None) -> str:
+    """Store a value, other members beside ``key`` kept; the id of the version that it is."""
+    text = value
+    if spec.key is not None:
+        members = _object(before.text) if before else {}
+        if before and not members:
+            raise unusable(
+                spec,
+                f"what is stored as {spec.source!r} is no JSON object that could have {spec.key!r}",
+                "Leave 'key' out to replace all of it.",
+            )
+        text = json.dumps({**members, spec.key: value})
+    if before is None:
+        answer = _ask(spec, "create_secret", Name=spec.source, SecretString=text)
+    else:
+        answer = _ask(spec, "put_secret_value", SecretId=spec.source, SecretString=text)
+    return str(answer["VersionId"])
+
+
+class _Missing(Exception):
+    """AWS has no such secret."""
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _ask(spec: SecretSpec, call: str, **arguments: str) -> dict[str, Any]:
     try:
         import boto3
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError:
-        raise TrainctlError(
-            f"secret {spec.name!r}: AWS Secrets Manager needs boto3, which is not installed",
-            "Install it: pip install 'trainctl[aws]'.",
-            code="missing-extra",
-        ) from None
+        raise lacks_package(spec, "AWS Secrets Manager", "aws") from None
     config = Config(
         connect_timeout=_SECONDS, read_timeout=_SECONDS, retries={"total_max_attempts": 3}
     )
@@ -44,26 +113,18 @@ def _asked(spec: SecretSpec, call: str, **arguments: Any) -> dict[str, Any]:
         client = boto3.client("secretsmanager", region_name=spec.region, config=config)
         answer: dict[str, Any] = getattr(client, call)(**arguments)
     except ClientError as error:
-        kind = error.response.get("Error", {}).get("Code", "")
+        kind = str(error.response.get("Error", {}).get("Code", ""))
+        if kind == _NOT_FOUND:
+            raise _Missing from None
         raise _refused(spec, kind) from None
     except BotoCoreError as error:
-        raise TrainctlError(
-            f"secret {spec.name!r}: AWS Secrets Manager can't be asked",
-            str(error),
-            code="missing-secret",
-        ) from None
+        raise missing(spec, "AWS Secrets Manager can't be asked", str(error)) from None
     return answer
 
 
 def _refused(spec: SecretSpec, kind: str) -> TrainctlError:
-    if kind == "ResourceNotFoundException":
-        return TrainctlError(
-            f"secret {spec.name!r}: AWS Secrets Manager has nothing as {spec.source!r}",
-            f"Check name and region, or store it: trainctl secrets push {spec.name}",
-            code="missing-secret",
-        )
-    return TrainctlError(
-        f"secret {spec.name!r}: AWS Secrets Manager does not hand out {spec.source!r} ({kind})",
-        "Check that this account may read it.",
-        code="missing-secret",
+    return missing(
+        spec,
+        f"AWS Secrets Manager refuses {spec.source!r} ({kind})",
+        "Check that this account may use it.",
     )

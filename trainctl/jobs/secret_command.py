@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainctl.desired.values import SecretSpec
-from trainctl.errors import TrainctlError
+from trainctl.jobs.secret_errors import missing
 
 SECONDS = 30.0
 """How long a command may take."""
@@ -46,7 +46,7 @@ def output_of(
             start_new_session=True,
         )
     except OSError as error:
-        raise _failed(spec, f"{spec.source} can't be run: {error.strerror}") from None
+        raise missing(spec, f"{spec.source} can't be run: {error.strerror}") from None
     with process:
         try:
             said, complained = _read(process, limit, deadline)
@@ -55,14 +55,14 @@ def output_of(
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             if isinstance(error, TimeoutError | subprocess.TimeoutExpired):
-                raise _failed(spec, f"{spec.source} did not end within {seconds:.0f} s") from None
+                raise missing(spec, f"{spec.source} did not end within {seconds:.0f} s") from None
             raise
     if code != 0:
         for text in said.decode("utf-8", "replace").split():
             if len(text) >= 8:
                 register(text)
         lines = complained.decode("utf-8", "replace").strip().splitlines()
-        raise _failed(spec, f"{spec.source} exited with {code}", lines[-1] if lines else "")
+        raise missing(spec, f"{spec.source} exited with {code}", lines[-1] if lines else "")
     return said
 
 
@@ -73,7 +73,7 @@ def program_of(spec: SecretSpec, directory: Path, environ: Mapping[str, str]) ->
         return directory.absolute() / name
     found = shutil.which(name, path=environ.get("PATH"))
     if found is None:
-        raise _failed(spec, f"there is no program {name}", "Install it, or write its whole path.")
+        raise missing(spec, f"there is no program {name}", "Install it, or write its whole path.")
     return Path(found).absolute()
 
 
@@ -97,7 +97,3 @@ def _read(process: subprocess.Popen[bytes], limit: int, deadline: float) -> tupl
                 else:
                     complained = (complained + piece)[-_MOST_SAID:]
     return said, complained
-
-
-def _failed(spec: SecretSpec, why: str, detail: str = "") -> TrainctlError:
-    return TrainctlError(f"secret {spec.name!r}: {why}", detail, code="missing-secret")

@@ -5,22 +5,19 @@ Each reader gives the value as it is there; ``secrets`` judges and masks it. No 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 from trainctl.desired.values import SecretSpec
-from trainctl.errors import TrainctlError
+from trainctl.jobs import secret_aws, secret_keyring
 from trainctl.jobs.secret_command import output_of, program_of
+from trainctl.jobs.secret_errors import missing, unusable
 from trainctl.manifest.files import open_file
 from trainctl.model.trust import Trust
 
 LARGEST = 64 * 2**10
 """Bytes of a value: what AWS Secrets Manager holds at most (65 536), and half of what Linux takes as one variable."""
-SERVICE = "trainctl"
-"""The service of a keyring's entry where the manifest names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +57,6 @@ def path_of(spec: SecretSpec, around: Surroundings) -> Path:
     return (around.directory / spec.source).resolve()
 
 
-def missing(spec: SecretSpec, why: str, detail: str) -> TrainctlError:
-    """The error for a value that can't be had."""
-    return TrainctlError(f"secret {spec.name!r}: {why}", detail, code="missing-secret")
-
-
-def unusable(spec: SecretSpec, why: str, detail: str = "") -> TrainctlError:
-    """The error for a value that can't be used."""
-    return TrainctlError(f"secret {spec.name!r}: {why}", detail, code="unusable-secret")
-
-
 def _is_inside(path: Path, directory: Path) -> bool:
     return path.is_relative_to(directory.resolve())
 
@@ -106,55 +93,6 @@ def _from_command(spec: SecretSpec, around: Surroundings) -> str:
     return _text(spec, data, f"the output of {spec.source}")
 
 
-def _from_aws(spec: SecretSpec, around: Surroundings) -> str:
-    from trainctl.jobs.secret_aws import value_of  # heavy: only who has such a secret pays for it
-
-    text = value_of(spec)
-    return _member(spec, text) if spec.key is not None else text
-
-
-def _from_keyring(spec: SecretSpec, around: Surroundings) -> str:
-    try:
-        keyring = import_module("keyring")
-    except ImportError:
-        raise missing(spec, "the keyring needs a package that is not installed", _INSTALL) from None
-    service = spec.service or SERVICE
-    try:
-        value: str | None = keyring.get_password(service, spec.source)
-    except keyring.errors.KeyringError as error:
-        raise missing(
-            spec, f"the keyring can't be read ({type(error).__name__})", _NO_KEYRING
-        ) from None
-    if not value:
-        raise missing(
-            spec,
-            f"the keyring has nothing for {spec.source!r} of the service {service!r}",
-            f"Store it: trainctl secrets push {spec.name}",
-        )
-    return value
-
-
-_INSTALL = "Install it: pip install 'trainctl[keyring]'."
-_NO_KEYRING = (
-    "Unlock it, or take the value from elsewhere; keyring --list-backends says which there are."
-)
-
-
-def _member(spec: SecretSpec, text: str) -> str:
-    try:
-        document = json.loads(text)
-    except ValueError:
-        document = None
-    value = document.get(spec.key) if isinstance(document, dict) else None
-    if not isinstance(value, str) or not value:
-        raise unusable(
-            spec,
-            f"what is stored as {spec.source!r} is no JSON object with text under {spec.key!r}",
-            "Store it so, or leave 'key' out to have all of it.",
-        )
-    return value
-
-
 def _text(spec: SecretSpec, data: bytes, what: str) -> str:
     """The text, without the one line end that editors and programs add."""
     ended = data.removesuffix(b"\n").removesuffix(b"\r")
@@ -170,6 +108,6 @@ _READERS: Mapping[str, Callable[[SecretSpec, Surroundings], str]] = {
     "env": _from_env,
     "file": _from_file,
     "command": _from_command,
-    "aws-secrets-manager": _from_aws,
-    "keyring": _from_keyring,
+    "aws-secrets-manager": lambda spec, _: secret_aws.value_of(spec),
+    "keyring": lambda spec, _: secret_keyring.value_of(spec),
 }

@@ -61,7 +61,11 @@ class Secrets:
                 f"Add it under `secrets:`, as `{name}: {{from: env}}`.",
                 code="undeclared-name",
             )
-        value = self._read(spec)
+        return self.accept(spec, self._read(spec))
+
+    def accept(self, spec: SecretSpec, value: str) -> str:
+        """A value that was read or given for a secret, masked from now on; TrainctlError where it can't be used."""
+        name = spec.name
         if "\0" in value:
             raise TrainctlError(
                 f"secret {name!r} holds a NUL character",

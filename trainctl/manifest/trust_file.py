@@ -122,8 +122,8 @@ def _each(of: Callable[[Node], Any]) -> Callable[[Node], tuple[Any, ...]]:
 
 
 def _commands(node: Node) -> bool | tuple[tuple[str, ...], ...]:
-    if node.value is True:
-        return True
+    if isinstance(node.value, bool):
+        return node.value
     if not node.items or not all(item.items for item in node.items):
         raise _Wrong(node, "true, or a list of commands such as [['pass', 'show', 'hf']]")
     found: tuple[tuple[str, ...], ...] = _each(_each(_text_of))(node)

@@ -52,7 +52,7 @@ class Host:
 
     def __str__(self) -> str:
         name = f"[{self.name}]" if ":" in self.name else self.name
-        return name if self.port is None else f"{name}:{self.port}"
+        return name if self.port in (None, *_PORTS.values()) else f"{name}:{self.port}"
 
 
 _PORTS = {"https": 443, "http": 80}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainctl.errors import Forbidden
+from trainctl.errors import Forbidden, TrainctlError
 from trainctl.jobs.uses import Use, uses
 from trainctl.model.diagnostics import Diagnostic, error
 from trainctl.model.trust import Trust
@@ -42,17 +42,30 @@ def _read(path: Path, outside: Path | None = None) -> Trust:
 def refusals(workspace: Workspace) -> Iterator[Diagnostic]:
     """An error for each use of a secret that the user's trust does not cover. Reads and sends nothing."""
     for use in uses(workspace.desired, workspace.setting.environ):
-        try:
-            require(workspace, use)
-        except Forbidden as refused:
-            yield forbidden(refused, use)
+        for refused in (not_sent(workspace, use), _not_read(workspace, use.secret)):
+            if refused is not None:
+                yield forbidden(refused, use)
 
 
-def require(workspace: Workspace, use: Use) -> None:
-    """Forbidden where a secret may not be read, or not be sent where it would go."""
-    if use.to is not None:
-        workspace.trust.require_host(use.secret, use.to)
-    workspace.secrets.check_allowed(use.secret)
+def not_sent(workspace: Workspace, use: Use) -> Forbidden | None:
+    """Why a secret may not be sent where it would go."""
+    try:
+        if use.to is not None:
+            workspace.trust.require_host(use.secret, use.to)
+    except Forbidden as refused:
+        return refused
+    return None
+
+
+def _not_read(workspace: Workspace, secret: str) -> Forbidden | None:
+    """Why a secret may not be read from where it is."""
+    try:
+        workspace.secrets.check_allowed(secret)
+    except Forbidden as refused:
+        return refused
+    except TrainctlError:  # a program that is missing is told where it is to be run
+        return None
+    return None
 
 
 def forbidden(refused: Forbidden, use: Use) -> Diagnostic:

@@ -1,0 +1,82 @@
+"""``trainctl secrets push``."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from typing import Annotated
+
+import typer
+
+from trainctl.cli import planning
+from trainctl.cli.approval import approve
+from trainctl.cli.planning import PlanningFlags, words
+from trainctl.cli.session import Session, session_of
+from trainctl.cli.workspaces import open_workspace
+from trainctl.errors import UsageError
+from trainctl.jobs.secret_origins import LARGEST
+from trainctl.operations.secrets import push_secret, storable
+from trainctl.views.secrets import pushed_lines
+
+
+def command(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The secret, as it is declared.")],
+    from_env: Annotated[
+        str | None,
+        typer.Option(
+            "--from-env",
+            metavar="VARIABLE",
+            help="Take the value from here, not from standard input.",
+        ),
+    ] = None,
+    auto_approve: Annotated[
+        bool, typer.Option("--auto-approve", help="Don't ask before another value is replaced.")
+    ] = False,
+    var: planning.Variables = None,
+    var_file: planning.VarFiles = None,
+) -> int:
+    """Store a secret's value where the manifest says that it is kept: a keyring, or AWS Secrets Manager."""
+    session = session_of(ctx)
+    flags = PlanningFlags(variables=words(var), var_files=tuple(var_file or ()))
+
+    def agree(place: str) -> bool:
+        return auto_approve or _asked(session, place)
+
+    with open_workspace(session, flags) as workspace:
+        spec = storable(workspace, name)
+        pushed = push_secret(workspace, spec, _value(session, name, from_env), agree)
+    if pushed is None:
+        session.output.note("Nothing was changed.")
+        return 1
+    for line in pushed_lines(pushed):
+        session.output.print(line)
+    return 0
+
+
+def _value(session: Session, name: str, variable: str | None) -> str:
+    """From the environment, or from standard input without the line end; typed unseen on a terminal."""
+    if variable is not None:
+        value = os.environ.get(variable, "")
+        where = f"the environment variable {variable} is"
+    elif session.stdin.isatty():
+        value = getpass.getpass(f"Value of {name} (not shown): ")
+        where = "what was typed is"
+    else:
+        value = session.stdin.read(LARGEST + 3).removesuffix("\n").removesuffix("\r")
+        where = "standard input is"
+    if not value:
+        raise UsageError(f"{where} empty", f"Pipe the value: trainctl secrets push {name} < FILE")
+    if len(value.encode()) > LARGEST:
+        raise UsageError(f"{where} longer than {LARGEST // 2**10} KiB")
+    return value
+
+
+def _asked(session: Session, place: str) -> bool:
+    if not session.stdin.isatty():
+        raise UsageError(
+            f"{place} holds another value, and there is no terminal to ask on",
+            "Pass --auto-approve to replace it.",
+            code="no-terminal",
+        )
+    return approve(session, f"{place} holds another value. Replace it?")

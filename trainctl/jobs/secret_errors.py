@@ -1,0 +1,25 @@
+"""What is said where a secret has no value, or none that can be used. Never the value."""
+
+from __future__ import annotations
+
+from trainctl.desired.values import SecretSpec
+from trainctl.errors import TrainctlError
+
+
+def missing(spec: SecretSpec, why: str, detail: str = "") -> TrainctlError:
+    """The value can't be had."""
+    return TrainctlError(f"secret {spec.name!r}: {why}", detail, code="missing-secret")
+
+
+def unusable(spec: SecretSpec, why: str, detail: str = "") -> TrainctlError:
+    """The value can't be used."""
+    return TrainctlError(f"secret {spec.name!r}: {why}", detail, code="unusable-secret")
+
+
+def lacks_package(spec: SecretSpec, what: str, extra: str) -> TrainctlError:
+    """Where the value is kept can't be asked without a package."""
+    return TrainctlError(
+        f"secret {spec.name!r}: {what} needs a package that is not installed",
+        f"Install it: pip install 'trainctl[{extra}]'.",
+        code="missing-extra",
+    )

@@ -1,0 +1,62 @@
+"""Secrets kept in the operating system's keyring, through the package ``keyring``, which knows those of Linux desktops, macOS and Windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import TypeVar
+
+from trainctl.desired.values import SecretSpec
+from trainctl.jobs.secret_errors import lacks_package, missing
+
+T = TypeVar("T")
+
+SERVICE = "trainctl"
+"""The service of an entry where the manifest names none."""
+
+
+def value_of(spec: SecretSpec) -> str:
+    """The entry's value."""
+    value = stored(spec)
+    if not value:
+        raise missing(
+            spec,
+            f"the keyring has nothing for {spec.source!r} of the service {service_of(spec)!r}",
+            f"Store it: trainctl secrets push {spec.name}",
+        )
+    return value
+
+
+def stored(spec: SecretSpec) -> str | None:
+    """What the entry holds now; None where there is no entry."""
+    found: str | None = _asked(
+        spec, lambda keyring: keyring.get_password(service_of(spec), spec.source)
+    )
+    return found
+
+
+def store(spec: SecretSpec, value: str) -> None:
+    """Make the entry hold the value."""
+    _asked(spec, lambda keyring: keyring.set_password(service_of(spec), spec.source, value))
+
+
+def service_of(spec: SecretSpec) -> str:
+    """The service of the secret's entry."""
+    return spec.service or SERVICE
+
+
+def _asked(spec: SecretSpec, ask: Callable[[ModuleType], T]) -> T:
+    try:
+        keyring = import_module("keyring")
+    except ImportError:
+        raise lacks_package(spec, "the keyring", "keyring") from None
+    try:
+        return ask(keyring)
+    except keyring.errors.NoKeyringError:
+        why = "there is no keyring for this user here"
+    except keyring.errors.KeyringError as error:
+        why = f"the keyring can't be used ({type(error).__name__})"
+    raise missing(
+        spec, why, "Unlock it, or take the value from elsewhere; see `keyring --list-backends`."
+    )

@@ -1,0 +1,88 @@
+"""Looking at declared secrets, and storing one: where each comes from, whether it can be had here, who would get it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+
+from trainctl.desired.values import SecretSpec
+from trainctl.errors import Forbidden, TrainctlError, UsageError
+from trainctl.jobs.secret_report import Checked, Pushed, Used
+from trainctl.jobs.secret_stores import STORES
+from trainctl.jobs.uses import Use, uses
+from trainctl.manifest.nearest import did_you_mean
+from trainctl.model.diagnostics import Diagnostic, error
+from trainctl.operations.trust import forbidden, not_sent
+from trainctl.operations.workspace import Workspace
+
+
+def check_secrets(workspace: Workspace) -> list[Checked]:
+    """Every declared secret, by name. Each is read, and nothing is sent but the question to where it is kept."""
+    by_name: dict[str, list[Use]] = defaultdict(list)
+    for use in uses(workspace.desired, workspace.setting.environ):
+        by_name[use.secret].append(use)
+    specs = sorted(workspace.desired.secrets.items())
+    return [_checked(workspace, spec, by_name[name]) for name, spec in specs]
+
+
+def exit_code(checked: list[Checked]) -> int:
+    """13 if trust forbids anything, 1 if a value can't be had, else 0."""
+    problems = [problem for one in checked for problem in one.problems]
+    if any(problem.forbids for problem in problems):
+        return Forbidden.exit_code
+    return TrainctlError.exit_code if problems else 0
+
+
+def _checked(workspace: Workspace, spec: SecretSpec, found: list[Use]) -> Checked:
+    problems: dict[Diagnostic, None] = {}
+    rows = []
+    for use in found:
+        refused = not_sent(workspace, use)
+        rows.append(Used(use, refused is None))
+        if refused is not None:
+            problems[forbidden(refused, use)] = None
+    try:
+        workspace.secrets.value(spec.name)
+    except TrainctlError as failure:
+        told = error(failure.summary, failure.detail, where=spec.where, code=failure.code)
+        problems[replace(told, forbids=isinstance(failure, Forbidden))] = None
+        return Checked(spec, False, tuple(rows), tuple(problems))
+    return Checked(spec, True, tuple(rows), tuple(problems))
+
+
+def storable(workspace: Workspace, name: str) -> SecretSpec:
+    """A declared secret that can be stored from here; UsageError says why one can't."""
+    spec = workspace.desired.secrets.get(name)
+    if spec is None:
+        raise UsageError(
+            f"no secret is called {name!r}",
+            f"Declare it under `secrets:`. {did_you_mean(name, workspace.desired.secrets)}".strip(),
+            code="undeclared-name",
+        )
+    if spec.origin not in STORES:
+        raise UsageError(
+            f"secret {name!r} comes from {spec.origin}, where trainctl stores nothing",
+            f"It stores what is declared with `from:` {' or '.join(STORES)}.",
+            code="no-store",
+        )
+    return spec
+
+
+def push_secret(
+    workspace: Workspace, spec: SecretSpec, value: str, agree: Callable[[str], bool]
+) -> Pushed | None:
+    """Store a value where the manifest says that it comes from; None if ``agree`` refused to replace another.
+
+    The value is masked before anything is asked.
+    """
+    workspace.secrets.accept(spec, value)
+    store = STORES[spec.origin]
+    before = store.look(spec)
+    place = store.place(spec)
+    if before is not None and before.value == value:
+        return Pushed(spec, place, before.version, before.version, changed=False)
+    if before is not None and not agree(place):
+        return None
+    after = store.put(spec, value)
+    return Pushed(spec, place, before.version if before else None, after)

@@ -1,0 +1,100 @@
+"""Declared secrets, for people and for programs. Never their values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from trainctl.jobs.secret_report import Checked, Pushed, Used
+from trainctl.views.text import table
+
+SECRET_COLUMNS = ("name", "from", "source", "version", "readable", "by", "purpose", "to", "allowed")
+
+
+def secrets_json(checked: Sequence[Checked]) -> dict[str, Any]:
+    """The object that ``secrets check --format json`` prints."""
+    return {
+        "secrets": [
+            {
+                **_of_secret(one),
+                "uses": [_of_use(used) for used in one.uses],
+                "problems": [problem.to_json() for problem in one.problems],
+            }
+            for one in checked
+        ]
+    }
+
+
+def secret_rows(checked: Sequence[Checked]) -> list[dict[str, Any]]:
+    """A row for each use, and one for each secret that nobody uses."""
+    unused = dict.fromkeys(("by", "purpose", "to", "allowed"))
+    return [
+        {**_of_secret(one), **use}
+        for one in checked
+        for use in [_of_use(used) for used in one.uses] or [unused]
+    ]
+
+
+def secret_lines(checked: Sequence[Checked], width: int | None = None) -> list[str]:
+    """A line for each use; in so many columns if they must fit."""
+    if not checked:
+        return ["The manifest declares no secrets."]
+    headers = ["SECRET", "FROM", "READABLE", "USED BY", "FOR", "SENT TO", "ALLOWED"]
+    return table(headers, [*_cells(checked)], width=width, shrinks=frozenset({"FROM"}))
+
+
+def pushed_lines(pushed: Pushed) -> list[str]:
+    """What was stored, and what to write so that plans show it."""
+    if not pushed.changed:
+        return [f"{pushed.place} has this value of secret {pushed.spec.name!r} already."]
+    versions = f", version {pushed.after}" if pushed.after else ""
+    if pushed.before:
+        versions += f" in place of {pushed.before}"
+    return [
+        f"Stored secret {pushed.spec.name!r} in {pushed.place}{versions}.",
+        f"Runs get it when they start. To make it a change that plans show: secrets.{pushed.spec.name}.version: {_next(pushed)}",
+    ]
+
+
+def _next(pushed: Pushed) -> str:
+    version = pushed.spec.version
+    if version is None:
+        return "1"
+    return str(int(version) + 1) if version.isdecimal() else "another than " + version
+
+
+def _cells(checked: Sequence[Checked]) -> Iterator[list[str]]:
+    for one in checked:
+        first = [one.spec.name, f"{one.spec.origin} {one.spec.source}", _word(one.readable)]
+        if not one.uses:
+            yield [*first, "-", "-", "-", "-"]
+        for used in one.uses:
+            yield [*first, used.use.by, used.use.purpose, _to(used), _word(used.allowed)]
+            first = ["", "", ""]
+
+
+def _of_secret(one: Checked) -> dict[str, Any]:
+    return {
+        "name": one.spec.name,
+        "from": one.spec.origin,
+        "source": one.spec.source,
+        "version": one.spec.version,
+        "readable": one.readable,
+    }
+
+
+def _of_use(used: Used) -> dict[str, Any]:
+    return {
+        "by": used.use.by,
+        "purpose": used.use.purpose,
+        "to": _to(used),
+        "allowed": used.allowed,
+    }
+
+
+def _to(used: Used) -> str:
+    return str(used.use.to.host) if used.use.to else f"nodes of cluster.{used.use.cluster}"
+
+
+def _word(value: bool) -> str:
+    return "yes" if value else "no"
