@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainctl.errors import TrainctlError
+from trainctl.jobs.checkout import refuse_bare
 from trainctl.model.json import digest
 from trainctl.plan.values import CodeTree
 
@@ -152,11 +153,15 @@ def _stay_inside(root: Path, directory: Path, code: str) -> None:
 
 
 def _git(directory: Path, *args: str, stdin: bytes = b"") -> bytes | None:
-    """What git says; None without git or outside a work tree. TrainctlError where git refuses to tell."""
+    """What git says; None without git or outside a work tree. TrainctlError where git refuses to tell.
+
+    It runs no program that came with the code.
+    """
+    refuse_bare(directory)
     environ = {name: value for name, value in os.environ.items() if name not in _OF_A_HOOK}
     try:
         done = subprocess.run(
-            ["git", "-C", str(directory), *args],
+            ["git", "-c", "core.fsmonitor=false", "-C", str(directory), *args],
             input=stdin,
             capture_output=True,
             check=False,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from trainctl.desired.values import SecretSpec
 from trainctl.jobs import secret_aws, secret_keyring
+from trainctl.jobs.checkout import came_with
 from trainctl.jobs.secret_command import output_of, program_of
 from trainctl.jobs.secret_errors import missing, unusable
 from trainctl.manifest.files import open_file
@@ -44,7 +45,7 @@ def check_allowed(spec: SecretSpec, around: Surroundings) -> None:
     """Forbidden where trust lacks what reading the value needs; reads nothing."""
     if spec.origin == "command":
         program = program_of(spec, around.directory, around.environ)
-        own = _is_inside(program.resolve(), around.directory)
+        own = came_with(program, around.directory)
         around.trust().require_command(spec.name, spec.command, own=own)
     elif spec.origin == "file" and not _is_inside(path_of(spec, around), around.directory):
         around.trust().require_outside(spec.name)

@@ -67,7 +67,9 @@ def _check_writers(path: Path, found: os.stat_result, directory: Path) -> None:
         raise _unsafe(path, "others may replace it", f"Run: chmod go-w {directory}")
 
 
-def _unsafe(path: Path, why: str, detail: str = "", *, code: str = "unsafe-trust") -> TrustError:
+def _unsafe(
+    path: Path, why: str, detail: str = "", *, code: str = TrustError.usual_code
+) -> TrustError:
     summary = f"the trust file is not used: {why}"
     return TrustError((error(summary, detail, where=Position(str(path)), code=code),))
 

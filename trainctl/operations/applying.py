@@ -15,8 +15,10 @@ from trainctl.jobs.environment import secret_environment
 from trainctl.model.action import Action
 from trainctl.model.address import Kind
 from trainctl.model.events import Emit
+from trainctl.operations.trust import refusals
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.continuing import approvals
+from trainctl.plan.policies import violations
 from trainctl.plan.values import Change, Plan
 from trainctl.resources.jobs import why_not_yet
 from trainctl.resources.registry import handlers
@@ -38,6 +40,7 @@ def apply(
 ) -> Result:
     """Carry out a plan that was consented to. Nothing is begun if something it needs is known to be missing."""
     _refuse_state_that_would_vanish(workspace, plan)
+    _refuse_forbidden(workspace, plan)
     _need_secrets(workspace, plan)
     if not options.lockfile_readonly:
         _lock(workspace, plan)
@@ -99,6 +102,15 @@ def _lock(workspace: Workspace, plan: Plan) -> None:
     lock = LockFile(workspace.setting.directory)
     lock.put(versioned, replace=True)
     lock.put(unversioned, replace=plan.options.upgrade)
+
+
+def _refuse_forbidden(workspace: Workspace, plan: Plan) -> None:
+    """A saved plan may have been made where another trust holds."""
+    if plan.options.destroy:
+        return
+    wishes, policies = workspace.desired.resources, workspace.trust.policies
+    for found in (*violations(policies, wishes, plan.hourly_cost), *refusals(workspace)):
+        raise Forbidden(found.summary, found.detail, address=found.address, code=found.code)
 
 
 def _refuse_state_that_would_vanish(workspace: Workspace, plan: Plan) -> None:

@@ -72,6 +72,7 @@ def plan_again(workspace: Workspace, address: Address, run: str, look: LookOptio
             **mirrored(state, look_at_mirror(workspace, state)),
         },
         options=Options(targets=(address,), run=(address,)),
+        policies=workspace.trust.policies,
         starts={address: Start({RERUN: old.record.id}, note, as_recorded=True)},
     )
     # What is delivered are the weights of then: nothing of these tables, which speak of today's.

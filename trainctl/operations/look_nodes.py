@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from trainctl.errors import NodeError, TrainctlError
+from trainctl.jobs.checkout import came_with
 from trainctl.jobs.environment import gpu_kind
 from trainctl.jobs.host_needs import HostNeeds
 from trainctl.ledger.state import Recorded, State
@@ -103,6 +105,7 @@ def look_at_nodes(
     near = _Nearness(workspace, weights.mirror.unserved)
     questions: list[tuple[Address, _Question]] = []
     installed = frozenset(discovery.names(discovery.PROVIDERS))
+    directory = workspace.setting.directory
     for address, resource in workspace.desired.resources.items():
         if address.kind is Kind.CLUSTER and resource.provider in installed:
             planned = _planned(workspace, resource)
@@ -111,7 +114,7 @@ def look_at_nodes(
             prices = {node.id: node.price_per_hour for node in planned}
             seen.prices |= {node: price for node, price in prices.items() if price is not None}
             jobs = _jobs_on(workspace, address)
-            wanted = {job: _wanted(found, needs.get(job)) for job, found in jobs.items()}
+            wanted = {job: _wanted(found, needs.get(job), directory) for job, found in jobs.items()}
             weights_there, rates = _needed(jobs.values(), weights.known), _rates(state, address)
             questions += [
                 (
@@ -176,11 +179,14 @@ def _jobs_on(workspace: Workspace, cluster: Address) -> dict[Address, Mapping[st
     }
 
 
-def _wanted(job: Mapping[str, Any], needs: HostNeeds | None) -> _Wanted:
+def _wanted(job: Mapping[str, Any], needs: HostNeeds | None, directory: Path) -> _Wanted:
     places = [one["mount_location"] for one in (*job["weights"], *job["mounts"])]
     host, image = None, image_of(job)
     if needs is not None and not job["runtime"].get("requirements"):
-        host = (job["runtime"].get("venv"), needs.program, needs.modules)
+        venv = job["runtime"].get("venv")
+        own = venv and came_with(Path(venv).expanduser(), directory)
+        # An interpreter that came with the manifest is not run to be asked.
+        host = (venv, "", ()) if own else (venv, needs.program, needs.modules)
     return _Wanted(
         tuple(place for place in places if place.startswith("/") and image is None),
         tuple(mount["host_path"] for mount in job["mounts"]),

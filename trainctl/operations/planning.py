@@ -73,6 +73,7 @@ def plan_of(
         lacks=code.lacks,
         caches=caches,
         options=options,
+        policies=() if options.destroy else workspace.trust.policies,
         starts=starts or {},
         diagnostics=(*diagnostics, *weights.diagnostics, *code.problems, *nodes.diagnostics),
     )

@@ -18,6 +18,7 @@ from trainctl.plan.hosts import host_problems
 from trainctl.plan.images import image_lines, image_problems
 from trainctl.plan.interrupted import never_recorded, resumed
 from trainctl.plan.jobs import job_wish, plan_job, plan_start
+from trainctl.plan.policies import violations
 from trainctl.plan.removals import plan_removal
 from trainctl.plan.resources import Wish, plan_resource
 from trainctl.plan.seats import likely, starting
@@ -36,6 +37,7 @@ def make_plan(inputs: Inputs) -> Plan:
     inputs = replace(inputs, seats=likely(inputs, changes))
     weights = weights_lines(inputs, changes)
     deliveries = delivery_lines(inputs, changes, weights)
+    cost = hourly_cost(inputs, changes)
     acting = {change.address for change in changes if change.action not in REMOVES}
     return Plan(
         lineage=inputs.state.lineage,
@@ -56,8 +58,11 @@ def make_plan(inputs: Inputs) -> Plan:
             for job in starting(changes)
             if job.address in inputs.code
         },
-        hourly_cost=hourly_cost(inputs, changes),
-        diagnostics=_diagnostics(inputs, subjects, changes, deliveries),
+        hourly_cost=cost,
+        diagnostics=(
+            *_diagnostics(inputs, subjects, changes, deliveries),
+            *violations(inputs.policies, inputs.desired.resources, cost),
+        ),
         options=inputs.options,
         digest=plan_digest(changes),
     )

@@ -14,6 +14,7 @@ from trainctl.model.address import Address
 from trainctl.model.diagnostics import Diagnostic, Severity
 from trainctl.model.files import ResolvedSource
 from trainctl.model.resource import Lifecycle
+from trainctl.model.trust import Policy
 from trainctl.spi.provider import Presence
 
 
@@ -218,6 +219,7 @@ class Inputs:
     """Of each recorded training cache that could be asked about, its directories: its own, then the team's."""
     options: Options = Options()
     diagnostics: tuple[Diagnostic, ...] = ()
+    policies: tuple[Policy, ...] = ()
     starts: Mapping[Address, Start] = field(default_factory=dict)
     seats: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
     """Of each job that gets a run, the ids of the nodes that it is likely to get, by rank: worked out while planning."""
