@@ -62,6 +62,7 @@ def write(fresh: Project, checkpoints: str, number: int = 1) -> None:
             "src/number.txt": str(number),
         }
     )
+    fresh.trust('secret = "bucket"\nhosts = ["127.0.0.1"]')
 
 
 def in_bucket(bucket: Bucket, prefix: str, more: str = "") -> str:

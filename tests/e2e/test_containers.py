@@ -40,6 +40,7 @@ AUTH = (
 def declare(work: Project, image: str, engine: str = "", auth: str = "") -> None:
     """A job with weights, a secret, a cache and checkpoints in an image."""
     text = MANIFEST.replace("IMAGE", image).replace("AUTH", auth)
+    work.trust('secret = "login"\nhosts = ["127.0.0.1"]')
     work.write(
         {
             "trainctl.yaml": text.replace("ENGINE", f"engine: {engine}" if engine else ""),

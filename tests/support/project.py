@@ -68,6 +68,14 @@ class Project:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
+    def trust(self, *entries: str, policies: str = "") -> None:
+        """Write the user's trust file: ``[[allow]]`` entries, and whole tables of policies."""
+        path = self.directory.parent / "home" / ".config" / "trainctl" / "trust.toml"
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
+        text = "".join(f"[[allow]]\n{entry}\n" for entry in entries) + policies
+        path.write_text(text)
+        path.chmod(0o600)
+
     def start(
         self, *arguments: str, program: tuple[str, ...] = ("-m", "trainctl"), **options: Any
     ) -> subprocess.Popen[str]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from trainctl.desired.values import CheckpointStore
 from trainctl.errors import Forbidden, TrainctlError
+from trainctl.jobs.destinations import environment_endpoint, of_endpoint
 from trainctl.jobs.environment import file_name
 from trainctl.jobs.secrets import Secrets
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord
+from trainctl.model.trust import Destination
 from trainctl.spi.sources import Credential
 
 ENVIRONMENT = "environment variables"
@@ -67,28 +68,41 @@ class CheckpointAccess:
         name = place.get("secret")
         if name is None:
             return {}
+        to = self._destination(place)
         if name != ENVIRONMENT:
-            return {name: self._secrets.value(name)}
+            return {name: self._secrets.sent(name, to)}
+        self._require_own(place, to)
         return {ENVIRONMENT: self._own(place)}
 
-    @property
-    def _endpoint(self) -> str | None:
-        return self._settings.endpoint_url or self._environment_endpoint
+    def require_trust(self) -> None:
+        """Forbidden where the operator's own credential would go to a server that only the manifest names."""
+        settings = self._settings
+        if (
+            settings.url is not None
+            and not settings.url.startswith("file:")
+            and not settings.secret
+        ):
+            place = {"url": settings.url, "endpoint_url": settings.endpoint_url}
+            self._require_own(place, self._destination(place))
 
-    @property
-    def _environment_endpoint(self) -> str | None:
-        environ = self._environ
-        return environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or None
+    def _destination(self, place: Mapping[str, Any]) -> Destination:
+        scheme = str(place["url"]).partition(":")[0]
+        return of_endpoint(scheme, place.get("endpoint_url"), self._environ)
 
-    def _own(self, place: Mapping[str, Any]) -> str:
-        """The operator's credential: for the platform, and for servers that the environment names or that are this machine."""
-        endpoint = place.get("endpoint_url")
-        if endpoint not in (None, self._environment_endpoint) and not _is_here(str(endpoint)):
+    def _require_own(self, place: Mapping[str, Any], to: Destination) -> None:
+        if not to.given:
             raise Forbidden(
-                f"the credential of the environment is not sent to {endpoint}, which only the manifest names",
+                f"the credential of the environment is not sent to {place['endpoint_url']}, which only the manifest names",
                 "Declare one for it under `secrets` and name it in checkpoints.auth, or set AWS_ENDPOINT_URL_S3.",
                 code="untrusted-host",
             )
+
+    @property
+    def _endpoint(self) -> str | None:
+        return self._settings.endpoint_url or environment_endpoint("s3", self._environ)
+
+    def _own(self, place: Mapping[str, Any]) -> str:
+        """The operator's credential."""
         found = {key: self._environ.get(name, "").strip() for name, key in _KEYS.items()}
         found["aws_region"] = found["aws_region"] or self._environ.get("AWS_DEFAULT_REGION", "")
         if not (found["aws_access_key_id"] and found["aws_secret_access_key"]):
@@ -112,8 +126,3 @@ def references(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
         {**one, "job": file_name(Address.parse(one["job"])) if one["job"] else None}
         for one in config["checkpoints"]
     ]
-
-
-def _is_here(endpoint: str) -> bool:
-    host = urlsplit(endpoint).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")

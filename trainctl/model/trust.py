@@ -59,11 +59,13 @@ _PORTS = {"https": 443, "http": 80}
 
 
 def host_of_url(url: str) -> Host:
-    """The server that a URL names, with its port; ValueError where it names none."""
-    parts = urlsplit(url)
-    if not parts.hostname:
-        raise ValueError(url)
-    return Host(parts.hostname.rstrip("."), parts.port or _PORTS.get(parts.scheme))
+    """The server that a URL names, with its port; the whole text, which no entry covers, where it names none."""
+    try:
+        parts = urlsplit(url)
+        name, port = (parts.hostname or "").rstrip("."), parts.port or _PORTS.get(parts.scheme)
+    except ValueError:
+        return Host(url)
+    return Host(name, port) if name else Host(url)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,10 @@ def refusals(workspace: Workspace) -> Iterator[Diagnostic]:
         for refused in (not_sent(workspace, use), _not_read(workspace, use.secret)):
             if refused is not None:
                 yield forbidden(refused, use)
+    try:
+        workspace.checkpoints.require_trust()
+    except Forbidden as refused:
+        yield forbidden(refused, Use("", "checkpoints", "checkpoints"))
 
 
 def not_sent(workspace: Workspace, use: Use) -> Forbidden | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 
 from trainctl.model.address import Address, Kind
@@ -31,7 +32,7 @@ def violations(
 def _limited(policy: Policy, resource: Resource) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """What of a resource a policy speaks of: what it is, its value, and the patterns one of which it must match."""
     if resource.address.kind is Kind.WEIGHTS and policy.sources is not None:
-        yield "the source", str(resource.attributes["source"]), policy.sources
+        yield "the source", _plain(str(resource.attributes["source"])), policy.sources
     if resource.address.kind is not Kind.CLUSTER:
         return
     if policy.providers is not None:
@@ -39,6 +40,16 @@ def _limited(policy: Policy, resource: Resource) -> Iterator[tuple[str, str, tup
     region = resource.attributes.get("region")
     if policy.regions is not None and region is not None:
         yield "the region", str(region), policy.regions
+
+
+def _plain(source: str) -> str:
+    """A source as patterns see it: the path of a ``file:`` one leads where it says."""
+    scheme, _, path = source.partition(":")
+    if scheme != "file":
+        return source
+    absolute = path.startswith("/")
+    normal = posixpath.normpath(f"/{path.lstrip('/')}" if absolute else path)
+    return f"file://{normal}" if absolute else f"file:./{normal.removeprefix('./')}"
 
 
 def _violated(

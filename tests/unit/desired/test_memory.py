@@ -123,16 +123,27 @@ def test_a_damaged_memory_is_none(manifest: Path, damage: bytes) -> None:
 
 
 def test_what_must_be_looked_at_each_time_is_not_kept(manifest: Path) -> None:
-    """Warnings are told every time, and where the file of a secret lies may change."""
+    """Warnings are told every time."""
     wish = desired(manifest, MANIFEST)
-    file = SecretSpec("token", "file", "token.txt")
-    for one in (
-        replace(wish, warnings=(warning("odd", code="x"),)),
-        replace(wish, secrets={"token": file}),
-    ):
-        memory(manifest).keep(one)
+    memory(manifest).keep(replace(wish, warnings=(warning("odd", code="x"),)))
 
     assert not memory(manifest).path.exists()
+
+
+def test_every_kind_of_secret_is_kept_whole(manifest: Path) -> None:
+    """Where a value comes from, commands and regions with it; never a value, as nothing here knows one."""
+    kinds = (
+        SecretSpec("token", "command", "pass", "2", command=("pass", "show")),
+        SecretSpec("token", "aws-secrets-manager", "a/b", region="us-west-2", key="k"),
+        SecretSpec("token", "keyring", "me", service="hub", redact=False),
+        SecretSpec("token", "file", "token.txt"),
+    )
+    for spec in kinds:
+        kept = memory(manifest)
+        kept.keep(replace(desired(manifest, MANIFEST), secrets={"token": spec}))
+        found = kept.recall(known_files(manifest))
+        assert found is not None
+        assert found.secrets["token"] == spec
 
 
 def test_a_cache_home_that_cannot_be_written_changes_nothing(manifest: Path) -> None:

@@ -213,13 +213,41 @@ def test_values_of_the_environment_are_never_shown(tmp_path: Path, value: str) -
     assert "quotes" in one.detail
 
 
-@pytest.mark.parametrize("path", ["../outside", "/etc/passwd", "~/token", "a/../../b", "link"])
-def test_secret_files_lie_in_the_directory(tmp_path: Path, path: str) -> None:
-    """Also where a link leads out of it."""
-    (tmp_path / "link").symlink_to("/etc/hostname")
-    (one,) = problems(tmp_path, f"secrets: {{a: {{from: file, path: {path}}}}}")
-    assert one.summary == "secrets come from files in the manifest's directory"
-    assert problems(tmp_path, "secrets: {a: {from: file, path: sub/token}}") == []
+@pytest.mark.parametrize(
+    "section",
+    [
+        "{from: env}",
+        "{from: file, path: sub/token}",
+        "{from: file, path: ~/token}",
+        "{from: command, command: [pass, show, hf]}",
+        "{from: aws-secrets-manager, name: prod/hf, region: us-west-2, key: token}",
+        "{from: keyring, name: me, service: hub, version: 3}",
+    ],
+)
+def test_secrets_come_from_many_places(tmp_path: Path, section: str) -> None:
+    """What each may read is the trust's to say, not the manifest's."""
+    assert problems(tmp_path, f"secrets: {{a: {section}}}") == []
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ("{from: command}", "'from: command' needs 'command'"),
+        ("{from: command, command: pass show hf}", "expected a list"),
+        ("{from: command, command: []}", "is empty"),
+        ("{from: command, command: [a], name: x}", "'from: command' has no 'name'"),
+        ("{from: keyring, region: us-west-2}", "'from: keyring' has no 'region'"),
+        ("{from: env, key: x}", "'from: env' has no 'key'"),
+        ("{from: aws-secrets-manager, path: x}", "'from: aws-secrets-manager' has no 'path'"),
+        ("{from: aws-secrets-manager, region: 'evil.example/#'}", "region"),
+        ("{from: vault}", "expected 'env', 'file'"),
+        ("{from: keyring, servce: x}", "unknown key 'servce'"),
+    ],
+)
+def test_keys_of_secrets_fit_where_they_come_from(tmp_path: Path, section: str, says: str) -> None:
+    """What another origin takes is an error, and so is what none takes."""
+    (one,) = problems(tmp_path, f"secrets: {{a: {section}}}")
+    assert says in one.summary
 
 
 @pytest.mark.parametrize(

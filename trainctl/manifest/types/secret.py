@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from trainctl.manifest.types.base import Section, Text, wrong
 
@@ -22,6 +23,23 @@ _KEYS: Mapping[Origin, tuple[str, ...]] = {
 _NEEDED: Mapping[Origin, str] = {"file": "path", "command": "command"}
 
 
+_REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}")
+"""It becomes part of a host's name."""
+
+
+def _region(text: str) -> str:
+    if not _REGION.fullmatch(text):
+        raise wrong(
+            "this is not a region of AWS", "Write for example us-west-2.", code="invalid-value"
+        )
+    return text
+
+
+Region = Annotated[
+    str, AfterValidator(_region), Field(json_schema_extra={"pattern": f"^{_REGION.pattern}$"})
+]
+
+
 class Secret(Section):
     """A value that jobs and sources refer to by name."""
 
@@ -33,7 +51,7 @@ class Secret(Section):
     """With ``file``: the file's path, relative to the manifest and in its directory; elsewhere only where the operator's trust file allows it."""
     command: Annotated[list[Text], Field(min_length=1)] | None = None
     """With ``command``: a program and its arguments, run without a shell in the manifest's directory, only where the operator's trust file allows it."""
-    region: Annotated[str, Field(pattern="^[a-z]{2,4}(-[a-z]+)+-[0-9]+$")] | None = None
+    region: Region | None = None
     """With ``aws-secrets-manager``: its region, where it is not the environment's."""
     key: Text | None = None
     """With ``aws-secrets-manager``: the member that is meant, of a secret that is a JSON object."""

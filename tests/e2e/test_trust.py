@@ -1,0 +1,247 @@
+"""What the user's trust file opens and closes: hosts, commands, files, policies; and who is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.support.authority import authority
+from tests.support.project import Project
+from tests.support.web import Web, served
+from tests.support.weights_data import noise
+from trainctl_schemas import schema
+
+SMALL = noise(50_000)
+MANIFEST = """\
+project: {name: demo}
+secrets: {corp: {SECRET}}
+weights:
+  model: {source: "URL", mount_location: /app/models/tiny, auth_secret_name: corp}
+jobs:
+  sft:
+    weights: [model]
+    runtime: {start_commands: ["sha256sum /app/models/tiny/model.bin"]}
+"""
+FROM_ENV = "from: env, name: CORP_TOKEN"
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    """A server that shows a file to who has the token."""
+    with served(authority().server) as running:
+        running.put("/closed/model.bin", SMALL)
+        yield running
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Web]:
+    """Another server, which would like to see the token."""
+    with served(authority().server) as running:
+        running.put("/closed/model.bin", SMALL)
+        yield running
+
+
+@pytest.fixture
+def work(fresh: Project, web: Web) -> Project:
+    """A project that wants the file."""
+    fresh.variables |= {
+        "SSL_CERT_FILE": str(authority().certificates),
+        "CORP_TOKEN": web.token,
+    }
+    wants(fresh, web)
+    return fresh
+
+
+def wants(work: Project, web: Web, secret: str = FROM_ENV, path: str = "/closed/model.bin") -> None:
+    text = MANIFEST.replace("SECRET", secret).replace("URL", f"{web.url}{path}")
+    work.write({"trainctl.yaml": text})
+
+
+def host(web: Web) -> str:
+    return web.url.removeprefix("https://")
+
+
+def allow(web: Web, *more: str) -> str:
+    return "\n".join([f'secret = "corp"\nhosts = ["{host(web)}"]', *more])
+
+
+def tokens(web: Web) -> set[str | None]:
+    return {one.headers.get("Authorization") for one in web.seen}
+
+
+def test_a_trusted_host_gets_the_token(work: Project, web: Web) -> None:
+    """Without the entry nothing is asked (13); with it the weights are planned, mirrored, delivered and read."""
+    refused = work.run("plan", code=13)
+    assert "[untrusted-host]" in refused.stderr
+    assert web.asked == []
+    work.trust(allow(web))
+    work.run("apply", "--auto-approve", "--wait")
+    assert "model.bin" in work.run("logs", "sft").stdout
+    assert tokens(web) == {f"Bearer {web.token}"}
+
+
+def test_a_trust_file_that_is_named_takes_the_place_of_the_users(work: Project, web: Web) -> None:
+    """--trust FILE counts instead, relative to where the user stands; even one beside the manifest, as the user names it."""
+    work.trust(allow(web))
+    work.write({"none.toml": "", "some.toml": f"[[allow]]\n{allow(web)}\n"})
+    work.run("plan", "--trust", "none.toml", code=13)
+    work.trust()
+    work.run("plan", code=13)
+    work.run("plan", "--trust", "some.toml")
+
+
+def test_another_port_is_another_server(work: Project, web: Web, elsewhere: Web) -> None:
+    """An entry with a port opens that one; one without opens the host."""
+    work.trust(allow(elsewhere))
+    work.run("plan", code=13)
+    work.trust('secret = "corp"\nhosts = ["127.0.0.1"]')
+    work.run("plan")
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["one host", "both hosts"])
+def test_a_token_does_not_follow_a_redirect(
+    work: Project, web: Web, elsewhere: Web, *, both: bool
+) -> None:
+    """What a trusted host redirects to isn't trusted by that, and isn't sent the token even where it is trusted itself."""
+    web.redirects["/there"] = f"{elsewhere.url}/closed/model.bin"
+    wants(work, web, path="/there")
+    work.trust(allow(web), *([allow(elsewhere)] if both else []))
+    work.run("plan", code=1)
+    assert tokens(web) == {f"Bearer {web.token}"}
+    assert tokens(elsewhere) == {None}
+
+
+def test_a_saved_plan_is_judged_where_it_is_applied(work: Project, web: Web) -> None:
+    """Made by somebody who trusts that host, applied by somebody who doesn't: nothing begins."""
+    work.trust(allow(web))
+    work.run("plan", "--out", "saved.plan")
+    work.trust()
+    web.forget()
+    work.run("apply", "saved.plan", code=13)
+    assert web.asked == []
+    assert not (work.directory / ".trainctl").exists()
+
+
+def test_a_command_needs_trust(work: Project, web: Web) -> None:
+    """Without it the command isn't run; with it its output opens the source, and is masked."""
+    wants(work, web, f"from: command, command: [sh, -c, 'touch ran; echo {web.token}']")
+    work.trust(allow(web))
+    refused = work.run("plan", code=13)
+    assert "[untrusted-command]" in refused.stderr
+    assert not (work.directory / "ran").exists()
+    work.trust(allow(web, "commands = true"))
+    said = work.run("--log-level", "debug", "plan")
+    assert (work.directory / "ran").exists()
+    assert tokens(web) == {f"Bearer {web.token}"}
+    assert web.token not in said.stdout.replace(f"echo {web.token}", "") + said.stderr
+
+
+def test_only_the_command_that_is_written_out_runs(work: Project, web: Web) -> None:
+    """A manifest that changes one word of it is refused; so is a program that lies beside the manifest."""
+    work.trust(allow(web, f'commands = [["echo", "{web.token}"], ["./give"]]'))
+    wants(work, web, f"from: command, command: [echo, {web.token}]")
+    work.run("plan")
+    wants(work, web, f"from: command, command: [echo, -n, {web.token}]")
+    work.run("plan", code=13)
+    work.write({"give": f"#!/bin/sh\ntouch ran\necho {web.token}\n"})
+    (work.directory / "give").chmod(0o755)
+    wants(work, web, "from: command, command: [./give]")
+    work.run("plan", code=13)
+    assert not (work.directory / "ran").exists()
+
+
+@pytest.mark.parametrize("through_link", [False, True])
+def test_a_file_outside_needs_trust(work: Project, web: Web, *, through_link: bool) -> None:
+    """By its path, or through a link that lies in the manifest's directory."""
+    outside = work.directory.parent / "token"
+    outside.write_text(web.token + "\n")
+    (work.directory / "link").symlink_to(outside)
+    wants(work, web, f"from: file, path: {'link' if through_link else outside}")
+    work.run("validate")
+    work.trust(allow(web))
+    assert "[secret-outside]" in work.run("plan", code=13).stderr
+    work.trust(allow(web, "files_outside = true"))
+    work.run("plan")
+
+
+def test_policies_bind_whoever_plans(work: Project, web: Web) -> None:
+    """A source, a provider and a price beyond the user's limits end with 13; --trust lifts none of them."""
+    text = (work.directory / "trainctl.yaml").read_text()
+    work.write({"trainctl.yaml": text + "clusters: {here: {provider: local, price_per_hour: 9}}\n"})
+    work.trust(allow(web))
+    work.run("plan")
+    work.write({"other.toml": f"[[allow]]\n{allow(web)}\n"})
+    policy = '[[policy]]\nname = "ours"\n'
+    for limit, says in (
+        (
+            'sources = ["hf://acme/*", "file:*"]',
+            f"the source '{web.url}/closed/model.bin' is not allowed",
+        ),
+        ('providers = ["ssh"]', "the provider 'local' is not allowed"),
+        ("max_hourly_cost = 8.5", "this plan costs 9.00 an hour"),
+    ):
+        work.trust(allow(web), policies=f"{policy}{limit}\n")
+        done = work.run("plan", "--trust", "other.toml", code=13)
+        assert says in done.stderr
+        assert "The policy 'ours'" in done.stderr
+        assert work.json("plan", code=13)["applyable"] is False
+    work.trust(allow(web), policies=f'{policy}providers = ["loc*"]\nmax_hourly_cost = 9\n')
+    work.run("plan")
+
+
+def test_a_trust_file_is_read_strictly(work: Project) -> None:
+    """What is wrong is told with its line, a mistyped key included; nothing is planned."""
+    work.trust('secret = "corp"\nhost = ["127.0.0.1"]')
+    done = work.run("plan", code=1)
+    assert "trust.toml:3:1: error: unknown key 'host' [unknown-key]" in done.stderr
+    assert "  3 | host = " in done.stderr
+    assert "Did you mean 'hosts'?" in done.stderr
+
+
+def test_a_trust_file_that_others_may_write_is_refused(work: Project, web: Web) -> None:
+    """As what it says may not be the user's word."""
+    work.trust(allow(web))
+    path = work.directory.parent / "home" / ".config" / "trainctl" / "trust.toml"
+    path.chmod(0o666)
+    done = work.run("plan", code=1)
+    assert "others may write to it [invalid-trust]" in done.stderr
+    assert "chmod go-w" in done.stderr
+    assert web.asked == []
+
+
+def test_a_trust_file_beside_the_manifest_is_refused(work: Project, web: Web) -> None:
+    """Who wrote the manifest would have written it too, so a home in the project gives no trust."""
+    work.variables["XDG_CONFIG_HOME"] = str(work.directory / "config")
+    work.write({"config/trainctl/trust.toml": f"[[allow]]\n{allow(web)}\n"})
+    done = work.run("plan", code=1)
+    assert "it lies inside the manifest's directory" in done.stderr
+    work.run("plan", "--trust", "config/trainctl/trust.toml")
+
+
+def test_check_tells_of_every_secret(work: Project, web: Web) -> None:
+    """Who uses it, where it would go, whether it may, whether it can be read: 13, 1 or 0; nothing is sent, no value is shown."""
+    text = (work.directory / "trainctl.yaml").read_text()
+    job = "    runtime: {environment_variables: {T: {secret: other}}, "
+    text = text.replace("    runtime: {", job).replace(
+        "secrets: {", "secrets: {other: {from: file, path: gone}, "
+    )
+    work.write({"trainctl.yaml": text})
+    said = work.json("secrets", "check", code=13)
+    assert list(Draft202012Validator(schema("secrets")).iter_errors(said)) == []
+    corp, other = said["secrets"]
+    use = {"by": "weights.model", "purpose": "source", "to": host(web), "allowed": False}
+    assert (corp["readable"], corp["uses"]) == (True, [use])
+    assert other["uses"][0]["to"] == "nodes of cluster.local"
+    assert (other["readable"], other["uses"][0]["allowed"]) == (False, True)
+    work.trust(allow(web))
+    work.run("secrets", "check", code=1)
+    work.write({"gone": "a value that is long enough"})
+    shown = work.run("secrets", "check")
+    assert "weights.model" in shown.stdout
+    rows = work.run("secrets", "check", "--format", "csv").stdout.splitlines()
+    assert rows[1] == f"corp,env,CORP_TOKEN,,True,weights.model,source,{host(web)},True"
+    assert web.asked == []
+    assert web.token not in json.dumps(said) + shown.stdout + shown.stderr + "".join(rows)

@@ -1,0 +1,186 @@
+"""The user's trust file: what it may say, what is refused, and that the schema for editors says the same."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import tomli
+from jsonschema import Draft202012Validator
+
+from trainctl.errors import TrustError
+from trainctl.manifest.trust_file import read_trust
+from trainctl.model.diagnostics import Diagnostic
+from trainctl.model.trust import Allow, Host, Policy, Trust
+from trainctl_schemas import schema
+
+RIGHT = """\
+[[allow]]
+secret = "corp"
+hosts = ["models.example.com", "*.lan:9000", "[::1]:8443"]
+
+[[allow]]
+secret = "*"
+commands = [["pass", "show", "hf"]]
+files_outside = true
+
+[[policy]]
+name = "ours"
+max_hourly_cost = 40
+providers = ["ssh"]
+regions = ["eu-*"]
+sources = ["hf://acme/*"]
+"""
+
+
+def read(tmp_path: Path, text: str) -> Trust:
+    path = tmp_path / "trust.toml"
+    path.write_text(text)
+    path.chmod(0o600)
+    return read_trust(path)
+
+
+def wrong(tmp_path: Path, text: str) -> list[Diagnostic]:
+    with pytest.raises(TrustError) as caught:
+        read(tmp_path, text)
+    return [one for one in caught.value.diagnostics if isinstance(one, Diagnostic)]
+
+
+def fits_schema(text: str) -> bool:
+    return Draft202012Validator(schema("trust")).is_valid(tomli.loads(text))
+
+
+def test_everything_it_may_say(tmp_path: Path) -> None:
+    """Entries and policies become values; a policy knows where it stands."""
+    hosts = (Host("models.example.com"), Host("*.lan", 9000), Host("::1", 8443))
+    trust = read(tmp_path, RIGHT)
+    assert trust.allowed == (
+        Allow("corp", hosts=hosts),
+        Allow("*", commands=(("pass", "show", "hf"),), files_outside=True),
+    )
+    where = f"{tmp_path / 'trust.toml'}:10:1"
+    assert trust.policies == (Policy(where, "ours", 40.0, ("ssh",), ("eu-*",), ("hf://acme/*",)),)
+    assert fits_schema(RIGHT)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n"])
+def test_an_empty_file_allows_nothing(tmp_path: Path, text: str) -> None:
+    """And is no error."""
+    trust = read(tmp_path, text)
+    assert (trust.allowed, trust.policies) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "says"),
+    [
+        ("[[alow]]\nsecret = 'a'\n", "1:3", "unknown key 'alow'"),
+        ("[allow]\nsecret = 'a'\nhosts = ['b']\n", "1:2", "allow is a list of tables"),
+        ("allow = []\n", "1:1", "allow is a list of tables"),
+        ("[[allow]]\nhosts = ['b']\n", "1:1", "'secret' is missing"),
+        ("[[allow]]\nsecret = 'a'\n", "1:1", "this entry says nothing"),
+        ("[[allow]]\nsecret = 'a'\nfiles_outside = false\n", "1:1", "this entry says nothing"),
+        ("[[allow]]\nsecret = 'a b'\nhosts = ['c']\n", "2:10", "secret: expected the name"),
+        ("[[allow]]\nsecret = 'a'\nhosts = 'b'\n", "3:9", "hosts: expected a list"),
+        ("[[allow]]\nsecret = 'a'\nhosts = []\n", "3:9", "hosts: expected a list"),
+        ("[[allow]]\nsecret = 'a'\nhosts = ['*']\n", "3:10", "hosts: expected a host"),
+        ("[[allow]]\nsecret = 'a'\nhosts = ['a.*.b']\n", "3:10", "hosts: expected a host"),
+        ("[[allow]]\nsecret = 'a'\nhosts = ['https://b']\n", "3:10", "hosts: expected a host"),
+        ("[[allow]]\nsecret = 'a'\nhosts = ['u@b']\n", "3:10", "hosts: expected a host"),
+        ("[[allow]]\nsecret = 'a'\ncommands = ['ls']\n", "3:12", "commands: expected true"),
+        ("[[allow]]\nsecret = 'a'\ncommands = [[1]]\n", "3:14", "commands: expected text"),
+        ("[[allow]]\nsecret = 'a'\nfiles_outside = 1\n", "3:17", "files_outside: expected true"),
+        ("[[policy]]\nname = 'x'\n", "1:1", "this entry says nothing"),
+        ("[[policy]]\nmax_hourly_cost = -1\n", "2:19", "max_hourly_cost: expected a number"),
+        ("[[policy]]\nmax_hourly_cost = true\n", "2:19", "max_hourly_cost: expected a number"),
+        ("[[policy]]\nregion = ['eu-*']\n", "2:1", "unknown key 'region'"),
+        ("[[policy]]\nsources = [1]\n", "2:12", "sources: expected text"),
+    ],
+)
+def test_what_is_wrong_is_told_at_its_place(
+    tmp_path: Path, text: str, place: str, says: str
+) -> None:
+    """A permission that was mistyped must not look as if it were given; editors say so by the schema."""
+    (one,) = wrong(tmp_path, text)
+    assert f"{one.where}" == f"{tmp_path / 'trust.toml'}:{place}"
+    assert says in one.summary
+    assert not fits_schema(text)
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    """Of every entry."""
+    text = "[[allow]]\nsecret = 1\nhost = 2\n[[policy]]\nprovider = 3\n"
+    assert len(wrong(tmp_path, text)) == 3
+
+
+def test_what_is_no_toml_is_told(tmp_path: Path) -> None:
+    """With its place."""
+    (one,) = wrong(tmp_path, "[[allow]\n")
+    assert (one.code, one.where and one.where.line) == ("syntax", 1)
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_who_else_may_write_it_would_decide(tmp_path: Path, mode: int) -> None:
+    """So such a file is refused, whoever may."""
+    path = tmp_path / "trust.toml"
+    path.write_text(RIGHT)
+    path.chmod(mode)
+    with pytest.raises(TrustError) as caught:
+        read_trust(path)
+    assert "others may write to it" in str(caught.value.diagnostics)
+
+
+def test_who_else_may_replace_it_would_decide(tmp_path: Path) -> None:
+    """In a directory that others may write to; in one like /tmp they can't replace it."""
+    home = tmp_path / "open"
+    home.mkdir()
+    path = home / "trust.toml"
+    path.write_text(RIGHT)
+    path.chmod(0o600)
+    home.chmod(0o777)
+    with pytest.raises(TrustError) as caught:
+        read_trust(path)
+    assert "others may replace it" in str(caught.value.diagnostics)
+    home.chmod(0o1777)
+    assert read_trust(path).allowed
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make another user's file")
+def test_another_users_file_is_refused(tmp_path: Path) -> None:
+    """It is not this user's word."""
+    path = tmp_path / "trust.toml"
+    path.write_text(RIGHT)
+    path.chmod(0o644)
+    os.chown(path, 12345, 12345)
+    with pytest.raises(TrustError) as caught:
+        read_trust(path)
+    assert "belongs to another user" in str(caught.value.diagnostics)
+
+
+def test_a_file_of_the_manifest_is_refused(tmp_path: Path) -> None:
+    """Also one that a link leads to."""
+    inside = tmp_path / "project" / "sub"
+    inside.mkdir(parents=True)
+    (inside / "trust.toml").write_text(RIGHT)
+    (inside / "trust.toml").chmod(0o600)
+    link = tmp_path / "trust.toml"
+    link.symlink_to(inside / "trust.toml")
+    for path in (link, inside / "trust.toml"):
+        with pytest.raises(TrustError) as caught:
+            read_trust(path, outside=tmp_path / "project")
+        assert "inside the manifest's directory" in str(caught.value.diagnostics)
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe", "gone", "binary"])
+def test_what_can_not_be_read_is_no_permission(tmp_path: Path, kind: str) -> None:
+    """And nobody waits for the other end of a pipe."""
+    path = tmp_path / "trust.toml"
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path, 0o600)
+    elif kind == "binary":
+        path.write_bytes(b"\xff\xfe")
+        path.chmod(0o600)
+    with pytest.raises(TrustError):
+        read_trust(path)
