@@ -52,6 +52,18 @@ def authority() -> Authority:
     return Authority(root, trusted, server)
 
 
+def vouch(*names: str) -> tuple[Path, Path]:
+    """A certificate for these names, and its key."""
+    directory = authority().certificates.parent
+    leaf, key = directory / "names.pem", directory / "names-key.pem"
+    _openssl(
+        "-CA", directory / "root.pem", "-CAkey", directory / "root-key.pem", "-subj", "/CN=names",
+        "-addext", f"subjectAltName={','.join(f'DNS:{name}' for name in names)}",
+        "-addext", "basicConstraints=critical,CA:FALSE", "-keyout", key, "-out", leaf,
+    )  # fmt: skip
+    return leaf, key
+
+
 def _openssl(*arguments: str | Path) -> None:
     command = ["openssl", "req", "-x509", *_NEW_KEY, *map(str, arguments)]
     subprocess.run(command, check=True, capture_output=True)

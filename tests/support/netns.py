@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 _NEEDED = ("ip", "tc")
 
@@ -50,6 +51,26 @@ def switched(count: int, mbit: int) -> Iterator[list[Host]]:
     finally:
         for name in reversed(made):
             subprocess.run(["ip", "netns", "del", name], check=False)
+
+
+@contextmanager
+def alone() -> Iterator[tuple[str, ...]]:
+    """A namespace to which every address belongs, so that whatever is sent anywhere arrives in it: the words before a command.
+
+    Names are asked of 127.0.0.1 there.
+    """
+    name = f"tc{os.getpid()}-alone"
+    settings = Path("/etc/netns") / name
+    try:
+        _ip("netns", "add", name)
+        _ip("-n", name, "link", "set", "lo", "up")
+        _ip("-n", name, "route", "add", "local", "0.0.0.0/0", "dev", "lo")
+        settings.mkdir(parents=True)
+        (settings / "resolv.conf").write_text("nameserver 127.0.0.1\n")
+        yield ("ip", "netns", "exec", name)
+    finally:
+        shutil.rmtree(settings, ignore_errors=True)
+        subprocess.run(["ip", "netns", "del", name], check=False)
 
 
 def _address(number: int) -> str:

@@ -1,0 +1,117 @@
+"""``secrets push``: a value goes from standard input or the environment to where the manifest says that it is kept."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from tests.support.project import Project
+
+OLD, NEW = "Kd4mP9sL1yB6-old", "Kd4mP9sL1yB6-new"
+MANIFEST = """\
+secrets:
+  corp: {from: keyring, version: 3}
+  cloud: {from: aws-secrets-manager, name: prod/cloud}
+  plain: {from: env}
+jobs:
+  j: {runtime: {start_commands: [ls], environment_variables: {A: {secret: corp}, B: {secret: cloud}}}}
+"""
+
+
+@pytest.fixture
+def work(fresh: Project) -> Project:
+    """A project, and a keyring in a file of its user's."""
+    fresh.variables["PYTHON_KEYRING_BACKEND"] = "keyrings.alt.file.PlaintextKeyring"
+    fresh.write({"trainctl.yaml": MANIFEST})
+    return fresh
+
+
+@pytest.fixture
+def aws(work: Project) -> Iterator[None]:
+    """A stand-in for AWS on loopback."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    work.variables |= {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
+        "AWS_SECRET_ACCESS_KEY": "not-a-real-key",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    yield
+    server.stop()
+
+
+def push(work: Project, name: str, value: str, *flags: str, code: int = 0) -> str:
+    """What is said when a value comes on standard input."""
+    argv = [sys.executable, "-m", "trainctl", "secrets", "push", name, *flags]
+    done = subprocess.run(
+        argv, cwd=work.directory, env=work.environment, input=value, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    said = done.stdout + done.stderr
+    assert OLD not in said
+    assert NEW not in said
+    return said
+
+
+def readable(work: Project) -> dict[str, bool]:
+    found = work.json("secrets", "check", code=None)["secrets"]
+    return {one["name"]: one["readable"] for one in found}
+
+
+def test_a_value_goes_to_the_keyring(work: Project) -> None:
+    """New ones are stored, the same one is left, another is replaced only with --auto-approve where nobody can be asked."""
+    assert readable(work)["corp"] is False
+    said = push(work, "corp", f"{OLD}\n")
+    assert "Stored secret 'corp' in the keyring" in said
+    assert "secrets.corp.version: 4" in said
+    assert readable(work)["corp"] is True
+    assert "has this value of secret 'corp' already" in push(work, "corp", OLD)
+    refused = push(work, "corp", NEW, code=64)
+    assert "there is no terminal to ask on" in refused
+    push(work, "corp", NEW, "--auto-approve")
+    assert "already" in push(work, "corp", NEW)
+
+
+@pytest.mark.usefixtures("aws")
+def test_a_value_goes_to_aws(work: Project) -> None:
+    """From the environment; the versions that AWS gave are told."""
+    work.variables["VALUE"] = OLD
+    first = push(work, "cloud", "", "--from-env", "VALUE").split()
+    work.variables["VALUE"] = NEW
+    again = push(work, "cloud", "", "--from-env", "VALUE", "--auto-approve").split()
+    assert again[again.index("place") + 2] == first[first.index("version") + 1]
+    assert readable(work)["cloud"] is True
+    client = boto3.client(
+        "secretsmanager",
+        endpoint_url=work.variables["AWS_ENDPOINT_URL"],
+        region_name="us-east-1",
+        aws_access_key_id="AKIAEXAMPLE",
+        aws_secret_access_key="not-a-real-key",
+    )
+    assert client.get_secret_value(SecretId="prod/cloud")["SecretString"] == NEW
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "flags", "code", "says"),
+    [
+        ("plain", OLD, (), 64, "comes from env, where trainctl stores nothing"),
+        ("crop", OLD, (), 64, "Did you mean 'corp'?"),
+        ("corp", "", (), 64, "standard input is empty"),
+        ("corp", "", ("--from-env", "NOT_SET"), 64, "the environment variable NOT_SET is empty"),
+        ("corp", "short", (), 1, "has fewer than 8 characters"),
+        ("corp", "x" * 65537, (), 64, "longer than 64 KiB"),
+    ],
+)
+def test_what_can_not_be_stored_is_told(
+    work: Project, name: str, value: str, flags: tuple[str, ...], code: int, says: str
+) -> None:
+    """And nothing is."""
+    assert says in push(work, name, value, *flags, code=code)
+    assert readable(work)["corp"] is False
