@@ -72,7 +72,7 @@ def test_a_value_goes_to_the_keyring(work: Project) -> None:
     assert "Stored secret 'corp' in the keyring" in said
     assert "secrets.corp.version: 4" in said
     assert readable(work)["corp"] is True
-    assert "has this value of secret 'corp' already" in push(work, "corp", OLD)
+    assert "Secret 'corp' has this value already" in push(work, "corp", OLD)
     refused = push(work, "corp", NEW, code=64)
     assert "there is no terminal to ask on" in refused
     push(work, "corp", NEW, "--auto-approve")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
-from types import ModuleType
 from typing import TypeVar
 
 from trainctl.desired.values import SecretSpec
@@ -30,15 +28,24 @@ def value_of(spec: SecretSpec) -> str:
 
 def stored(spec: SecretSpec) -> str | None:
     """What the entry holds now; None where there is no entry."""
-    found: str | None = _asked(
-        spec, lambda keyring: keyring.get_password(service_of(spec), spec.source)
-    )
-    return found
+
+    def ask() -> str | None:
+        import keyring
+
+        return keyring.get_password(service_of(spec), spec.source)
+
+    return _asked(spec, ask)
 
 
 def store(spec: SecretSpec, value: str) -> None:
     """Make the entry hold the value."""
-    _asked(spec, lambda keyring: keyring.set_password(service_of(spec), spec.source, value))
+
+    def ask() -> None:
+        import keyring
+
+        keyring.set_password(service_of(spec), spec.source, value)
+
+    _asked(spec, ask)
 
 
 def service_of(spec: SecretSpec) -> str:
@@ -46,16 +53,16 @@ def service_of(spec: SecretSpec) -> str:
     return spec.service or SERVICE
 
 
-def _asked(spec: SecretSpec, ask: Callable[[ModuleType], T]) -> T:
+def _asked(spec: SecretSpec, ask: Callable[[], T]) -> T:
     try:
-        keyring = import_module("keyring")
+        from keyring.errors import KeyringError, NoKeyringError
     except ImportError:
         raise lacks_package(spec, "the keyring", "keyring") from None
     try:
-        return ask(keyring)
-    except keyring.errors.NoKeyringError:
+        return ask()
+    except NoKeyringError:
         why = "there is no keyring for this user here"
-    except keyring.errors.KeyringError as error:
+    except KeyringError as error:
         why = f"the keyring can't be used ({type(error).__name__})"
     raise missing(
         spec, why, "Unlock it, or take the value from elsewhere; see `keyring --list-backends`."

@@ -7,6 +7,7 @@ user's trust file says so.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -139,9 +140,10 @@ class Trust:
     def require_command(self, secret: str, command: tuple[str, ...], *, own: bool) -> None:
         """Forbidden unless a command may be run for a secret's value."""
         if not self.runs(secret, command, own=own):
+            written = "true" if own else json.dumps([list(command)], ensure_ascii=False)
             raise Forbidden(
                 f"secret {secret!r}: its command is not run, as a manifest may come from anybody",
-                f"If you trust this one, {self._advice(secret, 'commands = true')}",
+                f"If you trust this one, {self._advice(secret, f'commands = {written}')}",
                 code="untrusted-command",
             )
 

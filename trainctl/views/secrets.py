@@ -46,7 +46,7 @@ def secret_lines(checked: Sequence[Checked], width: int | None = None) -> list[s
 def pushed_lines(pushed: Pushed) -> list[str]:
     """What was stored, and what to write so that plans show it."""
     if not pushed.changed:
-        return [f"{pushed.place} has this value of secret {pushed.spec.name!r} already."]
+        return [f"Secret {pushed.spec.name!r} has this value already in {pushed.place}."]
     versions = f", version {pushed.after}" if pushed.after else ""
     if pushed.before:
         versions += f" in place of {pushed.before}"

@@ -334,7 +334,7 @@ def test_a_machine_without_a_keyring_says_so(home: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     ("origin", "module", "extra"),
-    [("keyring", "keyring", "keyring"), ("aws-secrets-manager", "boto3", "aws")],
+    [("keyring", "keyring.errors", "keyring"), ("aws-secrets-manager", "boto3", "aws")],
 )
 def test_a_missing_package_is_named(
     home: Path, monkeypatch: pytest.MonkeyPatch, origin: str, module: str, extra: str

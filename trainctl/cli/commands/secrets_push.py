@@ -79,4 +79,4 @@ def _asked(session: Session, place: str) -> bool:
             "Pass --auto-approve to replace it.",
             code="no-terminal",
         )
-    return approve(session, f"{place} holds another value. Replace it?")
+    return approve(session, f"Replace the value in {place}?")
