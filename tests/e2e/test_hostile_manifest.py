@@ -187,6 +187,10 @@ FORBIDDEN = {
     "a command of its own": _source("from: command, command: [./give]", "hf://a/b"),
     "a keyring": _source("from: keyring, name: x"),
     "AWS's secrets": _source("from: aws-secrets-manager, name: prod, region: us-west-2"),
+    "an endpoint for S3": _source("from: env, name: AWS_SECRET_ACCESS_KEY", "s3://models/b", _ENDPOINT),
+    "an endpoint for GCS": _source("from: env, name: GOOGLE_SERVICE_ACCOUNT_KEY", "gs://models/b", _ENDPOINT),
+    "an endpoint for Azure": _source("from: env, name: AZURE_STORAGE_KEY", "azure://account/models/b", _ENDPOINT),
+    "an endpoint for R2": _source("from: env, name: AWS_SECRET_ACCESS_KEY", "r2://a.bucket/b", _ENDPOINT),
     "a registry": _REGISTRY.replace(
         "METHOD",
         "REGISTRY_SECRET, registry: registry.evil.example, registry_secret_docker_auth: {secret_ref: {secret: s}}",
@@ -195,22 +199,18 @@ FORBIDDEN = {
         "METHOD",
         "GCP_SERVICE_ACCOUNT_JSON, registry: gcr.io.evil.example, gcp_service_account_json_docker_auth: {service_account_json_secret_ref: {secret: s}}",
     ),
-    "checkpoints": f"secrets: {{s: {{from: env, name: AWS_SECRET_ACCESS_KEY}}}}\ncheckpoints: {{url: s3://a/b{_ENDPOINT}, auth: {{auth_secret_name: s}}}}\n",
-    "checkpoints by the runner's own": f"checkpoints: {{url: s3://a/b{_ENDPOINT}}}\n",
+    "checkpoints": f"secrets: {{s: {{from: env, name: AWS_SECRET_ACCESS_KEY}}}}\ncheckpoints: {{url: s3://models/b{_ENDPOINT}, auth: {{auth_secret_name: s}}}}\n",
+    "checkpoints by the runner's own": f"checkpoints: {{url: s3://models/b{_ENDPOINT}}}\n",
 }  # fmt: skip
 """What is refused for lack of trust."""
 
 HARMLESS = {
     "nobody's file": f"weights: {{m: 'https://evil.example/m.bin'}}\n{_JOB}",
-    "an endpoint for S3": _source("from: env, name: AWS_SECRET_ACCESS_KEY", "s3://a/b", _ENDPOINT),
-    "an endpoint for GCS": _source("from: env, name: GOOGLE_SERVICE_ACCOUNT_KEY", "gs://a/b", _ENDPOINT),
-    "an endpoint for Azure": _source("from: env, name: AZURE_STORAGE_KEY", "azure://account/c/b", _ENDPOINT),
-    "an endpoint for R2": _source("from: env, name: AWS_SECRET_ACCESS_KEY", "r2://a.bucket/b", _ENDPOINT),
-    "a mirror": f"mirror: {{url: s3://a/b{_ENDPOINT}}}\nweights: {{m: 'https://evil.example/m.bin'}}\n{_JOB}",
-    "a state": f"state: {{url: s3://a/b{_ENDPOINT}}}\n",
+    "a mirror": f"mirror: {{url: s3://models/b{_ENDPOINT}}}\nweights: {{m: 'https://evil.example/m.bin'}}\n{_JOB}",
+    "a state": f"state: {{url: s3://models/b{_ENDPOINT}}}\n",
     "a mirror and a state by a secret": (
         "secrets: {s: {from: env, name: AWS_SECRET_ACCESS_KEY}}\n"
-        f"mirror: {{url: s3://a/b{_ENDPOINT}, auth: {{auth_secret_name: s}}}}\nstate: {{url: s3://a/c{_ENDPOINT}, auth: {{auth_secret_name: s}}}}\n"
+        f"mirror: {{url: s3://models/b{_ENDPOINT}, auth: {{auth_secret_name: s}}}}\nstate: {{url: s3://models/c{_ENDPOINT}, auth: {{auth_secret_name: s}}}}\n"
     ),
     "a host of its own": _SSH
     + "secrets: {s: {from: env, name: AWS_SECRET_ACCESS_KEY}}\njobs: {j: {runtime: {start_commands: [ls], environment_variables: {A: {secret: s}}}}}\n",

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainctl.desired.values import CheckpointStore
 from trainctl.errors import Forbidden, TrainctlError
-from trainctl.jobs.destinations import environment_endpoint, of_endpoint
+from trainctl.jobs.destinations import of_bucket
 from trainctl.jobs.environment import file_name
 from trainctl.jobs.secrets import Secrets
 from trainctl.model.address import Address
@@ -86,8 +86,7 @@ class CheckpointAccess:
             self._require_own(place, self._destination(place))
 
     def _destination(self, place: Mapping[str, Any]) -> Destination:
-        scheme = str(place["url"]).partition(":")[0]
-        return of_endpoint(scheme, place.get("endpoint_url"), self._environ)
+        return of_bucket(str(place["url"]), place.get("endpoint_url"), self._environ)
 
     def _require_own(self, place: Mapping[str, Any], to: Destination) -> None:
         if not to.given:
@@ -99,7 +98,9 @@ class CheckpointAccess:
 
     @property
     def _endpoint(self) -> str | None:
-        return self._settings.endpoint_url or environment_endpoint("s3", self._environ)
+        environ = self._environ
+        usual = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or None
+        return self._settings.endpoint_url or usual
 
     def _own(self, place: Mapping[str, Any]) -> str:
         """The operator's credential."""

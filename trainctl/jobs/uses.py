@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from trainctl.desired.values import Desired
-from trainctl.jobs.destinations import of_endpoint, of_registry, of_source
+from trainctl.jobs.destinations import of_bucket, of_registry, of_source
 from trainctl.jobs.environment import secret_environment
 from trainctl.jobs.registry import registry_secrets
 from trainctl.model.address import Kind
@@ -35,14 +35,13 @@ def uses(desired: Desired, environ: Mapping[str, str]) -> Iterator[Use]:
             yield from _of_job(resource)
     store = desired.checkpoints
     if store.secret is not None and store.url is not None:
-        scheme = store.url.partition(":")[0]
-        to = of_endpoint(scheme, store.endpoint_url, environ)
+        to = of_bucket(store.url, store.endpoint_url, environ)
         yield Use(store.secret, "checkpoints", "checkpoints", to)
 
 
 def _of_source(resource: Resource, environ: Mapping[str, str]) -> Iterator[Use]:
     auth = resource.attributes.get("auth")
-    if auth:
+    if auth and "auth_secret_name" in auth:
         to = of_source(resource.attributes, environ)
         yield Use(auth["auth_secret_name"], str(resource.address), "source", to, resource=resource)
 

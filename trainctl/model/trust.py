@@ -141,9 +141,10 @@ class Trust:
         """Forbidden unless a command may be run for a secret's value."""
         if not self.runs(secret, command, own=own):
             written = "true" if own else json.dumps([list(command)], ensure_ascii=False)
+            advice = self._advice(secret, f"commands = {written}")
             raise Forbidden(
                 f"secret {secret!r}: its command is not run, as a manifest may come from anybody",
-                f"If you trust this one, {self._advice(secret, f'commands = {written}')}",
+                f"If you trust this one, {advice}",
                 code="untrusted-command",
             )
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainctl.errors import Forbidden
-from trainctl.jobs.destinations import of_endpoint, of_registry, of_source
+from trainctl.jobs.destinations import of_bucket, of_registry, of_source
 from trainctl.model.trust import Allow, Destination, Host, Trust, host_of_url
 
 
@@ -111,7 +111,14 @@ def test_who_receives_a_registrys_login(method: str, registry: str, *, given: bo
 def test_an_endpoint_of_the_environment_is_that_server_only() -> None:
     """The same host at another port is another server."""
     environ = {"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9000", "AWS_ENDPOINT_URL": "http://other"}
-    assert of_endpoint("s3", None, environ).given
-    assert of_endpoint("s3", "http://127.0.0.1:9000/", environ).given
-    assert not of_endpoint("s3", "http://127.0.0.1:9001", environ).given
-    assert not of_endpoint("s3", "http://other", environ).given
+    url = "s3://bucket/p"
+    assert of_bucket(url, None, environ).given
+    assert of_bucket(url, "http://127.0.0.1:9000/", environ).given
+    assert not of_bucket(url, "http://127.0.0.1:9001", environ).given
+    assert not of_bucket(url, "http://other", environ).given
+
+
+def test_what_names_no_server_is_trusted_with_nothing() -> None:
+    """A URL that is no bucket's, and an endpoint that is none."""
+    assert not of_bucket("s3://x/p", None, {}).given
+    assert not of_bucket("s3://bucket/p", "http://", {}).given
