@@ -471,9 +471,9 @@ def test_a_secret_file_lies_beside_the_manifest(planted: Story, by_link: bool) -
     outside.write_text(FILE)
     (planted.work.directory / "link").symlink_to(outside)
     change(planted.work, "path: src/netrc.txt", f"path: {'link' if by_link else outside}")
-    done = planted.work.run("apply", "--auto-approve", code=1)
+    done = planted.work.run("apply", "--auto-approve", code=13)
 
     assert "trainctl.yaml:5:" in done.stderr
-    assert "error: secrets come from files in the manifest's directory" in done.stderr
+    assert "error: secret 'netrc' names a file outside the manifest's directory" in done.stderr
     assert found_in((done.stdout + done.stderr).encode()) == []
     assert nothing_begun(planted.work)

@@ -183,7 +183,6 @@ def _take(
             where=resource.where,
             code=answer.code,
         )
-        # What is forbidden ``trust`` tells of the whole manifest, in the same words.
         seen.diagnostics.append(replace(found, forbids=isinstance(answer, Forbidden)))
         return
     resolution = answer.resolution

@@ -41,8 +41,10 @@ def plan_of(
     state = workspace.ledger.state()
     desired = workspace.desired
     diagnostics = list(desired.warnings)
-    if not options.destroy:  # first of all: where trust can't be read nothing is asked
-        diagnostics += refusals(workspace)
+    # First of all: where trust can't be read nothing is asked.
+    refused = [] if options.destroy else refusals(workspace)
+    told = {one.summary for one in refused}
+    diagnostics += refused
     with ThreadPoolExecutor(1, thread_name_prefix="look") as pool:
         recorded = pool.submit(_look_at_recorded, workspace, state, look)
         weights = WeightsSeen() if options.destroy else look_at_weights(workspace, state, look)
@@ -75,7 +77,12 @@ def plan_of(
         options=options,
         policies=() if options.destroy else workspace.trust.policies,
         starts=starts or {},
-        diagnostics=(*diagnostics, *weights.diagnostics, *code.problems, *nodes.diagnostics),
+        diagnostics=(
+            *diagnostics,
+            *(one for one in weights.diagnostics if not (one.forbids and one.summary in told)),
+            *code.problems,
+            *nodes.diagnostics,
+        ),
     )
     return make_plan(inputs)
 

@@ -41,7 +41,8 @@ def _checked(workspace: Workspace, spec: SecretSpec, found: list[Use]) -> Checke
         refused = not_sent(workspace, use)
         rows.append(Used(use, refused is None))
         if refused is not None:
-            problems[forbidden(refused, use)] = None
+            where = use.resource.where if use.resource else None
+            problems[forbidden(refused, where, use.by)] = None
     try:
         workspace.secrets.value(spec.name)
     except TrainctlError as failure:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainctl.errors import Forbidden, TrainctlError
 from trainctl.jobs.uses import Use, uses
-from trainctl.model.diagnostics import Diagnostic, error
+from trainctl.model.diagnostics import Diagnostic, Position, error
 from trainctl.model.trust import Trust
 from trainctl.operations.places import config_home
 
@@ -39,16 +39,25 @@ def _read(path: Path, outside: Path | None = None) -> Trust:
     return read_trust(path, outside=outside)
 
 
-def refusals(workspace: Workspace) -> Iterator[Diagnostic]:
-    """An error for each use of a secret that the user's trust does not cover. Reads and sends nothing."""
+def refusals(workspace: Workspace) -> list[Diagnostic]:
+    """An error for each secret that the user's trust does not let be read or sent. Reads and sends nothing."""
+    told: dict[Diagnostic, None] = {}
+    secrets: dict[str, None] = {}
     for use in uses(workspace.desired, workspace.setting.environ):
-        for refused in (not_sent(workspace, use), _not_read(workspace, use.secret)):
-            if refused is not None:
-                yield forbidden(refused, use)
+        secrets[use.secret] = None
+        refused = not_sent(workspace, use)
+        if refused is not None:
+            where = use.resource.where if use.resource else None
+            told[forbidden(refused, where, use.by)] = None
+    for name in secrets:
+        refused = _not_read(workspace, name)
+        if refused is not None:
+            told[forbidden(refused, workspace.desired.secrets[name].where)] = None
     try:
         workspace.checkpoints.require_trust()
-    except Forbidden as refused:
-        yield forbidden(refused, Use("", "checkpoints", "checkpoints"))
+    except Forbidden as own:
+        told[forbidden(own, None, "checkpoints")] = None
+    return list(told)
 
 
 def not_sent(workspace: Workspace, use: Use) -> Forbidden | None:
@@ -72,8 +81,7 @@ def _not_read(workspace: Workspace, secret: str) -> Forbidden | None:
     return None
 
 
-def forbidden(refused: Forbidden, use: Use) -> Diagnostic:
+def forbidden(refused: Forbidden, where: Position | None, address: str | None = None) -> Diagnostic:
     """The refusal at what asks for it."""
-    where = use.resource.where if use.resource else None
-    found = error(refused.summary, refused.detail, address=use.by, where=where, code=refused.code)
-    return replace(found, forbids=True)
+    told = error(refused.summary, refused.detail, address=address, where=where, code=refused.code)
+    return replace(told, forbids=True)

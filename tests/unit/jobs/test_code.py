@@ -330,3 +330,32 @@ def test_the_archive_comes_in_pieces(tree: Path) -> None:
     pieces = list(archive(scan(tree, ".")))
     assert max(map(len, pieces)) == 2**20
     assert len(pieces) > 2
+
+
+@pytest.mark.parametrize("form", ["whole", "common"])
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_bare_repository_is_no_code(tmp_path: Path, form: str, *, inner: bool) -> None:
+    """One can be checked in, and its settings name programs that git would run: it is refused, and nothing was run."""
+    bare, ran = tmp_path / "code", tmp_path / "ran"
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "init", "-q", "--bare", str(bare))
+    with (bare / "config").open("a") as config:
+        config.write(f"[core]\nbare = false\nworktree = {bare}\nfsmonitor = touch {ran}; false\n")
+        config.write(f'[filter "x"]\nclean = touch {ran}; cat\n')
+    write(bare, {".gitattributes": "* filter=x\n", "sub/train.py": "print(1)\n"})
+    if form == "common":
+        parts = tmp_path / "parts"
+        parts.mkdir()
+        for name in ("objects", "refs", "config"):
+            (bare / name).rename(parts / name)
+        (bare / "commondir").write_text("../parts\n")
+    with pytest.raises(TrainctlError, match="is a bare git repository"):
+        scan(tmp_path, "code/sub" if inner else "code")
+    assert not ran.exists()
+
+
+def test_a_directory_in_a_work_tree_may_have_such_names(tree: Path) -> None:
+    """Where git finds a work tree first, it looks no further."""
+    git(tree, "init", "-q")
+    write(tree, {"HEAD": "x\n", "objects/a": "x\n", "refs/b": "x\n"})
+    assert {"HEAD", "objects/a", "refs/b"} <= set(paths(scan(tree, ".")))
