@@ -150,7 +150,6 @@ def runner(tmp_path: Path, network: tuple[tuple[str, ...], Path]) -> Iterator[Ru
                 "requirements.txt": "--index-url https://evil.example\nevil\n",
             }
         )
-        (work.directory / "link").symlink_to(home / "outside.txt")
         yield Runner(work, heard)
 
 
@@ -191,6 +190,10 @@ FORBIDDEN = {
     "an endpoint for GCS": _source("from: env, name: GOOGLE_SERVICE_ACCOUNT_KEY", "gs://models/b", _ENDPOINT),
     "an endpoint for Azure": _source("from: env, name: AZURE_STORAGE_KEY", "azure://account/models/b", _ENDPOINT),
     "an endpoint for R2": _source("from: env, name: AWS_SECRET_ACCESS_KEY", "r2://a.bucket/b", _ENDPOINT),
+    "a role's session": (
+        "weights: {m: {source: 's3://models/b', auth: {auth_method: AWS_ASSUME_ROLE, "
+        f"aws_assume_role_arn: 'arn:aws:iam::123456789012:role/r', aws_assume_role_region: us-east-1{_ENDPOINT}}}}}}}\n{_JOB}"
+    ),
     "a registry": _REGISTRY.replace(
         "METHOD",
         "REGISTRY_SECRET, registry: registry.evil.example, registry_secret_docker_auth: {secret_ref: {secret: s}}",
@@ -206,6 +209,7 @@ FORBIDDEN = {
 
 HARMLESS = {
     "nobody's file": f"weights: {{m: 'https://evil.example/m.bin'}}\n{_JOB}",
+    "an endpoint and no secret": f"weights: {{m: {{source: 's3://models/b'{_ENDPOINT}}}}}\n{_JOB}",
     "a mirror": f"mirror: {{url: s3://models/b{_ENDPOINT}}}\nweights: {{m: 'https://evil.example/m.bin'}}\n{_JOB}",
     "a state": f"state: {{url: s3://models/b{_ENDPOINT}}}\n",
     "a mirror and a state by a secret": (
@@ -232,6 +236,8 @@ def write(runner: Runner, text: str) -> None:
     key = make_key(work.directory.parent / "host-key") if "HOST_KEY" in text else ""
     text = text.replace("HOST_KEY", f"'{key}'").replace("DIRECTORY", str(work.directory))
     work.write({"trainctl.yaml": text})
+    if "path: link" in text:
+        (work.directory / "link").symlink_to(work.directory.parent / "home" / "outside.txt")
     if "code: bare" in text:
         bare, ran = work.directory / "bare", work.directory / "ran"
         subprocess.run(["git", "init", "-q", "--bare", str(bare)], check=True)
