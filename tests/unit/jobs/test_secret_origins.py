@@ -14,6 +14,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+from tests.support.storm import until
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import Forbidden, TrainctlError
 from trainctl.jobs.secret_command import output_of
@@ -174,8 +175,12 @@ def test_a_command_that_does_not_end_is_ended(home: Path) -> None:
     with pytest.raises(TrainctlError, match="did not end within 3 s"):
         output_of(command(*words), home, os.environ, LARGEST, str, seconds=3.0)
     pid = (home / "pid").read_text().strip()
-    state = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True, check=False)  # fmt: skip
-    assert state.stdout.strip()[:1] in ("", "Z")
+    until(lambda: state_of(pid) in ("", "Z"), "what the command started has ended")
+
+
+def state_of(pid: str) -> str:
+    done = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True, check=False)  # fmt: skip
+    return done.stdout.strip()[:1]
 
 
 @pytest.mark.parametrize(
