@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.buckets import KEY_ID, SECRET, Bucket, moto, rclone
 from tests.support.clouds import ACCOUNT, azure, google, service_account
+from tests.support.heard import recorder
 from tests.support.nodes import python38
 from tests.support.project import Project
 from tests.support.sshd import Sshd, User, require_sshd, sshd
@@ -242,7 +243,7 @@ def test_a_host_fetches_from_the_bucket_by_links(
     require_sshd()
     user = User(tmp_path / "user")
     (tmp_path / "gpu-0").mkdir()
-    heard = _recorder(tmp_path / "gpu-0")
+    heard = recorder(tmp_path / "gpu-0")
     with (
         filled(opened, tmp_path) as cloud,
         sshd(tmp_path / "gpu-0", user, f"ForceCommand {heard}", address="127.0.0.2") as host,
@@ -265,15 +266,3 @@ def test_a_host_fetches_from_the_bucket_by_links(
 def _hosts(host: Sshd) -> str:
     oldest = {"python": found} if (found := python38()) else {}
     return json.dumps([{**host.settings, **oldest}])
-
-
-def _recorder(place: Path) -> Path:
-    """A program that runs what was asked for over SSH, and writes down all that came."""
-    program, log = place / "recorder", place / "heard"
-    program.write_text(
-        "#!/bin/sh\n"
-        f"{{ printf '%s\\n' \"$SSH_ORIGINAL_COMMAND\"; env; }} >> {log}\n"
-        f'tee -a {log} 2>/dev/null | sh -c "$SSH_ORIGINAL_COMMAND"\n'
-    )
-    program.chmod(0o755)
-    return program

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.authority import authority
+from tests.support.heard import holds, recorder
 from tests.support.hub import Fault, Hub, serve
 from tests.support.nodes import python38, wait_for
 from tests.support.project import Project
@@ -76,31 +77,13 @@ def lab(tmp_path: Path, fresh: Project) -> Iterator[Lab]:
         for n in range(2):
             place = tmp_path / f"gpu-{n}"
             place.mkdir()
-            heard = _recorder(place)
+            heard = recorder(place)
             address = f"127.0.0.{n + 2}"
             one = sshd(place, user, f"ForceCommand {heard}", address=address, variables=trusted)
             hosts.append(stack.enter_context(one))
         user.known_hosts.write_text("".join(host.known for host in hosts))
         fresh.variables |= {**user.environment, **trusted, "HF_ENDPOINT": hub.url}
         yield Lab(fresh, hosts, hub, web)
-
-
-def _recorder(place: Path) -> Path:
-    """A program that runs what was asked for over SSH, and writes down all that came: words, variables and standard input."""
-    program, log = place / "recorder", place / "heard"
-    program.write_text(
-        "#!/bin/sh\n"
-        f"{{ printf '%s\\n' \"$SSH_ORIGINAL_COMMAND\"; env; }} >> {log}\n"
-        f'tee -a {log} 2>/dev/null | sh -c "$SSH_ORIGINAL_COMMAND"\n'
-    )
-    program.chmod(0o755)
-    return program
-
-
-def holds(place: Path, text: str) -> list[Path]:
-    """The files below a place that hold a text."""
-    files = [path for path in place.rglob("*") if path.is_file() and not path.is_symlink()]
-    return [path for path in files if text.encode() in path.read_bytes()]
 
 
 def test_a_web_file_goes_from_its_server_to_the_host_and_from_there_to_the_others(lab: Lab) -> None:

@@ -66,6 +66,9 @@ def build(
     if manifest.checkpoints and manifest.checkpoints.auth:
         place = ("checkpoints", "auth", "auth_secret_name")
         names.known("secret", manifest.checkpoints.auth.auth_secret_name, place)
+    if manifest.mirror and manifest.mirror.auth:
+        place = ("mirror", "auth", "auth_secret_name")
+        names.known("secret", manifest.mirror.auth.auth_secret_name, place)
     if manifest.mirror and manifest.mirror.url.startswith("node://"):
         names.known("cluster", urlsplit(manifest.mirror.url).netloc, ("mirror", "url"))
     resources: dict[Address, Resource] = {}
@@ -123,19 +126,15 @@ def _desired(
     found = sorted({masked(one) for one in _told_once(found)}, key=_in_order)
     if any(one.severity is Severity.ERROR for one in found):
         raise ManifestError(tuple(found))
-    places = {
-        name: getattr(manifest, name) and getattr(manifest, name).url
-        for name in ("mirror", "state")
-    }
     ordered = {address: resources[address] for address in sorted(resources, key=Address.rank)}
     return Desired(
         directory=documents.directory,
         resources=ordered,
         secrets=secrets,
         clusters=tuple(manifest.clusters),
-        mirror_url=places["mirror"],
+        mirror=make.kept(manifest.mirror),
         checkpoints=make.checkpoint_store(manifest),
-        state_url=places["state"],
+        state_url=manifest.state.url if manifest.state else None,
         manifest_files=documents.files,
         manifest_digest=_digest(manifest, ordered, secrets),
         warnings=tuple(found),

@@ -7,13 +7,14 @@ from typing import Any
 
 from trainctl.desired.provider_settings import ProviderSettings, unspelled
 from trainctl.desired.scope import Names
-from trainctl.desired.values import CheckpointStore, SecretSpec
+from trainctl.desired.values import CheckpointStore, Kept, SecretSpec
 from trainctl.manifest.nearest import did_you_mean
 from trainctl.manifest.tree import Path as ManifestPath
 from trainctl.manifest.types.base import Lifecycle as LifecycleSection
 from trainctl.manifest.types.cluster import Cluster
 from trainctl.manifest.types.document import Manifest
 from trainctl.manifest.types.job import JobLifecycle
+from trainctl.manifest.types.location import Location
 from trainctl.manifest.types.project import OnlyProject, Project
 from trainctl.manifest.types.weights import Weights, WeightsInPlace
 from trainctl.model.address import Address, Kind
@@ -102,6 +103,14 @@ def _cache(section: Cluster) -> dict[str, Any] | None:
     return section.cache.model_dump(
         exclude={"max_rate"} if section.cache.max_rate is None else None
     )
+
+
+def kept(section: Location | None) -> Kept:
+    """Where something is kept."""
+    if section is None:
+        return Kept()
+    secret = section.auth.auth_secret_name if section.auth else None
+    return Kept(section.url, section.endpoint_url, secret)
 
 
 def checkpoint_store(manifest: Manifest) -> CheckpointStore:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trainctl.desired.values import CheckpointStore, Desired, SecretSpec
+from trainctl.desired.values import CheckpointStore, Desired, Kept, SecretSpec
 from trainctl.model.address import Address
 from trainctl.model.resource import Lifecycle, Resource
 
@@ -18,7 +18,7 @@ def desired_to_json(desired: Desired, addresses: Iterable[Address]) -> dict[str,
     return {
         "directory": str(desired.directory),
         "clusters": list(desired.clusters),
-        "mirror_url": desired.mirror_url,
+        "mirror": asdict(desired.mirror),
         "checkpoints": asdict(desired.checkpoints),
         "state_url": desired.state_url,
         "manifest_files": list(desired.manifest_files),
@@ -37,7 +37,7 @@ def desired_from_json(value: Mapping[str, Any]) -> Desired:
         resources={one.address: one for one in resources},
         secrets={one.name: one for one in secrets},
         clusters=tuple(value.get("clusters", ())),
-        mirror_url=value["mirror_url"],
+        mirror=Kept(**value["mirror"]),
         checkpoints=CheckpointStore(**value["checkpoints"]),
         state_url=value["state_url"],
         manifest_files=tuple(value["manifest_files"]),

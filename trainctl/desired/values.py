@@ -55,6 +55,15 @@ class SecretSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """Where something is kept; ``url`` None is its default place. Of a bucket: the server, and the declared secret that opens it."""
+
+    url: str | None = None
+    endpoint_url: str | None = None
+    secret: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointStore:
     """Where checkpoints are kept, and which. ``url`` None is the data directory of each job's node.
 
@@ -79,7 +88,7 @@ class Desired:
     secrets: Mapping[str, SecretSpec]
     clusters: tuple[str, ...] = ()
     """Their names in the order in which they are declared."""
-    mirror_url: str | None = None
+    mirror: Kept = Kept()
     checkpoints: CheckpointStore = CheckpointStore()
     state_url: str | None = None
     manifest_files: tuple[str, ...] = ()

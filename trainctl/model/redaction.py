@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import threading
 from urllib.parse import quote, quote_plus
 
 MASK = "(redacted)"
+
+_SIGNATURE = re.compile(
+    r"((?:X-Amz-Signature|X-Amz-Security-Token|X-Goog-Signature|[?&]sig)=)[A-Za-z0-9%+/=_-]{16,}"
+)
+"""What a signed URL is worth: there may be hundreds of thousands of them, too many to be known one by one."""
 
 
 class Redactor:
@@ -35,11 +41,11 @@ class Redactor:
         return value
 
     def redact(self, text: str) -> str:
-        """The text with every known secret masked, the longest first."""
+        """The text with every known secret masked, the longest first, and whatever signs a URL."""
         for value in self._values:
             if value in text:
                 text = text.replace(value, MASK)
-        return text
+        return _SIGNATURE.sub(rf"\1{MASK}", text) if "=" in text else text
 
     def safe_length(self, text: str) -> int:
         """How much of a text that goes on can be shown already: all but an end that may be the beginning of a secret."""

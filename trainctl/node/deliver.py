@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from contextlib import closing
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional
 
 from trainctl.node import layout as names
 from trainctl.node.blobs import Blobs
@@ -25,12 +25,17 @@ from trainctl.node.room import limit_of, make_room
 from trainctl.node.sources import Sources
 from trainctl.node.trees import FEW, Trees
 
+if TYPE_CHECKING:
+    from trainctl.node.asking import Asking
+
 Emit = Callable[[Dict[str, Any]], None]
 _ATTEMPTS = 3
 _EVENT_SECONDS = 0.2
 
 
-def deliver(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def deliver(
+    request: Mapping[str, Any], emit: Emit, asking: Optional[Asking] = None
+) -> Dict[str, Any]:
     """Make the listing's tree whole and sealed here; see the house's DESIGN.md for request and result."""
     began = time.monotonic()
     layout = layout_of(request)
@@ -38,7 +43,7 @@ def deliver(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     names.name(request["lineage"], "lineage")
     lease = names.name(request["lease"], "lease") if request.get("lease") else ""
     try:
-        moved = _deliver_patiently(layout, listing, request, emit)
+        moved = _deliver_patiently(layout, listing, request, emit, asking)
     except (Failure, OSError):
         Leases(layout).give_back(lease, listing.id)
         raise
@@ -54,15 +59,19 @@ def deliver(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
 
 
 def _deliver_patiently(
-    layout: Layout, listing: Listing, request: Mapping[str, Any], emit: Emit
+    layout: Layout,
+    listing: Listing,
+    request: Mapping[str, Any],
+    emit: Emit,
+    asking: Optional[Asking],
 ) -> Dict[str, int]:
     """Begin again where the last lineage to leave has just swept the cache out; the bytes that moved."""
     for _ in range(_ATTEMPTS - 1):
         _announce(layout, listing, request)
         with contextlib.suppress(FileNotFoundError):
-            return _deliver(layout, listing, request, emit)
+            return _deliver(layout, listing, request, emit, asking)
     _announce(layout, listing, request)
-    return _deliver(layout, listing, request, emit)
+    return _deliver(layout, listing, request, emit, asking)
 
 
 def _announce(layout: Layout, listing: Listing, request: Mapping[str, Any]) -> None:
@@ -76,7 +85,11 @@ def _announce(layout: Layout, listing: Listing, request: Mapping[str, Any]) -> N
 
 
 def _deliver(
-    layout: Layout, listing: Listing, request: Mapping[str, Any], emit: Emit
+    layout: Layout,
+    listing: Listing,
+    request: Mapping[str, Any],
+    emit: Emit,
+    asking: Optional[Asking],
 ) -> Dict[str, int]:
     """The bytes that had to move, by where they came from."""
     trees = Trees(layout)
@@ -91,7 +104,7 @@ def _deliver(
         if trees.sound(listing, thoroughly=thoroughly):
             return {}
         References(layout).refer(request["lineage"], listing, str(request.get("owner", "")))
-        with closing(Sources(request, listing)) as sources:
+        with closing(Sources(request, listing, asking)) as sources:
             filling = Filling(layout, listing, sources, emit, limit_of(request))
             return filling.run(str(request.get("source", "")))
 

@@ -1,33 +1,50 @@
-"""A mirror behind HTTP: patient where a server is busy or a connection breaks, and never asking twice for what has arrived."""
+"""A mirror behind HTTP, on a host or in a bucket: patient where a server is busy or a connection breaks, and never asking twice for what has arrived."""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
-from typing import Any, Callable, Dict, Mapping, Optional, TypeVar
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Protocol, Tuple, TypeVar
 
 from trainctl.node.blob_client import BROKEN, BlobClient, Later
 from trainctl.node.failure import Failure
+from trainctl.node.link_client import LinkClient, Links
 from trainctl.node.origin import Arrived, Origin
 from trainctl.node.pace import Pace
+from trainctl.node.parts import Part
 
 _PATIENCE_SECONDS = 60.0
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 _STREAMS = 2
+_BUCKET_STREAMS = 8  # one of them is as slow as the way there and back is long
 T = TypeVar("T")
 
 
-class HttpOrigin(Origin):
-    """A server of blobs, by one connection."""
+class Client(Protocol):
+    """Reads contents by one connection, one attempt at a time: see BlobClient."""
 
-    streams = _STREAMS
+    where: str
 
-    def __init__(
-        self, value: Dict[str, Any], pace: Optional[Pace] = None, *, evenly: bool = False
-    ) -> None:
-        self._client = BlobClient(value.get("url"), value.get("token"), pace, evenly=evenly)
+    def read(self, sha256: str, offset: int, view: memoryview) -> Iterator[int]:
+        """See BlobClient."""
+        ...
+
+    def abort(self) -> None:
+        """See BlobClient."""
+        ...
+
+    def close(self) -> None:
+        """See BlobClient."""
+        ...
+
+
+class PatientOrigin(Origin):
+    """A client that is asked again where a server is busy or a connection breaks."""
+
+    def __init__(self, client: Client, value: Dict[str, Any]) -> None:
+        self._client = client
         self._patience = float(value.get("patience", _PATIENCE_SECONDS))
         self._ending = threading.Event()
         self._until = 0.0
@@ -46,18 +63,6 @@ class HttpOrigin(Origin):
                     self._advanced()
 
         self._patiently(once)
-
-    def read_small(self, sizes: Mapping[str, int]) -> Dict[str, bytearray]:
-        """See Origin. One request brings them all."""
-
-        def once() -> Dict[str, bytearray]:
-            contents = self._client.pack(list(sizes)).contents
-            for sha256, size in sizes.items():
-                if sha256 not in contents or len(contents[sha256]) != size:
-                    raise Failure("missing", f"{self._client.where} does not have blob {sha256}")
-            return contents
-
-        return self._patiently(once)
 
     def abort(self) -> None:
         """See Origin."""
@@ -96,3 +101,40 @@ class HttpOrigin(Origin):
                 )
             self._ending.wait(max(asked, self._pause * random.uniform(0.5, 1)))  # noqa: S311 - so that many don't come at once
             self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+
+
+class HttpOrigin(PatientOrigin):
+    """A server of blobs."""
+
+    streams = _STREAMS
+
+    def __init__(
+        self, value: Dict[str, Any], pace: Optional[Pace] = None, *, evenly: bool = False
+    ) -> None:
+        self._server = BlobClient(value.get("url"), value.get("token"), pace, evenly=evenly)
+        super().__init__(self._server, value)
+
+    def read_small(self, sizes: Mapping[str, int]) -> Dict[str, bytearray]:
+        """See Origin. One request brings them all."""
+
+        def once() -> Dict[str, bytearray]:
+            contents = self._server.pack(list(sizes)).contents
+            for sha256, size in sizes.items():
+                if sha256 not in contents or len(contents[sha256]) != size:
+                    raise Failure("missing", f"{self._server.where} does not have blob {sha256}")
+            return contents
+
+        return self._patiently(once)
+
+
+class LinkedOrigin(PatientOrigin):
+    """A bucket, by links to its objects. None of these is larger than a chunk, which it is asked for by name."""
+
+    streams = _BUCKET_STREAMS
+
+    def __init__(self, value: Dict[str, Any], links: Links, pace: Optional[Pace] = None) -> None:
+        super().__init__(LinkClient(links, pace), value)
+
+    def place_of(self, part: Part) -> Tuple[str, int]:
+        """See Origin."""
+        return part.piece.sha256, 0

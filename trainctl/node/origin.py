@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Tuple
 
 from trainctl.node import layout
 from trainctl.node.failure import Failure
 from trainctl.node.pace import Pace
+
+if TYPE_CHECKING:
+    from trainctl.node.link_client import Links
+    from trainctl.node.parts import Part
 
 _FICLONE = 0x40049409
 _READ_BYTES = 2**20
@@ -21,6 +25,10 @@ class Origin:
     """Hands out the bytes of blobs; used by one thread at a time. ``streams``: how many at once get more than one does."""
 
     streams = 1
+
+    def place_of(self, part: Part) -> Tuple[str, int]:
+        """Of which blob, and from where on, a part is read."""
+        return part.file.sha256, part.piece.offset
 
     def read(self, sha256: str, offset: int, view: memoryview, arrived: Arrived) -> None:
         """Fill the view, piece by piece and in order; Failure ``origin`` where there are fewer bytes or no such blob."""
@@ -103,10 +111,16 @@ class DirectoryOrigin(Origin):
         return self._open
 
 
-def open_origin(value: Any, pace: Optional[Pace] = None, *, evenly: bool = False) -> Origin:
+def open_origin(
+    value: Any,
+    pace: Optional[Pace] = None,
+    *,
+    evenly: bool = False,
+    links: Optional[Links] = None,
+) -> Origin:
     """The origin that a request describes; ``pace`` bounds what several of them take together.
 
-    ``evenly``: it is asked to let nobody who wants the same get far ahead of the others.
+    ``evenly``: it is asked to let nobody who wants the same get far ahead of the others. ``links`` are those to a bucket's objects.
     """
     kind = value.get("type") if isinstance(value, dict) else None
     if kind == "directory":
@@ -115,4 +129,8 @@ def open_origin(value: Any, pace: Optional[Pace] = None, *, evenly: bool = False
         from trainctl.node.http_origin import HttpOrigin  # only who fetches that way pays for it
 
         return HttpOrigin(value, pace, evenly=evenly)
+    if kind == "bucket" and links is not None:
+        from trainctl.node.http_origin import LinkedOrigin
+
+        return LinkedOrigin(value, links, pace)
     raise Failure("request", f"this node program knows no origin of type {kind!a}")

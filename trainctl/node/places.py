@@ -69,7 +69,7 @@ class FromMirror(Fetcher):
                     pass_on(part, done, data)
                 done += len(data)
 
-            self._origin.read(part.file.sha256, piece.offset, view, arrived)
+            self._origin.read(*self._origin.place_of(part), view, arrived)
             self._patience.saw(time.monotonic() - began)
             yield Fetched(view, digest.hexdigest())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, List, Mapping, Optional
 
 from trainctl.node import layout as names
 from trainctl.node.failure import Failure
@@ -15,23 +15,35 @@ from trainctl.node.parts import Part
 from trainctl.node.places import SHARED, FromMirror, FromShared, Patience
 from trainctl.node.shared import shared_of
 
+if TYPE_CHECKING:
+    from trainctl.node.asking import Asking
+    from trainctl.node.link_client import Links
+
 
 class Sources:
-    """The request's ``origin`` and how much a second may come from there (``max_rate``), its ``peers`` with what each holds, and which of them is this ``node``."""
+    """``asking`` hands out links where the request's origin is a bucket.
 
-    def __init__(self, request: Mapping[str, Any], listing: Listing) -> None:
+    The request's ``origin`` and how much a second may come from there (``max_rate``), its ``peers`` with what each holds, and which of them is this ``node``.
+    """
+
+    def __init__(
+        self, request: Mapping[str, Any], listing: Listing, asking: Optional[Asking] = None
+    ) -> None:
         pace = Pace(_rate(request.get("max_rate")))
         patience = Patience(request.get("patience"))
         peers = request.get("peers") or []
         me = request.get("node")
         self._owners = _owners(peers, me, listing)
         among_peers = bool(peers)
-        self.origin = open_origin(request["origin"], pace, evenly=among_peers)
+        links = _links(request, listing, asking)
+        self.origin = open_origin(request["origin"], pace, evenly=among_peers, links=links)
         self.fetchers: List[Fetcher] = [FromMirror(self.origin, patience, early=among_peers)]
         # Among peers a chunk that comes alone is passed on sooner than two that share the mirror's link.
-        for _ in range(1, 1 if among_peers else self.origin.streams):
-            another = open_origin(request["origin"], pace)
-            self.fetchers.append(FromMirror(another, patience, early=False))
+        # What limits a stream from a bucket is not that link.
+        alone = among_peers and links is None
+        for _ in range(1, 1 if alone else self.origin.streams):
+            another = open_origin(request["origin"], pace, links=links)
+            self.fetchers.append(FromMirror(another, patience, early=among_peers))
         self.mirror = list(self.fetchers)
         self.shared = shared_of(request)
         self._cloned = self.origin
@@ -63,6 +75,17 @@ class Sources:
         """Close every connection."""
         for fetcher in self.fetchers:
             fetcher.close()
+
+
+def _links(
+    request: Mapping[str, Any], listing: Listing, asking: Optional[Asking]
+) -> Optional[Links]:
+    """Links to a bucket's objects; None for a mirror that isn't in a bucket."""
+    if asking is None or request["origin"].get("type") != "bucket":
+        return None
+    from trainctl.node.link_client import Links  # only who fetches that way pays for it
+
+    return Links(asking, listing)
 
 
 def _rate(value: Any) -> Optional[int]:

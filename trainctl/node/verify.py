@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, Mapping, Optional, Set
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Set
 
 from trainctl.node.blobs import Blobs
 from trainctl.node.deliver import Filling
@@ -23,6 +23,9 @@ from trainctl.node.room import limit_of
 from trainctl.node.sources import Sources
 from trainctl.node.trees import Trees
 
+if TYPE_CHECKING:
+    from trainctl.node.asking import Asking
+
 Emit = Callable[[Dict[str, Any]], None]
 _MOST_THREADS = 8
 _EVENT_SECONDS = 0.2
@@ -30,7 +33,9 @@ _EVENT_SECONDS = 0.2
 WHOLE, REPAIRED, DROPPED, WRONG = "whole", "repaired", "dropped", "wrong"
 
 
-def cache_verify(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def cache_verify(
+    request: Mapping[str, Any], emit: Emit, asking: Optional[Asking] = None
+) -> Dict[str, Any]:
     """Hash every listing that is sealed or in use here; what is wrong is repaired from ``origin``, else dropped.
 
     Each listing has an ``outcome``: whole, repaired, dropped, or wrong where a live run leases what can't be repaired;
@@ -48,7 +53,7 @@ def cache_verify(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         for kept in Inventory(layout).listings()
         if kept.sealed or (kept.id in leased and layout.tree(kept.id).is_dir())
     ]
-    verifying = _Verifying(layout, request, emit, listings)
+    verifying = _Verifying(layout, request, emit, asking, listings)
     rows = [verifying.listing(kept) for kept in listings]
     with room_lock(layout):
         freed = Removal(layout, Inventory(layout).listings()).strays()
@@ -59,11 +64,17 @@ class _Verifying:
     """One pass over a cache. A content that several listings share is hashed once."""
 
     def __init__(
-        self, layout: Layout, request: Mapping[str, Any], emit: Emit, listings: List[Kept]
+        self,
+        layout: Layout,
+        request: Mapping[str, Any],
+        emit: Emit,
+        asking: Optional[Asking],
+        listings: List[Kept],
     ) -> None:
         self._layout = layout
         self._request = request
         self._emit = emit
+        self._asking = asking
         self._blobs = Blobs(layout)
         self._trees = Trees(layout)
         self._good: Set[str] = set()
@@ -116,7 +127,7 @@ class _Verifying:
             return "there is no mirror to repair it from"
         try:
             limit = limit_of(self._request)
-            with contextlib.closing(Sources(self._request, listing)) as sources:
+            with contextlib.closing(Sources(self._request, listing, self._asking)) as sources:
                 Filling(self._layout, listing, sources, lambda event: None, limit).run(kept.source)
         except Failure as error:
             return f"{error.summary}. {error.detail}"

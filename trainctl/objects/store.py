@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -129,9 +129,10 @@ class Bucket:
         _same(self._named(key), _found(result.meta), size, etag)
         yield self._pieces(key, result, skip, max(0, end - offset))
 
-    def put(self, key: str, data: bytes | Path | Iterable[bytes]) -> str | None:
-        """Create or replace an object, at once for whoever reads; its ETag. Large ones go in parts, in constant memory."""
-        return self._ask(key, lambda store: store.put(key, data)["e_tag"])
+    def put(self, key: str, data: bytes | bytearray | Path | Iterable[bytes]) -> str | None:
+        """Create or replace an object, at once for whoever reads; its ETag. Bytes go in one request, anything else in parts, in constant memory."""
+        parts = False if isinstance(data, bytes | bytearray) else None
+        return self._ask(key, lambda store: store.put(key, data, use_multipart=parts)["e_tag"])
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Create an object; False, and nothing written, if there is one. As good as the server's word: see DESIGN.md."""
@@ -154,6 +155,18 @@ class Bucket:
                 store.delete(key)
 
         self._ask(key, ask)
+
+    def delete_all(self, keys: Sequence[str]) -> None:
+        """Remove many objects, in few requests where the server takes them together; no error for those that aren't there."""
+
+        def ask(store: Store) -> None:
+            try:
+                store.delete(list(keys))
+            except FileNotFoundError:  # of servers that are asked for one after another
+                for key in keys:
+                    self.delete(key)
+
+        self._ask(keys[0], ask)
 
     def sign(
         self, key: str, seconds: int, method: Literal["GET", "HEAD", "PUT"] = "GET"

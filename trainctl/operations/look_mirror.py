@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainctl.errors import NodeError
+from trainctl.errors import NodeError, SourceBusy, SourceCut, StorageError
 from trainctl.ledger.state import State
 from trainctl.model.address import Kind
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.files import ResolvedSource
 from trainctl.operations.workspace import Workspace
 from trainctl.weights.mirror.known import Known
+
+_PASSING = (SourceBusy.usual_code, SourceCut.usual_code)
+"""How it is called that a bucket doesn't answer now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,9 @@ def look_at_mirror(
         return MirrorSeen(asked=True)
     try:
         found = workspace.mirror.look(sources, listings)
-    except NodeError as failure:
+    except (NodeError, StorageError) as failure:
+        if isinstance(failure, StorageError) and failure.code not in _PASSING:
+            raise
         summary = f"the mirror can't be asked: {failure.summary}"
         detail = (
             f"{failure.detail} What is recorded is taken to be there, and nothing else.".strip()

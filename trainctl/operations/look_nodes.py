@@ -47,7 +47,9 @@ class _Nearness:
         self._unserved = unserved
 
     def of(self, provider: str, node: Node) -> dict[str, Any]:
-        """The facts about it; a mirror that can't be found is near to nobody."""
+        """The facts about it; a mirror in a bucket, and one that can't be found, is near to nobody."""
+        if self._mirror.in_a_bucket:
+            return {"near": False, "mirror_on": self._mirror.url}
         try:
             place = self._mirror.place
         except NodeError:

@@ -44,7 +44,8 @@ class WeightsSeen:
 
     facts: dict[Address, WeightsFacts] = field(default_factory=dict)
     known: dict[Address, Known] = field(default_factory=dict)
-    on_a_host: bool = False
+    far: bool = False
+    """Whether the mirror is not on this machine."""
     mirror: MirrorSeen = field(default_factory=MirrorSeen)
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
@@ -74,8 +75,8 @@ def look_at_weights(workspace: Workspace, state: State, look: LookOptions) -> We
         for one, found in answered
         if isinstance(found, _Found)
     }
-    seen.on_a_host = workspace.mirror.on_a_host
-    if not (seen.on_a_host and (look.offline or not look.refresh)):
+    seen.far = workspace.mirror.on_a_host or workspace.mirror.in_a_bucket
+    if not (seen.far and (look.offline or not look.refresh)):
         _look(workspace, state, seen, resolved)
     for one, found in answered:
         _take(seen, one, found, look)
@@ -118,7 +119,7 @@ def _look(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A source, and how to tell a file of it that only this machine can read."""
+    """A source, and how to tell a file of it that only this machine can bring into the mirror."""
 
     resolution: Resolution
     relays: Callable[[SourceFile], bool]
@@ -163,6 +164,8 @@ def _resolve(workspace: Workspace, question: _Question, *, upgrade: bool) -> _Fo
             retry=workspace.retry,
         )
         source = source_for(question.wanted.uri.scheme)
+        if workspace.mirror.in_a_bucket:
+            return _Found(resolution, lambda file: True)
         return _Found(resolution, lambda file: source.relays(file, credential))
     except TrainctlError as failure:
         return failure
@@ -197,7 +200,7 @@ def _take(
     seen.facts[resource.address] = WeightsFacts(
         resolution.resolved,
         mirrored,
-        _relayed(answer, known) if seen.on_a_host else 0,
+        _relayed(answer, known) if seen.far else 0,
         known.listing if known else None,
         locked,
         unmatched_patterns=resolution.unmatched,
@@ -216,7 +219,7 @@ def _take(
 
 
 def _relayed(found: _Found, known: Known | None) -> int:
-    """The bytes that are missing in the mirror and that its host can't fetch."""
+    """The bytes that are missing in the mirror and that it can't fetch by itself."""
     resolved = found.resolution.resolved
     wanted = resolved.files if known is None else missing(resolved, known)
     return sum(file.size for file in wanted if found.relays(file))

@@ -21,8 +21,8 @@ def verify_mirror(
 ) -> Verified:
     """Hash the whole mirror; with ``repair`` what is wrong is fetched again where its source is unchanged, else removed."""
     origins = Origins(workspace)
-    if workspace.mirror.on_a_host:
-        origins = OriginsForHost(workspace)
+    if workspace.mirror.on_a_host or workspace.mirror.in_a_bucket:
+        origins = OriginsOfOthers(workspace)
     return workspace.mirror.verify(origins.of if repair else None, progress)
 
 
@@ -70,8 +70,8 @@ class Origins:
         return credential_of(next(same, {"source": text}), secrets)
 
 
-class OriginsForHost(Origins):
-    """For a mirror on a host, which says itself what it has references to: what this project doesn't declare is not to be
+class OriginsOfOthers(Origins):
+    """For a mirror that others write to, which says itself what it has references to: what this project doesn't declare is not to be
     had from this machine's files, nor by this user's credentials."""
 
     def of(self, record: Mapping[str, object]) -> Origin:

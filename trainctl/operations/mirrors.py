@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from trainctl.desired.values import Desired
-from trainctl.errors import NodeError, NodeForgot, UsageError
+from trainctl.desired.values import Desired, Kept
+from trainctl.errors import Forbidden, NodeError, NodeForgot, UsageError
+from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
 from trainctl.model.resource import Resource
+from trainctl.objects.place import SCHEMES, place_of
 from trainctl.operations.places import data_home
 from trainctl.resources.agents import as_made, nodes_of
 from trainctl.resources.clusters import section
 from trainctl.spi import discovery
 from trainctl.spi.provider import Provider
 from trainctl.weights.mirror.place import Place
+from trainctl.weights.retry import Retry
+
+if TYPE_CHECKING:  # only who has one pays for it
+    from trainctl.objects.store import Bucket
+    from trainctl.weights.bucket.mirror import BucketMirror
 
 Providers = Callable[[str], Provider]
 Recordeds = Callable[[Address], Recorded | None]
 
 
 def mirror_url(desired: Desired | None, providers: Providers, environ: Mapping[str, str]) -> str:
-    """Where the mirror is: ``file:///DIRECTORY``, or ``node://CLUSTER/DIRECTORY``, without a directory for the usual one."""
-    if desired is not None and desired.mirror_url:
-        return desired.mirror_url
+    """Where the mirror is: ``file:///DIRECTORY``, a bucket, or ``node://CLUSTER/DIRECTORY``, without a directory for the usual one."""
+    if desired is not None and desired.mirror.url:
+        return desired.mirror.url
     hosts = _first_hosts(desired, providers) if desired is not None else None
     if hosts is not None:
         return f"node://{hosts.address.name}"
@@ -43,7 +51,7 @@ def _first_hosts(desired: Desired, providers: Providers) -> Resource | None:
     return None
 
 
-def place_of(url: str, desired: Desired | None, providers: Providers, recorded: Recordeds) -> Place:
+def host_of(url: str, desired: Desired | None, providers: Providers, recorded: Recordeds) -> Place:
     """The host and the directory of a ``node:`` URL; asks the host only if nobody made a node of it yet."""
     parts = urlsplit(url)
     name, path = parts.netloc, unquote(parts.path).rstrip("/") or None
@@ -76,3 +84,41 @@ def place_of(url: str, desired: Desired | None, providers: Providers, recorded: 
 def is_on_a_host(url: str) -> bool:
     """Whether the URL names a directory of a cluster's host."""
     return url.startswith("node://")
+
+
+def is_in_a_bucket(url: str) -> bool:
+    """Whether the URL names a bucket."""
+    return url.partition("://")[0] in SCHEMES
+
+
+def bucket_mirror(
+    kept: Kept, secrets: Secrets, environ: Mapping[str, str], retry: Retry
+) -> BucketMirror:
+    """The mirror in a bucket, which is opened when it is first asked something: its own secret, else its platform's usual credential."""
+    from trainctl.objects.opening import opened
+    from trainctl.weights.bucket.mirror import BucketMirror
+    from trainctl.weights.bucket.shelf import Shelf
+    from trainctl.weights.bucket.stored import Stored
+
+    url = str(kept.url).rstrip("/")
+    auth: dict[str, str] = {}
+    if kept.secret:
+        auth = {"auth_method": "CUSTOM_SECRET", "auth_secret_name": kept.secret}
+    if kept.endpoint_url:
+        auth["endpoint_url"] = kept.endpoint_url
+    attributes = {"source": url, "auth": auth}
+
+    def open_bucket() -> Bucket:
+        try:
+            credential = secrets.declared_credential(attributes)
+        except Forbidden as error:
+            raise Forbidden(
+                f"mirror {url}: {error.summary}",
+                "Only the manifest names that server, and a manifest may come from anybody. "
+                "Name it in the environment too, for example as AWS_ENDPOINT_URL_S3.",
+                code=error.code,
+            ) from None
+        credential = credential or secrets.usual_credential(attributes)
+        return opened(place_of(url, kept.endpoint_url, environ), credential, environ)
+
+    return BucketMirror(Shelf(Stored(url, open_bucket, retry)), retry)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,10 +64,11 @@ def _each(
 
         agent = workspace.agents.to_look(cluster.provider, node)
         request = {**at(node, cluster.attributes), **more}
-        opened = origins.of(cluster.provider, node, agent) if origins else nullcontext()
         try:
-            with opened as origin:
-                return agent.call(verb, {**request, "origin": origin}, on_event=on_event)
+            if origins is None:
+                return agent.call(verb, {**request, "origin": None}, on_event=on_event)
+            with origins.of(cluster.provider, node, agent) as mirror:
+                return mirror.call(verb, request, on_event)
         except (NodeError, StorageError) as error:
             return error
 

@@ -24,7 +24,13 @@ from trainctl.model.address import Kind
 from trainctl.model.json import JsonObject
 from trainctl.model.redaction import Redactor
 from trainctl.model.trust import Trust
-from trainctl.operations.mirrors import is_on_a_host, mirror_url, place_of
+from trainctl.operations.mirrors import (
+    bucket_mirror,
+    host_of,
+    is_in_a_bucket,
+    is_on_a_host,
+    mirror_url,
+)
 from trainctl.operations.places import cache_home, default_state, directory_of
 from trainctl.operations.trust import trust_of
 from trainctl.resources.agents import Agents
@@ -146,13 +152,15 @@ class Workspace:
         except ManifestError:
             desired = None
         url = mirror_url(desired, self.provider, self.setting.environ)
+        if desired is not None and is_in_a_bucket(url):
+            return bucket_mirror(desired.mirror, self.secrets, self.setting.environ, self.retry)
         if not is_on_a_host(url):
             return HereMirror(directory_of(url, "mirror"), self.retry)
         from trainctl.resources.host_mirror import HostMirror  # heavy: only who has one pays for it
 
         return HostMirror(
             self.agents,
-            lambda: place_of(url, desired, self.provider, self.ledger.state().resources.get),
+            lambda: host_of(url, desired, self.provider, self.ledger.state().resources.get),
             self.retry,
             self.setting.redactor.register,
         )

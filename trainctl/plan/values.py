@@ -53,7 +53,7 @@ class WeightsFacts:
     resolved: ResolvedSource | None
     mirrored: int | None = 0
     relayed: int = 0
-    """What is missing in a mirror on a host, and can only come through the operator's machine, in bytes."""
+    """What is missing in a mirror on a host or in a bucket, and can only come through the operator's machine, in bytes."""
     listing: str | None = None
     locked: bool = False
     locked_as: Mapping[str, Any] | None = None
@@ -144,7 +144,7 @@ class NodeFacts:
     claims: Mapping[Address, int] = field(default_factory=dict)
     near: bool = True
     mirror_on: str = ""
-    """The host that keeps the mirror, by its id; empty where that is a directory of the operator's machine."""
+    """The host that keeps the mirror, by its id, or the bucket's URL; empty where that is a directory of the operator's machine."""
     unserved: str = ""
     """Why that host can't hand this node weights; empty where it can."""
     shared_cache: bool = False
@@ -289,7 +289,7 @@ class WeightsLine:
     bytes_mirrored: int | None
     bytes_upstream: int | None
     bytes_through_operator: int | None = 0
-    """Those of ``bytes_upstream`` that a mirror on a host can't fetch itself."""
+    """Those of ``bytes_upstream`` that a mirror on a host or in a bucket can't fetch itself."""
     listing: str | None = None
 
 

@@ -84,12 +84,12 @@ def _seconds(count: int, rate: float | None) -> float | None:
 
 
 def relayed(weights: Mapping[Address, WeightsFacts]) -> Iterator[Diagnostic]:
-    """A warning for each weights of which much goes through the operator's machine into a mirror on a host."""
+    """A warning for each weights of which much goes through the operator's machine into a mirror elsewhere."""
     for address, facts in sorted(weights.items(), key=lambda item: item[0]):
         if facts.relayed > MUCH:
             yield warning(
                 f"{format_bytes(facts.relayed)} of {address} go through this machine into the mirror",
-                "The mirror's host can't fetch them itself: they lie on this machine, or are for somebody with a token.",
+                "It can't fetch them itself: a bucket fetches nothing, and a host not what lies on this machine or is for somebody with a token.",
                 address=str(address),
                 code="through-operator",
             )

@@ -17,7 +17,7 @@ from trainctl.remote.agent import NodeAgent
 from trainctl.resources.delivery_progress import DeliveryProgress
 from trainctl.resources.home import Home
 from trainctl.resources.node_cache import at, shared_settings
-from trainctl.resources.origins import Origins
+from trainctl.resources.origins import Opened, Origins
 from trainctl.resources.peers import Peers
 from trainctl.spi.provider import Node
 from trainctl.weights.mirror.port import Mirror
@@ -46,6 +46,7 @@ class _Order:
     rank: int
     seat: Seat
     documents: Mapping[str, Document]
+    mirror: Opened
     more: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -99,7 +100,7 @@ class Delivery:
             peers = self._peers(seats, documents)
             told = stack.enter_context(peers).told() if peers else {}
             orders = [
-                _Order(rank, seat, documents, self._more(seat, told, stack))
+                _Order(rank, seat, documents, self._opened(seat, stack), self._more(seat, told))
                 for rank, seat in enumerate(seats)
             ]
             if len(orders) == 1:
@@ -122,13 +123,13 @@ class Delivery:
             self._origins.register,
         )
 
-    def _more(
-        self, seat: Seat, told: Mapping[str, Any], stack: contextlib.ExitStack
-    ) -> Mapping[str, Any]:
-        origin = stack.enter_context(self._origins.of(seat.provider, seat.node, seat.agent))
+    def _opened(self, seat: Seat, stack: contextlib.ExitStack) -> Opened:
+        return stack.enter_context(self._origins.of(seat.provider, seat.node, seat.agent))
+
+    def _more(self, seat: Seat, told: Mapping[str, Any]) -> Mapping[str, Any]:
         if seat.node.id not in told:
-            return {"origin": origin}
-        return {"origin": origin, "node": seat.node.id, "peers": list(told.values())}
+            return {}
+        return {"node": seat.node.id, "peers": list(told.values())}
 
     def _deliver_to(
         self, step: Step, order: _Order, progress: DeliveryProgress
@@ -146,9 +147,7 @@ class Delivery:
                 "listing": document,
                 **order.more,
             }
-            answer = order.seat.agent.call(
-                "deliver", request, on_event=progress.of(order.rank, address)
-            )
+            answer = order.mirror.call("deliver", request, progress.of(order.rank, address))
             path = self._path(order)
             row = Delivered.of(order.rank, order.seat.node.id, address, answer, path)
             forecast = step.forecasts.get((order.rank, address))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
@@ -14,16 +12,15 @@ from typing import Any
 from trainctl.errors import SourceError, TrainctlError
 from trainctl.model.files import SourceFile
 from trainctl.remote.agent import NodeAgent
+from trainctl.resources.conversation import Conversation, Told
 from trainctl.resources.relay import Relay, relaying
 from trainctl.resources.tokens import new_token
-from trainctl.weights.mirror.forms import error_to_json, resolved_to_json
+from trainctl.weights.mirror.forms import resolved_to_json
 from trainctl.weights.mirror.mend import Origin
 from trainctl.weights.mirror.port import Origins
 
-_BEAT_SECONDS = 0.2
 _AT_ONCE = 8
 Register = Callable[[str], str]
-Told = Callable[[Mapping[str, Any]], None]
 
 
 class Desk:
@@ -38,21 +35,16 @@ class Desk:
     ) -> None:
         self._agent = agent
         self._register = register
-        self._told = told
-        self._stop = stop or threading.Event()
-        self._replies: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._conversation = Conversation(agent, self._answer, told, stop)
         self._lock = threading.Lock()
         self._origins: dict[tuple[str, str], Origin] = {}
         self._relay: tuple[Relay, int] | None = None
         self._stack = ExitStack()
-        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="answer")
-        self._ended = threading.Event()
-        self._failed: BaseException | None = None
-        self._answered: dict[str, TrainctlError] = {}
         self.origins: Origins | None = None
         """Finds a source that the program asks for and that was not offered."""
 
     def __enter__(self) -> Desk:
+        self._conversation.__enter__()
         return self
 
     def __exit__(
@@ -61,8 +53,7 @@ class Desk:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._ended.set()
-        self._pool.shutdown(cancel_futures=True)
+        self._conversation.__exit__(kind, error, trace)
         self._stack.close()
 
     def offer(self, origin: Origin) -> None:
@@ -72,49 +63,15 @@ class Desk:
     def call(self, verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """Have the program do it; its result. An error that happened here is raised as it was here, not as the host tells it."""
         try:
-            result = self._agent.call(verb, request, payload=self._lines(), on_event=self._on_event)
+            return self._conversation.call(verb, request)
         except TrainctlError as error:
-            self._raise_failure()
             relayed = self._relay[0].error if self._relay else None
             if relayed is not None and isinstance(error, SourceError):
                 raise relayed from None
-            raise self._answered.get(error.summary.partition(": ")[2], error) from None
-        self._raise_failure()
-        return result
+            raise
 
-    def _raise_failure(self) -> None:
-        """Whatever the host says then: it was left without an answer."""
-        if self._failed is not None:
-            raise self._failed
-
-    def _lines(self) -> Iterator[bytes]:
-        """Answers as they are ready, and meanwhile that somebody is here."""
-        while not (self._stop.is_set() or self._ended.is_set()):
-            try:
-                yield self._replies.get(timeout=_BEAT_SECONDS)
-            except queue.Empty:
-                yield b"\n"
-
-    def _on_event(self, event: Mapping[str, Any]) -> None:
-        if "ask" in event:
-            self._pool.submit(self._answer, event).add_done_callback(self._check)
-        else:
-            self._told(event)
-
-    def _check(self, answered: Future[None]) -> None:
-        """Nobody is to wait for an answer that can't come any more."""
-        failure = None if answered.cancelled() else answered.exception()
-        if failure is not None:
-            self._failed = failure
-            self._ended.set()
-
-    def _answer(self, event: Mapping[str, Any]) -> None:
-        try:
-            answer = self._links(event) if event["want"] == "links" else self._origin(event)
-        except TrainctlError as error:
-            answer = {"error": error_to_json(error)}
-            self._answered[error.summary] = error
-        self._replies.put(json.dumps({"answer": event["ask"], **answer}).encode() + b"\n")
+    def _answer(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        return self._links(event) if event["want"] == "links" else self._origin(event)
 
     def _origin(self, event: Mapping[str, Any]) -> dict[str, Any]:
         if self.origins is None:
@@ -135,7 +92,8 @@ class Desk:
 
     def _link(self, origin: Origin, file: SourceFile) -> dict[str, Any]:
         url = origin.retry.run(
-            lambda: origin.source.link(origin.resolved, file, origin.credential), self._ended
+            lambda: origin.source.link(origin.resolved, file, origin.credential),
+            self._conversation.ended,
         )
         if url is None:
             relay, port = self._open_relay()

@@ -1,14 +1,16 @@
-"""Where a node is told to fetch weights from: the mirror's directory if it sees it, else a server where the mirror is kept."""
+"""Where a node is told to fetch weights from: the mirror's directory if it sees it, else a server where the mirror is kept, or the bucket."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from trainctl.remote.agent import NodeAgent
+from trainctl.remote.answers import OnEvent
 from trainctl.resources.agents import Agents
 from trainctl.resources.host_mirror import HostMirror
 from trainctl.resources.node_server import NodeServer
@@ -18,7 +20,6 @@ from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.port import Mirror
 
 Register = Callable[[str], str]
-Origin = dict[str, Any]
 _START_SECONDS = 60.0
 
 
@@ -33,9 +34,29 @@ class Origins(Protocol):
         """Whether the node, which is the provider's, sees the mirror's directory."""
         ...
 
-    def of(self, provider: str, node: Node, agent: NodeAgent) -> AbstractContextManager[Origin]:
-        """The ``origin`` of a request, good for as long as the block lasts."""
+    def of(self, provider: str, node: Node, agent: NodeAgent) -> AbstractContextManager[Opened]:
+        """The mirror as that node sees it, for as long as the block lasts."""
         ...
+
+
+class Opened(Protocol):
+    """A mirror that a node may fetch from."""
+
+    def call(self, verb: str, request: Mapping[str, Any], on_event: OnEvent) -> dict[str, Any]:
+        """Have the node do something for which it needs the mirror; see NodeAgent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """One that the node needs to be told of and no more."""
+
+    agent: NodeAgent
+    origin: Mapping[str, Any]
+
+    def call(self, verb: str, request: Mapping[str, Any], on_event: OnEvent) -> dict[str, Any]:
+        """See Opened."""
+        return self.agent.call(verb, {**request, "origin": self.origin}, on_event=on_event)
 
 
 def origins_of(agents: Agents, mirror: Mirror, register: Register) -> Origins:
@@ -44,6 +65,10 @@ def origins_of(agents: Agents, mirror: Mirror, register: Register) -> Origins:
         return HostOrigins(agents, mirror, register)
     if isinstance(mirror, DirectoryMirror):
         return HereOrigins(agents, mirror.root, register)
+    if mirror.in_a_bucket:
+        from trainctl.resources.bucket_origin import bucket_origins  # only who has one pays for it
+
+        return bucket_origins(mirror, register)
     raise TypeError(mirror)
 
 
@@ -62,10 +87,10 @@ class HereOrigins:
         return self._agents.shares_disk(provider)
 
     @contextmanager
-    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[Origin]:
+    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[Opened]:
         """See Origins."""
         if self.is_near(provider, node):
-            yield {"type": "directory", "path": str(self._mirror)}
+            yield _Told(agent, {"type": "directory", "path": str(self._mirror)})
             return
         from trainctl.node.server import BlobServer, MirrorShelf, serving  # heavy
 
@@ -74,7 +99,8 @@ class HereOrigins:
             serving(BlobServer(MirrorShelf(self._mirror), token)) as server,
             agent.expose(server.port) as port,
         ):
-            yield {"type": "http", "url": f"http://127.0.0.1:{port}", "token": token}
+            url = f"http://127.0.0.1:{port}"
+            yield _Told(agent, {"type": "http", "url": url, "token": token})
 
 
 class HostOrigins:
@@ -95,14 +121,14 @@ class HostOrigins:
         return self._agents.sees(provider, node, self._mirror.place)
 
     @contextmanager
-    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[Origin]:
+    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[Opened]:
         """See Origins. NodeError where the host may not serve: it says why."""
         if self.is_near(provider, node):
-            yield {"type": "directory", "path": self._mirror.path}
+            yield _Told(agent, {"type": "directory", "path": self._mirror.path})
             return
         server, token = self._enter()
         try:
-            yield _told(server, token)
+            yield _Told(agent, _where(server, token))
         finally:
             self._leave()
 
@@ -125,6 +151,6 @@ class HostOrigins:
             ending[0].close()
 
 
-def _told(server: NodeServer, token: str) -> Origin:
+def _where(server: NodeServer, token: str) -> dict[str, str]:
     event = server.told.result(_START_SECONDS)
     return {"type": "http", "url": f"http://{event['address']}:{event['port']}", "token": token}

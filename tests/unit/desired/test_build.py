@@ -143,7 +143,7 @@ def test_the_smallest_manifest_is_complete(project: Path) -> None:
     assert attributes(wish, "weights.sft-0")["mount_location"] is None
     assert attributes(wish, "cluster.lab")["hosts"] == ["gpu-01"]
     assert [one.summary for one in wish.warnings] == ["the provider 'ssh' is not installed"]
-    assert wish.mirror_url is None
+    assert wish.mirror.url is None
     assert wish.manifest_files == ("trainctl.yaml",)
 
 
@@ -207,7 +207,7 @@ def test_every_attribute_of_the_full_form(project: Path) -> None:
         "hf_access_token": SecretSpec("hf_access_token", "env", "HF_TOKEN", "2"),
         "wandb": SecretSpec("wandb", "file", "wandb.key", None, redact=False),
     }
-    assert wish.mirror_url == "file:///mirror"
+    assert wish.mirror.url == "file:///mirror"
     assert wish.checkpoints.url == "s3://acme-ckpt/runs"
     assert wish.state_url == "file:///state"
 

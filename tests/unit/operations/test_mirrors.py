@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.plans import at, desired, resource
-from trainctl.desired.values import Desired
+from trainctl.desired.values import Desired, Kept
 from trainctl.errors import NodeForgot, UsageError
 from trainctl.ledger.state import Recorded
-from trainctl.operations.mirrors import mirror_url, place_of
+from trainctl.operations.mirrors import host_of, mirror_url
 from trainctl.resources.clusters import section
 from trainctl.spi.provider import Node, Provider
 from trainctl_local import LocalProvider
@@ -28,7 +28,7 @@ def wish(*clusters: tuple[str, str], mirror: str | None = None) -> Desired:
         for name, kind in clusters
     ]
     found = desired(*sorted(made, key=lambda one: one.address))
-    return replace(found, clusters=tuple(name for name, _ in clusters), mirror_url=mirror)
+    return replace(found, clusters=tuple(name for name, _ in clusters), mirror=Kept(mirror))
 
 
 def recorded(node: Node | None, *forgotten: str) -> Recorded:
@@ -65,8 +65,8 @@ def test_a_place_is_on_the_first_host() -> None:
     known = {at("cluster.lab"): recorded(made())}
     found = wish(("lab", "ssh"))
 
-    named = place_of("node://lab/data/my%20mirror/", found, PROVIDERS.__getitem__, known.get)
-    usual = place_of("node://lab", found, PROVIDERS.__getitem__, known.get)
+    named = host_of("node://lab/data/my%20mirror/", found, PROVIDERS.__getitem__, known.get)
+    usual = host_of("node://lab", found, PROVIDERS.__getitem__, known.get)
 
     assert (named.provider, named.node.id, named.path) == ("ssh", "lab/gpu-0", "/data/my mirror")
     assert usual.path is None
@@ -77,9 +77,9 @@ def test_a_cluster_that_only_the_state_knows_is_found_there() -> None:
     """As after it left the manifest; without either it is an error that names it."""
     known = {at("cluster.lab"): recorded(made())}
 
-    assert place_of("node://lab/m", wish(), PROVIDERS.__getitem__, known.get).node == made()
+    assert host_of("node://lab/m", wish(), PROVIDERS.__getitem__, known.get).node == made()
     with pytest.raises(UsageError, match="no cluster lab"):
-        place_of("node://lab/m", wish(), PROVIDERS.__getitem__, lambda address: None)
+        host_of("node://lab/m", wish(), PROVIDERS.__getitem__, lambda address: None)
 
 
 def test_a_host_that_was_forgotten_keeps_nothing() -> None:
@@ -87,7 +87,7 @@ def test_a_host_that_was_forgotten_keeps_nothing() -> None:
     known = {at("cluster.lab"): recorded(None, "gpu-0")}
 
     with pytest.raises(NodeForgot, match="lab/gpu-0"):
-        place_of("node://lab/m", wish(("lab", "ssh")), PROVIDERS.__getitem__, known.get)
+        host_of("node://lab/m", wish(("lab", "ssh")), PROVIDERS.__getitem__, known.get)
 
 
 def test_a_directory_here_is_named_in_full(tmp_path: Path) -> None:

@@ -1,79 +1,25 @@
-"""The other end of a conversation, as a program on a host has it: what it asks its caller while it works.
-
-It asks by an event ``{"ask": NUMBER, …}`` and is answered by a line ``{"answer": NUMBER, …}`` on standard input, where
-lines that hold nothing only say that the caller is there. A caller that is gone, or silent for a minute, is nobody to work for.
-"""
+"""Who called the mirror program: what it asks them while it works, and errors as they are on their side."""
 
 from __future__ import annotations
 
-import json
-import os
-import threading
-import time
-from itertools import count
-from typing import Any, BinaryIO, Callable, Mapping
+from typing import Any, Mapping
 
 from trainctl.errors import Interrupted
+from trainctl.node.asking import Asking, Gone
 from trainctl.weights.mirror.forms import error_from_json
 
-_SILENCE_SECONDS = 60.0
-_POLL_SECONDS = 1.0
-_READ_BYTES = 2**16
-Emit = Callable[[Mapping[str, Any]], None]
 
-
-class Caller:
-    """Asks from many threads; ``gone`` is set as soon as nobody is there."""
-
-    def __init__(self, stream: BinaryIO, emit: Emit) -> None:
-        self.gone = threading.Event()
-        self._stream = stream
-        self._emit = emit
-        self._heard = time.monotonic()
-        self._changed = threading.Condition()
-        self._numbers = count()
-        self._answers: dict[int, Mapping[str, Any]] = {}
-        for work in (self._listen, self._watch):
-            threading.Thread(target=work, daemon=True).start()
-
-    def tell(self, event: Mapping[str, Any]) -> None:
-        """Say something, one thread at a time."""
-        with self._changed:
-            self._emit(event)
+class Caller(Asking):
+    """See Asking."""
 
     def ask(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
         """The answer to a question. The caller's error where it can't tell; Interrupted when it has gone."""
-        with self._changed:
-            number = next(self._numbers)
-            self._emit({"ask": number, **question})
-            while number not in self._answers:
-                if self.gone.is_set():
-                    raise Interrupted(
-                        "the command that mirrored has ended", "What arrived is kept."
-                    )
-                self._changed.wait(_POLL_SECONDS)
-            answer = self._answers.pop(number)
+        try:
+            answer = super().ask(question)
+        except Gone:
+            raise Interrupted(
+                "the command that mirrored has ended", "What arrived is kept."
+            ) from None
         if "error" in answer:
             raise error_from_json(answer["error"])
         return answer
-
-    def _listen(self) -> None:
-        """From the descriptor itself: a thread that held a buffer's lock at the program's end would keep it from ending."""
-        rest = b""
-        while data := os.read(self._stream.fileno(), _READ_BYTES):
-            self._heard = time.monotonic()
-            *lines, rest = (rest + data).split(b"\n")
-            for line in filter(None, lines):
-                self._take(json.loads(line))
-        self.gone.set()
-
-    def _take(self, message: Mapping[str, Any]) -> None:
-        with self._changed:
-            self._answers[message["answer"]] = message
-            self._changed.notify_all()
-
-    def _watch(self) -> None:
-        while time.monotonic() - self._heard < _SILENCE_SECONDS:
-            if self.gone.wait(_POLL_SECONDS):
-                return
-        self.gone.set()

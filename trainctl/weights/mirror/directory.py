@@ -7,9 +7,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from trainctl.errors import StorageError
 from trainctl.model.files import (
@@ -22,16 +21,25 @@ from trainctl.model.files import (
 )
 from trainctl.model.json import canonical
 from trainctl.spi.sources import Credential, WeightSource
-from trainctl.weights.exclusive import holder_name, shown
+from trainctl.weights.exclusive import shown
 from trainctl.weights.mirror.batch import Batch
 from trainctl.weights.mirror.condemned import restore
 from trainctl.weights.mirror.disk import explained, require_space, sync_directory, write_record
-from trainctl.weights.mirror.fetch import Crowd, Progress, Tally, by_fingerprint, parts, present
+from trainctl.weights.mirror.fetch import (
+    Crowd,
+    Progress,
+    Tally,
+    by_fingerprint,
+    listing_of,
+    parts,
+    present,
+)
 from trainctl.weights.mirror.layout import Content, Layout, Reference, fingerprint
 from trainctl.weights.mirror.partial import bytes_kept, sweep
 from trainctl.weights.mirror.rebuild import relearn
+from trainctl.weights.mirror.reception import Upstream
 from trainctl.weights.mirror.report import MirroredSource, sources
-from trainctl.weights.mirror.transfer import Transfer, Upstream
+from trainctl.weights.mirror.transfer import Transfer
 from trainctl.weights.retry import Retry
 
 
@@ -112,10 +120,7 @@ class DirectoryMirror:
             done = sum(file.size for key in contents for file in groups[key])
             if len(contents) < len(groups):
                 return done, None
-            files = (
-                contents[fingerprint(resolved, one)].listed(one.path) for one in resolved.files
-            )
-            listing_id = Listing(listed_in_order(files)).id
+            listing_id = listing_of(resolved, contents).id
             return done, listing_id if self.has_listing(listing_id) else None
 
     def has_listing(self, listing_id: str) -> bool:
@@ -185,21 +190,8 @@ class DirectoryMirror:
     def _refer(self, resolved: ResolvedSource, reference: Reference, listing: str | None) -> None:
         path = self._layout.reference(reference.lineage, reference.address)
         before = self._layout.read_reference(path) or {}
-        same = before.get("pin") == resolved.pin
         now = self.clock()
-        record: dict[str, Any] = {
-            "version": 1,
-            **asdict(reference),
-            "source": resolved.source,
-            "revision": resolved.revision,
-            "pin": resolved.pin,
-            "listing": listing or (before.get("listing") if same else None),
-            "previous": before.get("previous" if same else "listing") if listing is None else None,
-            "files": len(resolved.files),
-            "bytes": resolved.size,
-            "holder": holder_name() if listing is None else None,
-            "last_used": now,
-        }
+        record = reference.record(before, resolved, listing, now)
         write_record(path, canonical(record), self._layout.partial)
         with contextlib.suppress(FileNotFoundError):
             os.utime(path, (now, now))

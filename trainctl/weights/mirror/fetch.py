@@ -7,14 +7,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Callable
+from typing import Callable, Protocol
 
 from trainctl.errors import TrainctlError
-from trainctl.model.files import ResolvedSource, SourceFile
-from trainctl.weights.mirror.disk import explained
+from trainctl.model.files import Listing, ResolvedSource, SourceFile, listed_in_order
 from trainctl.weights.mirror.layout import Content, Layout, fingerprint
+from trainctl.weights.mirror.reception import stopped
 from trainctl.weights.mirror.records import Records
-from trainctl.weights.mirror.transfer import Transfer, stopped
 
 Progress = Callable[[int, int, int], None]
 """Called with bytes done, bytes in total, and files done; from several threads, never from two at once."""
@@ -58,6 +57,15 @@ def parts(resolved: ResolvedSource) -> Iterator[ResolvedSource]:
         yield replace(resolved, files=some)
 
 
+def listing_of(resolved: ResolvedSource, contents: Mapping[str, Content]) -> Listing:
+    """The files as content, by what each of their fingerprints turned out to be."""
+    return Listing(
+        listed_in_order(
+            contents[fingerprint(resolved, one)].listed(one.path) for one in resolved.files
+        )
+    )
+
+
 def present(
     layout: Layout, source: str, groups: Mapping[str, Sequence[SourceFile]]
 ) -> dict[str, Content]:
@@ -78,11 +86,24 @@ def present(
     return found
 
 
+class Bringing(Protocol):
+    """Brings single files into a mirror until ``halt`` is set."""
+
+    @property
+    def halt(self) -> threading.Event:
+        """Ends what is under way, between pieces."""
+        ...
+
+    def fetch(self, file: SourceFile) -> Content:
+        """Have the file's content in the mirror, verified, and say what it is."""
+        ...
+
+
 class Crowd:
     """Works through files with a few threads; the first error ends it for all and is raised."""
 
     def __init__(
-        self, transfer: Transfer, tally: Tally, missing: Mapping[str, list[SourceFile]]
+        self, transfer: Bringing, tally: Tally, missing: Mapping[str, list[SourceFile]]
     ) -> None:
         self._transfer = transfer
         self._tally = tally
@@ -134,8 +155,7 @@ class Crowd:
                     return
                 key, files = self._todo.pop()
             try:
-                with explained(self._transfer.layout.root):
-                    content = self._transfer.fetch(files[0])
+                content = self._transfer.fetch(files[0])
             except TrainctlError as error:
                 self._fail(error)
                 return

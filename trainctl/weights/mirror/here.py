@@ -22,6 +22,7 @@ class HereMirror(DirectoryMirror):
     """See Mirror."""
 
     on_a_host = False
+    in_a_bucket = False
     place = None
 
     @property

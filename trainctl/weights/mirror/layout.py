@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Mapping
 from urllib.parse import quote
 
 from trainctl.errors import StorageError
 from trainctl.model.files import CHUNK_BYTES, ListedFile, Listing, ResolvedSource, SourceFile
 from trainctl.model.json import canonical, hex_digest
+from trainctl.weights.exclusive import holder_name
 from trainctl.weights.mirror.disk import make_directory, write_record
 
 
@@ -35,6 +36,25 @@ class Reference:
     address: str
     owner: str
     project: str
+
+    def record(
+        self, before: Mapping[str, Any], resolved: ResolvedSource, listing: str | None, now: float
+    ) -> dict[str, Any]:
+        """What is written of it, ``before`` being what was; without a listing it is being mirrored for, by this process."""
+        same = before.get("pin") == resolved.pin
+        return {
+            "version": 1,
+            **asdict(self),
+            "source": resolved.source,
+            "revision": resolved.revision,
+            "pin": resolved.pin,
+            "listing": listing or (before.get("listing") if same else None),
+            "previous": before.get("previous" if same else "listing") if listing is None else None,
+            "files": len(resolved.files),
+            "bytes": resolved.size,
+            "holder": holder_name() if listing is None else None,
+            "last_used": now,
+        }
 
 
 def fingerprint(resolved: ResolvedSource, file: SourceFile) -> str:

@@ -18,8 +18,9 @@ from trainctl.weights.mirror.disk import make_directory, sync_directory
 from trainctl.weights.mirror.hashing import file_sha256
 from trainctl.weights.mirror.layout import Layout, fingerprint
 from trainctl.weights.mirror.partial import Partial
+from trainctl.weights.mirror.reception import Upstream, stopped
 from trainctl.weights.mirror.records import Records
-from trainctl.weights.mirror.transfer import Transfer, Upstream, stopped
+from trainctl.weights.mirror.transfer import Transfer
 from trainctl.weights.retry import Retry
 
 

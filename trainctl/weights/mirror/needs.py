@@ -53,11 +53,16 @@ class Watch:
     """Which mirroring goes on, by this process's own clock: a writer shows itself every few seconds.
 
     One on this machine is known to live or to be dead. One elsewhere counts as living until it was watched for
-    ``STALE_SECONDS`` without a sign.
+    ``stale_seconds`` without a sign.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        stale_seconds: float = STALE_SECONDS,
+    ) -> None:
         self._clock = clock
+        self._stale_seconds = stale_seconds
         self._seen: dict[Path, tuple[int, float]] = {}
 
     def busy(self, found: Sequence[Need]) -> list[Need]:
@@ -71,4 +76,4 @@ class Watch:
         if touched != need.touched:
             self._seen[need.path] = (need.touched, self._clock())
             return True
-        return self._clock() - since < STALE_SECONDS
+        return self._clock() - since < self._stale_seconds

@@ -118,6 +118,19 @@ class Small:
             self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
         )
 
+    def inherited(self, size: int, chunk_bytes: int) -> Iterator[tuple[int, bytes, str]]:
+        """Nothing ever is."""
+        return iter(())
+
+    def keep(self, number: int, offset: int, chunk: bytes, digest: str) -> None:
+        """Nothing is taken over."""
+
+    def begin(self, offset: int, digests: list[str]) -> None:
+        """Nothing was taken over."""
+
+    def note(self, number: int, digest: str) -> None:
+        """Nothing is remembered."""
+
     def write(self, offset: int, piece: bytes) -> None:
         """Put bytes at their place."""
         _write(self._descriptor, offset, piece)

@@ -43,7 +43,12 @@ class Mirror(Protocol):
 
     @property
     def on_a_host(self) -> bool:
-        """Whether it is not on this machine."""
+        """Whether it is in a directory of a cluster's host."""
+        ...
+
+    @property
+    def in_a_bucket(self) -> bool:
+        """Whether it is in a bucket, which everybody reaches by itself."""
         ...
 
     @property

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Callable
 
+from trainctl.model.files import Listing
 from trainctl.weights.mirror.layout import Layout
-from trainctl.weights.mirror.needs import needs
+from trainctl.weights.mirror.needs import Need, needs
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,19 @@ class MirroredSource:
 
 def sources(layout: Layout) -> list[MirroredSource]:
     """The rows, in the order of sources and revisions."""
+    return rows_of(needs(layout), layout.load_listing)
+
+
+def rows_of(
+    found: Iterable[Need], load_listing: Callable[[str], Listing | None]
+) -> list[MirroredSource]:
+    """The rows that references make."""
     rows: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
-    for need in needs(layout):
+    for need in found:
         record = {**need.record, "last_used": need.last_used}
         key = (record["source"], record["revision"], record["listing"] or "")
         rows.setdefault(key, []).append(record)
-    blobs = _blobs(layout, {listing for *_, listing in rows if listing})
+    blobs = _blobs(load_listing, {listing for *_, listing in rows if listing})
     holders = Counter(sha256 for each in blobs.values() for sha256 in each)
     return [
         MirroredSource(
@@ -58,8 +66,10 @@ def sources(layout: Layout) -> list[MirroredSource]:
     ]
 
 
-def _blobs(layout: Layout, listings: set[str]) -> dict[str, dict[str, int]]:
-    loaded = ((listing_id, layout.load_listing(listing_id)) for listing_id in listings)
+def _blobs(
+    load_listing: Callable[[str], Listing | None], listings: set[str]
+) -> dict[str, dict[str, int]]:
+    loaded = ((listing_id, load_listing(listing_id)) for listing_id in listings)
     return {
         listing_id: {file.sha256: file.size for file in listing.files}
         for listing_id, listing in loaded

@@ -10,8 +10,9 @@ from posixpath import basename, dirname
 
 from trainctl.errors import SourceGone
 from trainctl.model.files import ResolvedSource, SourceFile, in_order
-from trainctl.objects.access import Access, access_of
+from trainctl.objects.access import access_of
 from trainctl.objects.client import SILENCE_SECONDS
+from trainctl.objects.opening import opened
 from trainctl.objects.place import Place, place_of
 from trainctl.objects.store import Bucket, Found, can_sign
 from trainctl.spi.sources import Credential
@@ -78,23 +79,7 @@ class BucketSource:
                 yield _described(one)
 
     def _bucket(self, place: Place, credential: Credential | None) -> Bucket:
-        sent = sent_of(credential)
-        if sent is None:
-            return Bucket(place, environ=self._environ, silence=self._silence)
-        renew = sent.renew
-
-        def renewed() -> Access:
-            fresh = renew() if renew else sent
-            return access_of(place.scheme, fresh.value, fresh.origin)
-
-        return Bucket(
-            place,
-            access_of(place.scheme, sent.value, sent.origin),
-            sent.origin,
-            renew=renewed if renew else None,
-            environ=self._environ,
-            silence=self._silence,
-        )
+        return opened(place, credential, self._environ, self._silence)
 
     def _resolved(self, resolved: ResolvedSource, credential: Credential | None) -> Bucket:
         """The bucket below which the files' paths are keys; found out again where another process resolved them."""

@@ -1,0 +1,273 @@
+"""The mirror in a bucket: one project fills it, nodes read from it by themselves, and others find it filled."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from tests.support.bucket_mirrors import assert_sound, mirror_in
+from tests.support.buckets import KEY_ID, SECRET, Bucket, moto, rclone
+from tests.support.heard import holds, recorder
+from tests.support.hub import Hub, serve
+from tests.support.project import Project, project
+from tests.support.sshd import Sshd, User, require_sshd, sshd
+from tests.support.weights_data import noise
+from trainctl.model.files import CHUNK_BYTES
+
+LARGE = noise(2 * CHUNK_BYTES + 5)
+FILES = {
+    "model.safetensors": LARGE,
+    **{f"data/{n}.bin": noise(3000, n) for n in range(150)},
+    "empty": b"",
+}
+MANIFEST = """\
+project: {name: demo}
+mirror: {url: "s3://models/PREFIX"}
+CLUSTERS
+weights:
+  model: {source: "hf://acme/model"}
+jobs:
+  sft:
+    weights: [model]
+    compute: {node_count: NODES}
+    runtime: {start_commands: ["cd $TRAINCTL_WEIGHTS_MODEL && find . -type f | sort | xargs sha256sum"]}
+"""
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Bucket]:
+    with moto() as one:
+        yield one
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with serve() as running:
+        running.add("acme/model", FILES)
+        yield running
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> str:
+    """A place in the bucket that nobody else has."""
+    return f"{tmp_path.parent.name}/{tmp_path.name}"
+
+
+@pytest.fixture
+def mine(fresh: Project, bucket: Bucket, hub: Hub, prefix: str) -> Project:
+    """A project with a job on this machine."""
+    return filled(fresh, bucket, hub, prefix)
+
+
+def filled(
+    made: Project, bucket: Bucket, hub: Hub, prefix: str, clusters: str = "", nodes: int = 1
+) -> Project:
+    made.variables |= {
+        "AWS_ENDPOINT_URL": bucket.endpoint,
+        "AWS_ACCESS_KEY_ID": KEY_ID,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "HF_ENDPOINT": hub.url,
+    }
+    text = MANIFEST.replace("PREFIX", prefix).replace("CLUSTERS", clusters)
+    made.write({"trainctl.yaml": text.replace("NODES", str(nodes))})
+    return made
+
+
+def right(logs: str) -> bool:
+    """Whether a job read every file as it is upstream."""
+    wanted = {f"{sha256(data).hexdigest()}  ./{name}" for name, data in FILES.items()}
+    return wanted == {line.partition("] ")[2] or line for line in logs.splitlines()}
+
+
+def test_a_job_reads_what_the_bucket_keeps(mine: Project, hub: Hub) -> None:
+    """The plan says the way and what is upstream; the job has every file; this machine keeps no mirror; the next plan changes nothing."""
+    plan = mine.json("plan")
+    mine.run("apply", "--auto-approve", "--wait")
+    again = mine.json("plan")
+
+    (weights,), (delivery,) = plan["weights"], plan["deliveries"]
+    assert weights["bytes_upstream"] == weights["bytes_through_operator"] == weights["bytes"]
+    assert delivery["path"] == "mirror-to-node"
+    assert "s3://models/" in delivery["path_reason"]
+    assert right(mine.run("logs", "job.sft").stdout)
+    assert again["weights"][0]["bytes_mirrored"] == again["weights"][0]["bytes"]
+    assert not mine.mirror.exists()
+    assert mine.actions() == {}
+
+
+def test_what_is_mirrored_is_never_fetched_again(
+    mine: Project, bucket: Bucket, hub: Hub, prefix: str, tmp_path: Path
+) -> None:
+    """Neither a second apply nor another project with the same source asks upstream for a file; the list names both."""
+    mine.run("apply", "--auto-approve", "--wait")
+    hub.seen.clear()
+    mine.run("apply", "--auto-approve")
+    (tmp_path / "second").mkdir()
+    with project(tmp_path / "second") as other:
+        filled(other, bucket, hub, prefix)
+        plan = other.json("plan")
+        other.run("apply", "--auto-approve", "--wait")
+        logs = other.run("logs", "job.sft").stdout
+        (row,) = other.json("mirror", "list")["sources"]
+
+    assert plan["weights"][0]["bytes_upstream"] == 0
+    assert right(logs)
+    assert [one.path for one in hub.seen if "/resolve/" in one.path] == []
+    assert row["files"] == len(FILES)
+
+
+def test_a_killed_apply_goes_on_where_it_was(
+    mine: Project, bucket: Bucket, hub: Hub, prefix: str
+) -> None:
+    """Killed while it mirrors, at several moments one after another; what holds of the bucket holds then, and at last the job runs."""
+    for bytes_done in (1, CHUNK_BYTES, 2 * CHUNK_BYTES):
+        process = mine.start("apply", "--auto-approve", "--format", "json")
+        assert process.stdout is not None
+        for line in process.stdout:
+            event = json.loads(line)
+            if event.get("done", 0) >= bytes_done or event.get("type") == "summary":
+                break
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        assert_sound(mirror_in(bucket, prefix, CHUNK_BYTES))
+
+    mine.run("apply", "--auto-approve", "--wait")
+
+    assert right(mine.run("logs", "job.sft").stdout)
+    assert_sound(mirror_in(bucket, prefix, CHUNK_BYTES))
+
+
+def test_care_of_a_bucket_needs_no_other_words(mine: Project, bucket: Bucket, prefix: str) -> None:
+    """A flipped byte is found and repaired from the hub; what is let go of is collected; destroy names the bucket."""
+    mine.run("apply", "--auto-approve", "--wait")
+    mirror = mirror_in(bucket, prefix, CHUNK_BYTES)
+    chunk = next(one for one in mirror.shelf.objects.list("blobs/sha256") if one.size > 10**7)
+    data = mirror.shelf.objects.get(chunk.key) or b""
+    mirror.shelf.objects.put(chunk.key, data[:-1] + bytes([data[-1] ^ 1]))
+
+    found = mine.run("mirror", "verify", code=1).stdout
+    repaired = mine.run("mirror", "verify", "--repair").stdout
+    whole = mine.run("mirror", "verify").stdout
+    left = mine.run("destroy", "--auto-approve")
+    preview = mine.run("mirror", "gc", "--dry-run").stdout
+
+    assert "changed" in found
+    assert "repaired" in repaired
+    assert "all right" in whole
+    assert f"s3://models/{prefix}" in left.stdout + left.stderr
+    assert "1 listing" in preview
+    assert mirror.shelf.objects.get(chunk.key) == data
+
+
+@dataclass
+class Lab:
+    """Hosts, and what an operator's environment needs to reach them."""
+
+    hosts: list[Sshd]
+    environment: dict[str, str]
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    """Two hosts that write down all that comes to them over SSH."""
+    require_sshd()
+    user = User(tmp_path / "user")
+    made = []
+    with ExitStack() as stack:
+        for n in range(2):
+            place = tmp_path / f"gpu-{n}"
+            place.mkdir()
+            heard = recorder(place)
+            one = sshd(place, user, f"ForceCommand {heard}", address=f"127.0.0.{n + 2}")
+            made.append(stack.enter_context(one))
+        user.known_hosts.write_text("".join(host.known for host in made))
+        yield Lab(made, user.environment)
+
+
+def test_hosts_read_from_the_bucket_and_no_credential_reaches_them(
+    fresh: Project, bucket: Bucket, hub: Hub, prefix: str, lab: Lab
+) -> None:
+    """Two hosts, as peers, have every file; of all that came to them, or lies there, nothing holds the secret key."""
+    named = json.dumps([host.settings for host in lab.hosts])
+    clusters = f"clusters: {{lab: {{provider: ssh, hosts: {named}}}}}"
+    fresh.variables |= lab.environment
+    filled(fresh, bucket, hub, prefix, clusters, nodes=2)
+
+    plan = fresh.json("plan")
+    fresh.run("apply", "--auto-approve", "--wait")
+    status = fresh.json("status", "job.sft")
+
+    assert {row["path"] for row in plan["deliveries"]} == {"peers"}
+    assert status["status"] == "TRAINING_JOB_COMPLETED"
+    for rank in range(2):
+        assert right(fresh.run("logs", "job.sft", "--rank", str(rank)).stdout)
+    places = [host.home.parent for host in lab.hosts]
+    assert all(holds(place, "X-Amz-Signature") for place in places)
+    assert [path for place in places for path in holds(place, SECRET)] == []
+
+
+def test_a_credential_that_is_refused_is_one_line(mine: Project, tmp_path: Path) -> None:
+    """What is wrong, with which mirror, stands in the first line; then where the credential came from."""
+    with rclone(tmp_path / "s3") as strict:
+        mine.variables["AWS_ENDPOINT_URL"] = strict.endpoint
+        mine.variables["AWS_SECRET_ACCESS_KEY"] = "wrong" * 8
+
+        failed = mine.run("plan", code=1)
+
+    found = next(line for line in failed.stderr.splitlines() if line.startswith("error"))
+    assert "mirror s3://models/" in found
+    assert "refused the credential" in found
+    assert "AWS_ACCESS_KEY_ID" in failed.stderr
+
+
+def test_a_server_that_only_the_manifest_names_gets_no_credential(
+    mine: Project, bucket: Bucket, prefix: str
+) -> None:
+    """With an endpoint of the manifest's own, a declared secret isn't sent, and that is said (exit 13)."""
+    del mine.variables["AWS_ENDPOINT_URL"]
+    text = (mine.directory / "trainctl.yaml").read_text()
+    place = f'{{url: "s3://models/{prefix}", endpoint_url: "{bucket.endpoint}", auth: {{auth_secret_name: key}}}}'
+    text = text.replace(f'{{url: "s3://models/{prefix}"}}', place)
+    mine.write({"trainctl.yaml": text + "secrets: {key: {from: env, name: KEY}}\n"})
+    mine.variables["KEY"] = json.dumps(bucket.credential)
+
+    refused = mine.run("plan", code=13)
+
+    assert "key" in refused.stderr
+    assert "AWS_ENDPOINT_URL_S3" in refused.stderr
+    mine.variables["AWS_ENDPOINT_URL_S3"] = bucket.endpoint
+    mine.run("plan")
+
+
+def test_nor_does_it_get_what_lies_in_usual_places(
+    mine: Project, prefix: str, tmp_path: Path
+) -> None:
+    """The environment's credential isn't sent to such a server either: it says that it got none."""
+    del mine.variables["AWS_ENDPOINT_URL"]
+    text = (mine.directory / "trainctl.yaml").read_text()
+    with rclone(tmp_path / "s3") as strict:
+        place = f'{{url: "s3://models/{prefix}", endpoint_url: "{strict.endpoint}"}}'
+        mine.write({"trainctl.yaml": text.replace(f'{{url: "s3://models/{prefix}"}}', place)})
+
+        refused = mine.run("plan", code=1)
+
+    assert "none was sent" in refused.stderr
+
+
+def test_a_store_that_ignores_conditions_does_as_well(
+    fresh: Project, hub: Hub, prefix: str, tmp_path: Path
+) -> None:
+    """Nothing rests on conditional writes, and its links are looked at closely: the job has every file."""
+    with rclone(tmp_path / "s3") as strict:
+        filled(fresh, strict, hub, prefix).run("apply", "--auto-approve", "--wait")
+        logs = fresh.run("logs", "job.sft").stdout
+
+    assert right(logs)

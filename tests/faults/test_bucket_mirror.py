@@ -1,0 +1,197 @@
+"""A mirror in a bucket whose writers and collectors are killed, and that run beside each other, as processes."""
+
+from __future__ import annotations
+
+import json
+import random
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+
+import pytest
+
+from tests.support.bucket_mirrors import (
+    assert_sound,
+    await_tick,
+    contents,
+    counted,
+    gc,
+    mirror_in,
+    names,
+)
+from tests.support.buckets import Bucket, moto
+from tests.support.hub import Hub, serve
+from tests.support.mirrors import REFERENCE, MemorySource
+from tests.support.weights_data import noise
+from trainctl.errors import StorageError
+from trainctl.weights.bucket import keys
+from trainctl.weights.bucket.mirror import BucketMirror
+from trainctl.weights.mirror.layout import Reference
+
+CHUNK = 2**18
+ROOT = Path(__file__).resolve().parents[2]
+FILES = {
+    "model.safetensors": noise(24 * CHUNK + 99),
+    "config.json": b"{}",
+    **{f"extra/{number}.txt": noise(1000, number) for number in range(20)},
+}
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Bucket]:
+    with moto() as one:
+        yield one
+
+
+@pytest.fixture
+def prefix() -> str:
+    """A place in the bucket that nobody else has."""
+    return secrets.token_hex(4)
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with serve() as running:
+        running.add("acme/model", FILES)
+        yield running
+
+
+def start(bucket: Bucket, prefix: str, what: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.support.bucket_mirrors", bucket.endpoint, prefix, what, str(CHUNK)]  # fmt: skip
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    return str(json.loads(output.splitlines()[-1])["listing"])
+
+
+def killed_at(process: subprocess.Popen[str], done: int) -> None:
+    """Kill it once so many bytes have arrived, or where it ends before."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if json.loads(line).get("done", 0) >= done:
+            break
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+@pytest.mark.parametrize("chunks", [1, 12, 24])
+def test_killed_in_the_middle_it_resumes(
+    bucket: Bucket, hub: Hub, prefix: str, chunks: int
+) -> None:
+    """After SIGKILL the next process asks only for what no mark speaks of, and nothing is left over."""
+    killed_at(start(bucket, prefix, hub.url), chunks * CHUNK)
+    mirror = mirror_in(bucket, prefix, CHUNK)
+    assert_sound(mirror)
+    kept = [one for one in names(mirror, keys.PARTIAL) if "whole" not in one]
+    hub.seen.clear()
+
+    listing = finish(start(bucket, prefix, hub.url))
+
+    asked = [one for one in hub.asked("model.safetensors") if one.headers.get("Range")]
+    assert contents(mirror, listing) == FILES
+    assert_sound(mirror)
+    assert names(mirror, keys.PARTIAL, keys.LEASES) == []
+    assert bool(asked) or not kept or chunks == 24
+
+
+def test_killed_at_random_moments_it_always_comes_right(
+    bucket: Bucket, hub: Hub, prefix: str
+) -> None:
+    """Ten times at moments drawn by chance, one after another: what must hold always does, and at last all is there."""
+    drawn = random.Random(7)
+    mirror = mirror_in(bucket, prefix, CHUNK)
+    for _ in range(10):
+        killed_at(start(bucket, prefix, hub.url), drawn.randrange(sum(map(len, FILES.values()))))
+        assert_sound(mirror)
+
+    assert contents(mirror, finish(start(bucket, prefix, hub.url))) == FILES
+    assert_sound(mirror)
+
+
+def test_writers_beside_collections_find_what_they_mirrored(bucket: Bucket, prefix: str) -> None:
+    """Three projects mirror, look at what they have, and drop it, while collections go on all the time, one of them killed and begun anew."""
+    collections = [start(bucket, prefix, "gc") for _ in range(2)]
+
+    def work(lineage: int) -> None:
+        for turn in range(4):
+            write(bucket, prefix, lineage, turn)
+
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            writing = [pool.submit(work, one) for one in range(3)]
+            while wait(writing, 2).not_done:
+                collections[0].kill()
+                collections[0].communicate()
+                collections[0] = start(bucket, prefix, "gc")
+    finally:
+        for collection in collections:
+            collection.kill()
+            collection.communicate()
+
+    assert [one.result() for one in writing] == [None] * 3
+    assert_sound(mirror_in(bucket, prefix, 512))
+
+
+def write(bucket: Bucket, prefix: str, lineage: int, turn: int) -> None:
+    """Mirror what others mirror too, in part; have all of it; let go of it."""
+    mirror = mirror_in(bucket, prefix, 512)
+    files = {
+        f"f{number}": noise(1300, number) for number in range(lineage + turn, lineage + turn + 4)
+    }
+    source = MemorySource(files, piece=512)
+    reference = Reference(f"lineage-{lineage}", "weights.model", "ann", "demo")
+    resolved = source.resolve(f"hf://acme/{turn}", None, None)
+    listing = mirror.mirror(resolved, source, reference)
+    assert contents(mirror, listing.id) == files
+    mirror.drop_reference(reference.lineage, reference.address)
+
+
+def test_a_collection_that_is_killed_anywhere_loses_nothing(bucket: Bucket, prefix: str) -> None:
+    """Cut off before each of its requests that change something: what is referred to stays whole, and the next one ends the work."""
+    lethal, died = 1, True
+    while died:
+        place = f"{prefix}-{lethal}"
+        mirror = mirror_in(bucket, place, 512)
+        kept, going = MemorySource({"a": noise(2000)}), MemorySource({"b": noise(2000, 2)})
+        listing = mirror.mirror(kept.resolve("hf://a/a", None, None), kept, REFERENCE)
+        other = Reference("l2", "weights.x", "o", "p")
+        mirror.mirror(going.resolve("hf://b/b", None, None), going, other)
+        mirror.drop_reference("l2", "weights.x")
+        await_tick(mirror)
+        died = _cut_off(mirror_in(bucket, place, 512), lethal)
+
+        assert contents(mirror, listing.id) == kept.files
+        assert_sound(mirror)
+        again = mirror_in(bucket, place, 512)
+        for one in names(again, keys.COLLECTIONS):
+            again.shelf.objects.delete([one])
+        gc(again)
+        assert contents(mirror, listing.id) == kept.files
+        assert len(names(again, keys.BLOBS)) == 4
+        lethal += 1
+    assert lethal > 4
+
+
+def _cut_off(mirror: BucketMirror, lethal: int) -> bool:
+    """Collect, and have it fail before its request of that number; whether it came so far."""
+    left = lethal
+
+    def before(what: str, key: str) -> None:
+        nonlocal left
+        left -= 1
+        if left <= 0:
+            raise StorageError("cut off")
+
+    counted(mirror).before = before
+    try:
+        gc(mirror)
+    except StorageError:
+        return True
+    return False

@@ -1,0 +1,182 @@
+"""A mirror in a bucket of this machine's, and a look at what lies in it; as a program, something to kill.
+
+``python -m tests.support.bucket_mirrors ENDPOINT PREFIX HUB CHUNK_BYTES`` mirrors hf://acme/model;
+with ``gc`` in place of HUB it collects, again and again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.support.buckets import Bucket
+from tests.support.mirrors import REFERENCE, impatient
+from trainctl.errors import Busy, TrainctlError
+from trainctl.objects.opening import opened
+from trainctl.objects.place import place_of
+from trainctl.spi.sources import Credential
+from trainctl.weights.bucket import keys
+from trainctl.weights.bucket.mirror import BucketMirror
+from trainctl.weights.bucket.objects import Found, Objects
+from trainctl.weights.bucket.shelf import Shelf
+from trainctl.weights.bucket.stored import Stored
+from trainctl.weights.mirror.collect import Collecting
+from trainctl.weights.sources.hf import HubSource
+
+CHUNK = 4096
+
+
+@dataclass
+class Counted:
+    """Objects that count what is asked of them. ``before`` is told of each put and delete first, and may raise."""
+
+    objects: Objects
+    asked: Counter[str] = field(default_factory=Counter)
+    before: Callable[[str, str], None] = lambda what, key: None
+
+    @property
+    def url(self) -> str:
+        return self.objects.url
+
+    def get(self, key: str) -> bytes | None:
+        self.asked["get"] += 1
+        return self.objects.get(key)
+
+    def put(self, key: str, data: bytes | bytearray) -> None:
+        self.asked["put"] += 1
+        self.before("put", key)
+        self.objects.put(key, data)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        self.asked["put"] += 1
+        self.before("put", key)
+        return self.objects.put_if_absent(key, data)
+
+    def head(self, key: str) -> Found | None:
+        self.asked["head"] += 1
+        return self.objects.head(key)
+
+    def list(self, prefix: str) -> Iterator[Found]:
+        self.asked["list"] += 1
+        return self.objects.list(prefix)
+
+    def delete(self, keys: Sequence[str], before: Callable[[], None] = lambda: None) -> None:
+        self.asked["delete"] += 1
+        for key in keys:
+            self.before("delete", key)
+        self.objects.delete(keys, before)
+
+    def sign(self, keys: Sequence[str], seconds: int) -> Sequence[str]:
+        self.asked["sign"] += 1
+        return self.objects.sign(keys, seconds)
+
+
+def mirror_in(bucket: Bucket, prefix: str, chunk_bytes: int = CHUNK) -> BucketMirror:
+    """A mirror that does not wait between tries; its objects are Counted."""
+    credential = Credential(json.dumps(bucket.credential), "the test")
+    url = f"s3://{bucket.name}/{prefix}"
+    place = place_of(url, bucket.endpoint, {})
+    retry = impatient()
+    stored = Counted(Stored(url, lambda: opened(place, credential, {}), retry))
+    return BucketMirror(Shelf(stored, chunk_bytes), retry)
+
+
+def counted(mirror: BucketMirror) -> Counted:
+    """What a mirror of ``mirror_in`` asks."""
+    objects = mirror.shelf.objects
+    assert isinstance(objects, Counted)
+    return objects
+
+
+def names(mirror: BucketMirror, *prefixes: str) -> list[str]:
+    """The keys of its objects."""
+    prefixes = prefixes or (
+        keys.BLOBS, keys.CHUNKED, keys.LISTINGS, keys.FINGERPRINTS, keys.PARTIAL, keys.REFERENCES, keys.LEASES, keys.COLLECTIONS,
+    )  # fmt: skip
+    return [one.key for prefix in prefixes for one in mirror.shelf.objects.list(prefix)]
+
+
+def contents(mirror: BucketMirror, listing_id: str) -> dict[str, bytes]:
+    """Every file of a listing as the bucket has it; each is held against its name."""
+    listing = Shelf(mirror.shelf.objects).load_listing(listing_id)
+    assert listing is not None
+    found = {}
+    for file in listing.files:
+        parts = [mirror.shelf.objects.get(keys.blob(one)) for one in file.chunks or (file.sha256,)]
+        found[file.path] = b"".join(part or b"" for part in parts)
+        assert hashlib.sha256(found[file.path]).hexdigest() == file.sha256
+    return found
+
+
+def assert_sound(mirror: BucketMirror) -> None:
+    """What must hold whatever happened: every object is what its name says, every listing has its content."""
+    shelf = Shelf(mirror.shelf.objects, mirror.shelf.chunk_bytes)
+    there = {}
+    for one in names(mirror, keys.BLOBS):
+        data = shelf.objects.get(one)
+        assert data is not None
+        assert hashlib.sha256(data).hexdigest() == keys.stem(one)
+        there[keys.stem(one)] = len(data)
+    for one in names(mirror, keys.LISTINGS):
+        listing = shelf.load_listing(keys.stem(one))
+        assert listing is not None
+        assert {
+            part for file in listing.files for part in file.chunks or (file.sha256,)
+        } <= there.keys()
+    for one in names(mirror, keys.CHUNKED):
+        record = shelf.document(one)
+        assert record is not None
+        assert set(record["chunks"]) <= there.keys()
+
+
+def gc(mirror: BucketMirror, **more: Any) -> int:
+    """Collect without a grace period; the number of contents that went, none where another is at it."""
+    try:
+        return mirror.collect(Collecting(grace_seconds=0, **more)).blobs
+    except Busy:
+        return 0
+
+
+def await_tick(mirror: BucketMirror) -> None:
+    """Until the bucket's clock, which may tell whole seconds only, has moved on: what is as young as a collection stays."""
+    objects = mirror.shelf.objects
+
+    def now() -> float:
+        objects.put("tick", b"")
+        found = objects.head("tick")
+        assert found is not None
+        return found.modified
+
+    begun = now()
+    while int(now()) <= int(begun):
+        time.sleep(0.05)
+
+
+def main(endpoint: str, prefix: str, hub: str, chunk_bytes: str) -> int:
+    """See the module."""
+    mirror = mirror_in(Bucket(endpoint, "models"), prefix, int(chunk_bytes))
+    while hub == "gc":
+        gc(mirror)
+    source = HubSource(hub)
+
+    def progress(done: int, total: int, files: int) -> None:
+        print(json.dumps({"done": done, "total": total, "files": files}), flush=True)
+
+    try:
+        resolved = source.resolve("hf://acme/model", None, None)
+        listing = mirror.mirror(resolved, source, REFERENCE, progress=progress)
+    except TrainctlError as error:
+        print(json.dumps({"error": type(error).__name__, "text": str(error)}), flush=True)
+        return error.exit_code
+    print(json.dumps({"listing": listing.id}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,202 @@
+"""Fetching from a bucket by links that somebody else signs: what a node asks for, when, and what it makes of refusals."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from tests.support.weights_data import noise
+from trainctl.node.asking import Gone
+from trainctl.node.failure import Failure
+from trainctl.node.http_origin import LinkedOrigin
+from trainctl.node.link_client import Links
+from trainctl.node.listing import CHUNK_BYTES, Listing, parse
+from trainctl.node.parts import Part, parts_of
+
+
+@dataclass
+class Store:
+    """A bucket that hands out content to whoever has a link that isn't spent. ``cut``: how many bytes an answer has, of the first."""
+
+    contents: dict[str, bytes]
+    ranges: bool = True
+    spent: set[str] = field(default_factory=set)
+    cut: int | None = None
+    seen: list[tuple[str, str | None]] = field(default_factory=list)
+    port: int = 0
+
+
+@contextmanager
+def serving(store: Store) -> Iterator[Store]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            digest, _, token = self.path.strip("/").partition("?")
+            store.seen.append((token, self.headers.get("Range")))
+            data = store.contents.get(digest)
+            if token in store.spent or data is None:
+                self.send_response(403 if token in store.spent else 404)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            begin = re.match(r"bytes=(\d+)-", self.headers.get("Range") or "")
+            offset = int(begin[1]) if begin and store.ranges else 0
+            self.send_response(206 if offset else 200)
+            self.send_header("Content-Length", str(len(data) - offset))
+            self.end_headers()
+            cut, store.cut = store.cut, None
+            self.wfile.write(data[offset:] if cut is None else data[offset : offset + cut])
+            self.close_connection = cut is not None
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    store.port = server.server_port
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield store
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@dataclass
+class Operator:
+    """Makes links, each with a number of its own; ``asked`` are the contents of each question."""
+
+    store: Store
+    asked: list[list[str]] = field(default_factory=list)
+    gone: bool = False
+
+    def ask(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self.gone:
+            raise Gone
+        self.asked.append(list(question["contents"]))
+        made = len(self.asked)
+        host = f"http://127.0.0.1:{self.store.port}"
+        return {"links": [f"{host}/{one}?link={made}" for one in question["contents"]]}
+
+
+def listing_of(files: Mapping[str, bytes]) -> Listing:
+    """What a listing says of them."""
+    rows = []
+    for path, data in files.items():
+        pieces = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
+        chunks = [hashlib.sha256(one).hexdigest() for one in pieces] if len(pieces) > 1 else []
+        digest = hashlib.sha256(data).hexdigest()
+        rows.append({"path": path, "size": len(data), "sha256": digest, "chunks": chunks})
+    return parse({"version": 1, "chunk_bytes": CHUNK_BYTES, "files": rows})
+
+
+def stored(files: Mapping[str, bytes]) -> Store:
+    """A bucket's mirror of them: no object is larger than a chunk."""
+    pieces = [
+        data[at : at + CHUNK_BYTES]
+        for data in files.values()
+        for at in range(0, max(1, len(data)), CHUNK_BYTES)
+    ]
+    return Store({hashlib.sha256(one).hexdigest(): one for one in pieces})
+
+
+def opened(operator: Operator, listing: Listing, patience: float = 5.0) -> LinkedOrigin:
+    links = Links(operator, listing)  # type: ignore[arg-type]
+    return LinkedOrigin({"patience": patience}, links)
+
+
+def read(origin: LinkedOrigin, part: Part) -> bytes:
+    view = memoryview(bytearray(part.piece.length))
+    origin.read(*origin.place_of(part), view, lambda piece: None)
+    return bytes(view)
+
+
+def all_parts(listing: Listing) -> list[Part]:
+    return [part for file in listing.contents.values() for part in parts_of(file)]
+
+
+def test_links_are_asked_for_in_batches_when_their_turn_comes() -> None:
+    """200 files cost four questions of at most 64 contents, and each content is asked for once."""
+    files = {f"{n:03}": b"%d" % n for n in range(200)}
+    listing = listing_of(files)
+    with serving(stored(files)) as store:
+        operator = Operator(store)
+        origin = opened(operator, listing)
+        found = [read(origin, part) for part in all_parts(listing)]
+        origin.close()
+
+    assert sorted(found) == sorted(files.values())
+    assert [len(one) for one in operator.asked] == [64, 64, 64, 8]
+    assert len({one for asked in operator.asked for one in asked}) == 200
+
+
+def test_chunks_of_a_large_file_are_objects_of_their_own() -> None:
+    """Each is read whole, under its own digest."""
+    files = {"big": noise(CHUNK_BYTES + 10)}
+    listing = listing_of(files)
+    with serving(stored(files)) as store:
+        origin = opened(Operator(store), listing)
+        found = b"".join(read(origin, part) for part in all_parts(listing))
+        origin.close()
+
+    assert found == files["big"]
+    assert [ranged for _, ranged in store.seen] == [None, None]
+
+
+def test_a_link_that_has_expired_is_made_anew_once() -> None:
+    """A refused link is asked for again; a fresh one that is refused is the error, and nothing is tried for ever."""
+    files = {"a": b"a", "b": b"b"}
+    listing = listing_of(files)
+    with serving(stored(files)) as store:
+        operator = Operator(store)
+        store.spent = {"link=1"}
+        origin = opened(operator, listing)
+        first = read(origin, all_parts(listing)[0])
+        store.spent = {f"link={n}" for n in range(9)}
+        with pytest.raises(Failure, match="refuses a link"):
+            read(origin, all_parts(listing)[1])
+        origin.close()
+
+    assert first == b"a"
+    assert len(operator.asked) <= 4
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_what_broke_off_is_taken_up_where_it_was(ranges: bool) -> None:
+    """The rest is asked for by range; from a server that ignores ranges the beginning is dropped."""
+    files = {"a": noise(300_000)}
+    listing = listing_of(files)
+    with serving(stored(files)) as store:
+        store.cut, store.ranges = 100_000, ranges
+        origin = opened(Operator(store), listing)
+        found = read(origin, all_parts(listing)[0])
+        origin.close()
+
+    assert found == files["a"]
+    assert store.seen[1][1] == "bytes=100000-"
+
+
+def test_an_operator_who_left_is_said_to_have_left() -> None:
+    """No link comes any more: the delivery ends, and what arrived is kept."""
+    files = {"a": b"a"}
+    with serving(stored(files)) as store:
+        origin = opened(Operator(store, gone=True), listing_of(files))
+        with pytest.raises(Failure, match="has ended"):
+            read(origin, all_parts(listing_of(files))[0])
+
+
+def test_content_that_the_bucket_lacks_is_named() -> None:
+    """A 404 is no reason to wait."""
+    files = {"a": b"a"}
+    with serving(Store({})) as store:
+        origin = opened(Operator(store), listing_of(files))
+        with pytest.raises(Failure, match="does not have content"):
+            read(origin, all_parts(listing_of(files))[0])

@@ -1,0 +1,84 @@
+"""A mirror in a bucket, as nodes fetch from it: by links that are signed here when they ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from trainctl.errors import SourceError
+from trainctl.remote.agent import NodeAgent
+from trainctl.remote.answers import OnEvent
+from trainctl.resources.conversation import Conversation
+from trainctl.spi.provider import Node
+from trainctl.weights.bucket import keys
+from trainctl.weights.bucket.mirror import BucketMirror
+from trainctl.weights.mirror.port import Mirror
+
+_LINK_SECONDS = 3600
+"""How long a link holds: the last of a batch must still do when its turn comes. One that doesn't is made anew."""
+
+
+def bucket_origins(mirror: Mirror, register: Callable[[str], str]) -> BucketOrigins:
+    """How such a mirror is opened to nodes."""
+    if not isinstance(mirror, BucketMirror):
+        raise TypeError(mirror)
+    return BucketOrigins(mirror, register)
+
+
+class BucketOrigins:
+    """See Origins. Every node reaches the bucket by itself, and none is nearer than another."""
+
+    far = "mirror-to-node"
+
+    def __init__(self, mirror: BucketMirror, register: Callable[[str], str]) -> None:
+        self._mirror = mirror
+        self.register = register
+
+    def is_near(self, provider: str, node: Node) -> bool:
+        """See Origins."""
+        return False
+
+    @contextmanager
+    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[Signing]:
+        """See Origins."""
+        yield Signing(agent, self._mirror)
+
+
+@dataclass(frozen=True, slots=True)
+class Signing:
+    """See Opened. The node is answered for as long as a call lasts, and of a delivery for content of its listing alone."""
+
+    agent: NodeAgent
+    mirror: BucketMirror
+
+    def call(self, verb: str, request: Mapping[str, Any], on_event: OnEvent) -> dict[str, Any]:
+        """See Opened."""
+        named = _named(request["listing"]) if "listing" in request else None
+
+        def answer(event: Mapping[str, Any]) -> dict[str, Any]:
+            return self._links(event, named)
+
+        with Conversation(self.agent, answer, on_event) as conversation:
+            return conversation.call(verb, {**request, "origin": {"type": "bucket"}})
+
+    def _links(self, event: Mapping[str, Any], named: frozenset[str] | None) -> dict[str, Any]:
+        contents = event.get("contents")
+        if event.get("want") != "links" or not contents or not all(map(_is_digest, contents)):
+            raise SourceError("a node asked for what is no content")
+        if named is not None and not named.issuperset(contents):
+            raise SourceError("a node asked for content that it has no need of")
+        wanted = [keys.blob(sha256) for sha256 in contents]
+        return {"links": list(self.mirror.shelf.objects.sign(wanted, _LINK_SECONDS))}
+
+
+def _named(document: Mapping[str, Any]) -> frozenset[str]:
+    """The objects that a listing's files are made of."""
+    return frozenset(
+        one for file in document["files"] for one in file["chunks"] or (file["sha256"],)
+    )
+
+
+def _is_digest(text: object) -> bool:
+    return isinstance(text, str) and len(text) == 64 and set(text) <= set("0123456789abcdef")

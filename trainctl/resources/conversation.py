@@ -1,0 +1,98 @@
+"""A conversation with a program on a node: it is called, asks while it works, and is answered."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+
+from trainctl.errors import TrainctlError
+from trainctl.remote.agent import NodeAgent
+from trainctl.weights.mirror.forms import error_to_json
+
+_BEAT_SECONDS = 0.2
+_AT_ONCE = 8
+Told = Callable[[Mapping[str, Any]], None]
+Answer = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+class Conversation:
+    """``with Conversation(…) as one``: ``answer`` is what its questions are answered by, from many threads; ``told`` hears the events that ask nothing.
+
+    ``stop`` ends the conversation, and with it the program's work.
+    """
+
+    def __init__(
+        self, agent: NodeAgent, answer: Answer, told: Told, stop: threading.Event | None = None
+    ) -> None:
+        self._agent = agent
+        self._answers = answer
+        self._told = told
+        self._stop = stop or threading.Event()
+        self._replies: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="answer")
+        self._failed: BaseException | None = None
+        self._answered: dict[str, TrainctlError] = {}
+        self.ended = threading.Event()
+        """Set when nobody is to wait for anything any more."""
+
+    def __enter__(self) -> Conversation:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.ended.set()
+        self._pool.shutdown(cancel_futures=True)
+
+    def call(self, verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Have the program do it; its result. An error that happened here is raised as it was here, not as the node tells it."""
+        try:
+            result = self._agent.call(verb, request, payload=self._lines(), on_event=self._on_event)
+        except TrainctlError as error:
+            self._raise_failure()
+            # What the node tells of may have been an answer of this side's.
+            raise self._answered.get(error.summary.partition(": ")[2], error) from None
+        self._raise_failure()
+        return result
+
+    def _raise_failure(self) -> None:
+        """Whatever the node says then: it was left without an answer."""
+        if self._failed is not None:
+            raise self._failed
+
+    def _lines(self) -> Iterator[bytes]:
+        """Answers as they are ready, and meanwhile that somebody is here."""
+        while not (self._stop.is_set() or self.ended.is_set()):
+            try:
+                yield self._replies.get(timeout=_BEAT_SECONDS)
+            except queue.Empty:
+                yield b"\n"
+
+    def _on_event(self, event: Mapping[str, Any]) -> None:
+        if "ask" in event:
+            self._pool.submit(self._answer, event).add_done_callback(self._check)
+        else:
+            self._told(event)
+
+    def _check(self, answered: Future[None]) -> None:
+        """Nobody is to wait for an answer that can't come any more."""
+        failure = None if answered.cancelled() else answered.exception()
+        if failure is not None:
+            self._failed = failure
+            self.ended.set()
+
+    def _answer(self, event: Mapping[str, Any]) -> None:
+        try:
+            answer = self._answers(event)
+        except TrainctlError as error:
+            answer = {"error": error_to_json(error)}
+            self._answered[error.summary] = error
+        self._replies.put(json.dumps({"answer": event["ask"], **answer}).encode() + b"\n")

@@ -1,0 +1,136 @@
+"""Showing that one lives: an object that is put again every few seconds, and who watches it."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainctl.errors import TrainctlError
+from trainctl.ledger.clock import SystemClock
+from trainctl.model.files import ResolvedSource
+from trainctl.model.json import canonical, hex_digest
+from trainctl.weights.bucket import keys
+from trainctl.weights.bucket.objects import Objects
+from trainctl.weights.bucket.shelf import Shelf
+from trainctl.weights.exclusive import BEAT_SECONDS, holder_name
+from trainctl.weights.mirror.needs import Need, Watch
+from trainctl.weights.mirror.reception import stopped
+
+LATE_SECONDS = 10.0
+"""After so long without a beat others may soon think that this process is dead."""
+COLLECTOR_STALE_SECONDS = 90.0
+"""A collection is believed to live for longer than its last request can be under way: late, connecting and silent."""
+_POLL_SECONDS = 0.5
+Tell = Callable[[str], None]
+
+
+class Beating:
+    """``with Beating(…) as beating``: the object is put, and again until the block ends. It isn't removed then."""
+
+    def __init__(self, objects: Objects, key: str, record: Mapping[str, Any]) -> None:
+        self._objects = objects
+        self._key = key
+        self._record = {**record, "holder": holder_name(), "nonce": secrets.token_hex(8)}
+        self._count = 0
+        self._elapsed = SystemClock().elapsed
+        self._last = 0.0
+        self._missed = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True, name="beat")
+
+    @property
+    def document(self) -> bytes:
+        """What is put next."""
+        return canonical({**self._record, "beat": self._count})
+
+    @property
+    def late(self) -> bool:
+        """Whether others may once have thought that this process is dead."""
+        return self._missed or self._elapsed() - self._last > LATE_SECONDS
+
+    def __enter__(self) -> Beating:
+        self._last = self._elapsed()
+        self._objects.put(self._key, self.document)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def is_mine(self) -> bool:
+        """Whether the object is still there, and this process's."""
+        data = self._objects.get(self._key)
+        return data is not None and str(self._record["nonce"]).encode() in data
+
+    def _beat(self) -> None:
+        while not self._stop.wait(BEAT_SECONDS):
+            with contextlib.suppress(TrainctlError):
+                if not self.is_mine():
+                    self._missed = True
+                    return
+                self._count += 1
+                began = self._elapsed()
+                self._objects.put(self._key, self.document)
+                self._missed = self._missed or began - self._last > LATE_SECONDS
+                self._last = began
+
+
+def watched(key: str, record: Mapping[str, Any], modified: float = 0.0) -> Need:
+    """An object that is put again, as ``Watch`` looks at it."""
+    seen = int(hex_digest([record.get("nonce"), record.get("beat")])[:15], 16)
+    return Need(Path(key), record, seen, modified)
+
+
+def await_collections(shelf: Shelf, cancelled: threading.Event, tell: Tell) -> None:
+    """Until no collection is under way. What a dead one left is removed. Interrupted when cancelled."""
+    watch, told = Watch(SystemClock().elapsed, COLLECTOR_STALE_SECONDS), False
+    while True:
+        found = [(one.key, shelf.document(one.key)) for one in shelf.objects.list(keys.COLLECTIONS)]
+        under_way = [watched(key, record) for key, record in found if record is not None]
+        if not under_way:
+            return
+        living = watch.busy(under_way)
+        shelf.objects.delete([str(one.path) for one in under_way if one not in living])
+        if living and not told:
+            tell("Waiting for a collection of the mirror to end.")
+            told = True
+        if living and cancelled.wait(_POLL_SECONDS):
+            raise stopped()
+
+
+@contextlib.contextmanager
+def leased(
+    shelf: Shelf, resolved: ResolvedSource, cancelled: threading.Event, tell: Tell
+) -> Iterator[None]:
+    """For as long as nobody else who is known to live brings the same source. Interrupted when cancelled."""
+    key = keys.lease(resolved)
+    _await_lease(shelf, key, cancelled, tell)
+    beating = Beating(shelf.objects, key, {})
+    try:
+        with beating:
+            yield
+    finally:
+        if beating.is_mine():
+            shelf.objects.delete([key])
+
+
+def _await_lease(shelf: Shelf, key: str, cancelled: threading.Event, tell: Tell) -> None:
+    watch, told = Watch(SystemClock().elapsed), False
+    claim = canonical({"holder": holder_name(), "beat": 0, "nonce": secrets.token_hex(8)})
+    while not shelf.objects.put_if_absent(key, claim):
+        record = shelf.document(key)
+        if record is None:
+            continue
+        if not watch.busy([watched(key, record)]):
+            shelf.objects.delete([key])
+            continue
+        if not told:
+            tell("Waiting: somebody else is bringing the same into the mirror.")
+            told = True
+        if cancelled.wait(_POLL_SECONDS):
+            raise stopped()

@@ -1,0 +1,82 @@
+"""Names of objects in a mirror's bucket. They are made of letters that no store and no URL spells differently."""
+
+from __future__ import annotations
+
+import re
+
+from trainctl.model.files import ResolvedSource
+from trainctl.model.json import hex_digest
+
+BLOBS, CHUNKED, LISTINGS = "blobs/sha256", "chunked/sha256", "listings"
+FINGERPRINTS, PARTIAL, REFERENCES = "fingerprints", "partial", "references"
+LEASES, COLLECTIONS = "leases", "collections"
+_READABLE = 80
+
+
+def blob(sha256: str) -> str:
+    """Content of at most one chunk."""
+    return f"{BLOBS}/{sha256[:2]}/{sha256}"
+
+
+def chunked(sha256: str) -> str:
+    """Which chunks make up larger content."""
+    return f"{CHUNKED}/{sha256[:2]}/{sha256}.json"
+
+
+def listing(listing_id: str) -> str:
+    """A listing."""
+    return f"{LISTINGS}/{listing_id}.json"
+
+
+def source_of(resolved: ResolvedSource) -> str:
+    """What stands for a source in names."""
+    return hex_digest(["source", resolved.source])
+
+
+def record(resolved: ResolvedSource) -> str:
+    """What the fingerprints of a source at a pin turned out to be."""
+    return f"{FINGERPRINTS}/{source_of(resolved)}/{_pin(resolved)}.json"
+
+
+def marks(resolved: ResolvedSource) -> str:
+    """The prefix of what is known of a source that is not whole."""
+    return f"{PARTIAL}/{source_of(resolved)}"
+
+
+def mark(resolved: ResolvedSource, fingerprint: str, what: str, sha256: str) -> str:
+    """Says that a chunk of a file, or the file, is there; ``what`` is the chunk's number or ``whole``."""
+    return f"{marks(resolved)}/{fingerprint}.{what}.{sha256}"
+
+
+def reference(lineage: str, address: str) -> str:
+    """The reference of one resource."""
+    return f"{REFERENCES}/{_name(lineage)}/{_name(address)}.json"
+
+
+def lease(resolved: ResolvedSource) -> str:
+    """Who brings a source at a pin."""
+    return f"{LEASES}/{hex_digest([resolved.source, resolved.pin])}.json"
+
+
+def collection(holder: str, nonce: str) -> str:
+    """A collection that is under way."""
+    return f"{COLLECTIONS}/{holder}.{nonce}.json"
+
+
+def clock(nonce: str) -> str:
+    """What is put to learn the bucket's time."""
+    return f"clock/{nonce}"
+
+
+def stem(key: str) -> str:
+    """The last part of a key, without its suffix."""
+    return key.rpartition("/")[2].removesuffix(".json")
+
+
+def _pin(resolved: ResolvedSource) -> str:
+    return resolved.pin.rpartition(":")[2]
+
+
+def _name(text: str) -> str:
+    """One name for any text, the same for the same text only."""
+    return f"{re.sub('[^A-Za-z0-9_-]+', '-', text)[:_READABLE]}.{hex_digest(text)[:16]}"

@@ -1,0 +1,215 @@
+"""A mirror in a bucket. What holds is written in the room's DESIGN.md, "Mirror in a bucket"."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from trainctl.errors import StorageError
+from trainctl.model.files import Listing, ResolvedSource, SourceFile
+from trainctl.model.json import canonical
+from trainctl.spi.sources import Credential, WeightSource
+from trainctl.weights.bucket import keys
+from trainctl.weights.bucket.beating import Beating, await_collections, leased
+from trainctl.weights.bucket.look import look_at, referred
+from trainctl.weights.bucket.shelf import Shelf, at_once
+from trainctl.weights.bucket.upload import SMALL_BYTES, Uploads
+from trainctl.weights.mirror.fetch import Crowd, Progress, Tally, by_fingerprint, listing_of
+from trainctl.weights.mirror.layout import Content, Reference
+from trainctl.weights.mirror.port import Looked, Mirror
+from trainctl.weights.mirror.reception import Upstream
+from trainctl.weights.mirror.report import MirroredSource, rows_of
+from trainctl.weights.retry import Retry
+
+if TYPE_CHECKING:  # what looks after a mirror is loaded when it is asked for
+    from trainctl.weights.mirror.collect import Collected, Collecting
+    from trainctl.weights.mirror.port import Origins
+    from trainctl.weights.mirror.verify import Verified
+
+_SMALL_AT_ONCE = 32
+_LARGE_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class BucketMirror:
+    """See Mirror."""
+
+    shelf: Shelf
+    retry: Retry
+
+    on_a_host = False
+    in_a_bucket = True
+    place = None
+
+    @property
+    def url(self) -> str:
+        """See Mirror."""
+        return self.shelf.objects.url
+
+    def look(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = ()) -> Looked:
+        """See Mirror."""
+        known = at_once(lambda one: look_at(self.shelf, one), sources)
+        here = at_once(self.shelf.has_listing, listings)
+        return Looked(
+            tuple(known),
+            frozenset(one for one, is_here in zip(listings, here, strict=True) if is_here),
+        )
+
+    def mirror(
+        self,
+        resolved: ResolvedSource,
+        source: WeightSource,
+        reference: Reference,
+        *,
+        credential: Credential | None = None,
+        progress: Progress | None = None,
+        cancelled: threading.Event | None = None,
+    ) -> Listing:
+        """See Mirror."""
+        shelf, cancelled = self.shelf, cancelled or threading.Event()
+        key = keys.reference(reference.lineage, reference.address)
+        before = shelf.document(key) or {}
+        upstream = Upstream(source, resolved, credential, self.retry)
+        with Beating(shelf.objects, key, reference.record(before, resolved, None, 0)) as beating:
+            await_collections(shelf, cancelled, self.retry.tell)
+            with leased(shelf, resolved, cancelled, self.retry.tell):
+                listing = self._bring(upstream, Tally(resolved.size, progress), cancelled, beating)
+        shelf.objects.put(key, canonical(reference.record({}, resolved, listing.id, 0)))
+        self._forget_marks(resolved)
+        return listing
+
+    def load_listing(self, listing_id: str) -> Listing | None:
+        """See Mirror."""
+        return self.shelf.load_listing(listing_id)
+
+    def sources(self) -> list[MirroredSource]:
+        """See Mirror."""
+        return rows_of(referred(self.shelf), self.shelf.load_listing)
+
+    def stored_bytes(self) -> int:
+        """See Mirror."""
+        return sum(one.size for one in self.shelf.objects.list(keys.BLOBS))
+
+    def renew(self, lineage: str, address: str) -> None:
+        """See Mirror."""
+        key = keys.reference(lineage, address)
+        data = self.shelf.objects.get(key)
+        if data is not None:
+            self.shelf.objects.put(key, data)
+
+    def drop_reference(self, lineage: str, address: str) -> bool:
+        """See Mirror."""
+        key = keys.reference(lineage, address)
+        existed = self.shelf.objects.head(key) is not None
+        self.shelf.objects.delete([key])
+        return existed
+
+    def collect(self, asked: Collecting) -> Collected:
+        """See Mirror."""
+        from trainctl.weights.bucket.collect import collect
+
+        return collect(self.shelf, asked)
+
+    def verify(self, origins: Origins | None, progress: Progress | None = None) -> Verified:
+        """See Mirror."""
+        from trainctl.weights.bucket.verify import verify
+
+        return verify(self.shelf, origins, progress)
+
+    def _bring(
+        self, upstream: Upstream, tally: Tally, cancelled: threading.Event, beating: Beating
+    ) -> Listing:
+        """Have the source's content and its listing in the bucket."""
+        shelf, resolved = self.shelf, upstream.resolved
+        whole = shelf.whole(resolved)
+        listing = shelf.load_listing(whole.listing) if whole else None
+        if listing is not None:
+            tally.add(resolved.size, len(resolved.files))
+            return listing
+        groups = by_fingerprint(resolved)
+        marks = shelf.marked(resolved)
+        contents = self._have(resolved, groups, marks.whole)
+        for one in contents:
+            tally.add(sum(file.size for file in groups[one]), len(groups[one]))
+        missing = {one: files for one, files in groups.items() if one not in contents}
+        uploads = Uploads(shelf, upstream, marks, threading.Event(), tally.add)
+        try:
+            for some, most in _by_size(missing):
+                some_of = replace(uploads, halt=threading.Event())  # a crowd's end sets it
+                contents.update(Crowd(some_of, tally, some).run(most, cancelled))
+        finally:
+            uploads.close()
+        listing = listing_of(resolved, contents)
+        self._publish(resolved, listing, contents, beating)
+        return listing
+
+    def _have(
+        self,
+        resolved: ResolvedSource,
+        groups: Mapping[str, list[SourceFile]],
+        marked: Mapping[str, str],
+    ) -> dict[str, Content]:
+        """What is there of a source, asked for one by one unless a listing says so."""
+        found = self.shelf.turned_out(resolved)
+        likely = {
+            one: (sha256, files[0].size)
+            for one, files in groups.items()
+            if one not in found and (sha256 := marked.get(one) or files[0].sha256)
+        }
+        answers = at_once(lambda one: self.shelf.content(*one), list(likely.values()))
+        found.update(
+            {one: content for one, content in zip(likely, answers, strict=True) if content}
+        )
+        return found
+
+    def _publish(
+        self,
+        resolved: ResolvedSource,
+        listing: Listing,
+        contents: Mapping[str, Content],
+        beating: Beating,
+    ) -> None:
+        objects, key = self.shelf.objects, keys.listing(listing.id)
+        objects.put(key, listing.to_bytes())
+        if beating.late and not all(
+            at_once(
+                lambda one: self.shelf.has(*one), [(one.sha256, one.size) for one in listing.files]
+            )
+        ):
+            objects.delete([key])
+            raise StorageError(
+                f"the mirror {self.url} lost content while it was mirrored",
+                "This machine was asleep or cut off, and a collection came by. Apply again.",
+            )
+        record: dict[str, Any] = {
+            "version": 1,
+            "source": resolved.source,
+            "pin": resolved.pin,
+            "listing": listing.id,
+            "files": {one: content.sha256 for one, content in contents.items()},
+        }
+        objects.put(keys.record(resolved), canonical(record))
+
+    def _forget_marks(self, resolved: ResolvedSource) -> None:
+        """They say nothing any more that the source's record doesn't say."""
+        done = set(by_fingerprint(resolved))
+        listed = [one.key for one in self.shelf.objects.list(keys.marks(resolved))]
+        self.shelf.objects.delete(
+            [one for one in listed if one.rpartition("/")[2].partition(".")[0] in done]
+        )
+
+
+def _by_size(
+    missing: Mapping[str, list[SourceFile]],
+) -> list[tuple[dict[str, list[SourceFile]], int]]:
+    """Small files and others, and how many of them come at once."""
+    small = {one: files for one, files in missing.items() if files[0].size < SMALL_BYTES}
+    large = {one: files for one, files in missing.items() if one not in small}
+    return [
+        (some, most) for some, most in ((small, _SMALL_AT_ONCE), (large, _LARGE_AT_ONCE)) if some
+    ]
+
+
+_: type[Mirror] = BucketMirror

@@ -1,0 +1,53 @@
+"""What a mirror needs of a bucket: few operations that every object store has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An object: its key, its size in bytes, and when it was put, in Unix seconds by the bucket's own clock."""
+
+    key: str
+    size: int
+    modified: float
+
+
+class Objects(Protocol):
+    """Objects below a prefix, by ``/``-separated keys of ``[A-Za-z0-9._-]``. StorageError where the bucket refuses; safe to use from many threads."""
+
+    @property
+    def url(self) -> str:
+        """Where they are, as a manifest names it."""
+        ...
+
+    def get(self, key: str) -> bytes | None:
+        """All bytes of an object, None where there is none."""
+        ...
+
+    def put(self, key: str, data: bytes | bytearray) -> None:
+        """Create or replace an object, whole or not at all."""
+        ...
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Create an object; False, and nothing written, if there is one. Some stores replace it all the same and say True."""
+        ...
+
+    def head(self, key: str) -> Found | None:
+        """The object without its bytes, None where there is none."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[Found]:
+        """Every object whose key begins with ``prefix`` and a slash."""
+        ...
+
+    def delete(self, keys: Sequence[str], before: Callable[[], None] = lambda: None) -> None:
+        """Remove objects; it is no error if there are none. ``before`` is called before every try, and may raise."""
+        ...
+
+    def sign(self, keys: Sequence[str], seconds: int) -> Sequence[str]:
+        """URLs by which anybody may read these objects for so long."""
+        ...

@@ -1,0 +1,97 @@
+"""A bucket as a mirror uses it: patient with a server that is busy, and with errors that speak of the mirror."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from trainctl.errors import SourceError, StorageError
+from trainctl.objects.store import Bucket
+from trainctl.weights.bucket.objects import Found, Objects
+from trainctl.weights.retry import Retry
+
+T = TypeVar("T")
+
+
+class Stored:
+    """See Objects. The bucket is opened when it is first used; ``open`` may raise what says why it can't be."""
+
+    def __init__(self, url: str, open_bucket: Callable[[], Bucket], retry: Retry) -> None:
+        self._url = url
+        self._open = open_bucket
+        self._retry = retry
+        self._lock = threading.Lock()
+        self._opened: Bucket | None = None
+
+    @property
+    def url(self) -> str:
+        """See Objects."""
+        return self._url
+
+    def get(self, key: str) -> bytes | None:
+        """See Objects."""
+        return self._do(key, lambda bucket: bucket.get(key))
+
+    def put(self, key: str, data: bytes | bytearray) -> None:
+        """See Objects."""
+        self._do(key, lambda bucket: bucket.put(key, data))
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """See Objects."""
+        return self._do(key, lambda bucket: bucket.put_if_absent(key, data))
+
+    def head(self, key: str) -> Found | None:
+        """See Objects."""
+        found = self._do(key, lambda bucket: bucket.head(key))
+        return Found(key, found.size, found.modified.timestamp()) if found else None
+
+    def list(self, prefix: str) -> Iterator[Found]:
+        """See Objects. All of it is asked for before the first is handed out, so that a page can be asked for again."""
+        for one in self._do(prefix, lambda bucket: [*bucket.list(prefix)]):
+            yield Found(one.key, one.size, one.modified.timestamp())
+
+    def delete(self, keys: Sequence[str], before: Callable[[], None] = lambda: None) -> None:
+        """See Objects."""
+
+        def act(bucket: Bucket) -> None:
+            before()
+            bucket.delete_all(keys)
+
+        if keys:
+            self._do(keys[0], act)
+
+    def sign(self, keys: Sequence[str], seconds: int) -> Sequence[str]:
+        """See Objects."""
+        links = self._do(keys[0], lambda bucket: [bucket.sign(key, seconds) for key in keys])
+        found = [link for link in links if link is not None]
+        if len(found) < len(links):
+            raise StorageError(
+                f"mirror {self.url}: its credential can't sign links for nodes",
+                "Use an access key, a service account's key or a storage account's key.",
+                code="mirror-unsigned",
+            )
+        return found
+
+    def _do(self, key: str, act: Callable[[Bucket], T]) -> T:
+        try:
+            return self._retry.run(lambda: self._once(key, act), threading.Event())
+        except SourceError as error:
+            raise StorageError(error.summary, error.detail, code=error.code) from None
+
+    def _once(self, key: str, act: Callable[[Bucket], T]) -> T:
+        try:
+            return act(self._bucket())
+        except SourceError as error:
+            # Which of its objects it was says nothing to whoever has a mirror.
+            error.summary = f"mirror {self.url}: {error.summary.split(f'{key}: ', 1)[-1]}"
+            raise
+
+    def _bucket(self) -> Bucket:
+        with self._lock:
+            if self._opened is None:
+                self._opened = self._open()
+            return self._opened
+
+
+_: type[Objects] = Stored

@@ -1,0 +1,168 @@
+"""One file's way from upstream into a bucket: chunk by chunk, each put under its digest once that is known."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from trainctl.errors import SourceWrong
+from trainctl.model.files import SourceFile
+from trainctl.model.json import canonical
+from trainctl.weights.bucket import keys
+from trainctl.weights.bucket.shelf import Marks, Shelf
+from trainctl.weights.mirror.hashing import Digests
+from trainctl.weights.mirror.layout import Content, fingerprint
+from trainctl.weights.mirror.reception import Receiving, Upstream, stopped
+
+_UPLOADS = 8
+_MOST_CHUNKS = 16
+_POLL_SECONDS = 0.2
+SMALL_BYTES = 2**20
+"""Below this size memory is no concern."""
+
+
+@dataclass(frozen=True)
+class Uploads:
+    """Brings single files into a bucket. ``arrived`` hears of every piece, in bytes; ``halt`` ends it between pieces.
+
+    Large files are held in memory for at most ``_MOST_CHUNKS`` chunks, all of them together.
+    """
+
+    shelf: Shelf
+    upstream: Upstream
+    marks: Marks
+    halt: threading.Event
+    arrived: Callable[[int], None]
+    room: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_MOST_CHUNKS))
+    pool: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(_UPLOADS, thread_name_prefix="upload")
+    )
+
+    def fetch(self, file: SourceFile) -> Content:
+        """Have the file's content in the bucket and say what it is."""
+        receiving = Receiving(self.upstream, self.shelf.chunk_bytes, self.halt, self.arrived)
+        incoming = _Incoming(self, file)
+        try:
+            return incoming.publish(receiving.receive(file, incoming))
+        except SourceWrong:
+            incoming.forget()
+            raise
+        finally:
+            incoming.close()
+
+    def close(self) -> None:
+        """End the threads, once all that arrived is put: it will not have to come again."""
+        self.pool.shutdown()
+
+
+class _Incoming:
+    """A Scratch: the chunks of one file that are in memory or on their way."""
+
+    def __init__(self, uploads: Uploads, file: SourceFile) -> None:
+        self._uploads = uploads
+        self._objects = uploads.shelf.objects
+        self._file = file
+        self._key = fingerprint(uploads.upstream.resolved, file)
+        self._chunk_bytes = uploads.shelf.chunk_bytes
+        self._buffers: dict[int, bytearray] = {}
+        self._sent: list[Future[None]] = []
+        self._left = list(uploads.marks.chunks.get(self._key, ())) if file.identified else []
+
+    def inherited(self, size: int, chunk_bytes: int) -> Iterator[tuple[int, bytes, str]]:
+        """See Scratch."""
+        for number, digest in enumerate(self._left):
+            data = self._objects.get(keys.blob(digest))
+            if data is None or len(data) != min(chunk_bytes, size - number * chunk_bytes):
+                return
+            yield number, data, digest
+
+    def keep(self, number: int, offset: int, chunk: bytes, digest: str) -> None:
+        """See Scratch. It lies where it belongs."""
+
+    def begin(self, offset: int, digests: list[str]) -> None:
+        """See Scratch."""
+
+    def write(self, offset: int, piece: bytes) -> None:
+        """See Scratch. Waits for room where too much is in memory."""
+        self._raise_failure()
+        if not offset:
+            self.close()
+        view = memoryview(piece)
+        while view:
+            number, at = divmod(offset, self._chunk_bytes)
+            buffer = self._buffer(number)
+            taken = min(len(view), len(buffer) - at)
+            buffer[at : at + taken] = view[:taken]
+            offset, view = offset + taken, view[taken:]
+
+    def note(self, number: int, digest: str) -> None:
+        """See Scratch."""
+        data = self._buffers.pop(number)
+        try:
+            self._sent.append(self._uploads.pool.submit(self._upload, number, digest, data))
+        except RuntimeError:  # it was stopped, and nobody waited for this thread
+            self._release()
+
+    def publish(self, digests: Digests) -> Content:
+        """All of it is there and right: say so in the bucket."""
+        content = Content(digests.sha256, self._file.size, digests.chunks)
+        if content.chunks:
+            for one in self._sent:
+                one.result()
+            record = canonical({"version": 1, "size": content.size, "chunks": content.chunks})
+            self._objects.put(keys.chunked(content.sha256), record)
+        else:
+            self._objects.put(keys.blob(content.sha256), self._buffers.get(0, b""))
+        self._mark("whole", content.sha256)
+        return content
+
+    def forget(self) -> None:
+        """It was wrong: nothing of it is to be taken up again."""
+        resolved = self._uploads.upstream.resolved
+        mine = f"{keys.marks(resolved)}/{self._key}."
+        for one in self._sent:
+            one.exception()  # whatever it was, it must not put a mark after this
+        listed = self._objects.list(keys.marks(resolved))
+        self._objects.delete([one.key for one in listed if one.key.startswith(mine)])
+
+    def close(self) -> None:
+        """Give back what is in memory."""
+        for number in list(self._buffers):
+            del self._buffers[number]
+            self._release()
+
+    def _buffer(self, number: int) -> bytearray:
+        if number not in self._buffers:
+            length = min(self._chunk_bytes, self._file.size - number * self._chunk_bytes)
+            while not self._is_small and not self._uploads.room.acquire(timeout=_POLL_SECONDS):
+                if self._uploads.halt.is_set():
+                    raise stopped()
+            self._buffers[number] = bytearray(length)
+        return self._buffers[number]
+
+    @property
+    def _is_small(self) -> bool:
+        return self._file.size < min(SMALL_BYTES, self._chunk_bytes)
+
+    def _release(self) -> None:
+        if not self._is_small:
+            self._uploads.room.release()
+
+    def _upload(self, number: int, digest: str, data: bytearray) -> None:
+        try:
+            self._objects.put(keys.blob(digest), data)
+            self._mark(str(number), digest)
+        finally:
+            self._release()
+
+    def _mark(self, what: str, sha256: str) -> None:
+        if self._file.identified:
+            resolved = self._uploads.upstream.resolved
+            self._objects.put(keys.mark(resolved, self._key, what, sha256), b"")
+
+    def _raise_failure(self) -> None:
+        for one in self._sent:
+            if one.done():
+                one.result()

@@ -1,0 +1,191 @@
+"""The bytes of one file on their way from upstream: asked for until they are all there, hashed, and kept by whoever wants them."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Callable, Protocol
+
+from trainctl.errors import Interrupted, SourceCut, SourceWrong, TrainctlError
+from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.spi.sources import Credential, WeightSource
+from trainctl.weights.mirror.hashing import ContentHash, Digests
+from trainctl.weights.retry import Attempts, Retry
+from trainctl.weights.safe_path import shown
+
+_PIECE = 2**20
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """Where bytes come from: a source, what it resolved to, what opens it, and how patient to be."""
+
+    source: WeightSource
+    resolved: ResolvedSource
+    credential: Credential | None
+    retry: Retry
+
+
+class Scratch(Protocol):
+    """Keeps one file's bytes while it is not whole. ``note`` may be called from another thread than the rest."""
+
+    def inherited(self, size: int, chunk_bytes: int) -> Iterator[tuple[int, bytes, str]]:
+        """What an earlier transfer left, chunk by chunk from the first: number, bytes, and the digest they must have."""
+        ...
+
+    def keep(self, number: int, offset: int, chunk: bytes, digest: str) -> None:
+        """Take over a chunk that turned out to be right."""
+        ...
+
+    def begin(self, offset: int, digests: list[str]) -> None:
+        """So much was taken over; from here on bytes are new."""
+        ...
+
+    def write(self, offset: int, piece: bytes) -> None:
+        """Put bytes at their place. Offset 0 again: all that came before is void."""
+        ...
+
+    def note(self, number: int, digest: str) -> None:
+        """All bytes of a chunk were written, and this is its digest."""
+        ...
+
+
+@dataclass(frozen=True)
+class Receiving:
+    """How bytes are received. ``arrived`` hears of every piece, in bytes; ``halt`` ends it between pieces."""
+
+    upstream: Upstream
+    chunk_bytes: int
+    halt: threading.Event
+    arrived: Callable[[int], None]
+
+    def receive(self, file: SourceFile, scratch: Scratch) -> Digests:
+        """Have all of the file in ``scratch``; its digests, which are upstream's. SourceWrong where they are not."""
+        reception = _Reception(self, file, scratch)
+        try:
+            digests = reception.run()
+            check(self.upstream.resolved.source, file, digests)
+        finally:
+            reception.close()
+        return digests
+
+
+class _Reception:
+    """The bytes of one file as they are received, written and hashed."""
+
+    def __init__(self, receiving: Receiving, file: SourceFile, scratch: Scratch) -> None:
+        self._receiving = receiving
+        self._upstream = receiving.upstream
+        self._file = file
+        self._scratch = scratch
+        self._chunk_bytes = receiving.chunk_bytes
+        self._kept: list[str] = []
+        self._offset = 0
+        self._hash = self._new_hash()
+
+    def run(self) -> Digests:
+        """Take over what is there, ask for the rest until it is all here, and hand back its digests."""
+        self._take_over(self._scratch)
+        attempts = Attempts(self._upstream.retry, self._receiving.halt)
+        while self._offset < self._file.size:
+            before = self._offset
+            try:
+                self._stream()
+            except TrainctlError as error:
+                if not self._file.identified:
+                    self._begin_anew()
+                if self._offset - before >= min(self._chunk_bytes, _PIECE):
+                    attempts.advanced()
+                attempts.failed(error)
+        return self._hash.digests()
+
+    def close(self) -> None:
+        """End the hashing threads."""
+        self._hash.close()
+
+    def _take_over(self, scratch: Scratch) -> None:
+        for number, chunk, expected in scratch.inherited(self._file.size, self._chunk_bytes):
+            if hashlib.sha256(chunk).hexdigest() != expected:
+                break
+            self._go_on()
+            scratch.keep(number, self._offset, chunk, expected)
+            self._kept.append(expected)
+            view = memoryview(chunk)
+            for start in range(0, len(chunk), _PIECE):
+                self._count(view[start : start + _PIECE])
+        scratch.begin(self._offset, self._kept)
+
+    def _stream(self) -> None:
+        upstream, file = self._upstream, self._file
+        with upstream.source.open(
+            upstream.resolved, file, self._offset, upstream.credential
+        ) as pieces:
+            for piece in pieces:
+                self._go_on()
+                if self._offset + len(piece) > file.size:
+                    raise longer(upstream.resolved.source, file, self._offset + len(piece))
+                self._scratch.write(self._offset, piece)
+                self._count(piece)
+        if self._offset < file.size:
+            raise shorter(upstream.resolved.source, file, self._offset)
+
+    def _begin_anew(self) -> None:
+        """Forget what has arrived: what comes now may be of other content, and nothing could tell."""
+        self._hash.close()
+        self._hash = self._new_hash()
+        self._receiving.arrived(-self._offset)
+        self._offset = 0
+
+    def _new_hash(self) -> ContentHash:
+        file = self._file
+        return ContentHash(file.size, file.validator, self._chunk_bytes, self._on_chunk)
+
+    def _count(self, piece: bytes | memoryview) -> None:
+        self._hash.update(piece)
+        self._offset += len(piece)
+        self._receiving.arrived(len(piece))
+
+    def _on_chunk(self, number: int, digest: str) -> None:
+        if number >= len(self._kept):
+            self._scratch.note(number, digest)
+
+    def _go_on(self) -> None:
+        if self._receiving.halt.is_set():
+            raise stopped()
+
+
+def longer(source: str, file: SourceFile, arrived: int) -> SourceWrong:
+    """More has arrived than was announced."""
+    return SourceWrong(
+        f"{source}: {shown(file.path)} has more than the {file.size} bytes that upstream announced",
+        "It changed upstream since it was resolved. Plan again.",
+    )
+
+
+def shorter(source: str, file: SourceFile, arrived: int) -> SourceCut:
+    """The bytes ended before all had come."""
+    return SourceCut(f"{source}: {shown(file.path)} ended {file.size - arrived} bytes early")
+
+
+def check(source: str, file: SourceFile, digests: Digests) -> None:
+    """SourceWrong unless the digests are those upstream announced, as far as it announced any."""
+    kind, _, announced = file.validator.partition(":")
+    found = {"sha256": digests.sha256, "git": digests.upstream}.get(kind)
+    if found is not None and found != announced:
+        declared = kind == "sha256" and source.startswith("https:")
+        raise SourceWrong(
+            f"{source}: {shown(file.path)} arrived with other content than "
+            f"{'its declared sha256 says' if declared else 'upstream announced'}",
+            f"Its {'sha256' if kind == 'sha256' else 'git blob id'} should be {announced} and is {found}. "
+            "Nothing of it was kept. If it happens again, the file is damaged upstream "
+            f"or a proxy on the way changes it{', or the declaration is wrong' if declared else ''}.",
+        )
+
+
+def stopped() -> Interrupted:
+    """What a transfer says when it is told to stop."""
+    return Interrupted(
+        "mirroring was stopped", "What has arrived is kept; apply carries on from there."
+    )
