@@ -231,7 +231,7 @@ def test_a_credential_that_is_refused_is_one_line(mine: Project, tmp_path: Path)
 def test_a_server_that_only_the_manifest_names_gets_no_credential(
     mine: Project, bucket: Bucket, prefix: str
 ) -> None:
-    """With an endpoint of the manifest's own, a declared secret isn't sent, and that is said (exit 13)."""
+    """With an endpoint of the manifest's own, a declared secret isn't sent, and that is said (13), unless the user's trust or the environment names it."""
     del mine.variables["AWS_ENDPOINT_URL"]
     text = (mine.directory / "trainctl.yaml").read_text()
     place = f'{{url: "s3://models/{prefix}", endpoint_url: "{bucket.endpoint}", auth: {{auth_secret_name: key}}}}'
@@ -239,10 +239,16 @@ def test_a_server_that_only_the_manifest_names_gets_no_credential(
     mine.write({"trainctl.yaml": text + "secrets: {key: {from: env, name: KEY}}\n"})
     mine.variables["KEY"] = json.dumps(bucket.credential)
 
-    refused = mine.run("plan", code=13)
+    trust = mine.directory.parent / "trust.toml"
+    trust.write_text(
+        f'[[allow]]\nsecret = "key"\nhosts = ["{bucket.endpoint.partition("//")[2]}"]\n'
+    )
 
-    assert "key" in refused.stderr
-    assert "AWS_ENDPOINT_URL_S3" in refused.stderr
+    refused = mine.run("plan", code=13)
+    mine.run("plan", "--trust", str(trust))
+
+    assert "secret 'key' is not sent to 127.0.0.1" in refused.stderr
+    assert "[[allow]]" in refused.stderr
     mine.variables["AWS_ENDPOINT_URL_S3"] = bucket.endpoint
     mine.run("plan")
 

@@ -37,6 +37,10 @@ def uses(desired: Desired, environ: Mapping[str, str]) -> Iterator[Use]:
     if store.secret is not None and store.url is not None:
         to = of_bucket(store.url, store.endpoint_url, environ)
         yield Use(store.secret, "checkpoints", "checkpoints", to)
+    mirror = desired.mirror
+    if mirror.secret is not None and mirror.url is not None:
+        to = of_bucket(mirror.url, mirror.endpoint_url, environ)
+        yield Use(mirror.secret, "mirror", "mirror", to)
 
 
 def _of_source(resource: Resource, environ: Mapping[str, str]) -> Iterator[Use]:

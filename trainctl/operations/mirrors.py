@@ -113,10 +113,7 @@ def bucket_mirror(
             credential = secrets.declared_credential(attributes)
         except Forbidden as error:
             raise Forbidden(
-                f"mirror {url}: {error.summary}",
-                "Only the manifest names that server, and a manifest may come from anybody. "
-                "Name it in the environment too, for example as AWS_ENDPOINT_URL_S3.",
-                code=error.code,
+                f"mirror {url}: {error.summary}", error.detail, code=error.code
             ) from None
         credential = credential or secrets.usual_credential(attributes)
         return opened(place_of(url, kept.endpoint_url, environ), credential, environ)
