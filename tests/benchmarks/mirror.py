@@ -88,6 +88,10 @@ def _write(path: Path, mib: int) -> None:
             out.write(number.to_bytes(8, "big") + block[8:])
 
 
+SHAPES = {"small": _small, "big": _big, "model": _model}
+"""What makes a shape in a directory: of so many files if they are small, else of so many MiB."""
+
+
 @contextmanager
 def _hub(root: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "tests.benchmarks.quick_hub", str(root)]
@@ -192,15 +196,11 @@ def main() -> int:
     options = parser.parse_args()
     kept = True
     with tempfile.TemporaryDirectory(dir=options.directory) as folder:
-        for name, make, amount in (
-            ("small", _small, options.files),
-            ("big", _big, options.mib),
-            ("model", _model, options.mib),
-        ):
+        for name, make in SHAPES.items():
             scratch = Path(folder) / name
             root = scratch / "upstream"
             root.mkdir(parents=True)
-            make(root, amount)
+            make(root, options.files if name == "small" else options.mib)
             kept &= compare(name, root, options.rounds, scratch)
     return 0 if kept else 1
 

@@ -1,4 +1,4 @@
-"""The addresses under which others reach this host: of Linux's interfaces, without those of containers."""
+"""The addresses under which others reach this host: of Linux's interfaces, without those of containers; and which may serve them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import ipaddress
 import socket
 import struct
 from pathlib import Path
-from typing import Iterator, List
+from typing import Any, Iterator, List
+
+from trainctl.node.failure import Failure
 
 _SIOCGIFADDR = 0x8915
 """linux/sockios.h: the address of an interface, in bytes 20 to 23 of a struct ifreq."""
@@ -24,6 +26,21 @@ def addresses() -> List[str]:
         if not (address.is_loopback or address.is_link_local) and text not in found:
             found.append(text)
     return found
+
+
+def private_family(address: Any) -> socket.AddressFamily:
+    """The family of an address that a server may listen on; Failure for one that the world can reach."""
+    try:
+        found = ipaddress.ip_address(str(address))
+    except ValueError:
+        raise Failure("request", f"{address!a} is no IP address to listen on") from None
+    if found.is_global or found.is_unspecified or found.is_multicast:
+        raise Failure(
+            "request",
+            f"weights are not served on {address}, which is no private address",
+            "Name an address of a private network of the nodes.",
+        )
+    return socket.AF_INET if found.version == 4 else socket.AF_INET6
 
 
 def _ipv4() -> Iterator[str]:

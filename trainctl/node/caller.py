@@ -7,7 +7,7 @@ import threading
 import time
 from typing import BinaryIO, Callable
 
-from trainctl.node.server import private_family
+from trainctl.node.addresses import private_family
 
 _SILENCE_SECONDS = 60.0
 _TELL_SECONDS = 1.0

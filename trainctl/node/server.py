@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import ipaddress
 import socket
 import sys
 import threading
@@ -12,9 +11,9 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, BinaryIO, Iterator, NamedTuple, Optional, Set
 
 from trainctl.node import layout
+from trainctl.node.addresses import private_family
 from trainctl.node.blob_requests import BlobRequests
 from trainctl.node.evenness import Evenness
-from trainctl.node.failure import Failure
 
 _MOST_CONNECTIONS = 256
 _POLL_SECONDS = 0.05
@@ -153,18 +152,3 @@ def serving(server: BlobServer) -> Iterator[BlobServer]:
     finally:
         server.end()
         thread.join()
-
-
-def private_family(address: Any) -> socket.AddressFamily:
-    """The family of an address that a server may listen on; Failure for one that the world can reach."""
-    try:
-        found = ipaddress.ip_address(str(address))
-    except ValueError:
-        raise Failure("request", f"{address!a} is no IP address to listen on") from None
-    if found.is_global or found.is_unspecified or found.is_multicast:
-        raise Failure(
-            "request",
-            f"weights are not served on {address}, which is no private address",
-            "Name an address of a private network of the nodes.",
-        )
-    return socket.AF_INET if found.version == 4 else socket.AF_INET6

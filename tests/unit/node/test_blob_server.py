@@ -14,8 +14,9 @@ import pytest
 
 from tests.support.blob_server import asked, served
 from tests.support.nodes import Mirror
+from trainctl.node.addresses import private_family
 from trainctl.node.failure import Failure
-from trainctl.node.server import BlobServer, MirrorShelf, private_family, serving
+from trainctl.node.server import BlobServer, MirrorShelf, serving
 
 DATA = random.Random(1).randbytes(300_000)  # ids of cases name its digest
 NAME = hashlib.sha256(DATA).hexdigest()
