@@ -78,9 +78,10 @@ class Zygote:
 def _serve() -> None:
     listing.CHUNK_BYTES = CHUNK_BYTES
     os.fsync = lambda fd: None  # a process that is killed loses nothing that it wrote
-    from trainctl.node.__main__ import _VERBS, _function
+    from trainctl.node.__main__ import _MAY_ASK, _VERBS, _function
 
-    verbs = {verb: _function(where) for verb, where in _VERBS.items()}  # once, and not in each fork
+    places = {**_VERBS, **_MAY_ASK}
+    verbs = {verb: _function(where) for verb, where in places.items()}  # once, and not in each fork
     for line in sys.stdin:
         order = json.loads(line)
         reader, writer = os.pipe()

@@ -40,12 +40,12 @@ class Redactor:
             self._values = tuple(sorted(known, key=lambda one: (-len(one), one)))
         return value
 
-    def redact(self, text: str) -> str:
-        """The text with every known secret masked, the longest first, and whatever signs a URL."""
+    def redact(self, text: str, *, links: bool = False) -> str:
+        """The text with every known secret masked, the longest first, and whatever signs a URL; ``links`` leaves that to who asked for it."""
         for value in self._values:
             if value in text:
                 text = text.replace(value, MASK)
-        return _SIGNATURE.sub(rf"\1{MASK}", text) if "=" in text else text
+        return text if links or "=" not in text else _SIGNATURE.sub(rf"\1{MASK}", text)
 
     def safe_length(self, text: str) -> int:
         """How much of a text that goes on can be shown already: all but an end that may be the beginning of a secret."""

@@ -88,9 +88,9 @@ class Output:
             return text
         return f"{_STYLES[name]}{visible(text)}{_RESET}"
 
-    def print(self, text: str = "") -> None:
-        """A line or several of the result, on standard output."""
-        _write(self._stdout, self._clean(text) + "\n")
+    def print(self, text: str = "", *, links: bool = False) -> None:
+        """A line or several of the result, on standard output; with ``links`` signed URLs can be used, as they are what was asked for."""
+        _write(self._stdout, self._clean(text, links=links) + "\n")
 
     def log(self, text: str, prefix: str = "") -> None:
         """A line that a job printed, at once: to a pipe as it is, to a terminal without what acts on more than the line."""
@@ -116,9 +116,9 @@ class Output:
             return text
         return "\n".join(tamed(line, color=self.color) for line in text.split("\n"))
 
-    def json(self, value: Any, *, indent: int | None = 2) -> None:
+    def json(self, value: Any, *, indent: int | None = 2, links: bool = False) -> None:
         """A value of the result as JSON; ``indent`` None puts it on one line and sends it at once."""
-        self.print(json.dumps(value, indent=indent, ensure_ascii=False))
+        self.print(json.dumps(value, indent=indent, ensure_ascii=False), links=links)
         if indent is None:
             self._stdout.flush()
 
@@ -144,8 +144,8 @@ class Output:
         self._stdout.flush()
         self._stderr.flush()
 
-    def _clean(self, text: str) -> str:
-        text = visible(self._redactor.redact(text), styles=self.color)
+    def _clean(self, text: str, *, links: bool = False) -> str:
+        text = visible(self._redactor.redact(text, links=links), styles=self.color)
         return without_orders(text) if self._in_ci else text
 
 

@@ -41,10 +41,10 @@ def command(
         found = artifacts(workspace, of, name, seconds)
     if format_ is Format.JSON:
         job = str(of.job.address).removeprefix("job.")
-        session.output.json(artifacts_json(job, time.time(), found))
+        session.output.json(artifacts_json(job, time.time(), found), links=True)
     else:
         for one in found:
-            session.output.print(one.url)
+            session.output.print(one.url, links=True)
     return 0
 
 
