@@ -319,6 +319,10 @@ class NodeCache(RuleBasedStateMachine):
 
     @rule(number=contents)
     def delete_blob(self, number: int) -> None:
+        """Trees keep the inode; wrong bytes in it are mended with the tree, no longer with the blob."""
+        if number in self.flipped:
+            self.torn |= {n for n, files in enumerate(FILES) if number in files.values()}
+            self._forget_damage_of_what_is_gone()
         self.layout.blob(sha256(number)).unlink(missing_ok=True)
         self.tidy = False
 

@@ -24,7 +24,7 @@ def unique(name: str) -> str:
 
 
 def make_directory(path: Path) -> Path:
-    """Make a private directory and its missing parents."""
+    """Make a private directory and its missing parents. FileNotFoundError if another removes it at once."""
     missing = []
     step = path
     while not step.exists():
@@ -34,6 +34,8 @@ def make_directory(path: Path) -> Path:
         with contextlib.suppress(FileExistsError):
             one.mkdir(PRIVATE_DIRECTORY)
     if not path.is_dir():
+        if not path.exists():
+            raise FileNotFoundError(2, "was removed while it was made", str(path))
         raise NotADirectoryError(20, "is in the way and is not a directory", str(path))
     return path
 
@@ -69,21 +71,23 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_volatile(path: Path, value: Any) -> None:
     """Create or replace a JSON file at once, in a directory that may vanish; a power cut may take it, as it takes processes."""
-    for attempt in range(_ATTEMPTS):
-        temporary = make_directory(path.parent) / unique(path.name)
-        try:
-            temporary.write_text(json.dumps(value, sort_keys=True))
-            temporary.replace(path)
-        except FileNotFoundError:  # the directory was removed in between
-            if attempt + 1 == _ATTEMPTS:
-                raise
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            error.filename = str(path)
-            raise
-        else:
-            return
+    text = json.dumps(value, sort_keys=True)
+    for _ in range(_ATTEMPTS - 1):
+        with contextlib.suppress(FileNotFoundError):  # the directory was removed in between
+            return _write_quickly(path, text)
+    return _write_quickly(path, text)
+
+
+def _write_quickly(path: Path, text: str) -> None:
+    temporary = make_directory(path.parent) / unique(path.name)
+    try:
+        temporary.write_text(text)
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        error.filename = str(path)
+        raise
 
 
 def read_json(path: Path) -> Optional[Any]:

@@ -63,12 +63,13 @@ class Inventory:
         return self._layout.tree(kept.id).exists() or self.present(kept.contents) > 0
 
     def used(self) -> int:
-        """All bytes of content here, whole or not, linked or not."""
+        """All bytes of content here, whole or not, linked or not. Maps of chunks are no content."""
         seen: Set[Tuple[int, int]] = set()
+        maps = {str(path) for path in self._layout.partial.glob("*.map")}
         total = 0
         for place in (self._layout.blobs, self._layout.partial, self._layout.trees):
-            for found in _files_below(str(place)):
-                if (found.st_dev, found.st_ino) not in seen:
+            for name, found in _files_below(str(place)):
+                if name not in maps and (found.st_dev, found.st_ino) not in seen:
                     seen.add((found.st_dev, found.st_ino))
                     total += found.st_size if place != self._layout.partial else _written(found)
         return total
@@ -102,12 +103,13 @@ def _written(found: os.stat_result) -> int:
     return min(found.st_size, found.st_blocks * 512)
 
 
-def _files_below(place: str) -> Iterator[os.stat_result]:
+def _files_below(place: str) -> Iterator[Tuple[str, os.stat_result]]:
     for directory, _, names in os.walk(place):
         for name in names:
+            path = os.path.join(directory, name)  # noqa: PTH118
             try:
-                found = os.lstat(os.path.join(directory, name))  # noqa: PTH118
+                found = os.lstat(path)
             except FileNotFoundError:
                 continue
             if stat.S_ISREG(found.st_mode):
-                yield found
+                yield path, found

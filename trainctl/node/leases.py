@@ -45,7 +45,9 @@ class Leases:
         for key in set(names_in(self._layout.leases)) - runs:
             leases = self._of(key).values()
             mine = {"lineage": lineage, "root": str(self._layout.root)}
-            if all(lease.get(name) == mine[name] for lease in leases for name in mine):
+            if not leases:
+                self._sweep(key)
+            elif all(lease.get(name) == mine[name] for lease in leases for name in mine):
                 self.release(key)
 
     def live(self) -> Dict[str, List[str]]:
@@ -73,6 +75,14 @@ class Leases:
             if "address" in spec:
                 return f"{spec['address']} run {spec.get('number')} ({spec.get('id')})"
         return f"{key} (not started yet)"
+
+    def _sweep(self, key: str) -> None:
+        """Remove a run's directory that holds no lease, with what killed writers left; one who is writing now makes it anew."""
+        directory = self._layout.leases / key
+        if names_in(directory) and not self._is_young(key):
+            remove_tree(directory)
+        with contextlib.suppress(OSError):
+            directory.rmdir()
 
     def _of(self, key: str) -> Dict[str, Mapping[str, Any]]:
         """A run's leases by listing; one that is being written, or was cut by a crash, still counts."""

@@ -51,17 +51,12 @@ class Removal:
     def unlinked(self, digests: Iterable[str]) -> int:
         """Remove those contents that no tree links, no delivery brings and no unfinished one left for later."""
         wanted = self._wanted()
-        paths = (
-            path
-            for digest in digests
-            if digest not in wanted
-            for path in (
-                self._layout.blob(digest),
-                self._layout.part(digest),
-                self._layout.chunk_map(digest),
-            )
-        )
-        return sum(_remove_unlinked(path) for path in paths)
+        freed = 0
+        for digest in (one for one in digests if one not in wanted):
+            freed += _remove_unlinked(self._layout.blob(digest))
+            freed += _remove_unlinked(self._layout.part(digest))
+            _remove_unlinked(self._layout.chunk_map(digest))  # no content, so never counted as used
+        return freed
 
     def strays(self) -> int:
         """Remove contents that no listing names, and trees that somebody was killed while removing; the bytes freed."""
@@ -75,6 +70,7 @@ class Removal:
     def _contents(self) -> Iterator[str]:
         yield from (path.name for path in self._layout.blobs.glob("*/*"))
         yield from (path.stem for path in self._layout.partial.glob("*.part"))
+        yield from (path.stem for path in self._layout.partial.glob("*.map"))
 
     def _wanted(self) -> Set[str]:
         return set(reservations(self._layout)).union(*self._unfinished.values())

@@ -84,6 +84,22 @@ def test_the_listing_used_longest_ago_makes_room(cache: Cache) -> None:
     assert not (cache.node.root / "cache").exists()
 
 
+def test_a_map_that_a_killed_delivery_left_takes_no_room(cache: Cache) -> None:
+    """It is no content: nothing has to go for it; and it goes with the next thing that does."""
+    cache.deliver("a")
+    cache.age("a")
+    orphan = cache.place / "partial" / f"{'0' * 64}.map"
+    orphan.write_bytes(b"\1" * SIZE)
+    cache.deliver("b")
+    assert cache.held == ["a", "b"]
+    cache.age("b")
+
+    cache.deliver("c")
+
+    assert len(cache.held) == 2
+    assert not orphan.exists()
+
+
 def test_what_live_runs_need_is_never_evicted(cache: Cache) -> None:
     """A run that goes on and a delivery whose run is still to come hold theirs; the error says who and how much."""
     cache.deliver("a")
