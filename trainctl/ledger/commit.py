@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainctl.errors import AppendRefused, Busy, StateError, TrainctlError
@@ -25,21 +24,26 @@ Decide = Callable[[Fold], Sequence[Entry]]
 
 
 class Request:
-    """What one thread wants to append, decided on the head; nothing, if it only looks.
+    """What one thread wants to append, decided on the head; nothing, if it only looks. ``alone``: in an append of its own.
 
     Requests that share an address never share an append.
     """
 
-    def __init__(self, addresses: Sequence[Address], decide: Decide) -> None:
+    def __init__(
+        self, addresses: Sequence[Address], decide: Decide, *, alone: bool = False
+    ) -> None:
         self.addresses = frozenset(addresses)
         self.decide = decide
+        self.alone = alone
         self.done = False
         self.error: TrainctlError | None = None
         self.raw: list[dict[str, Any]] = []
+        self.woken = threading.Semaphore(0)
+        """Given once when it is done, and once whenever its thread is to lead."""
 
 
 class Committer:
-    """Appends to one log, one batch at a time. One thread leads; the others wait until theirs is done or the lead is free."""
+    """Appends to one log, one batch at a time. One thread leads; each other one sleeps until its own is done or it is to lead."""
 
     def __init__(
         self, head: Head, redact: Redact, clock: Clock, stamp: Callable[[], Stamp]
@@ -48,18 +52,20 @@ class Committer:
         self._redact = redact
         self._clock = clock
         self._stamp = stamp
+        self._lock = threading.Lock()
         self._waiting: list[Request] = []
-        self._turn = threading.Condition()
-        self._busy = False
+        self._leader: Request | None = None
 
     def submit(self, request: Request) -> None:
         """Append what the request decides, with others' if there are; ``raw`` is what was written."""
-        with self._turn:
-            self._waiting.append(request)
         try:
-            while self._is_my_turn(request):
-                with self._leading():
-                    self._commit(self._take())
+            with self._lock:
+                self._waiting.append(request)
+                if self._leader is None:
+                    self._appoint()
+            while self._is_to_lead(request):
+                self._commit(self._take(request))
+                self._hand_over(request)
         finally:
             self._withdraw(request)
         if request.error is not None:
@@ -67,54 +73,48 @@ class Committer:
 
     def submit_alone(self, decide: Decide) -> None:
         """Append what is decided, in an append of its own and in this thread."""
-        request = Request((), decide)
-        try:
-            while self._is_my_turn(request):
-                with self._leading():
-                    self._commit([request])
-        finally:
-            self._withdraw(request)
-        if request.error is not None:
-            raise request.error
+        self.submit(Request((), decide, alone=True))
 
-    def _is_my_turn(self, request: Request) -> bool:
-        """Wait until another thread has done it (False), or nobody appends and this thread is to (True)."""
-        with self._turn:
-            while self._busy and not request.done:
-                self._turn.wait()
-            if request.done:
-                return False
-            self._busy = True
-            return True
+    def _is_to_lead(self, request: Request) -> bool:
+        """Wait until another thread has done it (False), or this one is to append (True)."""
+        request.woken.acquire()
+        return not request.done
 
-    @contextmanager
-    def _leading(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            with self._turn:
-                self._busy = False
-                self._turn.notify_all()
+    def _appoint(self) -> None:
+        """Wake the thread that leads next: of what has waited longest. The lock is held."""
+        self._leader = next(iter(self._waiting), None)
+        if self._leader is not None:
+            self._leader.woken.release()
+
+    def _hand_over(self, request: Request) -> None:
+        with self._lock:
+            if self._leader is request:
+                self._appoint()
 
     def _withdraw(self, request: Request) -> None:
-        """Whoever was interrupted doesn't want it any more; nobody else may append it later."""
-        with self._turn:
+        """Whoever was interrupted doesn't want it any more; nobody else may append it later, or wait for it to lead."""
+        with self._lock:
             self._waiting = [each for each in self._waiting if each is not request]
+        self._hand_over(request)
 
-    def _take(self) -> list[Request]:
-        """What waits, as far as no address is in two of them."""
+    def _take(self, leader: Request) -> list[Request]:
+        """What waits, as far as no address is in two of them; only the leader's if it is to be alone."""
         taken: list[Request] = []
         addresses: set[Address] = set()
-        with self._turn:
+        with self._lock:
             left = []
             for request in self._waiting:
-                if addresses.isdisjoint(request.addresses):
+                if self._may_join(request, leader) and addresses.isdisjoint(request.addresses):
                     taken.append(request)
                     addresses |= request.addresses
                 else:
                     left.append(request)
             self._waiting = left
         return taken
+
+    @staticmethod
+    def _may_join(request: Request, leader: Request) -> bool:
+        return request is leader or not (request.alone or leader.alone)
 
     def _commit(self, batch: list[Request]) -> None:
         try:
@@ -124,9 +124,11 @@ class Committer:
                 # One each: whoever gets it may say on it which address it was for.
                 request.error, request.done = copy.copy(error), True
         finally:
-            # Only where this thread is interrupted: the others go on without it.
-            with self._turn:
+            # Not done only where this thread is interrupted: the others go on without it.
+            with self._lock:
                 self._waiting[:0] = [request for request in batch if not request.done]
+            for request in (each for each in batch if each.done):
+                request.woken.release()
         self._head.snapshot_if_due()
 
     def _append(self, batch: list[Request]) -> None:
