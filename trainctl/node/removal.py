@@ -12,7 +12,7 @@ from trainctl.node.layout import Layout
 from trainctl.node.lock import Lock
 from trainctl.node.references import References
 from trainctl.node.reservations import reservations
-from trainctl.node.trees import Trees
+from trainctl.node.trees import STAGE, Trees
 
 Needed = Callable[[str], bool]
 """Whether a listing must stay; asked again after its seal was put aside."""
@@ -59,13 +59,25 @@ class Removal:
         return freed
 
     def strays(self) -> int:
-        """Remove contents that no listing names, and trees that somebody was killed while removing; the bytes freed."""
+        """Remove contents that no listing names, and trees that somebody was killed while making or removing; the bytes freed."""
         freed = 0
         for name in names_in(self._layout.partial):
             if name.startswith(".gone-"):
                 freed += remove_tree(self._layout.partial / name)
+            elif name.startswith(STAGE):
+                freed += self._unknown_stage(name[len(STAGE) :])
         named = {digest for contents in self._named.values() for digest in contents}
         return freed + self.unlinked(one for one in self._contents() if one not in named)
+
+    def _unknown_stage(self, listing_id: str) -> int:
+        """Remove the beginning of a tree that nobody refers to any more and nobody is at."""
+        lock = Lock(self._layout.locks, f"listing-{listing_id}")
+        if listing_id in self._named or not lock.try_acquire():
+            return 0
+        try:
+            return remove_tree(self._layout.partial / f"{STAGE}{listing_id}")
+        finally:
+            lock.release()
 
     def _contents(self) -> Iterator[str]:
         yield from (path.name for path in self._layout.blobs.glob("*/*"))

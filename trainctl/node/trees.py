@@ -22,6 +22,8 @@ from trainctl.node.layout import Layout
 from trainctl.node.listing import File, Listing
 
 _READ_ONLY = 0o555
+STAGE = "tree-"
+"""What the name of a tree that is being made begins with; the listing's id follows."""
 FEW = 256
 """Up to so many files of a sealed tree are looked at on every use."""
 
@@ -53,7 +55,7 @@ class Trees:
         if tree.is_dir():
             self._fill(tree, listing)
         else:
-            stage = self._layout.partial / f"tree-{listing.id}"
+            stage = self._layout.partial / f"{STAGE}{listing.id}"
             make_directory(stage)
             self._fill(stage, listing)
             stage.replace(tree)
@@ -110,7 +112,7 @@ class Trees:
 
     def remove(self, listing_id: str) -> int:
         """Remove a tree whose seal is gone already; the bytes that only it held."""
-        remove_tree(self._layout.partial / f"tree-{listing_id}")
+        remove_tree(self._layout.partial / f"{STAGE}{listing_id}")
         doomed = self._layout.partial / unique(f"gone-{listing_id}")
         with contextlib.suppress(FileNotFoundError):
             self._layout.tree(listing_id).chmod(0o700)

@@ -100,6 +100,22 @@ def test_a_map_that_a_killed_delivery_left_takes_no_room(cache: Cache) -> None:
     assert not orphan.exists()
 
 
+def test_the_beginning_of_a_tree_that_nobody_refers_to_goes(cache: Cache) -> None:
+    """A delivery was killed while it made the tree, and then its lineage was forgotten by another: nothing else names it."""
+    cache.deliver("a")
+    cache.age("a")
+    tree = cache.place / "trees" / cache.listing("a")
+    tree.rename(cache.place / "partial" / f"tree-{cache.listing('a')}")
+    (cache.place / "seals" / f"{cache.listing('a')}.json").unlink()
+    for reference in cache.place.glob("references/*/*"):
+        reference.unlink()
+
+    said = cache.call("cache_evict", listings=None)
+
+    assert said["freed"] == SIZE
+    assert not [path for path in cache.place.rglob("*") if path.stat().st_size == SIZE]
+
+
 def test_what_live_runs_need_is_never_evicted(cache: Cache) -> None:
     """A run that goes on and a delivery whose run is still to come hold theirs; the error says who and how much."""
     cache.deliver("a")
