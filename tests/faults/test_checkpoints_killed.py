@@ -20,10 +20,12 @@ import pytest
 from tests.support.buckets import Bucket, moto
 from tests.support.checkpointing import PREFIX, SavedRun, restored
 from tests.support.zygote import Zygote
+from trainctl.node.directory_store import DirectoryStore
 from trainctl.node.files import write_json
 from trainctl.node.kept import COMPLETE
 from trainctl.node.s3 import S3Store, _uploads
-from trainctl.node.store import DirectoryStore, Store, open_store
+from trainctl.node.store import Store
+from trainctl.node.stores import open_store
 
 Place = Callable[[int], dict[str, Any]]
 """The store of a test's n-th run."""

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from trainctl.node.s3_client import Client
-from trainctl.node.store import Store, open_store
+from trainctl.node.store import Store
+from trainctl.node.stores import open_store
 
 KEY_ID = "AKIDEXAMPLE"
 SECRET = "wJalrXUtnFEMI-example-secret"

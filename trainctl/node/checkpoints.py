@@ -6,13 +6,15 @@ import contextlib
 from typing import Any, Callable, Dict, List, Mapping
 
 from trainctl.node import layout
+from trainctl.node.directory_store import DirectoryStore
 from trainctl.node.failure import Failure
 from trainctl.node.files import names_in, remove_tree
 from trainctl.node.kept import Kept, Manifest
 from trainctl.node.layout import Layout, inside
 from trainctl.node.runs import Run
 from trainctl.node.saved import Saved, saved_in
-from trainctl.node.store import DirectoryStore, Store, blamed, open_store
+from trainctl.node.store import Store, blamed
+from trainctl.node.stores import open_store
 from trainctl.node.syncing import upload
 from trainctl.node.uploads import sync_of
 

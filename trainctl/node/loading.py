@@ -8,12 +8,14 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
+from trainctl.node.directory_store import DirectoryStore
 from trainctl.node.failure import Failure
 from trainctl.node.files import make_directory, remove_tree
 from trainctl.node.kept import Kept, Manifest, age, runs_below
 from trainctl.node.retention import newest_of_all
 from trainctl.node.runs import Run
-from trainctl.node.store import DirectoryStore, Store, blamed, open_store
+from trainctl.node.store import Store, blamed
+from trainctl.node.stores import open_store
 from trainctl.node.syncing import left_behind, upload
 
 

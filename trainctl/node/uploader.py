@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Mapping, Optional, Sequence, Set, Tuple, cast
 
 from trainctl.node.describe import describe
+from trainctl.node.directory_store import DirectoryStore
 from trainctl.node.failure import Failure
 from trainctl.node.kept import VERSIONS, Kept, Manifest, age, new_manifest
 from trainctl.node.pace import Pace
 from trainctl.node.retention import LOOSE, doomed
 from trainctl.node.runs import Run
 from trainctl.node.saved import File, Saved, look, saved_in
-from trainctl.node.store import DirectoryStore, Store, open_store
+from trainctl.node.store import Store
+from trainctl.node.stores import open_store
 from trainctl.node.uploads import COMPLETED, SYNCING, Uploaded, Uploads
 from trainctl.node.watch import End, Watch
 

@@ -32,7 +32,7 @@ from trainctl.operations.mirrors import (
     mirror_url,
 )
 from trainctl.operations.places import cache_home, default_state, directory_of
-from trainctl.operations.trust import trust_of
+from trainctl.operations.trust_files import trust_of
 from trainctl.resources.agents import Agents
 from trainctl.resources.home import Home
 from trainctl.resources.registry import Ports

@@ -14,7 +14,8 @@ from trainctl.model.run import RankRecord, RunRecord
 from trainctl.node.checkpoints import remove_from
 from trainctl.node.failure import Failure
 from trainctl.node.kept import Kept
-from trainctl.node.store import Store, open_store
+from trainctl.node.store import Store
+from trainctl.node.stores import open_store
 from trainctl.resources.run_control import LOOK_SECONDS, RunControl
 
 Row = dict[str, Any]

@@ -21,10 +21,12 @@ from botocore.credentials import Credentials
 from tests.support.buckets import PART_BYTES, Bucket, moto, rclone
 from tests.support.cutting import proxy
 from trainctl.node import sigv4
+from trainctl.node.directory_store import DirectoryStore
 from trainctl.node.failure import Failure
 from trainctl.node.pace import Pace
 from trainctl.node.s3 import S3Store, _Multipart, _uploads
-from trainctl.node.store import DirectoryStore, Store, open_store
+from trainctl.node.store import Store
+from trainctl.node.stores import open_store
 
 RUN = "demo/sft/1-abcdefg"
 BIG = os.urandom(12 * 2**20 + 5)

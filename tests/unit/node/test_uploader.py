@@ -12,10 +12,10 @@ import pytest
 from tests.support.checkpointing import PREFIX, SavedRun, restored
 from trainctl.node import uploader as module
 from trainctl.node import watch
+from trainctl.node.directory_store import DirectoryStore
 from trainctl.node.failure import Failure
 from trainctl.node.kept import Kept
 from trainctl.node.saved import File
-from trainctl.node.store import DirectoryStore
 from trainctl.node.uploads import sync_of
 
 
