@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Callable, Protocol
+from typing import Callable, Protocol, runtime_checkable
 
 from trainctl.model.files import ResolvedSource, SourceFile
 
@@ -50,4 +50,24 @@ class WeightSource(Protocol):
         self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None
     ) -> AbstractContextManager[Iterator[bytes]]:
         """The file's bytes from the offset on, in pieces of at most 1 MiB. Ends early only by raising."""
+        ...
+
+
+Fill = Callable[[memoryview], None]
+"""Puts the next bytes of a part where they are wanted; raises where they don't come."""
+
+
+@runtime_checkable
+class PartSource(WeightSource, Protocol):
+    """A source of which several connections can read one file, each a part of it: what makes large files fast."""
+
+    def part(
+        self,
+        resolved: ResolvedSource,
+        file: SourceFile,
+        offset: int,
+        length: int,
+        credential: Credential | None,
+    ) -> AbstractContextManager[Fill | None]:
+        """So many of the file's bytes from the offset on, which is in the file; None where upstream sends whole files only."""
         ...

@@ -4,7 +4,6 @@ import socket
 import socketserver
 import threading
 from collections.abc import Iterator
-from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from trainctl.errors import SourceCut, SourceError
 from trainctl.weights.sources.hf import HubSource
 from trainctl.weights.sources.http import HttpClient
 from trainctl.weights.sources.statuses import retry_after
+from trainctl.weights.sources.wire import Headers
 
 
 @pytest.fixture(autouse=True)
@@ -150,11 +150,8 @@ def test_connections_are_used_again() -> None:
 def test_retry_after_is_held_against_the_servers_clock() -> None:
     """Seconds are seconds; a date counts from the server's own Date; nonsense and the past are no wait."""
 
-    def headers(**values: str) -> Message:
-        message = Message()
-        for name, value in values.items():
-            message[name.replace("_", "-")] = value
-        return message
+    def headers(**values: str) -> Headers:
+        return Headers({name.lower().replace("_", "-"): one for name, one in values.items()})
 
     assert retry_after(headers(Retry_After="12")) == 12
     far = headers(Retry_After=http_date(100_060), Date=http_date(100_000))

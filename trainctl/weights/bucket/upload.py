@@ -84,7 +84,7 @@ class _Incoming:
     def begin(self, offset: int, digests: list[str]) -> None:
         """See Scratch."""
 
-    def write(self, offset: int, piece: bytes) -> None:
+    def write(self, offset: int, piece: bytes | memoryview) -> None:
         """See Scratch. Waits for room where too much is in memory."""
         self._raise_failure()
         if not offset:

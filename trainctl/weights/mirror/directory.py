@@ -36,11 +36,15 @@ from trainctl.weights.mirror.fetch import (
 )
 from trainctl.weights.mirror.layout import Content, Layout, Reference, fingerprint
 from trainctl.weights.mirror.partial import bytes_kept, sweep
+from trainctl.weights.mirror.parts import Buffers
 from trainctl.weights.mirror.rebuild import relearn
 from trainctl.weights.mirror.reception import Upstream
 from trainctl.weights.mirror.report import MirroredSource, sources
 from trainctl.weights.mirror.transfer import Transfer
 from trainctl.weights.retry import Retry
+
+_MOST_CHUNKS = 8
+"""In memory at a time, of all files together."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,10 @@ class DirectoryMirror:
                 tally.add(sum(file.size for file in groups[key]), len(groups[key]))
             missing = {key: files for key, files in groups.items() if key not in contents}
             if missing:
-                transfer = Transfer(self._layout, upstream, threading.Event(), tally.add, batch)
+                buffers = Buffers(_MOST_CHUNKS, self.chunk_bytes)
+                transfer = Transfer(
+                    self._layout, upstream, threading.Event(), tally.add, batch, buffers
+                )
                 contents.update(Crowd(transfer, tally, missing).run(parallelism, cancelled))
         return (contents[fingerprint(part, file)].listed(file.path) for file in part.files)
 

@@ -80,11 +80,19 @@ class _Chunks:
             if not self._room:
                 self._complete()
 
+    def add(self, size: int, digest: str) -> None:
+        """Take a chunk that somebody else has hashed."""
+        self._left -= size
+        self._next(digest)
+
     def _complete(self) -> None:
-        self.digests.append(self._hash.hexdigest())
-        self._on_chunk(len(self.digests) - 1, self.digests[-1])
+        self._next(self._hash.hexdigest())
         self._hash = hashlib.sha256()
+
+    def _next(self, digest: str) -> None:
+        self.digests.append(digest)
         self._room = min(self._left, self._chunk_bytes)
+        self._on_chunk(len(self.digests) - 1, digest)
 
 
 class ContentHash:
@@ -100,16 +108,27 @@ class ContentHash:
         self._whole = hashlib.sha256()
         self._upstream = upstream_hash(validator, size)
         self._chunks = _Chunks(size, chunk_bytes, on_chunk) if size > chunk_bytes else None
-        sinks: list[_Sink] = [self._whole.update]
-        sinks += [self._upstream.update] if self._upstream else []
-        sinks += [self._chunks] if self._chunks else []
-        self._lanes = [_Lane(sink) for sink in sinks] if size >= THREADS_FROM_BYTES else []
-        self._sinks: list[_Sink] = [*self._lanes] or sinks
+        self._sinks: list[_Sink] = [self._whole.update]
+        self._sinks += [self._upstream.update] if self._upstream else []
+        self._sinks += [self._chunks] if self._chunks else []
+        self._lanes: list[_Lane] = []
+        self._in_threads = size >= THREADS_FROM_BYTES
 
     def update(self, piece: bytes | memoryview) -> None:
         """Take the next bytes; the caller must not change them afterwards."""
-        for sink in self._sinks:
+        if self._in_threads and not self._lanes:
+            self._lanes = [_Lane(sink) for sink in self._sinks]
+        for sink in self._lanes or self._sinks:
             sink(piece)
+
+    def add(self, chunk: memoryview, digest: str) -> None:
+        """Take the next chunk, whose own digest is known; the caller may do with it afterwards what it wants."""
+        self.close()
+        self._whole.update(chunk)
+        if self._upstream:
+            self._upstream.update(chunk)
+        if self._chunks:
+            self._chunks.add(len(chunk), digest)
 
     def close(self) -> None:
         """Wait until everything taken so far is hashed, and end the threads."""

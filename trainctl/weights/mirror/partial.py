@@ -75,7 +75,7 @@ class Partial:
         if self._inherited not in (None, self.directory):
             shutil.rmtree(str(self._inherited), ignore_errors=True)
 
-    def write(self, offset: int, piece: bytes) -> None:
+    def write(self, offset: int, piece: bytes | memoryview) -> None:
         """Put bytes at their place."""
         _write(self._descriptor, offset, piece)
 
@@ -131,7 +131,7 @@ class Small:
     def note(self, number: int, digest: str) -> None:
         """Nothing is remembered."""
 
-    def write(self, offset: int, piece: bytes) -> None:
+    def write(self, offset: int, piece: bytes | memoryview) -> None:
         """Put bytes at their place."""
         _write(self._descriptor, offset, piece)
 
@@ -184,7 +184,7 @@ def _progress(directory: Path) -> int:
         return 0
 
 
-def _write(descriptor: int, offset: int, piece: bytes) -> None:
+def _write(descriptor: int, offset: int, piece: bytes | memoryview) -> None:
     view = memoryview(piece)
     while view:
         written = os.pwrite(descriptor, view, offset)

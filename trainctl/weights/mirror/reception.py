@@ -10,8 +10,9 @@ from typing import Callable, Protocol
 
 from trainctl.errors import Interrupted, SourceCut, SourceWrong, TrainctlError
 from trainctl.model.files import ResolvedSource, SourceFile
-from trainctl.spi.sources import Credential, WeightSource
+from trainctl.spi.sources import Credential, PartSource, WeightSource
 from trainctl.weights.mirror.hashing import ContentHash, Digests
+from trainctl.weights.mirror.parts import PARTS_FROM_BYTES, Asking, Buffers, Convoy
 from trainctl.weights.retry import Attempts, Retry
 from trainctl.weights.safe_path import shown
 
@@ -43,8 +44,8 @@ class Scratch(Protocol):
         """So much was taken over; from here on bytes are new."""
         ...
 
-    def write(self, offset: int, piece: bytes) -> None:
-        """Put bytes at their place. Offset 0 again: all that came before is void."""
+    def write(self, offset: int, piece: bytes | memoryview) -> None:
+        """Put bytes at their place, from any thread. Offset 0 again: all that came before is void."""
         ...
 
     def note(self, number: int, digest: str) -> None:
@@ -60,6 +61,8 @@ class Receiving:
     chunk_bytes: int
     halt: threading.Event
     arrived: Callable[[int], None]
+    buffers: Buffers | None = None
+    """Where chunks of large files may be kept that came before their turn."""
 
     def receive(self, file: SourceFile, scratch: Scratch) -> Digests:
         """Have all of the file in ``scratch``; its digests, which are upstream's. SourceWrong where they are not."""
@@ -88,6 +91,7 @@ class _Reception:
     def run(self) -> Digests:
         """Take over what is there, ask for the rest until it is all here, and hand back its digests."""
         self._take_over(self._scratch)
+        self._take_parts()
         attempts = Attempts(self._upstream.retry, self._receiving.halt)
         while self._offset < self._file.size:
             before = self._offset
@@ -116,6 +120,33 @@ class _Reception:
             for start in range(0, len(chunk), _PIECE):
                 self._count(view[start : start + _PIECE])
         scratch.begin(self._offset, self._kept)
+
+    def _take_parts(self) -> None:
+        """As much as several connections bring, each a chunk at a time; nothing where upstream has no parts."""
+        receiving, source, file = self._receiving, self._upstream.source, self._file
+        if not (
+            receiving.buffers is not None
+            and file.identified
+            and file.size - self._offset >= PARTS_FROM_BYTES
+            and isinstance(source, PartSource)
+        ):
+            return
+        upstream = self._upstream
+        asking = Asking(
+            lambda offset, length: source.part(
+                upstream.resolved, file, offset, length, upstream.credential
+            ),
+            self._scratch.write,
+            file.size,
+            upstream.retry,
+            receiving.halt,
+            receiving.arrived,
+        )
+        with Convoy(asking, receiving.buffers, self._offset) as convoy:
+            for chunk, digest in convoy:
+                self._hash.add(chunk, digest)
+                self._offset += len(chunk)
+        self._go_on()
 
     def _stream(self) -> None:
         upstream, file = self._upstream, self._file

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 from trainctl.errors import SourceDenied, SourceError, SourceWrong
 from trainctl.model.files import ResolvedSource, SourceFile
-from trainctl.spi.sources import Credential
+from trainctl.spi.sources import Credential, Fill
 from trainctl.weights.mirror.caller import Caller
 from trainctl.weights.safe_path import shown
-from trainctl.weights.sources.bodies import rest
-from trainctl.weights.sources.http import HttpClient
+from trainctl.weights.sources.bodies import asked_for, part, rest
+from trainctl.weights.sources.http import HttpClient, Response
 from trainctl.weights.sources.https import HttpsSource
 from trainctl.weights.sources.validators import refuse_replaced
 
+_Link = Mapping[str, Any]
 _AT_ONCE = 32
 """Links that are asked for together: few enough that the last is used before it expires."""
+
+
+class _Found(NamedTuple):
+    link: _Link
+    fresh: bool
 
 
 class SignedSource:
@@ -28,7 +34,7 @@ class SignedSource:
         self._caller = caller
         self._wanted = {source: list(paths) for source, paths in wanted.items()}
         self._lock = threading.Lock()
-        self._links: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self._links: dict[tuple[str, str], _Link] = {}
         self._http = HttpClient()
         self._near = HttpClient(direct=True)
         self._web = HttpsSource()
@@ -49,50 +55,83 @@ class SignedSource:
         """It is the caller that relays."""
         return False
 
-    @contextmanager
     def open(
         self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None
+    ) -> AbstractContextManager[Iterator[bytes]]:
+        """See WeightSource."""
+        found = self._link(resolved, file)
+        if resolved.source.startswith("https:") and not found.link.get("relayed"):
+            return self._web.open(resolved, file, offset, None)
+        return self._rest(resolved, file, found, offset)
+
+    def part(
+        self,
+        resolved: ResolvedSource,
+        file: SourceFile,
+        offset: int,
+        length: int,
+        credential: Credential | None,
+    ) -> AbstractContextManager[Fill | None]:
+        """See PartSource. The caller relays whole files only."""
+        found = self._link(resolved, file)
+        if found.link.get("relayed"):
+            return nullcontext()
+        if resolved.source.startswith("https:"):
+            return self._web.part(resolved, file, offset, length, None)
+        return self._part(resolved, file, found, offset, length)
+
+    @contextmanager
+    def _rest(
+        self, resolved: ResolvedSource, file: SourceFile, found: _Found, offset: int
     ) -> Iterator[Iterator[bytes]]:
-        """The file's bytes. A link that was made before is replaced once where it is refused: it may have expired."""
+        what = f"{resolved.source}: {shown(file.path)}"
+        with self._answer(resolved, file, found, asked_for(offset)) as response:
+            yield rest(response, what, file, offset)
+
+    @contextmanager
+    def _part(
+        self, resolved: ResolvedSource, file: SourceFile, found: _Found, offset: int, length: int
+    ) -> Iterator[Fill | None]:
+        what = f"{resolved.source}: {shown(file.path)}"
+        with self._answer(resolved, file, found, asked_for(offset, length)) as response:
+            yield part(response, what, file, offset, length)
+
+    @contextmanager
+    def _answer(
+        self, resolved: ResolvedSource, file: SourceFile, found: _Found, ranged: Mapping[str, str]
+    ) -> Iterator[Response]:
+        """What a link leads to. One that was made before is replaced once where it is refused: it may have expired."""
+        what = f"{resolved.source}: {shown(file.path)}"
         with ExitStack() as stack:
-            link, fresh = self._link(resolved, file)
             try:
-                pieces = stack.enter_context(self._follow(link, resolved, file, offset))
+                response = stack.enter_context(self._follow(found.link, what, file, ranged))
             except SourceError as error:
-                if fresh or error.retryable or isinstance(error, SourceWrong):
+                if found.fresh or error.retryable or isinstance(error, SourceWrong):
                     raise
-                self._forget(resolved, file, link)
-                link, _ = self._link(resolved, file)
-                pieces = stack.enter_context(self._follow(link, resolved, file, offset))
-            yield pieces
+                self._forget(resolved, file, found.link)
+                link = self._link(resolved, file).link
+                response = stack.enter_context(self._follow(link, what, file, ranged))
+            yield response
 
     @contextmanager
     def _follow(
-        self, link: Mapping[str, Any], resolved: ResolvedSource, file: SourceFile, offset: int
-    ) -> Iterator[Iterator[bytes]]:
-        if link.get("relayed") or not resolved.source.startswith("https:"):
-            what = f"{resolved.source}: {shown(file.path)}"
-            client = self._near if link.get("relayed") else self._http
-            headers = {
-                "User-Agent": "trainctl",
-                **({"Range": f"bytes={offset}-"} if offset else {}),
-            }
-            with _explained(what, link), client.get(
-                link["url"], what, headers, link.get("token")
-            ) as response:
-                if not link.get("relayed"):
-                    refuse_replaced(response.headers, what, file)
-                yield rest(response, what, file, offset)
-        else:
-            with self._web.open(resolved, file, offset, None) as pieces:
-                yield pieces
+        self, link: _Link, what: str, file: SourceFile, ranged: Mapping[str, str]
+    ) -> Iterator[Response]:
+        client = self._near if link.get("relayed") else self._http
+        headers = {"User-Agent": "trainctl", **ranged}
+        with _explained(what, link), client.get(
+            link["url"], what, headers, link.get("token")
+        ) as response:
+            if not link.get("relayed"):
+                refuse_replaced(response.headers, what, file)
+            yield response
 
-    def _link(self, resolved: ResolvedSource, file: SourceFile) -> tuple[Mapping[str, Any], bool]:
-        """The file's link, and whether it was made just now."""
+    def _link(self, resolved: ResolvedSource, file: SourceFile) -> _Found:
+        """The file's link, made now if there is none."""
         key = (resolved.source, file.path)
         with self._lock:
             if key in self._links:
-                return self._links[key], False
+                return _Found(self._links[key], fresh=False)
             paths = self._next(resolved.source, file.path)
             answer = self._caller.ask(
                 {
@@ -104,7 +143,7 @@ class SignedSource:
             )
             for path, link in zip(paths, answer["links"]):
                 self._links[resolved.source, path] = link
-            return self._links[key], True
+            return _Found(self._links[key], fresh=True)
 
     def _next(self, source: str, path: str) -> list[str]:
         """The file and those that come after it and have no link yet."""
@@ -113,14 +152,14 @@ class SignedSource:
         missing = [one for one in after if (source, one) not in self._links]
         return [path, *missing[: _AT_ONCE - 1]]
 
-    def _forget(self, resolved: ResolvedSource, file: SourceFile, link: Mapping[str, Any]) -> None:
+    def _forget(self, resolved: ResolvedSource, file: SourceFile, link: _Link) -> None:
         with self._lock:
             if self._links.get((resolved.source, file.path)) is link:
                 del self._links[resolved.source, file.path]
 
 
 @contextmanager
-def _explained(what: str, link: Mapping[str, Any]) -> Iterator[None]:
+def _explained(what: str, link: _Link) -> Iterator[None]:
     """A link that is refused says nothing of whether a credential is missing."""
     try:
         yield

@@ -15,6 +15,7 @@ from trainctl.weights.mirror.disk import explained
 from trainctl.weights.mirror.hashing import Digests, upstream_hash
 from trainctl.weights.mirror.layout import Content, Layout, fingerprint
 from trainctl.weights.mirror.partial import Partial, Small
+from trainctl.weights.mirror.parts import Buffers
 from trainctl.weights.mirror.reception import Receiving, Upstream, check, longer, shorter, stopped
 from trainctl.weights.retry import Attempts
 
@@ -31,6 +32,7 @@ class Transfer:
     halt: threading.Event
     arrived: Callable[[int], None]
     batch: Batch
+    buffers: Buffers | None = None
 
     def fetch(self, file: SourceFile) -> Content:
         """Have the file's content in the mirror, by whoever brings it, and say what it is."""
@@ -86,7 +88,9 @@ class Transfer:
                 attempts.failed(error)
 
     def _receive(self, file: SourceFile, key: str, scratch: Partial | Small) -> Content:
-        receiving = Receiving(self.upstream, self.layout.chunk_bytes, self.halt, self.arrived)
+        receiving = Receiving(
+            self.upstream, self.layout.chunk_bytes, self.halt, self.arrived, self.buffers
+        )
         try:
             digests = receiving.receive(file, scratch)
             scratch.publish(self.layout.blob(digests.sha256))

@@ -1,4 +1,7 @@
-"""One file's bytes from an offset on, out of an answer that may be a part of the file or all of it."""
+"""One file's bytes from an offset on, or a part of them, out of an answer that may be a part of the file or all of it.
+
+An answer is a part where ``Content-Range`` says so: there are servers that send one with status 200.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ from collections.abc import Iterator
 
 from trainctl.errors import SourceCut, SourceWrong
 from trainctl.model.files import SourceFile
+from trainctl.spi.sources import Fill
 from trainctl.weights.sources.http import Response
 
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
 def rest(response: Response, what: str, file: SourceFile, offset: int) -> Iterator[bytes]:
@@ -18,29 +22,56 @@ def rest(response: Response, what: str, file: SourceFile, offset: int) -> Iterat
     SourceWrong when the file has another length than announced, SourceCut when less comes.
     """
     found = _part(response)
-    if response.status == 206 and (found is None or int(found[1]) != offset):
+    if int(found[1]) != offset if found else response.status == 206:
         raise SourceCut(f"{what}: the server sent another part than was asked for")
+    _refuse_other_length(response, what, file)
+    return _exactly(response.pieces(), what, file, offset, 0 if found else offset)
+
+
+def part(response: Response, what: str, file: SourceFile, offset: int, length: int) -> Fill | None:
+    """What takes exactly so many bytes from the offset on; None for an answer that is no part.
+
+    SourceWrong when the file has another length than announced.
+    """
+    found = _part(response)
+    if found is None or (int(found[1]), int(found[2])) != (offset, offset + length - 1):
+        return None
+    _refuse_other_length(response, what, file)
+    return response.fill
+
+
+def asked_for(offset: int, length: int | None = None) -> dict[str, str]:
+    """The header that asks for so many bytes from the offset on, or for all of them; none where that is the whole file."""
+    if length is not None:
+        return {"Range": f"bytes={offset}-{offset + length - 1}"}
+    return {"Range": f"bytes={offset}-"} if offset else {}
+
+
+def _refuse_other_length(response: Response, what: str, file: SourceFile) -> None:
     length = length_of(response)
     if length is not None and length != file.size:
         raise SourceWrong(
             f"{what}: the server has {length} bytes where {file.size} were announced",
             "It was changed or damaged upstream, or a proxy answers in its place. Plan again.",
         )
-    skip = 0 if response.status == 206 else offset
-    return _exactly(response.pieces(), what, file, offset, skip)
 
 
 def length_of(response: Response) -> int | None:
     """The length of the whole file in bytes, of which the answer may be a part; None where it isn't told."""
-    if response.status == 206:
-        found = _part(response)
-        return int(found[2]) if found and found[2] != "*" else None
+    found = _part(response)
+    if found is not None or response.status == 206:
+        return int(found[3]) if found and found[3] != "*" else None
     text = response.headers.get("Content-Length") or ""
     return int(text) if text.isdecimal() else None
 
 
 def _part(response: Response) -> re.Match[str] | None:
-    return _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range") or "")
+    """What the answer is a part of: first and last byte, and the length of the whole."""
+    found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range") or "")
+    if found is None or response.status == 206:
+        return found
+    length = int(found[2]) - int(found[1]) + 1
+    return found if response.headers.get("Content-Length") == str(length) else None
 
 
 def _exactly(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from posixpath import basename, dirname
 from typing import Any
 
@@ -19,12 +19,12 @@ from trainctl.objects.access import ServiceAccount, access_of
 from trainctl.objects.client import SILENCE_SECONDS
 from trainctl.objects.place import Place, place_of
 from trainctl.objects.store import Bucket
-from trainctl.spi.sources import Credential
+from trainctl.spi.sources import Credential, Fill
 from trainctl.weights.safe_path import shown
-from trainctl.weights.sources.bodies import rest
+from trainctl.weights.sources.bodies import asked_for, part, rest
 from trainctl.weights.sources.bucket import LINK_SECONDS, sent_of
 from trainctl.weights.sources.gs_api import Api, Token
-from trainctl.weights.sources.http import HttpClient
+from trainctl.weights.sources.http import HttpClient, Response
 
 
 class GoogleSource:
@@ -88,12 +88,34 @@ class GoogleSource:
         self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None
     ) -> Iterator[Iterator[bytes]]:
         """The object's bytes at the generation that it was resolved at."""
-        call = self._call(resolved.source, credential)
         what = f"{resolved.source}: {shown(file.path)}"
-        url = call.media(self._key(call, resolved, file), file)
-        headers = {"Range": f"bytes={offset}-"} if offset else {}
-        with call.get(url, what, headers) as response:
+        with self._bytes(resolved, file, asked_for(offset), credential, what) as response:
             yield rest(response, what, file, offset)
+
+    @contextmanager
+    def part(
+        self,
+        resolved: ResolvedSource,
+        file: SourceFile,
+        offset: int,
+        length: int,
+        credential: Credential | None,
+    ) -> Iterator[Fill | None]:
+        """See PartSource."""
+        what = f"{resolved.source}: {shown(file.path)}"
+        with self._bytes(resolved, file, asked_for(offset, length), credential, what) as response:
+            yield part(response, what, file, offset, length)
+
+    def _bytes(
+        self,
+        resolved: ResolvedSource,
+        file: SourceFile,
+        ranged: Mapping[str, str],
+        credential: Credential | None,
+        what: str,
+    ) -> AbstractContextManager[Response]:
+        call = self._call(resolved.source, credential)
+        return call.get(call.media(self._key(call, resolved, file), file), what, ranged)
 
     def _call(self, uri: str, credential: Credential | None) -> Api:
         place = place_of(uri, credential.endpoint if credential else None, self._environ)

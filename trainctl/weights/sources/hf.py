@@ -6,16 +6,16 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
 from trainctl.errors import SourceDenied, SourceError, SourceGone
 from trainctl.model.files import ResolvedSource, SourceFile, in_order
 from trainctl.model.source_uri import SourceUri, parse_source
-from trainctl.spi.sources import Credential
+from trainctl.spi.sources import Credential, Fill
 from trainctl.weights.safe_path import shown
-from trainctl.weights.sources.bodies import rest
+from trainctl.weights.sources.bodies import asked_for, part, rest
 from trainctl.weights.sources.http import HttpClient, Response, host_of
 
 _LARGEST_ANSWER = 64 * 2**20
@@ -42,6 +42,7 @@ class HubSource:
         chosen = endpoint or os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
         self._endpoint = chosen.rstrip("/")
         self._http = HttpClient(silence)
+        self._stored: dict[str, str] = {}
 
     def resolve(
         self, uri: str, revision: str | None, credential: Credential | None
@@ -96,9 +97,41 @@ class HubSource:
     ) -> Iterator[Iterator[bytes]]:
         """The file's bytes at the resolved commit, whether or not the server knows ranges."""
         what = f"{resolved.source}: {shown(file.path)}"
-        ranged = {"Range": f"bytes={offset}-"} if offset else {}
-        with self._get(self._url(resolved, file), what, ranged, credential) as response:
+        url, ranged = self._url(resolved, file), asked_for(offset)
+        with self._get(url, what, ranged, credential) as response:
             yield rest(response, what, file, offset)
+
+    @contextmanager
+    def part(
+        self,
+        resolved: ResolvedSource,
+        file: SourceFile,
+        offset: int,
+        length: int,
+        credential: Credential | None,
+    ) -> Iterator[Fill | None]:
+        """See PartSource."""
+        what = f"{resolved.source}: {shown(file.path)}"
+        url, ranged = self._url(resolved, file), asked_for(offset, length)
+        with self._from_storage(url, what, ranged, credential) as response:
+            yield part(response, what, file, offset, length)
+
+    @contextmanager
+    def _from_storage(
+        self, url: str, what: str, headers: Mapping[str, str], credential: Credential | None
+    ) -> Iterator[Response]:
+        """Ask where the Hub sent us last for that file: it counts requests, and a part more is none. It may have expired."""
+        with ExitStack() as stack:
+            known = self._stored.get(url, url)
+            try:
+                response = stack.enter_context(self._get(known, what, headers, credential))
+            except SourceError as error:
+                if known == url or error.retryable:
+                    raise
+                self._stored.pop(url, None)
+                response = stack.enter_context(self._get(url, what, headers, credential))
+            self._stored[url] = response.url
+            yield response
 
     def _check_access(self, resolved: ResolvedSource, credential: Credential | None) -> None:
         """A gated repository shows its file names to everybody, and its files only to some."""

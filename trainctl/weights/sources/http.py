@@ -19,12 +19,14 @@ from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 from trainctl.errors import SourceCut, SourceError
 from trainctl.weights.sources.statuses import error_for
+from trainctl.weights.sources.wire import Answer, Wire
 
 PIECE_BYTES = 2**20
 _REDIRECTS = {301, 302, 303, 307, 308}
 _MOST_REDIRECTS = 10
-_Idle = Dict[Tuple[str, str], List[http.client.HTTPConnection]]
+_Idle = Dict[Tuple[str, str], List[Wire]]
 _BROKEN = (http.client.HTTPException, OSError)
+"""The first only while a tunnel through a proxy is made."""
 _MORE_CERTIFICATES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 """Read by other programs; trusted beside what OpenSSL finds, in ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` or of the system."""
 _IN_URLS = "!#$%&'()*+,/:;=?@[]~"
@@ -34,7 +36,7 @@ _IN_URLS = "!#$%&'()*+,/:;=?@[]~"
 class Response:
     """A successful answer whose body has not been read yet."""
 
-    def __init__(self, raw: http.client.HTTPResponse, what: str, url: str) -> None:
+    def __init__(self, raw: Answer, what: str, url: str) -> None:
         self.status = raw.status
         self.headers = raw.headers
         self.url = url
@@ -43,18 +45,33 @@ class Response:
 
     def pieces(self) -> Iterator[bytes]:
         """The body in pieces of at most 1 MiB; SourceCut when it ends before its announced length."""
-        while True:
-            try:
+        while not self._raw.ended:
+            with self._cut():
                 piece = self._raw.read(PIECE_BYTES)
-            except TimeoutError:
-                raise SourceCut(f"{self._what}: the server fell silent amid the body") from None
-            except _BROKEN as error:
-                raise SourceCut(f"{self._what}: the connection broke ({_said(error)})") from None
-            if not piece:
-                break
-            yield piece
-        if self._raw.length:
-            raise SourceCut(f"{self._what}: the body ended {self._raw.length} bytes early")
+            if piece:
+                yield piece
+            elif self._raw.left:
+                raise self._early()
+
+    def fill(self, view: memoryview) -> None:
+        """The next bytes of the body, as many as the view takes; SourceCut when they don't come."""
+        with self._cut():
+            count = self._raw.readinto(view)
+        if count < len(view):
+            raise self._early()
+
+    @contextlib.contextmanager
+    def _cut(self) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError:
+            raise SourceCut(f"{self._what}: the server fell silent amid the body") from None
+        except _BROKEN as error:
+            raise SourceCut(f"{self._what}: the connection broke ({_said(error)})") from None
+
+    def _early(self) -> SourceCut:
+        missing = f"{self._raw.left} bytes early" if self._raw.left else "early"
+        return SourceCut(f"{self._what}: the body ended {missing}")
 
     def read(self, limit: int) -> bytes:
         """The whole body; SourceError when it is longer than the limit in bytes."""
@@ -132,18 +149,16 @@ class HttpClient:
     @contextlib.contextmanager
     def _exchange(
         self, method: str, parts: SplitResult, headers: Mapping[str, str], what: str
-    ) -> Iterator[http.client.HTTPResponse]:
-        connection, raw = self._request(method, parts, headers, what)
+    ) -> Iterator[Answer]:
+        wire, raw = self._request(method, parts, headers, what)
         try:
-            if method == "HEAD":
-                raw.read()  # nothing comes; it lets the connection be used again
             yield raw
         finally:
-            self._put_back(parts, connection, raw)
+            self._put_back(parts, wire, raw)
 
     def _request(
         self, method: str, parts: SplitResult, headers: Mapping[str, str], what: str
-    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    ) -> tuple[Wire, Answer]:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         if self._proxy(parts) and parts.scheme == "http":
             target = f"http://{parts.netloc}{target}"
@@ -151,33 +166,40 @@ class HttpClient:
         while True:
             with self._lock:
                 kept = self._idle[_origin(parts)]
-                connection, fresh = (kept.pop(), False) if kept else (self._connect(parts), True)
+                wire = kept.pop() if kept else None
+            fresh = wire is None
             try:
-                connection.request(
-                    method, target, headers={"Accept-Encoding": "identity", **headers}
-                )
-                return connection, connection.getresponse()
+                wire = wire or self._connect(parts)
+                return wire, wire.ask(method, target, {"Accept-Encoding": "identity", **headers})
             except TimeoutError:
-                connection.close()
+                self._close(wire)
                 raise SourceCut(
                     f"{what}: {host_of(parts)} did not answer within {self._silence:.0f} s"
                 ) from None
             except ssl.SSLCertVerificationError as error:
-                connection.close()
                 raise SourceError(
                     f"{what}: the certificate of {parts.hostname} is not trusted ({error.verify_message})",
                     "Name the certificates to trust in SSL_CERT_FILE.",
                     code="untrusted-certificate",
                 ) from None
             except _BROKEN as error:
-                connection.close()
+                self._close(wire)
                 if fresh:
                     raise SourceCut(
                         f"{what}: can't reach {host_of(parts)} ({_said(error)})",
                         "Check the network and, behind a proxy, HTTPS_PROXY.",
                     ) from None
 
-    def _connect(self, parts: SplitResult) -> http.client.HTTPConnection:
+    def _connect(self, parts: SplitResult) -> Wire:
+        connection = self._connection(parts)
+        try:
+            connection.connect()
+        except BaseException:
+            connection.close()
+            raise
+        return Wire(connection.sock, _host_header(parts), self._silence)
+
+    def _connection(self, parts: SplitResult) -> http.client.HTTPConnection:
         proxy = self._proxy(parts)
         where = urlsplit(proxy) if proxy else parts
         host, port = where.hostname or "", where.port
@@ -210,19 +232,17 @@ class HttpClient:
                 _trust(context, name, place)
         return context
 
-    def _put_back(
-        self,
-        parts: SplitResult,
-        connection: http.client.HTTPConnection,
-        raw: http.client.HTTPResponse,
-    ) -> None:
+    def _put_back(self, parts: SplitResult, wire: Wire, raw: Answer) -> None:
         """A connection is used again only when its answer was read to the end."""
-        if raw.isclosed() and connection.sock is not None and not raw.will_close:
+        if raw.reusable:
             with self._lock:
-                self._idle[_origin(parts)].append(connection)
+                self._idle[_origin(parts)].append(wire)
         else:
-            raw.close()
-            connection.close()
+            wire.close()
+
+    def _close(self, wire: Wire | None) -> None:
+        if wire is not None:
+            wire.close()
 
 
 def _proxy_for(parts: SplitResult) -> str | None:
@@ -242,8 +262,16 @@ def host_of(parts: SplitResult) -> str:
 
 
 def _close(idle: _Idle) -> None:
-    for connection in chain.from_iterable(idle.values()):
-        connection.close()
+    for wire in chain.from_iterable(idle.values()):
+        wire.close()
+
+
+def _host_header(parts: SplitResult) -> str:
+    host = host_of(parts)
+    usual = {"http": ":80", "https": ":443"}.get(parts.scheme, "")
+    if usual and host.endswith(usual):
+        host = host[: -len(usual)]
+    return host if host.isascii() else host.encode("idna").decode()
 
 
 def _origin(parts: SplitResult) -> tuple[str, str]:
@@ -269,7 +297,7 @@ def _trust(context: ssl.SSLContext, name: str, place: str) -> None:
         ) from None
 
 
-def _next(url: str, raw: http.client.HTTPResponse, what: str) -> str:
+def _next(url: str, raw: Answer, what: str) -> str:
     location = raw.headers.get("Location")
     if not location:
         raise SourceError(f"{what}: a redirect to nowhere", code="unsafe-redirect")
@@ -288,7 +316,7 @@ def _next(url: str, raw: http.client.HTTPResponse, what: str) -> str:
             f"{what}: a redirect from {urlsplit(url).scheme} to something less safe",
             code="unsafe-redirect",
         )
-    if int(raw.headers.get("Content-Length") or 0) <= PIECE_BYTES:
+    if (raw.left or 0) <= PIECE_BYTES:
         with contextlib.suppress(*_BROKEN):
             raw.read(PIECE_BYTES)
     return target

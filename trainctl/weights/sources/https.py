@@ -16,8 +16,8 @@ from trainctl.errors import (
 )
 from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.model.source_uri import parse_source
-from trainctl.spi.sources import Credential
-from trainctl.weights.sources.bodies import length_of, rest
+from trainctl.spi.sources import Credential, Fill
+from trainctl.weights.sources.bodies import asked_for, length_of, part, rest
 from trainctl.weights.sources.http import HttpClient, Response, host_of, quoted
 from trainctl.weights.sources.validators import if_range, same, spoken, validator_of
 
@@ -60,16 +60,35 @@ class HttpsSource:
         self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None
     ) -> Iterator[Iterator[bytes]]:
         """The file's bytes; SourceWrong where the headers are not those that it was resolved by."""
+        with self._bytes(resolved.source, file, asked_for(offset), credential) as response:
+            yield rest(response, resolved.source, file, offset)
+
+    @contextmanager
+    def part(
+        self,
+        resolved: ResolvedSource,
+        file: SourceFile,
+        offset: int,
+        length: int,
+        credential: Credential | None,
+    ) -> Iterator[Fill | None]:
+        """See PartSource."""
         uri = resolved.source
-        headers = {}
-        if offset and file.identified:
-            headers["Range"] = f"bytes={offset}-"
-            if tag := if_range(file.validator):
-                headers["If-Range"] = tag
+        with self._bytes(uri, file, asked_for(offset, length), credential) as response:
+            yield part(response, uri, file, offset, length)
+
+    @contextmanager
+    def _bytes(
+        self, uri: str, file: SourceFile, ranged: Mapping[str, str], credential: Credential | None
+    ) -> Iterator[Response]:
+        """What nothing identifies but its size is asked for as a whole."""
+        headers = dict(ranged) if file.identified else {}
+        if headers and (tag := if_range(file.validator)):
+            headers["If-Range"] = tag
         with self._answer(uri, credential, "GET", headers) as response:
             _refuse_encoded(uri, response)
             _refuse_changed(uri, file, response)
-            yield rest(response, uri, file, offset)
+            yield response
 
     def _asked(
         self,
@@ -135,7 +154,8 @@ def _described(
 
 
 def _is_page(response: Response) -> bool:
-    return response.headers.get_content_type() in ("text/html", "application/xhtml+xml")
+    kind = (response.headers.get("Content-Type") or "").partition(";")[0].strip().lower()
+    return kind in ("text/html", "application/xhtml+xml")
 
 
 def _refuse_encoded(uri: str, response: Response) -> None:

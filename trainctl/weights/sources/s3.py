@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import os
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,7 @@ from trainctl.errors import SourceError
 from trainctl.model.files import SourceFile
 from trainctl.node import sigv4
 from trainctl.objects.access import AwsKeys, access_of
-from trainctl.objects.client import SILENCE_SECONDS, endpoint_of, region_of
+from trainctl.objects.client import endpoint_of, region_of
 from trainctl.objects.store import Bucket
 from trainctl.spi.sources import Credential
 from trainctl.weights.sources.bucket import BucketSource, sent_of
@@ -35,12 +34,6 @@ _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 
 class S3Source(BucketSource):
     """A bucket whose content is known by its sha256 where S3 has it, and by its ETag otherwise."""
-
-    def __init__(
-        self, silence: float = SILENCE_SECONDS, environ: Mapping[str, str] = os.environ
-    ) -> None:
-        super().__init__(silence, environ)
-        self._http = HttpClient(silence)
 
     def _files(self, bucket: Bucket, credential: Credential | None) -> Iterator[SourceFile]:
         lister = _Lister(self._http, bucket, credential, self._environ)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from email.message import Message
 from email.utils import parsedate_to_datetime
 
 from trainctl.errors import SourceBusy, SourceDenied, SourceError, SourceGone, SourceWrong
+from trainctl.weights.sources.wire import Headers
 
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 
 
 def error_for(
-    status: int, headers: Message, what: str, host: str, token: str | None
+    status: int, headers: Headers, what: str, host: str, token: str | None
 ) -> SourceError:
     """The error that a status means. ``token`` only decides what to advise and is never shown."""
     if status == 429:
@@ -38,7 +38,7 @@ def error_for(
     )
 
 
-def retry_after(headers: Message) -> float | None:
+def retry_after(headers: Headers) -> float | None:
     """Seconds that upstream asks to wait. A date is held against the server's own clock, if it tells it."""
     text = (headers.get("Retry-After") or "").strip()
     if text.isdecimal():

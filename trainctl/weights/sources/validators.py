@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 from datetime import timezone
-from email.message import Message
 from email.utils import parsedate_to_datetime
 
 from trainctl.errors import SourceWrong
 from trainctl.model.files import SourceFile
+from trainctl.weights.sources.wire import Headers
 
 _ETAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e]+"|[\x21\x23-\x7e]+')
 """As RFC 9110 writes entity tags, in ASCII; or without quotes, as some servers do."""
 _LONGEST_ETAG = 256
 
 
-def validator_of(headers: Message, size: int) -> str:
+def validator_of(headers: Headers, size: int) -> str:
     """``etag:TAG``, else ``modified:TIME`` in UTC, else ``size:BYTES``. A tag that is malformed or endless is none."""
     tag = (headers.get("ETag") or "").strip()
     if len(tag) <= _LONGEST_ETAG and _ETAG.fullmatch(tag):
@@ -41,22 +41,22 @@ def same(one: str, other: str) -> bool:
 def spoken(validator: str) -> str:
     """The validator as part of a sentence."""
     kind, _, value = validator.partition(":")
-    names = {"etag": "ETag", "modified": "Last-Modified"}
+    names = {"etag": "ETag", "modified": "Last-Modified", "generation": "generation"}
     return f"{names[kind]} {value}" if kind in names else "neither ETag nor Last-Modified"
 
 
-def refuse_replaced(headers: Message, what: str, file: SourceFile) -> None:
+def refuse_replaced(headers: Headers, what: str, file: SourceFile) -> None:
     """SourceWrong where a bucket's answer is of another version of an object than was resolved, so far as it says."""
-    kind, _, wanted = file.validator.partition(":")
+    kind = file.validator.partition(":")[0]
     found = headers.get({"etag": "ETag", "generation": "x-goog-generation"}.get(kind, ""))
     if found and not same(f"{kind}:{found.strip()}", file.validator):
         raise SourceWrong(
-            f"{what}: it has changed since it was resolved ({kind} {wanted} then, {found} now)",
+            f"{what}: it has changed since it was resolved ({spoken(file.validator)} then, {found} now)",
             "Plan and apply again.",
         )
 
 
-def _modified(headers: Message) -> str | None:
+def _modified(headers: Headers) -> str | None:
     try:
         moment = parsedate_to_datetime(headers.get("Last-Modified") or "")
     except (TypeError, ValueError):  # the first before Python 3.10

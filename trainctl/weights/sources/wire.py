@@ -1,0 +1,223 @@
+"""HTTP/1.1 as RFC 9112 frames it: requests without a body, and their answers, one after another on a connection.
+
+``http.client`` does the same at three times the cost: of files of some kilobytes that is most of what there is to do.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: [^\n]*)?\r?\n")
+_LONGEST_LINE = 2**16
+_MOST_LINES = 200
+_BUFFER_BYTES = 2**16
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class Malformed(OSError):
+    """The peer does not speak HTTP, or broke off within a frame."""
+
+
+@contextmanager
+def _timed() -> Iterator[None]:
+    try:
+        yield
+    except (TimeoutError, BlockingIOError):  # the latter is no TimeoutError before Python 3.10
+        raise TimeoutError from None
+
+
+class Headers:
+    """An answer's headers; of one that is repeated the first counts."""
+
+    def __init__(self, found: Mapping[str, str]) -> None:
+        self._found = found
+
+    def get(self, name: str) -> str | None:
+        """The value of a header, by its name in any case."""
+        return self._found.get(name.lower())
+
+
+class Wire:
+    """A connected socket, silent for at most so many seconds. An answer must be read to its end before the next request."""
+
+    def __init__(self, connected: socket.socket, host: str, silence: float) -> None:
+        self._socket = connected
+        self._host = host
+        self._received = b""
+        self._at = 0
+        self._whole = 0
+        if not isinstance(connected, ssl.SSLSocket):
+            # The kernel waits, for all that is wanted at once: each return to Python may cost a turn among threads.
+            self._whole = socket.MSG_WAITALL
+            connected.settimeout(None)
+            limit = struct.pack("@ll", int(silence), int(silence % 1 * 1e6))
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+    def ask(self, method: str, target: str, headers: Mapping[str, str]) -> Answer:
+        """Send a request and read what comes before the body. OSError for whatever goes wrong."""
+        lines = [f"{method} {target} HTTP/1.1", f"Host: {self._host}"]
+        lines += [f"{name}: {value}" for name, value in headers.items() if name.lower() != "host"]
+        if any(map(_UNSAFE.search, lines)) or " " in target:
+            raise ValueError("a request that would not be one line each")
+        with _timed():
+            self._socket.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
+        while True:
+            minor, status = self._status()
+            found = self._headers()
+            if status >= 200:
+                return Answer(self, status, found, method, keeps=minor == 1)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
+    def line(self) -> bytes:
+        """The next line with its end."""
+        while True:
+            end = self._received.find(b"\n", self._at) + 1
+            if end:
+                found, self._at = self._received[self._at : end], end
+                return found
+            if len(self._received) - self._at > _LONGEST_LINE:
+                raise Malformed("a line without an end")
+            with _timed():
+                more = self._socket.recv(_BUFFER_BYTES)
+            if not more:
+                raise Malformed("the connection was closed")
+            self._received, self._at = self._received[self._at :] + more, 0
+
+    def readinto(self, view: memoryview) -> int:
+        """Fill the view, with less only at the end of the connection."""
+        done = min(len(view), len(self._received) - self._at)
+        view[:done] = memoryview(self._received)[self._at : self._at + done]
+        self._at += done
+        while done < len(view):
+            with _timed():
+                count = self._socket.recv_into(view[done:], 0, self._whole)
+            if not count:
+                break
+            done += count
+        return done
+
+    def read(self, most: int) -> bytes:
+        """So many bytes, less only at the end of the connection."""
+        end = self._at + most
+        if end <= len(self._received):
+            found, self._at = self._received[self._at : end], end
+            return found
+        buffer = bytearray(most)
+        count = self.readinto(memoryview(buffer))
+        return bytes(memoryview(buffer)[:count])
+
+    def _status(self) -> tuple[int, int]:
+        found = _STATUS.fullmatch(self.line())
+        if found is None:
+            raise Malformed("no HTTP/1 answer")
+        return int(found[1]), int(found[2])
+
+    def _headers(self) -> dict[str, str]:
+        """As Latin-1, whatever they are; a line that goes on in the next is put together."""
+        found: dict[str, str] = {}
+        name = ""
+        for text in self._lines():
+            if text[0] in " \t":
+                found[name] = f"{found.get(name, '')} {text.strip()}"
+                continue
+            name, _, value = text.partition(":")
+            name = name.lower()
+            found.setdefault(name, value.strip())
+        return found
+
+    def _lines(self) -> Iterator[str]:
+        for _ in range(_MOST_LINES):
+            text = self.line().decode("latin-1").rstrip("\r\n")
+            if not text:
+                return
+            yield text
+        raise Malformed(f"more than {_MOST_LINES} lines of headers")
+
+
+class Answer:
+    """What came back. ``left`` is how much of the body is to come, None where nobody says."""
+
+    def __init__(
+        self, wire: Wire, status: int, found: Mapping[str, str], method: str, *, keeps: bool
+    ) -> None:
+        self.status = status
+        self.headers = Headers(found)
+        self._wire = wire
+        self._packets = "chunked" in found.get("transfer-encoding", "").lower()
+        self._keeps = keeps and "close" not in found.get("connection", "").lower()
+        self.left: int | None = None
+        length = found.get("content-length", "")
+        if method == "HEAD" or status in (204, 304):
+            self.left, self._packets = 0, False
+        elif not self._packets and length.isdecimal():
+            self.left = int(length)
+        self._packet = 0
+        self.ended = self.left == 0
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the connection may carry another request."""
+        return self.ended and self._keeps
+
+    def read(self, most: int) -> bytes:
+        """So many bytes of the body, less only at its end or where the connection breaks off: ``left`` tells which."""
+        if self._packets:
+            data = bytearray(most)
+            return bytes(data[: self.readinto(memoryview(data))])
+        return self._took(self._wire.read(most if self.left is None else min(most, self.left)))
+
+    def _took(self, data: bytes) -> bytes:
+        self._count(len(data), whole=bool(data))
+        return data
+
+    def readinto(self, view: memoryview) -> int:
+        """The same into memory that is there."""
+        if self._packets:
+            return self._unpack(view)
+        wanted = view if self.left is None else view[: self.left]
+        count = self._wire.readinto(wanted)
+        self._count(count, whole=count == len(wanted))
+        return count
+
+    def _count(self, count: int, *, whole: bool) -> None:
+        if self.left is not None:
+            self.left -= count
+            self.ended = not self.left
+        elif not whole:
+            self.ended = True
+            self._keeps = False
+
+    def _unpack(self, view: memoryview) -> int:
+        """A body in packets, each behind a line with its length in hexadecimal; what may follow the last is dropped."""
+        filled = 0
+        while filled < len(view) and not self.ended:
+            if not self._packet:
+                self._packet = self._length(self._wire.line())
+                if not self._packet:
+                    while self._wire.line().strip():
+                        pass
+                    self.ended = True
+                    break
+            count = self._wire.readinto(view[filled : filled + self._packet])
+            if not count:
+                raise Malformed("the body broke off")
+            filled += count
+            self._packet -= count
+            if not self._packet and self._wire.line().strip():
+                raise Malformed("a packet that is longer than it says")
+        return filled
+
+    def _length(self, line: bytes) -> int:
+        digits = line.partition(b";")[0].strip()
+        if not re.fullmatch(rb"[0-9a-fA-F]{1,15}", digits):
+            raise Malformed("a packet without a length")
+        return int(digits, 16)
