@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Iterable, Iterator, Sequence
 
-from trainctl.model.json import canonical
+from trainctl.model.json import JsonObject, canonical
 from trainctl.model.packed import packed_sorted
 
 _FILES = '"files":['
@@ -87,6 +87,11 @@ class ListedFile:
     sha256: str
     chunks: tuple[str, ...] = ()
 
+    @property
+    def document(self) -> JsonObject:
+        """As a listing has it."""
+        return {"path": self.path, "size": self.size, "sha256": self.sha256, "chunks": self.chunks}
+
 
 def listed_in_order(files: Iterable[ListedFile]) -> Sequence[ListedFile]:
     """The same for files as content."""
@@ -115,7 +120,7 @@ class Listing:
         yield b'{"chunk_bytes":%d,%s' % (CHUNK_BYTES, _FILES.encode())
         ordered = sorted(self.files) if isinstance(self.files, tuple) else self.files
         for number, file in enumerate(ordered):
-            yield (b"," if number else b"") + canonical(asdict(file))
+            yield (b"," if number else b"") + canonical(file.document)
         yield b'],"version":1}'
 
     @cached_property

@@ -14,13 +14,14 @@ JsonValue: TypeAlias = (
     "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 )
 JsonObject = Mapping[str, "JsonValue"]
+_ENCODER = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+)
 
 
 def canonical(value: JsonValue) -> bytes:
     """The one spelling of a value that digests are made over: sorted keys, no spaces, UTF-8."""
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    ).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def digest(value: JsonValue) -> str:

@@ -13,7 +13,7 @@ from trainctl.model.json import canonical
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.shelf import Marks, Shelf
 from trainctl.weights.mirror.hashing import Digests
-from trainctl.weights.mirror.layout import Content, fingerprint
+from trainctl.weights.mirror.layout import Content
 from trainctl.weights.mirror.reception import Receiving, Upstream, stopped
 
 _UPLOADS = 8
@@ -40,10 +40,10 @@ class Uploads:
         default_factory=lambda: ThreadPoolExecutor(_UPLOADS, thread_name_prefix="upload")
     )
 
-    def fetch(self, file: SourceFile) -> Content:
-        """Have the file's content in the bucket and say what it is."""
+    def fetch(self, file: SourceFile, key: str) -> Content:
+        """Have the file's content in the bucket and say what it is; ``key`` is its fingerprint."""
         receiving = Receiving(self.upstream, self.shelf.chunk_bytes, self.halt, self.arrived)
-        incoming = _Incoming(self, file)
+        incoming = _Incoming(self, file, key)
         try:
             return incoming.publish(receiving.receive(file, incoming))
         except SourceWrong:
@@ -60,11 +60,11 @@ class Uploads:
 class _Incoming:
     """A Scratch: the chunks of one file that are in memory or on their way."""
 
-    def __init__(self, uploads: Uploads, file: SourceFile) -> None:
+    def __init__(self, uploads: Uploads, file: SourceFile, key: str) -> None:
         self._uploads = uploads
         self._objects = uploads.shelf.objects
         self._file = file
-        self._key = fingerprint(uploads.upstream.resolved, file)
+        self._key = key
         self._chunk_bytes = uploads.shelf.chunk_bytes
         self._buffers: dict[int, bytearray] = {}
         self._sent: list[Future[None]] = []

@@ -79,7 +79,7 @@ class Batch:
             return
         make_durable([one.temporary for one in taken], self._layout.partial)
         for one in taken:
-            _rename(one.temporary, self._layout.blob(one.content.sha256))
+            _rename(one.temporary, self._layout.blob_name(one.content.sha256))
             if one.key is not None:
                 self._records.note(one.key, one.content)
 
@@ -101,9 +101,9 @@ def _write(scratch: Path, data: bytes) -> str:
     return temporary
 
 
-def _rename(temporary: str, target: Path) -> None:
+def _rename(temporary: str, target: str) -> None:
     try:
         os.replace(temporary, target)  # noqa: PTH105
     except FileNotFoundError:
-        make_directory(target.parent)
+        make_directory(Path(target).parent)
         os.replace(temporary, target)  # noqa: PTH105

@@ -20,11 +20,12 @@ from trainctl.model.files import (
     listed_in_order,
 )
 from trainctl.model.json import canonical
+from trainctl.node.files import make_durable
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.exclusive import shown
 from trainctl.weights.mirror.batch import Batch
 from trainctl.weights.mirror.condemned import restore
-from trainctl.weights.mirror.disk import explained, require_space, sync_directory, write_record
+from trainctl.weights.mirror.disk import explained, require_space, write_record
 from trainctl.weights.mirror.fetch import (
     Crowd,
     Progress,
@@ -34,7 +35,7 @@ from trainctl.weights.mirror.fetch import (
     parts,
     present,
 )
-from trainctl.weights.mirror.layout import Content, Layout, Reference, fingerprint
+from trainctl.weights.mirror.layout import Content, Layout, Reference
 from trainctl.weights.mirror.partial import bytes_kept, sweep
 from trainctl.weights.mirror.parts import Buffers
 from trainctl.weights.mirror.rebuild import relearn
@@ -43,6 +44,7 @@ from trainctl.weights.mirror.report import MirroredSource, sources
 from trainctl.weights.mirror.transfer import Transfer
 from trainctl.weights.retry import Retry
 
+_MOST_LARGE = 4
 _MOST_CHUNKS = 8
 """In memory at a time, of all files together."""
 
@@ -68,7 +70,7 @@ class DirectoryMirror:
         credential: Credential | None = None,
         progress: Progress | None = None,
         cancelled: threading.Event | None = None,
-        parallelism: int = 4,
+        parallelism: int = 8,
     ) -> Listing:
         """Have every file of the source here, verified, and hand back its listing.
 
@@ -109,8 +111,11 @@ class DirectoryMirror:
                 transfer = Transfer(
                     self._layout, upstream, threading.Event(), tally.add, batch, buffers
                 )
-                contents.update(Crowd(transfer, tally, missing).run(parallelism, cancelled))
-        return (contents[fingerprint(part, file)].listed(file.path) for file in part.files)
+                contents.update(
+                    Crowd(transfer, tally, missing, _MOST_LARGE).run(parallelism, cancelled)
+                )
+        found = {file.path: contents[key] for key, files in groups.items() for file in files}
+        return (found[file.path].listed(file.path) for file in part.files)
 
     def _still_to_come(self, part: ResolvedSource) -> int:
         """The bytes of a part that are missing."""
@@ -188,8 +193,8 @@ class DirectoryMirror:
                     "This machine was asleep, or somebody removes files there. Apply again.",
                 )
             if not self.has_listing(listing.id):
-                for directory in {layout.blob(file.sha256).parent for file in listing.files}:
-                    sync_directory(directory)
+                directories = {layout.blob(file.sha256).parent for file in listing.files}
+                make_durable(directories, layout.partial)
                 write_record(layout.listing(listing.id), listing.pieces(), layout.partial)
             self._refer(resolved, reference, listing.id)
         return listing

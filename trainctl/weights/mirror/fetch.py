@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -19,6 +20,7 @@ Progress = Callable[[int, int, int], None]
 """Called with bytes done, bytes in total, and files done; from several threads, never from two at once."""
 
 _AT_ONCE = 20_000
+LARGE_FROM_BYTES = 2**20
 _GRACE_SECONDS = 2.0
 _POLL_SECONDS = 0.1
 
@@ -94,22 +96,30 @@ class Bringing(Protocol):
         """Ends what is under way, between pieces."""
         ...
 
-    def fetch(self, file: SourceFile) -> Content:
-        """Have the file's content in the mirror, verified, and say what it is."""
+    def fetch(self, file: SourceFile, key: str) -> Content:
+        """Have the file's content in the mirror, verified, and say what it is; ``key`` is its fingerprint."""
         ...
 
 
 class Crowd:
-    """Works through files with a few threads; the first error ends it for all and is raised."""
+    """Works through files with a few threads; the first error ends it for all and is raised.
+
+    Of files above 1 MiB at most ``most_large`` come at a time: each of them may have several connections.
+    """
 
     def __init__(
-        self, transfer: Bringing, tally: Tally, missing: Mapping[str, list[SourceFile]]
+        self,
+        transfer: Bringing,
+        tally: Tally,
+        missing: Mapping[str, list[SourceFile]],
+        most_large: int | None = None,
     ) -> None:
         self._transfer = transfer
+        self._large_left = len(missing) if most_large is None else most_large
         self._tally = tally
         self._lock = threading.Lock()
         self._wanted = len(missing)
-        self._todo = sorted(missing.items(), key=lambda item: item[1][0].size)
+        self._todo = deque(sorted(missing.items(), key=lambda item: item[1][0].size))
         self._done: dict[str, Content] = {}
         self._error: TrainctlError | None = None
 
@@ -150,18 +160,33 @@ class Crowd:
 
     def _work(self) -> None:
         while not self._transfer.halt.is_set():
-            with self._lock:
-                if not self._todo:
-                    return
-                key, files = self._todo.pop()
+            taken = self._take()
+            if taken is None:
+                return
+            key, files = taken
             try:
-                content = self._transfer.fetch(files[0])
+                content = self._transfer.fetch(files[0], key)
             except TrainctlError as error:
                 self._fail(error)
                 return
             with self._lock:
                 self._done[key] = content
+                self._large_left += files[0].size > LARGE_FROM_BYTES
             self._tally.add(files[0].size * (len(files) - 1), len(files))
+
+    def _take(self) -> tuple[str, list[SourceFile]] | None:
+        """The largest that is left; a small one while there are enough large ones, and where there is none, nothing."""
+        with self._lock:
+            if not self._todo:
+                return None
+            for at in (-1, 0):
+                large = self._todo[at][1][0].size > LARGE_FROM_BYTES
+                if not large or self._large_left:
+                    self._large_left -= large
+                    found = self._todo[at]
+                    del self._todo[at]
+                    return found
+            return None
 
     def _fail(self, error: TrainctlError) -> None:
         with self._lock:

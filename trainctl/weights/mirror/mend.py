@@ -75,7 +75,9 @@ def _fetch_whole(
 ) -> None:
     upstream = Upstream(origin.source, origin.resolved, origin.credential, origin.retry)
     with Batch(layout, origin.resolved.source) as batch:
-        content = Transfer(layout, upstream, cancelled, lambda count: None, batch).fetch(wanted)
+        content = Transfer(layout, upstream, cancelled, lambda count: None, batch).fetch(
+            wanted, fingerprint(origin.resolved, wanted)
+        )
     if content.sha256 != file.sha256:
         raise SourceWrong(f"{origin.resolved.source}: {wanted.path!a} has other content now")
 

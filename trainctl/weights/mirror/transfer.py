@@ -13,7 +13,7 @@ from trainctl.weights.exclusive import lease
 from trainctl.weights.mirror.batch import LARGEST_BYTES, Batch
 from trainctl.weights.mirror.disk import explained
 from trainctl.weights.mirror.hashing import Digests, upstream_hash
-from trainctl.weights.mirror.layout import Content, Layout, fingerprint
+from trainctl.weights.mirror.layout import Content, Layout
 from trainctl.weights.mirror.partial import Partial, Small
 from trainctl.weights.mirror.parts import Buffers
 from trainctl.weights.mirror.reception import Receiving, Upstream, check, longer, shorter, stopped
@@ -34,13 +34,12 @@ class Transfer:
     batch: Batch
     buffers: Buffers | None = None
 
-    def fetch(self, file: SourceFile) -> Content:
-        """Have the file's content in the mirror, by whoever brings it, and say what it is."""
+    def fetch(self, file: SourceFile, key: str) -> Content:
+        """Have the file's content in the mirror, by whoever brings it, and say what it is; ``key`` is its fingerprint."""
         with explained(self.layout.root):
-            return self._fetch(file)
+            return self._fetch(file, key)
 
-    def _fetch(self, file: SourceFile) -> Content:
-        key = fingerprint(self.upstream.resolved, file)
+    def _fetch(self, file: SourceFile, key: str) -> Content:
         if file.size <= min(LARGEST_BYTES, self.layout.chunk_bytes):
             return self._take(file, key)
         if file.size <= self.layout.chunk_bytes or not file.identified:

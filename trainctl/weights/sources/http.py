@@ -11,16 +11,18 @@ import urllib.request
 import weakref
 from base64 import b64encode
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
-from typing import Dict, List, Tuple
+from typing import Dict, List, Tuple, TypeVar
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 from trainctl.errors import SourceCut, SourceError
 from trainctl.weights.sources.statuses import error_for
 from trainctl.weights.sources.wire import Answer, Wire
 
+T = TypeVar("T")
+R = TypeVar("R")
 PIECE_BYTES = 2**20
 _REDIRECTS = {301, 302, 303, 307, 308}
 _MOST_REDIRECTS = 10
@@ -46,8 +48,7 @@ class Response:
     def pieces(self) -> Iterator[bytes]:
         """The body in pieces of at most 1 MiB; SourceCut when it ends before its announced length."""
         while not self._raw.ended:
-            with self._cut():
-                piece = self._raw.read(PIECE_BYTES)
+            piece = self._took(self._raw.read, PIECE_BYTES)
             if piece:
                 yield piece
             elif self._raw.left:
@@ -55,15 +56,12 @@ class Response:
 
     def fill(self, view: memoryview) -> None:
         """The next bytes of the body, as many as the view takes; SourceCut when they don't come."""
-        with self._cut():
-            count = self._raw.readinto(view)
-        if count < len(view):
+        if self._took(self._raw.readinto, view) < len(view):
             raise self._early()
 
-    @contextlib.contextmanager
-    def _cut(self) -> Iterator[None]:
+    def _took(self, take: Callable[[T], R], wanted: T) -> R:
         try:
-            yield
+            return take(wanted)
         except TimeoutError:
             raise SourceCut(f"{self._what}: the server fell silent amid the body") from None
         except _BROKEN as error:

@@ -9,12 +9,12 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from types import TracebackType
 
-_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: [^\n]*)?\r?\n")
-_LONGEST_LINE = 2**16
-_MOST_LINES = 200
+_STATUS = re.compile(r"HTTP/1\.([01]) ([1-5]\d\d)(?: |$)")
+_EMPTY_LINE = re.compile(rb"\n\r?\n")
+_LONGEST_HEAD = 2**17
 _BUFFER_BYTES = 2**16
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -23,12 +23,23 @@ class Malformed(OSError):
     """The peer does not speak HTTP, or broke off within a frame."""
 
 
-@contextmanager
-def _timed() -> Iterator[None]:
-    try:
-        yield
-    except (TimeoutError, BlockingIOError):  # the latter is no TimeoutError before Python 3.10
-        raise TimeoutError from None
+class _Timed:
+    """What sockets say that waited for too long becomes TimeoutError, which before Python 3.10 it isn't."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, (BlockingIOError, socket.timeout)):
+            raise TimeoutError from None
+
+
+_TIMED = _Timed()
 
 
 class Headers:
@@ -65,17 +76,29 @@ class Wire:
         lines += [f"{name}: {value}" for name, value in headers.items() if name.lower() != "host"]
         if any(map(_UNSAFE.search, lines)) or " " in target:
             raise ValueError("a request that would not be one line each")
-        with _timed():
+        with _TIMED:
             self._socket.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
         while True:
-            minor, status = self._status()
-            found = self._headers()
-            if status >= 200:
-                return Answer(self, status, found, method, keeps=minor == 1)
+            first, *lines = self.head()
+            found = _STATUS.match(first)
+            if found is None:
+                raise Malformed("no HTTP/1 answer")
+            if not found[2].startswith("1"):
+                return Answer(self, int(found[2]), _headers(lines), method, keeps=found[1] == "1")
 
     def close(self) -> None:
         """End the connection."""
         self._socket.close()
+
+    def head(self) -> list[str]:
+        """The lines up to an empty one, as Latin-1, whatever they are."""
+        while True:
+            end = _EMPTY_LINE.search(self._received, self._at)
+            if end is not None:
+                text = self._received[self._at : end.start()].decode("latin-1")
+                self._at = end.end()
+                return text.replace("\r", "").split("\n")
+            self._more()
 
     def line(self) -> bytes:
         """The next line with its end."""
@@ -84,13 +107,17 @@ class Wire:
             if end:
                 found, self._at = self._received[self._at : end], end
                 return found
-            if len(self._received) - self._at > _LONGEST_LINE:
-                raise Malformed("a line without an end")
-            with _timed():
-                more = self._socket.recv(_BUFFER_BYTES)
-            if not more:
-                raise Malformed("the connection was closed")
-            self._received, self._at = self._received[self._at :] + more, 0
+            self._more()
+
+    def _more(self) -> None:
+        """Receive something behind what has not been read."""
+        if len(self._received) - self._at > _LONGEST_HEAD:
+            raise Malformed("a head or a line without an end")
+        with _TIMED:
+            more = self._socket.recv(_BUFFER_BYTES)
+        if not more:
+            raise Malformed("the connection was closed")
+        self._received, self._at = self._received[self._at :] + more, 0
 
     def readinto(self, view: memoryview) -> int:
         """Fill the view, with less only at the end of the connection."""
@@ -98,7 +125,7 @@ class Wire:
         view[:done] = memoryview(self._received)[self._at : self._at + done]
         self._at += done
         while done < len(view):
-            with _timed():
+            with _TIMED:
                 count = self._socket.recv_into(view[done:], 0, self._whole)
             if not count:
                 break
@@ -114,33 +141,6 @@ class Wire:
         buffer = bytearray(most)
         count = self.readinto(memoryview(buffer))
         return bytes(memoryview(buffer)[:count])
-
-    def _status(self) -> tuple[int, int]:
-        found = _STATUS.fullmatch(self.line())
-        if found is None:
-            raise Malformed("no HTTP/1 answer")
-        return int(found[1]), int(found[2])
-
-    def _headers(self) -> dict[str, str]:
-        """As Latin-1, whatever they are; a line that goes on in the next is put together."""
-        found: dict[str, str] = {}
-        name = ""
-        for text in self._lines():
-            if text[0] in " \t":
-                found[name] = f"{found.get(name, '')} {text.strip()}"
-                continue
-            name, _, value = text.partition(":")
-            name = name.lower()
-            found.setdefault(name, value.strip())
-        return found
-
-    def _lines(self) -> Iterator[str]:
-        for _ in range(_MOST_LINES):
-            text = self.line().decode("latin-1").rstrip("\r\n")
-            if not text:
-                return
-            yield text
-        raise Malformed(f"more than {_MOST_LINES} lines of headers")
 
 
 class Answer:
@@ -221,3 +221,17 @@ class Answer:
         if not re.fullmatch(rb"[0-9a-fA-F]{1,15}", digits):
             raise Malformed("a packet without a length")
         return int(digits, 16)
+
+
+def _headers(lines: Iterable[str]) -> dict[str, str]:
+    """By name in lower case; a line that goes on in the next is put together."""
+    found: dict[str, str] = {}
+    name = ""
+    for text in lines:
+        if text[:1] in (" ", "\t"):
+            found[name] = f"{found.get(name, '')} {text.strip()}"
+            continue
+        name, _, value = text.partition(":")
+        name = name.lower()
+        found.setdefault(name, value.strip())
+    return found
