@@ -12,7 +12,7 @@ import pytest
 
 from trainctl.errors import SourceDenied, SourceError, SourceGone
 from trainctl.model.files import ResolvedSource, SourceFile
-from trainctl.spi.sources import Credential, WeightSource
+from trainctl.spi.sources import Credential, PartSource, WeightSource
 from trainctl.weights.sources.http import HttpClient
 
 PIECE_BYTES = 2**20
@@ -91,6 +91,23 @@ class WeightSourceConformance(ABC):
         upstream = self.place(self._content("weights.bin"))
         rest = b"".join(self._pieces(upstream, "weights.bin", offset))
         assert rest == CONTENT["weights.bin"][offset:]
+
+    @pytest.mark.parametrize(
+        ("offset", "length"), [(0, 1), (255, 2**20 + 1), (2**20, 2**20), (2_559_999, 1)]
+    )
+    def test_a_part_is_exactly_what_was_asked_for(self, offset: int, length: int) -> None:
+        """A source that hands out parts gives those bytes, in whatever portions, or says that upstream has only whole files."""
+        upstream, resolved, file = self._opened()
+        if not isinstance(upstream.source, PartSource):
+            return
+        for portion in (length, 1000):
+            found = bytearray(length)
+            with upstream.source.part(resolved, file, offset, length, None) as fill:
+                if fill is None:
+                    return
+                for at in range(0, length, portion):
+                    fill(memoryview(found)[at : at + portion])
+            assert found == CONTENT["weights.bin"][offset : offset + length]
 
     def test_open_may_be_left_early_and_begun_again(self) -> None:
         """A reader that stops in the middle disturbs no later one."""

@@ -15,7 +15,7 @@ from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.objects.access import AwsKeys
 from trainctl.objects.place import place_of
 from trainctl.objects.store import Bucket as Store
-from trainctl.spi.sources import Credential, WeightSource
+from trainctl.spi.sources import Credential, Fill, PartSource
 from trainctl.testing.weight_source import Upstream, WeightSourceConformance
 from trainctl.weights.sources.bucket import AzureSource, BucketSource
 from trainctl.weights.sources.gs import GoogleSource
@@ -27,7 +27,7 @@ KEYS = json.dumps({"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET}
 class Opened:
     """Opens ``open/`` with a key where the test has none: S3's servers here let nobody in without one."""
 
-    def __init__(self, inner: WeightSource) -> None:
+    def __init__(self, inner: PartSource) -> None:
         self._inner = inner
 
     def resolve(
@@ -48,6 +48,17 @@ class Opened:
     ) -> AbstractContextManager[Iterator[bytes]]:
         key = self._key_for(resolved.source, credential)
         return self._inner.open(resolved, file, offset, key)
+
+    def part(
+        self,
+        resolved: ResolvedSource,
+        file: SourceFile,
+        offset: int,
+        length: int,
+        credential: Credential | None,
+    ) -> AbstractContextManager[Fill | None]:
+        key = self._key_for(resolved.source, credential)
+        return self._inner.part(resolved, file, offset, length, key)
 
     def _key_for(self, uri: str, credential: Credential | None) -> Credential | None:
         return Credential(KEYS, "test") if "/open" in uri and not credential else credential

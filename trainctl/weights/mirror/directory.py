@@ -45,7 +45,7 @@ from trainctl.weights.mirror.transfer import Transfer
 from trainctl.weights.retry import Retry
 
 _MOST_LARGE = 4
-_MOST_CHUNKS = 8
+_MOST_CHUNKS = 6
 """In memory at a time, of all files together."""
 
 
