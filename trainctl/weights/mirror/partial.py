@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainctl.weights.exclusive import holder_name, known_dead, remove_if_dead
-from trainctl.weights.mirror.disk import make_directory, scratch_name
+from trainctl.weights.mirror.disk import make_directory, scratch_name, write_out
 
 _PIECE = 2**20
 _FREE = "free"
@@ -78,6 +78,8 @@ class Partial:
     def write(self, offset: int, piece: bytes | memoryview) -> None:
         """Put bytes at their place."""
         _write(self._descriptor, offset, piece)
+        if len(piece) > _PIECE:
+            write_out(self._descriptor, offset, len(piece))
 
     def note(self, number: int, digest: str) -> None:
         """Write down that a chunk is there. A line cut by a crash is no line."""

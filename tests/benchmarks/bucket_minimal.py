@@ -1,0 +1,162 @@
+"""The least that can bring a bucket's objects into a directory and verify them, as ``buckets`` compares it: plain sockets and threads.
+
+    python -m tests.benchmarks.bucket_minimal BUCKET ENDPOINT DIRECTORY
+
+It lists, receives, hashes (whole, and large ones by chunk), writes and syncs; no retries, no resuming, no records, no names.
+Large objects come by a few connections that each bring a chunk at a time. Prints its seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import Queue
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from tests.support.buckets import KEY_ID, SECRET
+from trainctl.node import sigv4
+
+CHUNK = 16 * 2**20
+_KEY = sigv4.Credential(KEY_ID, SECRET, "")
+_EMPTY = hashlib.sha256(b"").hexdigest()
+_LARGE_FROM = 32 * 2**20
+_AT_ONCE = 4
+_AHEAD = 6
+
+
+def _signed(endpoint: str, path: str, query: sigv4.Query = ()) -> dict[str, str]:
+    target = sigv4.Target("GET", urlsplit(endpoint).netloc, path, query)
+    return sigv4.headers(target, _KEY, "us-east-1", _EMPTY, time.time())
+
+
+def _listed(bucket: str, endpoint: str) -> Iterator[tuple[str, int]]:
+    token = ""
+    while True:
+        query = [("list-type", "2"), ("prefix", "shape/")]
+        query += [("continuation-token", token)] if token else []
+        url = f"{endpoint}/{bucket}?{sigv4.quoted_query(query)}"
+        with urlopen(Request(url, headers=_signed(endpoint, f"/{bucket}", query))) as answer:
+            page = answer.read().decode()
+        for one in re.findall(r"<Contents>(.*?)</Contents>", page, re.DOTALL):
+            key, size = (re.search(f"<{name}>(.*?)<", one) for name in ("Key", "Size"))
+            assert key is not None
+            assert size is not None
+            yield key[1], int(size[1])
+        more = re.search("<NextContinuationToken>(.*?)<", page)
+        if more is None:
+            return
+        token = more[1]
+
+
+class _Connection:
+    def __init__(self, bucket: str, endpoint: str) -> None:
+        where = urlsplit(endpoint)
+        self._socket = socket.create_connection((where.hostname, where.port))
+        self._bucket, self._endpoint = bucket, endpoint
+
+    def fetch(self, key: str, offset: int, view: memoryview) -> None:
+        path = f"/{self._bucket}/{key}"
+        headers = _signed(self._endpoint, path)
+        headers["range"] = f"bytes={offset}-{offset + len(view) - 1}"
+        lines = [f"GET {sigv4.quoted_path(path)} HTTP/1.1"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        self._socket.sendall("\r\n".join([*lines, "", ""]).encode())
+        received = b""
+        while b"\r\n\r\n" not in received:
+            received += self._socket.recv(2**16)
+        first = received.partition(b"\r\n\r\n")[2]
+        done = len(first)
+        view[:done] = first
+        while done < len(view):
+            done += self._socket.recv_into(view[done:], 0, socket.MSG_WAITALL)
+
+
+def _small(connection: _Connection, target: Path, key: str, size: int) -> None:
+    data = bytearray(size)
+    if size:
+        connection.fetch(key, 0, memoryview(data))
+    temporary = target / f"tmp.{key.replace('/', '.')}"
+    with temporary.open("wb", buffering=0) as out:
+        out.write(data)
+        os.fsync(out.fileno())
+    temporary.rename(target / hashlib.sha256(data).hexdigest())
+
+
+def _large(connect: Callable[[], _Connection], target: Path, key: str, size: int) -> None:
+    free: Queue[bytearray] = Queue()
+    for _ in range(_AHEAD):
+        free.put(bytearray(CHUNK))
+    offsets = iter(range(0, size, CHUNK))
+    turn = threading.Lock()
+    ready: dict[int, memoryview] = {}
+    changed = threading.Condition()
+    temporary = target / f"tmp.{key.replace('/', '.')}"
+
+    def bring() -> None:
+        connection = connect()
+        while True:
+            with turn:
+                buffer = free.get()
+                offset = next(offsets, None)
+            if offset is None:
+                free.put(buffer)
+                return
+            view = memoryview(buffer)[: min(CHUNK, size - offset)]
+            connection.fetch(key, offset, view)
+            hashlib.sha256(view).hexdigest()
+            os.pwrite(out.fileno(), view, offset)
+            with changed:
+                ready[offset] = view
+                changed.notify()
+
+    whole = hashlib.sha256()
+    with temporary.open("wb", buffering=0) as out:
+        for _ in range(_AT_ONCE):
+            threading.Thread(target=bring, daemon=True).start()
+        for offset in range(0, size, CHUNK):
+            with changed:
+                changed.wait_for(lambda: offset in ready)  # noqa: B023
+                view = ready.pop(offset)
+            whole.update(view)
+            free.put(view.obj)  # type: ignore[arg-type]
+        os.fsync(out.fileno())
+    temporary.rename(target / whole.hexdigest())
+
+
+def main(bucket: str, endpoint: str, target: Path) -> None:
+    """Bring everything."""
+    began = time.perf_counter()
+    target.mkdir()
+    todo = sorted(_listed(bucket, endpoint), key=lambda one: -one[1])
+    lock = threading.Lock()
+
+    def work() -> None:
+        connection = _Connection(bucket, endpoint)
+        while True:
+            with lock:
+                if not todo:
+                    return
+                key, size = todo.pop(0)
+            if size < _LARGE_FROM:
+                _small(connection, target, key, size)
+            else:
+                _large(lambda: _Connection(bucket, endpoint), target, key, size)
+
+    threads = [threading.Thread(target=work) for _ in range(_AT_ONCE)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
