@@ -14,7 +14,7 @@ from tests.support.mirrors import REFERENCE, assert_sound, contents, leftovers, 
 from tests.support.weights_data import noise
 from trainctl.errors import Interrupted, SourceCut, SourceGone, SourceWrong
 from trainctl.model.files import Listing
-from trainctl.spi.sources import Credential
+from trainctl.spi.sources import Credential, Span
 from trainctl.weights.mirror import DirectoryMirror
 from trainctl.weights.sources.hf import HubSource
 
@@ -149,12 +149,12 @@ def test_the_hub_is_asked_once_where_its_storage_is(hub: Hub, tmp_path: Path) ->
         source = HubSource(hub.url)
         resolved = source.resolve("hf://acme/model", None, credential)
         (file,) = (one for one in resolved.files if one.path == "model.safetensors")
-        with source.part(resolved, file, 0, 10, credential) as fill:
+        with source.part(resolved, file, Span(0, 10), credential) as fill:
             assert fill is not None
             fill(memoryview(bytearray(10)))
         hub.faults = [Fault("status", "model.safetensors", times=1, status=403)]
         got = bytearray(10)
-        with source.part(resolved, file, CHUNK, 10, credential) as fill:
+        with source.part(resolved, file, Span(CHUNK, 10), credential) as fill:
             assert fill is not None
             fill(memoryview(got))
         assert got == BIG[CHUNK : CHUNK + 10]

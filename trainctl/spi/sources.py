@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Callable, Protocol, runtime_checkable
+from typing import Callable, NamedTuple, Protocol, runtime_checkable
 
 from trainctl.model.files import ResolvedSource, SourceFile
 
@@ -57,17 +57,19 @@ Fill = Callable[[memoryview], None]
 """Puts the next bytes of a part where they are wanted; raises where they don't come."""
 
 
+class Span(NamedTuple):
+    """So many bytes from an offset on, none of them beyond the end."""
+
+    offset: int
+    length: int
+
+
 @runtime_checkable
 class PartSource(WeightSource, Protocol):
     """A source of which several connections can read one file, each a part of it: what makes large files fast."""
 
     def part(
-        self,
-        resolved: ResolvedSource,
-        file: SourceFile,
-        offset: int,
-        length: int,
-        credential: Credential | None,
+        self, resolved: ResolvedSource, file: SourceFile, span: Span, credential: Credential | None
     ) -> AbstractContextManager[Fill | None]:
-        """So many of the file's bytes from the offset on, which is in the file; None where upstream sends whole files only."""
+        """Those bytes of the file; None where upstream sends whole files only."""
         ...

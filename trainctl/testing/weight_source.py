@@ -12,7 +12,7 @@ import pytest
 
 from trainctl.errors import SourceDenied, SourceError, SourceGone
 from trainctl.model.files import ResolvedSource, SourceFile
-from trainctl.spi.sources import Credential, PartSource, WeightSource
+from trainctl.spi.sources import Credential, PartSource, Span, WeightSource
 from trainctl.weights.sources.http import HttpClient
 
 PIECE_BYTES = 2**20
@@ -102,7 +102,7 @@ class WeightSourceConformance(ABC):
             return
         for portion in (length, 1000):
             found = bytearray(length)
-            with upstream.source.part(resolved, file, offset, length, None) as fill:
+            with upstream.source.part(resolved, file, Span(offset, length), None) as fill:
                 if fill is None:
                     return
                 for at in range(0, length, portion):

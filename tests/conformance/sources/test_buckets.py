@@ -15,7 +15,7 @@ from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.objects.access import AwsKeys
 from trainctl.objects.place import place_of
 from trainctl.objects.store import Bucket as Store
-from trainctl.spi.sources import Credential, Fill, PartSource
+from trainctl.spi.sources import Credential, Fill, PartSource, Span
 from trainctl.testing.weight_source import Upstream, WeightSourceConformance
 from trainctl.weights.sources.bucket import AzureSource, BucketSource
 from trainctl.weights.sources.gs import GoogleSource
@@ -50,15 +50,10 @@ class Opened:
         return self._inner.open(resolved, file, offset, key)
 
     def part(
-        self,
-        resolved: ResolvedSource,
-        file: SourceFile,
-        offset: int,
-        length: int,
-        credential: Credential | None,
+        self, resolved: ResolvedSource, file: SourceFile, span: Span, credential: Credential | None
     ) -> AbstractContextManager[Fill | None]:
         key = self._key_for(resolved.source, credential)
-        return self._inner.part(resolved, file, offset, length, key)
+        return self._inner.part(resolved, file, span, key)
 
     def _key_for(self, uri: str, credential: Credential | None) -> Credential | None:
         return Credential(KEYS, "test") if "/open" in uri and not credential else credential

@@ -10,11 +10,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import NamedTuple
 
 from trainctl.errors import TrainctlError
-from trainctl.spi.sources import Fill
+from trainctl.spi.sources import Fill, Span
 from trainctl.weights.retry import Attempts, Retry
 
 PARTS_FROM_BYTES = 32 * 2**20
@@ -52,7 +51,7 @@ class Asking:
     ``arrived`` hears of every piece, in bytes; ``halt`` ends it between pieces. All may be called from several threads.
     """
 
-    part: Callable[[int, int], AbstractContextManager[Fill | None]]
+    part: Callable[[Span], AbstractContextManager[Fill | None]]
     write: Callable[[int, memoryview], None]
     size: int
     retry: Retry
@@ -67,7 +66,7 @@ class _Arrived(NamedTuple):
 
 
 class Convoy:
-    """``with Convoy(…) as convoy``: iterate over the chunks from an offset on, in order, each with its sha256.
+    """``with closing(Convoy(…)) as convoy``: iterate over the chunks from an offset on, in order, each with its sha256.
 
     They are written when they are handed on; a chunk is there until the next is asked for. The iteration ends early where
     upstream sends whole files only and where it is halted, and raises what a connection was given up for.
@@ -87,19 +86,11 @@ class Convoy:
             threading.Thread(target=self._work, name="part", daemon=True)
             for _ in range(_CONNECTIONS)
         ]
-
-    def __enter__(self) -> Convoy:
         for thread in self._threads:
             thread.start()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Whoever writes must have ended before what is written to is closed."""
+    def close(self) -> None:
+        """End the connections; who writes must have ended before what is written to is closed."""
         self._over.set()
         for thread in self._threads:
             thread.join()
@@ -172,7 +163,7 @@ class Convoy:
         while done < len(chunk):
             before = done
             try:
-                with self._asking.part(offset + done, len(chunk) - done) as fill:
+                with self._asking.part(Span(offset + done, len(chunk) - done)) as fill:
                     if fill is None:
                         return None
                     while done < len(chunk):

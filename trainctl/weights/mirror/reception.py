@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Callable, Protocol
 
@@ -133,16 +134,14 @@ class _Reception:
             return
         upstream = self._upstream
         asking = Asking(
-            lambda offset, length: source.part(
-                upstream.resolved, file, offset, length, upstream.credential
-            ),
+            lambda span: source.part(upstream.resolved, file, span, upstream.credential),
             self._scratch.write,
             file.size,
             upstream.retry,
             receiving.halt,
             receiving.arrived,
         )
-        with Convoy(asking, receiving.buffers, self._offset) as convoy:
+        with closing(Convoy(asking, receiving.buffers, self._offset)) as convoy:
             for chunk, digest in convoy:
                 self._hash.add(chunk, digest)
                 self._offset += len(chunk)

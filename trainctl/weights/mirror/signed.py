@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from trainctl.errors import SourceDenied, SourceError, SourceWrong
 from trainctl.model.files import ResolvedSource, SourceFile
-from trainctl.spi.sources import Credential, Fill
+from trainctl.spi.sources import Credential, Fill, Span
 from trainctl.weights.mirror.caller import Caller
 from trainctl.weights.safe_path import shown
 from trainctl.weights.sources.bodies import asked_for, part, rest
@@ -65,20 +65,15 @@ class SignedSource:
         return self._rest(resolved, file, found, offset)
 
     def part(
-        self,
-        resolved: ResolvedSource,
-        file: SourceFile,
-        offset: int,
-        length: int,
-        credential: Credential | None,
+        self, resolved: ResolvedSource, file: SourceFile, span: Span, credential: Credential | None
     ) -> AbstractContextManager[Fill | None]:
         """See PartSource. The caller relays whole files only."""
         found = self._link(resolved, file)
         if found.link.get("relayed"):
             return nullcontext()
         if resolved.source.startswith("https:"):
-            return self._web.part(resolved, file, offset, length, None)
-        return self._part(resolved, file, found, offset, length)
+            return self._web.part(resolved, file, span, None)
+        return self._part(resolved, file, found, span)
 
     @contextmanager
     def _rest(
@@ -90,11 +85,11 @@ class SignedSource:
 
     @contextmanager
     def _part(
-        self, resolved: ResolvedSource, file: SourceFile, found: _Found, offset: int, length: int
+        self, resolved: ResolvedSource, file: SourceFile, found: _Found, span: Span
     ) -> Iterator[Fill | None]:
         what = f"{resolved.source}: {shown(file.path)}"
-        with self._answer(resolved, file, found, asked_for(offset, length)) as response:
-            yield part(response, what, file, offset, length)
+        with self._answer(resolved, file, found, asked_for(*span)) as response:
+            yield part(response, what, file, span)
 
     @contextmanager
     def _answer(

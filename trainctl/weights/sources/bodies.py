@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from trainctl.errors import SourceCut, SourceWrong
 from trainctl.model.files import SourceFile
-from trainctl.spi.sources import Fill
+from trainctl.spi.sources import Fill, Span
 from trainctl.weights.sources.http import Response
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
@@ -28,13 +28,13 @@ def rest(response: Response, what: str, file: SourceFile, offset: int) -> Iterat
     return _exactly(response.pieces(), what, file, offset, 0 if found else offset)
 
 
-def part(response: Response, what: str, file: SourceFile, offset: int, length: int) -> Fill | None:
-    """What takes exactly so many bytes from the offset on; None for an answer that is no part.
+def part(response: Response, what: str, file: SourceFile, span: Span) -> Fill | None:
+    """What takes exactly those bytes; None for an answer that is no part.
 
     SourceWrong when the file has another length than announced.
     """
     found = _part(response)
-    if found is None or (int(found[1]), int(found[2])) != (offset, offset + length - 1):
+    if found is None or (int(found[1]), int(found[2])) != (span.offset, sum(span) - 1):
         return None
     _refuse_other_length(response, what, file)
     return response.fill

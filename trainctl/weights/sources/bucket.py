@@ -15,7 +15,7 @@ from trainctl.objects.client import SILENCE_SECONDS
 from trainctl.objects.opening import opened
 from trainctl.objects.place import Place, place_of
 from trainctl.objects.store import Bucket, Found, can_sign
-from trainctl.spi.sources import Credential, Fill
+from trainctl.spi.sources import Credential, Fill, Span
 from trainctl.weights.safe_path import shown
 from trainctl.weights.sources.bodies import asked_for, part, rest
 from trainctl.weights.sources.http import HttpClient, Response
@@ -81,19 +81,14 @@ class BucketSource:
 
     @contextmanager
     def part(
-        self,
-        resolved: ResolvedSource,
-        file: SourceFile,
-        offset: int,
-        length: int,
-        credential: Credential | None,
+        self, resolved: ResolvedSource, file: SourceFile, span: Span, credential: Credential | None
     ) -> Iterator[Fill | None]:
         """See PartSource."""
         with ExitStack() as stack:
-            ranged = asked_for(offset, length)
+            ranged = asked_for(*span)
             response = self._answer(stack, resolved, file, ranged, credential)
             what = _named(resolved, file)
-            yield part(response, what, file, offset, length) if response else None
+            yield part(response, what, file, span) if response else None
 
     def _answer(
         self,

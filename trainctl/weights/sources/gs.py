@@ -19,7 +19,7 @@ from trainctl.objects.access import ServiceAccount, access_of
 from trainctl.objects.client import SILENCE_SECONDS
 from trainctl.objects.place import Place, place_of
 from trainctl.objects.store import Bucket
-from trainctl.spi.sources import Credential, Fill
+from trainctl.spi.sources import Credential, Fill, Span
 from trainctl.weights.safe_path import shown
 from trainctl.weights.sources.bodies import asked_for, part, rest
 from trainctl.weights.sources.bucket import LINK_SECONDS, sent_of
@@ -94,17 +94,12 @@ class GoogleSource:
 
     @contextmanager
     def part(
-        self,
-        resolved: ResolvedSource,
-        file: SourceFile,
-        offset: int,
-        length: int,
-        credential: Credential | None,
+        self, resolved: ResolvedSource, file: SourceFile, span: Span, credential: Credential | None
     ) -> Iterator[Fill | None]:
         """See PartSource."""
         what = f"{resolved.source}: {shown(file.path)}"
-        with self._bytes(resolved, file, asked_for(offset, length), credential, what) as response:
-            yield part(response, what, file, offset, length)
+        with self._bytes(resolved, file, asked_for(*span), credential, what) as response:
+            yield part(response, what, file, span)
 
     def _bytes(
         self,

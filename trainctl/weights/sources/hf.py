@@ -13,7 +13,7 @@ from urllib.parse import quote, urljoin, urlsplit
 from trainctl.errors import SourceDenied, SourceError, SourceGone
 from trainctl.model.files import ResolvedSource, SourceFile, in_order
 from trainctl.model.source_uri import SourceUri, parse_source
-from trainctl.spi.sources import Credential, Fill
+from trainctl.spi.sources import Credential, Fill, Span
 from trainctl.weights.safe_path import shown
 from trainctl.weights.sources.bodies import asked_for, part, rest
 from trainctl.weights.sources.http import HttpClient, Response, host_of
@@ -103,18 +103,13 @@ class HubSource:
 
     @contextmanager
     def part(
-        self,
-        resolved: ResolvedSource,
-        file: SourceFile,
-        offset: int,
-        length: int,
-        credential: Credential | None,
+        self, resolved: ResolvedSource, file: SourceFile, span: Span, credential: Credential | None
     ) -> Iterator[Fill | None]:
         """See PartSource."""
         what = f"{resolved.source}: {shown(file.path)}"
-        url, ranged = self._url(resolved, file), asked_for(offset, length)
+        url, ranged = self._url(resolved, file), asked_for(*span)
         with self._from_storage(url, what, ranged, credential) as response:
-            yield part(response, what, file, offset, length)
+            yield part(response, what, file, span)
 
     @contextmanager
     def _from_storage(

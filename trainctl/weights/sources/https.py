@@ -16,7 +16,7 @@ from trainctl.errors import (
 )
 from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.model.source_uri import parse_source
-from trainctl.spi.sources import Credential, Fill
+from trainctl.spi.sources import Credential, Fill, Span
 from trainctl.weights.sources.bodies import asked_for, length_of, part, rest
 from trainctl.weights.sources.http import HttpClient, Response, host_of, quoted
 from trainctl.weights.sources.validators import if_range, same, spoken, validator_of
@@ -65,17 +65,12 @@ class HttpsSource:
 
     @contextmanager
     def part(
-        self,
-        resolved: ResolvedSource,
-        file: SourceFile,
-        offset: int,
-        length: int,
-        credential: Credential | None,
+        self, resolved: ResolvedSource, file: SourceFile, span: Span, credential: Credential | None
     ) -> Iterator[Fill | None]:
         """See PartSource."""
         uri = resolved.source
-        with self._bytes(uri, file, asked_for(offset, length), credential) as response:
-            yield part(response, uri, file, offset, length)
+        with self._bytes(uri, file, asked_for(*span), credential) as response:
+            yield part(response, uri, file, span)
 
     @contextmanager
     def _bytes(

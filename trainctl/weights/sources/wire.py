@@ -9,9 +9,10 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import Iterable, Mapping
-from types import TracebackType
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
+T = TypeVar("T")
 _STATUS = re.compile(r"HTTP/1\.([01]) ([1-5]\d\d)(?: |$)")
 _EMPTY_LINE = re.compile(rb"\n\r?\n")
 _LONGEST_HEAD = 2**17
@@ -21,25 +22,6 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f]")
 
 class Malformed(OSError):
     """The peer does not speak HTTP, or broke off within a frame."""
-
-
-class _Timed:
-    """What sockets say that waited for too long becomes TimeoutError, which before Python 3.10 it isn't."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if isinstance(error, (BlockingIOError, socket.timeout)):
-            raise TimeoutError from None
-
-
-_TIMED = _Timed()
 
 
 class Headers:
@@ -76,8 +58,7 @@ class Wire:
         lines += [f"{name}: {value}" for name, value in headers.items() if name.lower() != "host"]
         if any(map(_UNSAFE.search, lines)) or " " in target:
             raise ValueError("a request that would not be one line each")
-        with _TIMED:
-            self._socket.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
+        _timed(self._socket.sendall, "\r\n".join([*lines, "", ""]).encode("latin-1"))
         while True:
             first, *lines = self.head()
             found = _STATUS.match(first)
@@ -113,8 +94,7 @@ class Wire:
         """Receive something behind what has not been read."""
         if len(self._received) - self._at > _LONGEST_HEAD:
             raise Malformed("a head or a line without an end")
-        with _TIMED:
-            more = self._socket.recv(_BUFFER_BYTES)
+        more = _timed(self._socket.recv, _BUFFER_BYTES)
         if not more:
             raise Malformed("the connection was closed")
         self._received, self._at = self._received[self._at :] + more, 0
@@ -125,8 +105,7 @@ class Wire:
         view[:done] = memoryview(self._received)[self._at : self._at + done]
         self._at += done
         while done < len(view):
-            with _TIMED:
-                count = self._socket.recv_into(view[done:], 0, self._whole)
+            count = _timed(self._socket.recv_into, view[done:], 0, self._whole)
             if not count:
                 break
             done += count
@@ -235,3 +214,11 @@ def _headers(lines: Iterable[str]) -> dict[str, str]:
         name = name.lower()
         found.setdefault(name, value.strip())
     return found
+
+
+def _timed(act: Callable[..., T], *arguments: object) -> T:
+    """What a socket says that waited for too long is TimeoutError, which it isn't by itself before Python 3.10, nor where the kernel waits."""
+    try:
+        return act(*arguments)
+    except (TimeoutError, BlockingIOError):
+        raise TimeoutError from None
