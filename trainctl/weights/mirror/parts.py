@@ -128,7 +128,8 @@ class Convoy:
                 pass
         except BaseException as error:  # noqa: BLE001  whatever it is, who waits must hear of it
             with self._changed:
-                self._error = self._error or error
+                if not self._over.is_set():
+                    self._error = error
                 self._over.set()
                 self._changed.notify_all()
 
