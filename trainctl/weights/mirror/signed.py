@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, Mapping, NamedTuple
 
 from trainctl.errors import SourceDenied, SourceError, SourceWrong
 from trainctl.model.files import ResolvedSource, SourceFile
