@@ -17,6 +17,10 @@ Lookup = Callable[[Address], Recorded | None]
 """The present record of another resource: what steps before this one made."""
 
 
+def _nobody(text: str) -> None:
+    """For steps that nobody watches."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """What a handler is given. ``key`` is the effect's idempotency key: the same key twice must have one effect.
@@ -41,6 +45,8 @@ class Step:
     """Whether an earlier attempt had this key, and may have had its effect."""
     forecasts: Mapping[tuple[int, str], float | None] = field(default_factory=dict)
     """How many seconds the plan gives each delivery, by rank and weights."""
+    tell: Callable[[str], None] = _nobody
+    """Takes a sentence about what goes on, for whoever watches."""
 
     def needed(self, address: Address) -> Recorded:
         """The record of a resource that this one depends on; TrainctlError if there is none."""

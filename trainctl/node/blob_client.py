@@ -8,7 +8,7 @@ import json
 import math
 import socket
 from typing import Any, Dict, Iterator, NamedTuple, Optional, Sequence, Set
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from trainctl.node.failure import Failure
 from trainctl.node.pace import Pace
@@ -48,16 +48,18 @@ class BlobClient:
         token: Any,
         pace: Optional[Pace] = None,
         *,
+        fingerprint: Any = None,
         silence: float = SILENCE_SECONDS,
         evenly: bool = False,
     ) -> None:
+        """``fingerprint``: the certificate of a server at an ``https`` address; see PinnedConnection."""
         parts = urlsplit(url) if isinstance(url, str) else None
-        if parts is None or parts.scheme != "http" or not parts.hostname or not parts.port:
+        if parts is None or not parts.hostname or not parts.port:
             raise Failure("request", f"{url!a} is no http://ADDRESS:PORT to fetch weights from")
         if not isinstance(token, str) or not token:
             raise Failure("request", "the request to fetch over HTTP lacks its token")
         self.where = parts.netloc
-        self._connection = http.client.HTTPConnection(parts.hostname, parts.port, CONNECT_SECONDS)
+        self._connection = _connection(parts, fingerprint)
         self._authorization = f"Bearer {token}"
         self._pace = pace or Pace()
         self._silence = silence
@@ -106,8 +108,10 @@ class BlobClient:
         """Wake whoever waits for an answer, from another thread."""
         sock = self._connection.sock
         if sock is not None:
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(
+                OSError
+            ):  # the socket alone: what TLS keeps of it is in another thread's hands
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def _ask(
         self, method: str, path: str, body: Optional[bytes], headers: Dict[str, str], wait: float
@@ -152,6 +156,17 @@ class BlobClient:
                 raise ConnectionResetError(104, f"{self.where} cut the connection")
             done += count
             yield count
+
+
+def _connection(parts: SplitResult, fingerprint: Any) -> http.client.HTTPConnection:
+    host, port = str(parts.hostname), int(parts.port or 0)
+    if parts.scheme == "http" and fingerprint is None:
+        return http.client.HTTPConnection(host, port, CONNECT_SECONDS)
+    if parts.scheme != "https" or not isinstance(fingerprint, str):
+        raise Failure("request", f"{parts.netloc} is asked over http, or over https by fingerprint")
+    from trainctl.node.tls import PinnedConnection  # heavy
+
+    return PinnedConnection(host, port, CONNECT_SECONDS, fingerprint)
 
 
 def _exactly(response: http.client.HTTPResponse, count: int) -> bytearray:

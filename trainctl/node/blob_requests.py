@@ -45,6 +45,8 @@ class BlobRequests(BaseHTTPRequestHandler):
         """A client that is silent is not waited for."""
         super().setup()
         self.connection.settimeout(self.server.silence_seconds)
+        if self.server.tls is not None:
+            self.connection.do_handshake()
         self._stream = Stream()
 
     def do_GET(self) -> None:
@@ -185,14 +187,28 @@ class BlobRequests(BaseHTTPRequestHandler):
         self.server.count(total - LENGTH.size * len(parts))
 
     def _send(self, stream: BinaryIO, offset: int, count: int) -> None:
-        """Send by the kernel alone; a file that became shorter ends the connection, so that the client notices."""
+        """A file that became shorter ends the connection, so that the client notices."""
         if EVENLY in self.headers.get("Prefer", ""):
             self._send_evenly(stream, offset, count)
             return
-        sent = self.connection.sendfile(stream, offset, count) if count else 0
+        sent = self._transmit(stream, offset, count)
         self.server.count(sent)
         if sent != count:
             self.close_connection = True
+
+    def _transmit(self, stream: BinaryIO, offset: int, count: int) -> int:
+        """Send by the kernel alone, but for what has to be encrypted; how much was sent."""
+        if self.server.tls is None:
+            return self.connection.sendfile(stream, offset, count) if count else 0
+        stream.seek(offset)
+        left = count
+        while left:
+            data = stream.read(min(left, _STEP_BYTES))
+            if not data:
+                break
+            self.connection.sendall(data)
+            left -= len(data)
+        return count - left
 
     def _send_evenly(self, stream: BinaryIO, offset: int, count: int) -> None:
         """Send step by step, not getting ahead of others who want it so; little waits in the kernel, where nobody could hold it back."""
@@ -201,7 +217,7 @@ class BlobRequests(BaseHTTPRequestHandler):
         with self.server.evenness.under_way(self._stream):
             while offset < end and not self.close_connection:
                 step = min(_STEP_BYTES, end - offset)
-                sent = self.connection.sendfile(stream, offset, step)
+                sent = self._transmit(stream, offset, step)
                 self.server.count(sent)
                 self.server.evenness.advance(self._stream, sent)
                 offset += sent

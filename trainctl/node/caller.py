@@ -1,42 +1,54 @@
-"""Who called this program: the address that their connection came to, and whether they are still there."""
+"""Serving others for as long as whoever called this program is there."""
 
 from __future__ import annotations
 
-import os
-import threading
-import time
-from typing import BinaryIO, Callable
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Mapping, Optional
 
-from trainctl.node.addresses import private_family
+from trainctl.node.addresses import is_private, own_address
+from trainctl.node.asking import Asking, Gone
+from trainctl.node.failure import Failure
+from trainctl.node.server import BlobServer, Shelf, serving
 
-_SILENCE_SECONDS = 60.0
+if TYPE_CHECKING:
+    import ssl  # heavy, and few servers speak TLS
+
 _TELL_SECONDS = 1.0
+Emit = Callable[[Mapping[str, Any]], None]
 
 
-def own_address() -> str:
-    """Where peers reach this machine: the address that the caller's SSH connection came to, if it is private; loopback without one.
+def serve_others(
+    shelf: Shelf,
+    request: Mapping[str, Any],
+    emit: Emit,
+    caller: BinaryIO,
+    told: Optional[Mapping[str, Any]] = None,
+) -> Dict[str, Any]:
+    """Hand out contents to who has the request's ``token``, until the caller closes standard input or is silent for a minute.
 
-    Failure where there is only a public one. Source: sshd(8), SSH_CONNECTION.
+    Events ``{address, port}`` with what is ``told`` in addition, and ``{sent}`` each second; the result is the latter. It listens at
+    ``listen``, by default where the caller's connection came to.
     """
-    words = os.environ.get("SSH_CONNECTION", "").split()
-    if len(words) != 4:
-        return "127.0.0.1"
-    address = words[2].partition("%")[0]
-    private_family(address)
-    return address
+    token = request["token"]
+    if not isinstance(token, str) or len(token) < 16:
+        raise Failure("request", "a server of weights needs a token of 16 characters or more")
+    asking = Asking(caller, emit)
+    address = str(request.get("listen") or own_address())
+    tls = None if is_private(address) else _tls(asking)
+    with serving(BlobServer(shelf, token, address, tls=tls)) as server:
+        asking.tell({"address": server.address, "port": server.port, **(told or {})})
+        while not asking.gone.wait(_TELL_SECONDS):
+            asking.tell({"sent": server.sent})
+        return {"sent": server.sent}
 
 
-def until_gone(caller: BinaryIO, tell: Callable[[], None]) -> None:
-    """Until the caller is gone; it is told now and then that we are not."""
-    ended = threading.Event()
-    heard = time.monotonic()
+def _tls(asking: Asking) -> ssl.SSLContext:
+    """By a certificate that the caller makes: Python's standard library can't."""
+    from trainctl.node.tls import server_context
 
-    def listen() -> None:
-        nonlocal heard
-        while os.read(caller.fileno(), 4096):
-            heard = time.monotonic()
-        ended.set()
-
-    threading.Thread(target=listen, daemon=True).start()
-    while not ended.wait(_TELL_SECONDS) and time.monotonic() - heard < _SILENCE_SECONDS:
-        tell()
+    try:
+        answer = asking.ask({"want": "certificate"})
+    except Gone:
+        raise Failure("failed", "whoever wanted a server has gone") from None
+    if "certificate" not in answer:
+        raise Failure("failed", "whoever wanted a server has no certificate for it")
+    return server_context(answer)

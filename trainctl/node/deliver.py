@@ -106,7 +106,11 @@ def _deliver(
         References(layout).refer(request["lineage"], listing, str(request.get("owner", "")))
         with closing(Sources(request, listing, asking)) as sources:
             filling = Filling(layout, listing, sources, emit, limit_of(request))
-            return filling.run(str(request.get("source", "")))
+            try:
+                return filling.run(str(request.get("source", "")))
+            finally:
+                for peer, why in sorted(sources.strangers().items()):
+                    emit({"say": f"{peer} was left out: {why}"})
 
 
 class Filling:

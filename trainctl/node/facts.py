@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from trainctl.node import layout
-from trainctl.node.addresses import addresses
+from trainctl.node.addresses import addresses, serving_terms
 from trainctl.node.engines import Engine, choose
 from trainctl.node.failure import Failure, weights_room
 from trainctl.node.gpus import reported
@@ -33,6 +33,7 @@ def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     return {
         "hostname": socket.gethostname(),
         "addresses": addresses(),
+        "serving": serving_terms(),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "machine": platform.machine(),

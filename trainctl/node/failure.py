@@ -26,6 +26,17 @@ class Failure(Exception):
         return {"kind": self.kind, "summary": self.summary, "detail": self.detail}
 
 
+class Stranger(Failure):
+    """Somebody else answers where a server was expected; they were told nothing."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(
+            "stranger",
+            f"{where} shows another certificate than the server that was started there, and was told nothing",
+            "Somebody is in between, or another program listens there.",
+        )
+
+
 def from_os_error(error: OSError, root: str) -> Failure:
     """Say which path failed, why, and for a full disk how much is free; ``root`` is where the program may write."""
     path = str(error.filename or root)

@@ -9,7 +9,7 @@ import time
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
 from trainctl.node.blob_client import BROKEN, SILENCE_SECONDS, BlobClient, Later
-from trainctl.node.failure import Failure
+from trainctl.node.failure import Failure, Stranger
 from trainctl.node.gathering import Buffer, Fetched, Fetcher, PassOn
 from trainctl.node.parts import Part
 from trainctl.node.places import Patience
@@ -50,12 +50,19 @@ class FromPeer(Fetcher):
     def __init__(self, peer: Mapping[str, Any], patience: Patience) -> None:
         super().__init__(str(peer["node"]))
         silence = min(SILENCE_SECONDS, patience.seconds)
-        self._client = BlobClient(peer.get("url"), peer.get("token"), silence=silence)
+        self._client = BlobClient(
+            peer.get("url"),
+            peer.get("token"),
+            fingerprint=peer.get("fingerprint"),
+            silence=silence,
+        )
         self._patience = patience
         self._buffer = Buffer()
         self._breaks = 0
         self._lies = 0
         self._dropped = False
+        self.stranger = ""
+        """What is wrong with who answered in the peer's place, if somebody did."""
         self._until = 0.0
         self._ending = threading.Event()
 
@@ -112,8 +119,8 @@ class FromPeer(Fetcher):
             self._breaks += 1
             self._dropped = self._breaks == _MOST_BREAKS
             return True
-        except Failure:
-            coming = False
+        except Failure as error:
+            coming = self._refused(error)
         self._breaks = 0
         if not coming and now > self._patience.began + self._patience.grace:
             return False
@@ -145,6 +152,13 @@ class FromPeer(Fetcher):
         except Later as error:
             return self._pause(error)
         return True
+
+    def _refused(self, error: Failure) -> bool:
+        """It has nothing for us; False, like for all that isn't coming. Somebody else in its place is not asked again."""
+        if isinstance(error, Stranger):
+            self.stranger = error.summary
+            self._dropped = True
+        return False
 
     def _pause(self, error: Later) -> bool:
         """Wait where the peer asks for it; True: it is worth asking again."""

@@ -111,7 +111,13 @@ class HttpOrigin(PatientOrigin):
     def __init__(
         self, value: Dict[str, Any], pace: Optional[Pace] = None, *, evenly: bool = False
     ) -> None:
-        self._server = BlobClient(value.get("url"), value.get("token"), pace, evenly=evenly)
+        self._server = BlobClient(
+            value.get("url"),
+            value.get("token"),
+            pace,
+            fingerprint=value.get("fingerprint"),
+            evenly=evenly,
+        )
         super().__init__(self._server, value)
 
     def read_small(self, sizes: Mapping[str, int]) -> Dict[str, bytearray]:

@@ -8,12 +8,16 @@ import socket
 import sys
 import threading
 from socketserver import TCPServer, ThreadingMixIn
-from typing import Any, BinaryIO, Iterator, NamedTuple, Optional, Set
+from typing import TYPE_CHECKING, Any, BinaryIO, Iterator, NamedTuple, Optional, Set, Tuple
 
 from trainctl.node import layout
-from trainctl.node.addresses import private_family
+from trainctl.node.addresses import family, is_private
 from trainctl.node.blob_requests import BlobRequests
 from trainctl.node.evenness import Evenness
+from trainctl.node.failure import Failure
+
+if TYPE_CHECKING:
+    import ssl  # heavy, and few servers speak TLS
 
 _MOST_CONNECTIONS = 256
 _POLL_SECONDS = 0.05
@@ -64,7 +68,10 @@ def open_blob(name: str) -> Optional[BinaryIO]:
 
 
 class BlobServer(ThreadingMixIn, TCPServer):
-    """Serves one shelf to whoever has the token; a thread for each connection, and a bound on how many there are."""
+    """Serves one shelf to whoever has the token; a thread for each connection, and a bound on how many there are.
+
+    Failure for an address that the world can reach, unless ``tls`` is how connections are encrypted.
+    """
 
     daemon_threads = True
     request_queue_size = 128
@@ -75,10 +82,14 @@ class BlobServer(ThreadingMixIn, TCPServer):
         token: str,
         address: str = "127.0.0.1",
         *,
+        tls: Optional[ssl.SSLContext] = None,
         most_connections: int = _MOST_CONNECTIONS,
         silence_seconds: float = 30.0,
     ) -> None:
-        self.address_family = private_family(address)
+        self.address_family = family(address)
+        if tls is None and not is_private(address):
+            raise Failure("request", f"weights are not served on {address} without TLS")
+        self.tls = tls
         self.shelf = shelf
         self.token = token
         self.silence_seconds = silence_seconds
@@ -101,6 +112,15 @@ class BlobServer(ThreadingMixIn, TCPServer):
         """Where it listens."""
         return int(self.server_address[1])
 
+    def get_request(self) -> Tuple[Any, Any]:
+        """The next connection. Hands are shaken in its own thread: a client that is silent meanwhile holds up nobody else."""
+        connection, client = super().get_request()
+        if self.tls is not None:
+            connection = self.tls.wrap_socket(
+                connection, server_side=True, do_handshake_on_connect=False
+            )
+        return connection, client
+
     def process_request(self, request: Any, client_address: Any) -> None:
         """Give the connection a thread, or send it away while there are too many."""
         with self._lock:
@@ -110,8 +130,9 @@ class BlobServer(ThreadingMixIn, TCPServer):
         if room:
             super().process_request(request, client_address)
             return
-        with contextlib.suppress(OSError):
-            request.send(_FULL)
+        if self.tls is None:  # who wants TLS would have to be waited for
+            with contextlib.suppress(OSError):
+                request.send(_FULL)
         self.shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
@@ -138,8 +159,13 @@ class BlobServer(ThreadingMixIn, TCPServer):
         with self._lock:
             left = list(self._open)
         for connection in left:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+            cut(connection)
+
+
+def cut(connection: socket.socket) -> None:
+    """Wake whoever waits for the connection, from another thread: only the socket itself is touched, not what TLS keeps of it."""
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
 
 from trainctl.node import layout as names
 from trainctl.node.failure import Failure
@@ -17,6 +17,7 @@ from trainctl.node.shared import shared_of
 
 if TYPE_CHECKING:
     from trainctl.node.asking import Asking
+    from trainctl.node.from_peer import FromPeer
     from trainctl.node.link_client import Links
 
 
@@ -34,6 +35,7 @@ class Sources:
         peers = request.get("peers") or []
         me = request.get("node")
         self._owners = _owners(peers, me, listing)
+        self._peers: List[FromPeer] = []
         among_peers = bool(peers)
         links = _links(request, listing, asking)
         self.origin = open_origin(request["origin"], pace, evenly=among_peers, links=links)
@@ -56,7 +58,8 @@ class Sources:
         if among_peers:
             from trainctl.node.from_peer import FromPeer  # heavy
 
-            self.fetchers += [FromPeer(one, patience) for one in peers if one["node"] != me]
+            self._peers = [FromPeer(one, patience) for one in peers if one["node"] != me]
+            self.fetchers += self._peers
 
     def clone(self, sha256: str, target: int) -> bool:
         """Fill the open file with a whole content without copying bytes, where that is possible."""
@@ -70,6 +73,10 @@ class Sources:
         if self.shared is not None:
             return [SHARED]
         return self._owners.line(part.name) if self._owners else []
+
+    def strangers(self) -> Dict[str, str]:
+        """By peer what is wrong with who answered in its place."""
+        return {one.place: one.stranger for one in self._peers if one.stranger}
 
     def close(self) -> None:
         """Close every connection."""

@@ -29,8 +29,10 @@ class MirrorSeen:
     listings: frozenset[str] = frozenset()
     problem: Diagnostic | None = None
     unserved: str = ""
-    free: int | None = None
     """Why the mirror's host can't hand weights to other nodes, if it can't."""
+    tls: bool = False
+    """Whether it does so over TLS."""
+    free: int | None = None
 
 
 def look_at_mirror(
@@ -54,4 +56,11 @@ def look_at_mirror(
             f"{failure.detail} What is recorded is taken to be there, and nothing else.".strip()
         )
         return MirrorSeen(asked=True, problem=warning(summary, detail, code=failure.code))
-    return MirrorSeen(True, found.known, found.listings, unserved=found.unserved, free=found.free)
+    return MirrorSeen(
+        True,
+        found.known,
+        found.listings,
+        unserved=found.unserved,
+        tls=found.tls,
+        free=found.free,
+    )

@@ -18,6 +18,7 @@ from trainctl.model.delivery import HOPS, Delivered
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.resource import Resource
 from trainctl.operations.look_gpus import gpu_problems
+from trainctl.operations.look_mirror import MirrorSeen
 from trainctl.operations.look_weights import WeightsSeen
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.images import image_of
@@ -41,10 +42,10 @@ from trainctl.weights.mirror.known import Known
 class _Nearness:
     """Where the mirror is, as seen from nodes."""
 
-    def __init__(self, workspace: Workspace, unserved: str) -> None:
+    def __init__(self, workspace: Workspace, seen: MirrorSeen) -> None:
         self._agents = workspace.agents
         self._mirror = workspace.mirror
-        self._unserved = unserved
+        self._seen = seen
 
     def of(self, provider: str, node: Node) -> dict[str, Any]:
         """The facts about it; a mirror in a bucket, and one that can't be found, is near to nobody."""
@@ -56,7 +57,12 @@ class _Nearness:
             return {"near": False, "mirror_on": "the mirror's host"}
         near = self._agents.sees(provider, node, place)
         on = place.node.id if place else ""
-        return {"near": near, "mirror_on": on, "unserved": "" if near else self._unserved}
+        found = {"near": near, "mirror_on": on}
+        return (
+            found
+            if near
+            else {**found, "unserved": self._seen.unserved, "mirror_tls": self._seen.tls}
+        )
 
 
 @dataclass(slots=True)
@@ -104,7 +110,7 @@ def look_at_nodes(
 ) -> NodesSeen:
     """Ask the nodes of every cluster that jobs are for, those that don't exist yet through their provider's preview of them."""
     seen = NodesSeen()
-    near = _Nearness(workspace, weights.mirror.unserved)
+    near = _Nearness(workspace, weights.mirror)
     questions: list[tuple[Address, _Question]] = []
     installed = frozenset(discovery.names(discovery.PROVIDERS))
     directory = workspace.setting.directory
@@ -280,6 +286,7 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
         shared_cache="shared" in where,
         **(near.of(question.provider, node) if question.weights else {}),
         max_rate=where.get("max_rate"),
+        tls=facts["serving"]["tls"],
         claims=_claims(question.weights, frozenset(cached.get("leased", ()))),
         detail="; ".join(f"{one['path']}: {one['why']}" for one in facts["blocked"]),
         lacks=_lacks(question.jobs, facts, dict(zip(hosts, facts["hosts"], strict=True))),

@@ -18,7 +18,7 @@ from trainctl.plan.values import (
     TierFacts,
     WeightsLine,
 )
-from trainctl.plan.ways import crossings, forecast, way_of
+from trainctl.plan.ways import Far, crossings, forecast, way_of
 from trainctl.plan.weights import tiers_of
 
 
@@ -30,8 +30,10 @@ def delivery_lines(
     found: list[DeliveryLine] = []
     for job in starting(changes):
         places = list(seats(inputs, job))
-        near = sum(1 for seat in places if seat.facts and seat.facts.mirror_on and seat.facts.near)
-        far = node_count((job.after or {}).get("compute")) - near
+        known = [seat.facts for seat in places if seat.facts]
+        near = sum(1 for facts in known if facts.mirror_on and facts.near)
+        tls = any(facts.tls for facts in known if not facts.near)
+        far = Far(node_count((job.after or {}).get("compute")) - near, tls)
         found += [line for seat in places for line in _of_rank(job, seat, lines, far)]
     return tuple(found)
 
@@ -66,7 +68,7 @@ def _unserved(
     for job, seen in sorted(jobs.items(), key=lambda item: item[0]):
         yield error(
             f"{seen.id} can't get its weights from {seen.mirror_on}: {seen.unserved}",
-            "Reach the mirror's host by an address of the private network that both are in, name another mirror: "
+            "Reach it by an address of a private network that both are in, give it a Python with TLS (`python:`), name another mirror: "
             "{url: node://CLUSTER/DIRECTORY}, or keep it here: {url: file:///DIRECTORY}.",
             address=str(job),
             code="no-private-address",
@@ -74,15 +76,14 @@ def _unserved(
 
 
 def _of_rank(
-    job: Change, seat: Seat, lines: Mapping[Address, WeightsLine], far: int
+    job: Change, seat: Seat, lines: Mapping[Address, WeightsLine], far: Far
 ) -> Iterator[DeliveryLine]:
-    """``far``: how many of the job's nodes don't see the mirror's directory."""
     for wanted in (job.after or {}).get("weights") or ():
         address = Address.parse(wanted["address"])
         line = lines.get(address)
         tiers = _tiers(seat.facts, line, address)
         way = way_of(tiers, seat.facts, far)
-        sharing = far if way.path == "peers" else node_count((job.after or {}).get("compute"))
+        sharing = far.count if way.path == "peers" else node_count((job.after or {}).get("compute"))
         yield DeliveryLine(
             job=job.address,
             rank=seat.rank,

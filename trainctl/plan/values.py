@@ -147,6 +147,10 @@ class NodeFacts:
     """The host that keeps the mirror, by its id, or the bucket's URL; empty where that is a directory of the operator's machine."""
     unserved: str = ""
     """Why that host can't hand this node weights; empty where it can."""
+    mirror_tls: bool = False
+    """Whether that host hands them out over TLS, as it has no private address."""
+    tls: bool = False
+    """The same of this node, where its peers come to."""
     shared_cache: bool = False
     max_rate: int | None = None
     vacancy: Vacancy | None = None

@@ -23,11 +23,19 @@ class Way:
     why: str = ""
 
 
-def way_of(tiers: TierFacts | None, facts: NodeFacts | None, ranks: int) -> Way:
-    """How a node gets what it lacks; ``ranks``: how many nodes that don't see the mirror get it at once."""
+@dataclass(frozen=True, slots=True)
+class Far:
+    """The nodes of a job that don't see the mirror's directory: how many, and whether some have no private address to serve each other at."""
+
+    count: int
+    tls: bool = False
+
+
+def way_of(tiers: TierFacts | None, facts: NodeFacts | None, far: Far) -> Way:
+    """How a node gets what it lacks, of those of its job."""
     if tiers is not None and tiers.node == tiers.total:
         return Way("none")
-    way = _open_way(facts, ranks)
+    way = _open_way(facts, far)
     limit = facts.max_rate if facts else None
     if not limit:
         return way
@@ -38,7 +46,7 @@ def _limited(rate: int) -> str:
     return f"each node takes at most {format_bytes(rate)} a second from the mirror (max_rate)"
 
 
-def _open_way(facts: NodeFacts | None, ranks: int) -> Way:
+def _open_way(facts: NodeFacts | None, far: Far) -> Way:
     if facts is not None and facts.shared_cache:
         return Way(
             "shared-cache", "the nodes share a directory, into which one brings what is missing"
@@ -46,11 +54,13 @@ def _open_way(facts: NodeFacts | None, ranks: int) -> Way:
     if facts is None or facts.near:
         on = facts.mirror_on if facts else ""
         return Way("mirror-to-node", f"the mirror is on {on} itself" if on else "")
-    if ranks > 1:
+    if far.count > 1:
         place = facts.mirror_on or "this machine"
-        return Way("peers", f"{ranks} nodes get it at once: one copy leaves {place}")
+        over = ", over TLS" if far.tls or facts.mirror_tls else ""
+        return Way("peers", f"{far.count} nodes get it at once{over}: one copy leaves {place}")
     if facts.mirror_on:
-        return Way("mirror-to-node", f"{facts.mirror_on} keeps the mirror and serves it")
+        over = " over TLS" if facts.mirror_tls else ""
+        return Way("mirror-to-node", f"{facts.mirror_on} keeps the mirror and serves it{over}")
     return Way("through-operator", f"{facts.id} doesn't see the mirror's directory")
 
 

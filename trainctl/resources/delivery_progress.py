@@ -23,6 +23,9 @@ class DeliveryProgress:
         """Takes the events of one node and listing."""
 
         def on_event(event: Mapping[str, Any]) -> None:
+            if "say" in event:
+                self._step.tell(str(event["say"]))
+                return
             where = f" to {self._nodes} nodes" if self._nodes > 1 else ""
             with self._lock:
                 self._done[rank, address] = int(event["done"])

@@ -87,7 +87,9 @@ class HostMirror:
         asked = {"sources": [resolved_to_json(one) for one in sources], "listings": [*listings]}
         found = self._call("look", asked)
         known = tuple(known_from_json(one) for one in found["known"])
-        return Looked(known, frozenset(found["listings"]), found["unserved"], found["free"])
+        serving = found["serving"]
+        here = frozenset(found["listings"])
+        return Looked(known, here, serving["why"], serving["tls"], found["free"])
 
     def mirror(
         self,

@@ -3,26 +3,51 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from trainctl.errors import NodeError, TrainctlError
+from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
 from trainctl.remote.agent import NodeAgent
+from trainctl.resources.conversation import Conversation
+from trainctl.resources.tokens import new_token
 
-_BEAT_SECONDS = 0.2
+_START_SECONDS = 60.0
+Told = Mapping[str, Any]
 
 
 class NodeServer:
-    """Runs the verb ``serve``. ``told`` is the first event, in which it says where it listens, or why it can't."""
+    """Runs the verb ``serve`` with a token of its own, which ``register`` has masked everywhere, as it has the key of its certificate, if it needs one."""
 
-    def __init__(self, agent: NodeAgent, request: Mapping[str, Any]) -> None:
-        self.told: Future[Mapping[str, Any]] = Future()
+    def __init__(
+        self, agent: NodeAgent, request: Mapping[str, Any], register: Callable[[str], str]
+    ) -> None:
         self._agent = agent
-        self._request = request
+        self._register = register
+        self._token = register(new_token())
+        self._request = {**request, "token": self._token}
+        self._fingerprint: str | None = None
+        self._told: Future[Told] = Future()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True, name="serve")
         self._thread.start()
+
+    def told(self) -> Told:
+        """Its first event, once it listens. TrainctlError for why it doesn't."""
+        try:
+            return self._told.result(_START_SECONDS)
+        except TimeoutError:
+            raise NodeUnreachable(
+                f"a server of weights does not begin within {_START_SECONDS:g} s"
+            ) from None
+
+    def where(self) -> Mapping[str, str]:
+        """How it is reached: ``url`` and ``token``, and the ``fingerprint`` of its certificate if it speaks TLS. TrainctlError as of ``told``."""
+        told = self.told()
+        place = f"{told['address']}:{told['port']}"
+        if self._fingerprint is None:
+            return {"url": f"http://{place}", "token": self._token}
+        return {"url": f"https://{place}", "token": self._token, "fingerprint": self._fingerprint}
 
     def end(self) -> None:
         """Have it end; ``close`` waits until it has."""
@@ -35,18 +60,24 @@ class NodeServer:
 
     def _serve(self) -> None:
         try:
-            self._agent.call("serve", self._request, payload=self._beats(), on_event=self._on_event)
+            with Conversation(self._agent, self._answer, self._on_event, self._done) as one:
+                one.call("serve", self._request)
         except TrainctlError as error:
-            if not self.told.done():
-                self.told.set_exception(error)
+            if not self._told.done():
+                self._told.set_exception(error)
         finally:
-            if not self.told.done():
-                self.told.set_exception(NodeError("a server on a node ended at once"))
+            if not self._told.done():
+                self._told.set_exception(NodeError("a server on a node ended at once"))
+
+    def _answer(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """A certificate: the node has no private address to listen on."""
+        from trainctl.resources.certificates import new_certificate  # heavy, and few need one
+
+        made = new_certificate()
+        self._register("\n".join(made.key.splitlines()[1:-1]))
+        self._fingerprint = made.fingerprint
+        return {"certificate": made.certificate, "key": made.key}
 
     def _on_event(self, event: Mapping[str, Any]) -> None:
         if "port" in event:
-            self.told.set_result(event)
-
-    def _beats(self) -> Iterator[bytes]:
-        while not self._done.wait(_BEAT_SECONDS):
-            yield b"\n"
+            self._told.set_result(event)

@@ -20,7 +20,6 @@ from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.port import Mirror
 
 Register = Callable[[str], str]
-_START_SECONDS = 60.0
 
 
 class Origins(Protocol):
@@ -113,7 +112,7 @@ class HostOrigins:
         self._mirror = mirror
         self.register = register
         self._lock = threading.Lock()
-        self._server: tuple[NodeServer, str] | None = None
+        self._server: NodeServer | None = None
         self._users = 0
 
     def is_near(self, provider: str, node: Node) -> bool:
@@ -126,18 +125,17 @@ class HostOrigins:
         if self.is_near(provider, node):
             yield _Told(agent, {"type": "directory", "path": self._mirror.path})
             return
-        server, token = self._enter()
+        server = self._enter()
         try:
-            yield _Told(agent, _where(server, token))
+            yield _Told(agent, {"type": "http", **server.where()})
         finally:
             self._leave()
 
-    def _enter(self) -> tuple[NodeServer, str]:
+    def _enter(self) -> NodeServer:
         with self._lock:
             if self._server is None:
-                token = self.register(new_token())
-                request = {"root": self._mirror.path, "token": token}
-                self._server = (NodeServer(self._mirror.agent, request), token)
+                request = {"root": self._mirror.path}
+                self._server = NodeServer(self._mirror.agent, request, self.register)
             self._users += 1
             return self._server
 
@@ -148,9 +146,4 @@ class HostOrigins:
             if ending is not None:
                 self._server = None
         if ending is not None:
-            ending[0].close()
-
-
-def _where(server: NodeServer, token: str) -> dict[str, str]:
-    event = server.told.result(_START_SECONDS)
-    return {"type": "http", "url": f"http://{event['address']}:{event['port']}", "token": token}
+            ending.close()

@@ -9,10 +9,8 @@ from typing import Any
 from trainctl.errors import TrainctlError
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.node_server import NodeServer
-from trainctl.resources.tokens import new_token
 from trainctl.spi.provider import Node
 
-_START_SECONDS = 60.0
 Asked = tuple[Node, NodeAgent, Mapping[str, Any]]
 Peer = Mapping[str, Any]
 
@@ -30,7 +28,6 @@ class Peers:
         self._listings = listings
         self._register = register
         self._servers: list[NodeServer] = []
-        self._tokens: dict[str, str] = {}
 
     def __enter__(self) -> Peers:
         return self
@@ -38,7 +35,7 @@ class Peers:
     def told(self) -> dict[str, Peer]:
         """By node id what the ``peers`` of a request say. A node that can't serve is left out; one alone has no peers."""
         asked = {node.id: self._start(node, agent, where) for node, agent, where in self._nodes}
-        answers = {node_id: self._peer(node_id, server) for node_id, server in asked.items()}
+        answers = {node_id: _peer(node_id, server) for node_id, server in asked.items()}
         found = {node_id: peer for node_id, peer in answers.items() if peer is not None}
         return found if len(found) > 1 else {}
 
@@ -54,23 +51,15 @@ class Peers:
             server.close()
 
     def _start(self, node: Node, agent: NodeAgent, where: Mapping[str, Any]) -> NodeServer:
-        token = self._register(new_token())
-        self._tokens[node.id] = token
-        request = {**where, "token": token, "listings": list(self._listings)}
-        server = NodeServer(agent, request)
+        request = {**where, "listings": list(self._listings)}
+        server = NodeServer(agent, request, self._register)
         self._servers.append(server)
         return server
 
-    def _peer(self, node_id: str, server: NodeServer) -> Peer | None:
-        """What the others are told of it. Its deliveries will say what is wrong with a node, if anything is."""
-        try:
-            event = server.told.result(_START_SECONDS)
-        except TrainctlError:
-            return None
-        url = f"http://{event['address']}:{event['port']}"
-        return {
-            "node": node_id,
-            "url": url,
-            "token": self._tokens[node_id],
-            "holds": event["holds"],
-        }
+
+def _peer(node_id: str, server: NodeServer) -> Peer | None:
+    """What the others are told of it. Its deliveries will say what is wrong with a node, if anything is."""
+    try:
+        return {"node": node_id, **server.where(), "holds": server.told()["holds"]}
+    except TrainctlError:
+        return None

@@ -28,12 +28,13 @@ Origins = Callable[[Mapping[str, object]], "Origin"]
 class Looked:
     """What one look found: of each source what is known, and of the listings asked about those that are there.
 
-    ``unserved`` says why a host can't hand them to others, if it can't.
+    ``unserved`` says why a host can't hand them to others, if it can't; ``tls`` whether it does so over TLS, having no private address.
     """
 
     known: tuple[Known, ...]
     listings: frozenset[str]
     unserved: str = ""
+    tls: bool = False
     free: int | None = None
     """The bytes that may still be written there, where there is a limit."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Callable, Mapping
 
 from trainctl.errors import StorageError, TrainctlError
-from trainctl.node.caller import own_address
+from trainctl.node.addresses import serving_terms
 from trainctl.node.failure import Failure
 from trainctl.node.protocol import read_request, say
 from trainctl.weights.mirror.directory import DirectoryMirror
@@ -25,12 +25,12 @@ Answer = Mapping[str, Any]
 
 
 def look(mirror: DirectoryMirror, request: Request) -> Answer:
-    """What is known of sources, which of some listings are here, and whether this host may serve others."""
+    """What is known of sources, which of some listings are here, and how this host would serve others."""
     sources = [resolved_from_json(one) for one in request["sources"]]
     return {
         "known": [known_to_json(known(mirror, one)) for one in sources],
         "listings": [one for one in request["listings"] if mirror.has_listing(one)],
-        "unserved": _unserved(),
+        "serving": serving_terms(),
         "free": free_bytes(mirror.root),
     }
 
@@ -98,12 +98,3 @@ def _done(verb: str, stream: BinaryIO) -> Answer:
     from trainctl.weights.mirror.work import do  # brings HTTP along
 
     return do(verb, mirror, request, stream)
-
-
-def _unserved() -> str:
-    """Why this host may not serve others; empty if it may."""
-    try:
-        own_address()
-    except Failure as failure:
-        return failure.summary
-    return ""

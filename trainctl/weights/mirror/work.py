@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, BinaryIO, Callable, Mapping
 
-from trainctl.node.caller import own_address, until_gone
+from trainctl.node.caller import serve_others
 from trainctl.node.failure import Failure
 from trainctl.node.protocol import emit
-from trainctl.node.server import BlobServer, MirrorShelf, serving
+from trainctl.node.server import MirrorShelf
 from trainctl.weights.mirror.caller import Caller
 from trainctl.weights.mirror.collect import Collecting, collect
 from trainctl.weights.mirror.directory import DirectoryMirror
@@ -80,12 +80,8 @@ def ingest(mirror: DirectoryMirror, request: Request, caller: Caller) -> Answer:
 
 
 def serve(mirror: DirectoryMirror, request: Request, stream: BinaryIO) -> Answer:
-    """Hand out contents to who has the token, until the caller has gone. Events ``{address, port}`` and ``{sent}``."""
-    shelf = MirrorShelf(mirror.root)
-    with serving(BlobServer(shelf, request["token"], own_address())) as server:
-        emit({"address": server.address, "port": server.port})
-        until_gone(stream, lambda: emit({"sent": server.sent}))
-        return {"sent": server.sent}
+    """Hand out contents; see ``serve_others``."""
+    return serve_others(MirrorShelf(mirror.root), request, emit, stream)
 
 
 _WITH_CALLER: Mapping[str, Callable[[DirectoryMirror, Request, Caller], Answer]] = {
