@@ -5,24 +5,37 @@ from __future__ import annotations
 import http.client
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from tests.support.nodes import Mirror
 from trainctl.node.server import BlobServer, MirrorShelf, serving
+from trainctl.node.tls import server_context
+from trainctl.resources.certificates import Certificate
 from trainctl.resources.tokens import new_token
 
 
 @contextmanager
-def served(mirror: Mirror) -> Iterator[BlobServer]:
-    """The mirror's server."""
-    with serving(BlobServer(MirrorShelf(mirror.path), new_token())) as server:
+def served(mirror: Mirror, certificate: Certificate | None = None) -> Iterator[BlobServer]:
+    """The mirror's server, which shows that certificate, or speaks plain HTTP."""
+    tls = server_context(asdict(certificate)) if certificate else None
+    with serving(BlobServer(MirrorShelf(mirror.path), new_token(), tls=tls)) as server:
         yield server
 
 
-def origin(server: BlobServer, **changes: Any) -> dict[str, Any]:
+def origin(
+    server: BlobServer, certificate: Certificate | None = None, **changes: Any
+) -> dict[str, Any]:
     """The origin that a request names for it."""
-    url = f"http://127.0.0.1:{server.port}"
-    return {"type": "http", "url": url, "token": server.token, **changes}
+    return {"type": "http", **reached(server, certificate), **changes}
+
+
+def reached(server: Server, certificate: Certificate | None = None) -> dict[str, Any]:
+    """How clients are told of what listens on this machine's loopback."""
+    if certificate is None:
+        return {"url": f"http://127.0.0.1:{server.port}", "token": server.token}
+    url = f"https://127.0.0.1:{server.port}"
+    return {"url": url, "token": server.token, "fingerprint": certificate.fingerprint}
 
 
 class Server(Protocol):

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -26,7 +27,7 @@ from trainctl.model.json import JsonValue
 _INIT = Path(__file__).with_name("host_init.sh")
 _SKEWED = Path(__file__).with_name("skewed.c")
 _NETWORK = "198.51.100"
-"""TEST-NET-2 of RFC 5737; it exists in the lab only."""
+"""TEST-NET-2 of RFC 5737, which isn't private; it exists in the lab only."""
 
 
 def require_hosts() -> None:
@@ -45,9 +46,16 @@ def require_hosts() -> None:
 class Lab:
     """A network with a bridge, and the hosts on it."""
 
-    def __init__(self, place: Path, seen: Sequence[Path] = (), shared: Sequence[Path] = ()) -> None:
-        """``seen`` and ``shared`` are directories of this machine that every host sees, to read and to write."""
+    def __init__(
+        self,
+        place: Path,
+        seen: Sequence[Path] = (),
+        shared: Sequence[Path] = (),
+        network: str = _NETWORK,
+    ) -> None:
+        """``seen`` and ``shared`` are directories of this machine that every host sees, to read and to write. ``network``: what the hosts' addresses begin with."""
         self.place = place
+        self.network = network
         self.variables = {
             **os.environ,
             "SEEN": " ".join(map(str, seen)),
@@ -61,12 +69,13 @@ class Lab:
         self.prefix = ("nsenter", f"--net=/proc/{self._holder.pid}/ns/net", "--")
         self.ip("link", "set", "lo", "up")
         self.ip("link", "add", "br0", "type", "bridge")
-        self.ip("addr", "add", f"{_NETWORK}.1/24", "dev", "br0")
+        self.ip("addr", "add", f"{network}.1/24", "dev", "br0")
         self.ip("link", "set", "br0", "up")
 
-    def host(self, gpus: int = 2) -> Host:
+    def host(self, gpus: int = 2, name: str | None = None) -> Host:
         """One more host, which runs, and which the user knows."""
-        made = Host(self, len(self.hosts), gpus)
+        number = len(self.hosts)
+        made = Host(self, number, gpus, name or f"gpu-{number}")
         self.hosts.append(made)
         with self.user.known_hosts.open("a") as file:
             file.write(f"{made.address} {made.host_key}\n")
@@ -91,11 +100,15 @@ class Lab:
 
 @contextmanager
 def lab_of(
-    place: Path, count: int, seen: Sequence[Path] = (), shared: Sequence[Path] = ()
+    place: Path,
+    count: int,
+    seen: Sequence[Path] = (),
+    shared: Sequence[Path] = (),
+    network: str = _NETWORK,
 ) -> Iterator[Lab]:
     """A lab with so many hosts, which are gone afterwards; skips where there can be none."""
     require_hosts()
-    made = Lab(place, seen, shared)
+    made = Lab(place, seen, shared, network)
     try:
         for _ in range(count):
             made.host()
@@ -116,12 +129,12 @@ def operated(lab: Lab, top: Path) -> Iterator[Project]:
 class Host:
     """One fake host. Its address and its host key stay the same whenever it boots."""
 
-    def __init__(self, lab: Lab, number: int, gpus: int) -> None:
+    def __init__(self, lab: Lab, number: int, gpus: int, name: str) -> None:
         self._lab = lab
-        self.name = f"gpu-{number}"
-        self.address = f"{_NETWORK}.{10 + number}"
+        self.name = name
+        self.address = f"{lab.network}.{10 + number}"
         self._cable = f"v{number}"
-        self._mac = f"02:00:00:00:00:{10 + number:02x}"
+        self.mac = f"02:00:00:00:00:{10 + number:02x}"
         self.place = lab.place / self.name
         self.place.mkdir()
         self.gpus = Gpus.make(self.place / "bin", gpus)
@@ -157,12 +170,12 @@ class Host:
                 words, env=self._lab.variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         self._first = wait_for(self._child)
-        peer = ("peer", "name", "eth0", "address", self._mac, "netns", str(self._first))
+        peer = ("peer", "name", "eth0", "address", self.mac, "netns", str(self._first))
         self._lab.ip("link", "add", self._cable, "type", "veth", *peer)
         self._lab.ip("link", "set", self._cable, "master", "br0", "up")
         # known beforehand: nobody waits for ARP, nor for an entry of before the boot to grow old
         self._lab.ip(
-            "neigh", "replace", self.address, "lladdr", self._mac, "dev", "br0", "nud", "permanent"
+            "neigh", "replace", self.address, "lladdr", self.mac, "dev", "br0", "nud", "permanent"
         )
         self._await_sshd()
 
@@ -191,6 +204,11 @@ class Host:
         done = subprocess.run(inside, input=given, capture_output=True, check=False)
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout.decode()
+
+    def start(self, *words: str, out: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Begin a program there as root."""
+        inside = ["nsenter", f"--target={self._first}", "--all", "--", *words]
+        return subprocess.Popen(inside, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
 
     def skew(self, seconds: int) -> None:
         """Let every program that begins there from now on tell another time. File times stay the kernel's, which has one clock for all."""

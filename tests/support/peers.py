@@ -85,9 +85,8 @@ class Gang:
         self, number: int, peers: Sequence[dict[str, Any]], server: BlobServer, **changes: Any
     ) -> subprocess.Popen[bytes]:
         """Start one node's delivery."""
-        request = self.nodes[number].delivery(
-            origin=origin(server), peers=list(peers), node=f"lab/lab-{number}", **changes
-        )
+        mine = {"origin": origin(server), "peers": list(peers), "node": f"lab/lab-{number}"}
+        request = self.nodes[number].delivery(**{**mine, **changes})
         return self.nodes[number].popen("deliver", request)
 
     def deliver(self, **changes: Any) -> tuple[list[dict[str, Any]], int]:

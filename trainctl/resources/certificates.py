@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -18,7 +18,7 @@ class Certificate:
     """``certificate`` and ``key`` are PEM; ``fingerprint`` is the sha256 of the certificate's DER, in hex."""
 
     certificate: str
-    key: str
+    key: str = field(repr=False)
     fingerprint: str
 
 

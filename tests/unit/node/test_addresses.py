@@ -27,7 +27,16 @@ def test_it_is_where_the_caller_came_to(
 
 @pytest.mark.parametrize(
     "address",
-    ["127.0.0.9", "10.1.2.3", "172.31.0.1", "192.168.0.7", "100.64.0.1", "::1", "fd00::7", "fe80::1"],
+    [
+        "127.0.0.9",
+        "10.1.2.3",
+        "172.31.0.1",
+        "192.168.0.7",
+        "100.64.0.1",
+        "::1",
+        "fd00::7",
+        "fe80::1",
+    ],
 )
 def test_what_the_world_has_no_way_to_is_private(
     address: str, monkeypatch: pytest.MonkeyPatch

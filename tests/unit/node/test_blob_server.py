@@ -166,9 +166,7 @@ def test_a_server_that_ended_cuts_what_is_under_way(mirror: Mirror) -> None:
         assert peer.recv(1) == b""
 
 
-@pytest.mark.parametrize(
-    "address", ["0.0.0.0", "::", "224.0.0.1", "ff02::1", "localhost", "", 7]
-)
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "224.0.0.1", "ff02::1", "localhost", "", 7])
 def test_a_server_listens_on_one_address(address: object) -> None:
     """Never on all at once or as one of a group, nor by a name that nobody looked up."""
     with pytest.raises(Failure):

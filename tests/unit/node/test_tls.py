@@ -1,0 +1,186 @@
+"""Blobs over TLS: to whoever knows the server's fingerprint, and nothing to whoever is in between."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import socket
+import ssl
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.support.blob_server import origin, reached, served
+from tests.support.impostor import impostor
+from tests.support.nodes import NodeError, TestNode
+from tests.support.peers import Gang, result_of
+from trainctl.model.files import CHUNK_BYTES
+from trainctl.node.blob_client import BlobClient
+from trainctl.node.failure import Failure
+from trainctl.node.server import BlobServer, MirrorShelf, serving
+from trainctl.node.tls import server_context
+from trainctl.resources.certificates import Certificate, new_certificate
+
+BIG = os.urandom(2 * CHUNK_BYTES + 12345)
+
+
+@pytest.fixture(scope="module")
+def certificate() -> Certificate:
+    """One that clients are told of."""
+    return new_certificate()
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> str:
+    """A file with the certificate of somebody in between, and its key."""
+    made = new_certificate()
+    path = tmp_path / "theirs.pem"
+    path.write_text(made.certificate + made.key)
+    return str(path)
+
+
+def context(certificate: Certificate) -> ssl.SSLContext:
+    """The server's side."""
+    return server_context({"certificate": certificate.certificate, "key": certificate.key})
+
+
+def test_large_and_small_files_arrive(node: TestNode, certificate: Certificate) -> None:
+    """By ranges and in packs, on the oldest Python that hosts may have."""
+    node.mirror.add("model.bin", BIG)
+    node.mirror.add("medium.bin", BIG[: 2**21])
+    node.mirror.add("config.json", b"{}")
+
+    with served(node.mirror, certificate) as server:
+        result = node.deliver(origin=origin(server, certificate))
+
+    assert result["bytes_origin"] == server.sent == node.mirror.listing.size
+    assert {path.name: path.read_bytes() for path in node.tree.iterdir()} == node.mirror.files
+
+
+def test_peers_pass_on_what_arrives(tmp_path: Path, certificate: Certificate) -> None:
+    """One copy leaves a mirror that speaks TLS, evenly, and every node has every byte."""
+    gang = Gang(tmp_path, 2)
+    gang.mirror.add("model.bin", BIG)
+    with served(gang.mirror, certificate) as server, gang.serving() as servings:
+        peers = [one.peer for one in servings]
+        where = origin(server, certificate)
+        processes = [gang.begin(number, peers, server, origin=where) for number in range(2)]
+        results = [result_of(process) for process in processes]
+
+    assert sum(one["bytes_origin"] for one in results) == server.sent == len(BIG)
+    assert [(node.tree / "model.bin").read_bytes() == BIG for node in gang.nodes] == [True] * 2
+
+
+def test_a_mirror_that_is_somebody_else_is_told_nothing(
+    node: TestNode, certificate: Certificate, theirs: str
+) -> None:
+    """Hands are shaken, no byte follows, and the error says what is wrong at once."""
+    node.mirror.add("config.json", b"{}")
+    with impostor(theirs) as between:
+        where = {"type": "http", **reached(between, certificate)}
+        with pytest.raises(NodeError, match="another certificate") as caught:
+            node.deliver(origin=where)
+
+    assert between.hands > 0
+    assert between.told == b""
+    assert f"127.0.0.1 port {between.port}" in str(caught.value)
+
+
+def test_a_peer_that_is_somebody_else_is_left_out(
+    tmp_path: Path, certificate: Certificate, theirs: str
+) -> None:
+    """It is told nothing, the mirror has the rest, and the delivery says who was left out and why."""
+    gang = Gang(tmp_path, 1)
+    gang.mirror.add("model.bin", BIG)
+    me = {"node": "lab/lab-0", "holds": {}}
+    with served(gang.mirror) as server, impostor(theirs) as between:
+        peer = {"node": "lab/lab-1", "holds": {}, **reached(between, certificate)}
+        process = gang.begin(0, [me, peer], server, patience=60)
+        said = process.communicate()[0].decode()
+
+    assert (gang.nodes[0].tree / "model.bin").read_bytes() == BIG
+    assert (between.hands, between.told) == (1, b"")
+    assert said.count("lab/lab-1 was left out: 127.0.0.1 port ") == 1
+
+
+def test_no_token_goes_where_tls_was_expected_and_is_not(certificate: Certificate) -> None:
+    """A server that speaks plain HTTP ends the handshake; a fingerprint without https, and https without one, are refused beforehand."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        url = f"https://127.0.0.1:{port}"
+        client = BlobClient(url, "token", fingerprint=certificate.fingerprint)
+        listener.listen()
+        heard: list[bytes] = []
+
+        def answer() -> None:
+            with listener.accept()[0] as plain:
+                heard.append(plain.recv(65536))
+                plain.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(ssl.SSLError):
+            list(client.read("0" * 64, 0, memoryview(bytearray(1))))
+        thread.join()
+
+    assert b"token" not in heard[0]
+    with pytest.raises(Failure):
+        BlobClient(url, "token")
+    with pytest.raises(Failure):
+        BlobClient(f"http://127.0.0.1:{port}", "token", fingerprint=certificate.fingerprint)
+
+
+def test_who_is_silent_holds_up_nobody(tmp_path: Path, certificate: Certificate) -> None:
+    """A client that begins no handshake is cut off in time; another is served meanwhile."""
+    server = BlobServer(
+        MirrorShelf(tmp_path), "token", tls=context(certificate), silence_seconds=0.3
+    )
+    with serving(server), socket.create_connection(("127.0.0.1", server.port), 20) as silent:
+        client = BlobClient(**reached(server, certificate))
+        with pytest.raises(Failure, match="does not have"):
+            list(client.read("0" * 64, 0, memoryview(bytearray(1))))
+        client.close()
+        assert silent.recv(1) == b""
+
+
+def test_more_connections_than_allowed_are_closed(tmp_path: Path, certificate: Certificate) -> None:
+    """Without a word, as words would take a handshake; there is room again once others have gone."""
+    server = BlobServer(
+        MirrorShelf(tmp_path), "token", tls=context(certificate), most_connections=1
+    )
+    client = BlobClient(**reached(server, certificate))
+    answers: list[str] = []
+    with serving(server):
+        first = socket.create_connection(("127.0.0.1", server.port), 20)
+        while "refused" not in answers:  # until the first connection has its place
+            with contextlib.suppress(Failure):
+                _try(client, answers)
+        first.close()
+        while answers[-1] == "refused":
+            with contextlib.suppress(Failure):
+                _try(client, answers)
+
+
+def _try(client: BlobClient, answers: list[str]) -> None:
+    answers.append("served")
+    try:
+        list(client.read("0" * 64, 0, memoryview(bytearray(1))))
+    except (OSError, http.client.HTTPException):
+        answers[-1] = "refused"
+    finally:
+        client.close()
+
+
+def test_a_server_that_ended_cuts_what_is_under_way(
+    tmp_path: Path, certificate: Certificate
+) -> None:
+    """Also where hands were not shaken yet."""
+    with serving(BlobServer(MirrorShelf(tmp_path), "token", tls=context(certificate))) as server:
+        peer = socket.create_connection(("127.0.0.1", server.port), 20)
+        peer.sendall(b"\x16")
+
+    with peer, contextlib.suppress(ConnectionResetError):
+        while peer.recv(4096):
+            pass
