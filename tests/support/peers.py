@@ -6,12 +6,14 @@ import json
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tests.support.blob_server import origin, served
 from tests.support.nodes import Mirror, TestNode
 from trainctl.node.server import BlobServer
+from trainctl.resources.certificates import Certificate, new_certificate
 
 TOKEN = "a-token-of-peers-in-tests"
 
@@ -30,14 +32,23 @@ class Serving:
             env=node.environment,
             start_new_session=True,
         )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         request = {"root": str(node.root), "token": TOKEN, "listings": listings}
-        self.process.stdin.write(json.dumps({**request, "listen": listen}).encode() + b"\n")
-        self.process.stdin.flush()
-        self.told: dict[str, Any] = json.loads(self.process.stdout.readline())["event"]
+        self._certificate: Certificate | None = None
+        self.told = self._said({**request, "listen": listen})
+        if "ask" in self.told:
+            self._certificate = new_certificate()
+            self.told = self._said({"answer": self.told["ask"], **asdict(self._certificate)})
 
     token = TOKEN
+
+    def _said(self, line: dict[str, Any]) -> dict[str, Any]:
+        """Tell it something; its next event."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(line).encode() + b"\n")
+        self.process.stdin.flush()
+        found: dict[str, Any] = json.loads(self.process.stdout.readline())["event"]
+        return found
 
     @property
     def port(self) -> int:
@@ -47,8 +58,11 @@ class Serving:
     @property
     def peer(self) -> dict[str, Any]:
         """How others are told of it."""
-        url = f"http://{self.told['address']}:{self.told['port']}"
-        return {"node": self.name, "url": url, "token": TOKEN, "holds": self.told["holds"]}
+        place = f"{self.told['address']}:{self.told['port']}"
+        peer = {"node": self.name, "token": TOKEN, "holds": self.told["holds"]}
+        if self._certificate is None:
+            return {**peer, "url": f"http://{place}"}
+        return {**peer, "url": f"https://{place}", "fingerprint": self._certificate.fingerprint}
 
     def end(self) -> int:
         """Let go of it; the bytes that it has sent."""
