@@ -22,11 +22,12 @@ def download(
 ) -> Path:
     """Copy a checkpoint (the newest complete one by default) into ``target/<name>``, whole or not at all.
 
-    What an earlier attempt has brought, and is right, isn't fetched again. UsageError if there is no such
+    What an earlier attempt has brought, and is right, isn't fetched again. Only the rank's own node is needed: whether others have
+    theirs whole, too, counts as far as they can be asked. UsageError if there is no such
     checkpoint or something is in the way; StorageError if a file isn't what it was when it was kept.
     """
     way = checkpoints_of(workspace, run)
-    chosen = choose(way.rows(brief=False), run, name, rank)
+    chosen = choose(way.rows(brief=False, of=rank), run, name, rank)
     checkpoint_from(chosen, run)
     place = target / (f"checkpoint-{run.record.id}" if chosen["name"] == "." else chosen["name"])
     if place.exists():

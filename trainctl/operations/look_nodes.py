@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -105,10 +105,10 @@ def look_at_nodes(
     weights: WeightsSeen,
     needs: Mapping[Address, HostNeeds],
     *,
-    ask: bool,
+    asked: Callable[[str], bool],
     parallelism: int,
 ) -> NodesSeen:
-    """Ask the nodes of every cluster that jobs are for, those that don't exist yet through their provider's preview of them."""
+    """Ask the nodes of every cluster that jobs are for, those that don't exist yet through their provider's preview of them; ``asked``: of a provider, whether its nodes are."""
     seen = NodesSeen()
     near = _Nearness(workspace, weights.mirror)
     questions: list[tuple[Address, _Question]] = []
@@ -139,12 +139,12 @@ def look_at_nodes(
                 )
                 for node in (nodes if jobs else ())
             ]
-    if ask:
-        _ask_all(workspace, questions, near, seen, parallelism)
+    reached = [(cluster, one) for cluster, one in questions if asked(one.provider)]
+    _ask_all(workspace, reached, near, seen, parallelism)
     for address in seen.names:
-        asked = [question.node for cluster, question in questions if cluster == address]
+        mine = [question.node for cluster, question in questions if cluster == address]
         said = seen.facts.get(address, ())
-        seen.diagnostics += gpu_problems(workspace.desired, address, asked, said)
+        seen.diagnostics += gpu_problems(workspace.desired, address, mine, said)
     return seen
 
 

@@ -20,13 +20,14 @@ from trainctl.resources.weights import credential_of, wanted_of
 from trainctl.weights.lock import Key, LockEntry, LockFile
 from trainctl.weights.mirror.disk import SPARE_BYTES
 from trainctl.weights.mirror.known import Known, missing
+from trainctl.weights.mirror.port import Mirror
 from trainctl.weights.resolve import Resolution, Wanted, resolve
 from trainctl.weights.sources import source_for
 
 
 @dataclass(frozen=True, slots=True)
 class LookOptions:
-    """How far to look: ``refresh`` at machines and at what is recorded; ``offline`` uses no network.
+    """How far to look: ``refresh`` at machines and at what is recorded; ``offline`` uses no network, so that machines are this one.
 
     ``writes_lock`` says that what is resolved now will be in the lock file before anything relies on it.
     """
@@ -75,13 +76,18 @@ def look_at_weights(workspace: Workspace, state: State, look: LookOptions) -> We
         for one, found in answered
         if isinstance(found, _Found)
     }
-    seen.far = workspace.mirror.on_a_host or workspace.mirror.in_a_bucket
+    seen.far = is_far(workspace.mirror)
     if not (seen.far and (look.offline or not look.refresh)):
         _look(workspace, state, seen, resolved)
     for one, found in answered:
         _take(seen, one, found, look)
     seen.diagnostics += _room(workspace, seen)
     return seen
+
+
+def is_far(mirror: Mirror) -> bool:
+    """Whether a mirror is not on this machine."""
+    return mirror.on_a_host or mirror.in_a_bucket
 
 
 def _room(workspace: Workspace, seen: WeightsSeen) -> list[Diagnostic]:

@@ -15,7 +15,7 @@ from trainctl.operations.look_caches import look_at_caches
 from trainctl.operations.look_code import CodeSeen, look_at_code, tree_of
 from trainctl.operations.look_mirror import MirrorSeen, look_at_mirror
 from trainctl.operations.look_nodes import look_at_nodes
-from trainctl.operations.look_weights import LookOptions, WeightsSeen, look_at_weights
+from trainctl.operations.look_weights import LookOptions, WeightsSeen, is_far, look_at_weights
 from trainctl.operations.support import unsupported
 from trainctl.operations.trust import refusals
 from trainctl.operations.workspace import Workspace
@@ -49,7 +49,7 @@ def plan_of(
         recorded = pool.submit(_look_at_recorded, workspace, state, look)
         weights = WeightsSeen() if options.destroy else look_at_weights(workspace, state, look)
         mirror = weights.mirror
-        if options.destroy and look.refresh:
+        if options.destroy and look.refresh and not (look.offline and is_far(workspace.mirror)):
             mirror = look_at_mirror(workspace, state)
         code = CodeSeen() if options.destroy else look_at_code(workspace)
         nodes = look_at_nodes(
@@ -57,7 +57,7 @@ def plan_of(
             state,
             weights,
             code.needs,
-            ask=look.refresh and not options.destroy,
+            asked=lambda provider: not options.destroy and _is_asked(workspace, provider, look),
             parallelism=look.parallelism,
         )
         observed, caches = recorded.result()
@@ -93,8 +93,33 @@ def _look_at_recorded(
     """What is recorded and not in the mirror, as it is now: while others look for what is wanted."""
     if not look.refresh:
         return {}, {}
-    found = observe(workspace, state, look.parallelism)
-    return found, look_at_caches(workspace, state, look.parallelism)
+    near = _near(workspace, state) if look.offline else state
+    found = observe(workspace, near, look.parallelism)
+    return found, look_at_caches(workspace, near, look.parallelism)
+
+
+def _is_asked(workspace: Workspace, provider: str, look: LookOptions) -> bool:
+    """Whether a provider's nodes are asked; offline only those that are this machine."""
+    return look.refresh and (not look.offline or workspace.agents.shares_disk(provider))
+
+
+def _near(workspace: Workspace, state: State) -> State:
+    """Of what is recorded that which is on this machine."""
+    clusters = {
+        one.address.name: workspace.agents.shares_disk(one.provider)
+        for one in state.resources.values()
+        if one.address.kind is Kind.CLUSTER
+    }
+
+    def is_near(one: Recorded) -> bool:
+        where = (
+            one.address.name if one.address.kind is Kind.CLUSTER else one.attributes.get("cluster")
+        )
+        return where is None or clusters.get(str(where), False)
+
+    return replace(
+        state, resources={name: one for name, one in state.resources.items() if is_near(one)}
+    )
 
 
 def refuse_stale(workspace: Workspace, plan: Plan) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -19,6 +20,8 @@ from trainctl.node.stores import open_store
 from trainctl.resources.run_control import LOOK_SECONDS, RunControl
 
 Row = dict[str, Any]
+_AT_ONCE = 16
+"""How many nodes are asked at the same time."""
 
 
 class Checkpoints:
@@ -45,11 +48,12 @@ class Checkpoints:
         """Whether they are kept where everybody can reach them."""
         return str(self._place["url"] or "").startswith("s3:")
 
-    def rows(self, *, brief: bool = True) -> list[Row]:
+    def rows(self, *, brief: bool = True, of: int | None = None) -> list[Row]:
         """Every checkpoint of every rank: a manifest each of those that are complete, with ``state``, ``url`` and ``node``.
 
         NodeError if nobody can tell; what only an unreachable node knows is left out where there is a store beside it: a bucket,
-        or a directory in which another rank's node sees what that rank has kept. What a forgotten node knew is gone.
+        or a directory in which another rank's node sees what that rank has kept; and where only that ``of`` another rank is
+        wanted. What a forgotten node knew is gone.
         """
         complete = self._in_bucket(brief=brief) if self.in_bucket else []
         found = [self._row(one, "complete", None) for one in complete]
@@ -57,8 +61,9 @@ class Checkpoints:
         answers, silent = self._ask_all(brief=brief)
         for rank in self._run.ranks:
             answer = answers.get(rank.rank)
+            wanted = of in (None, rank.rank)
             rows = (
-                self._seen_by_others(rank.rank, answers, silent[rank.rank])
+                self._seen_by_others(rank.rank, answers, silent[rank.rank], wanted=wanted)
                 if answer is None
                 else self._of_rank(rank, answer)
             )
@@ -78,12 +83,12 @@ class Checkpoints:
         return found
 
     def _seen_by_others(
-        self, rank: int, answers: Mapping[int, Mapping[str, Any]], why: NodeError
+        self, rank: int, answers: Mapping[int, Mapping[str, Any]], why: NodeError, *, wanted: bool
     ) -> list[Row]:
-        """What other nodes see in the store of a rank whose node can't be asked; NodeUnreachable if nobody can tell."""
+        """What other nodes see in the store of a rank whose node can't be asked; NodeUnreachable if it is wanted and nobody can tell."""
         told = [one for answer in answers.values() for one in answer["complete"]]
         theirs = {str(one["name"]): one for one in told if one["rank"] == rank}
-        if isinstance(why, NodeUnreachable) and not self.in_bucket and not theirs:
+        if wanted and isinstance(why, NodeUnreachable) and not self.in_bucket and not theirs:
             raise why
         return [self._row(one, "complete", None) for one in theirs.values()]
 
@@ -151,14 +156,19 @@ class Checkpoints:
             agent.call("remove_checkpoints", {**request, "place": place})
 
     def _ask_all(self, *, brief: bool) -> tuple[dict[int, dict[str, Any]], dict[int, NodeError]]:
-        """What each rank's node says, and of those that say nothing why."""
+        """What each rank's node says, and of those that say nothing why. All at once, so that who doesn't answer is waited for once."""
         answers: dict[int, dict[str, Any]] = {}
         silent: dict[int, NodeError] = {}
-        for rank in self._run.ranks:
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="checkpoints") as pool:
+            asked = {
+                rank.rank: pool.submit(self._ask, rank.rank, brief=brief)
+                for rank in self._run.ranks
+            }
+        for rank, answer in asked.items():
             try:
-                answers[rank.rank] = self._ask(rank.rank, brief=brief)
+                answers[rank] = answer.result()
             except (NodeUnreachable, NodeForgot) as error:
-                silent[rank.rank] = error
+                silent[rank] = error
         return answers, silent
 
     def _ask(self, rank: int, *, brief: bool) -> dict[str, Any]:

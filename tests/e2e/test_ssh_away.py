@@ -1,0 +1,82 @@
+"""What needs no host doesn't ask it, and what needs one host waits for no other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support.project import Project
+from tests.support.sshd import Sshd, User, require_sshd, sshd
+
+MANIFEST = """\
+project: {name: demo}
+clusters: {lab: {provider: ssh, connect_timeout: 5, hosts: HOSTS}}
+jobs:
+  sft:
+    code: ./src
+    compute: {node_count: 2}
+    weights: [{source: "file:./weights", mount_location: weights/tiny}]
+    runtime:
+      start_commands: ["mkdir $BT_CHECKPOINT_DIR/step-1", "echo rank $BT_NODE_RANK > $BT_CHECKPOINT_DIR/step-1/model"]
+      checkpointing_config: {enabled: true}
+      cache_config: {enabled: true}
+"""
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, fresh: Project) -> Iterator[list[Sshd]]:
+    """Two hosts, on which a run has completed and left a checkpoint of each rank."""
+    require_sshd()
+    user = User(tmp_path / "user")
+    fresh.variables.update(user.environment)
+    with ExitStack() as stack:
+        found = [
+            stack.enter_context(sshd(tmp_path / f"gpu-{n}", user, address=f"127.0.0.{n + 2}"))
+            for n in range(2)
+        ]
+        user.known_hosts.write_text("".join(host.known for host in found))
+        named = json.dumps([host.settings for host in found])
+        text = MANIFEST.replace("HOSTS", named)
+        fresh.write({"trainctl.yaml": text, "src/nothing": "", "weights/word": "hello\n"})
+        fresh.run("apply", "--auto-approve", "--wait")
+        yield found
+
+
+def test_offline_no_host_is_asked(hosts: list[Sshd], fresh: Project) -> None:
+    """A plan of what is there, of a new job and of a destroy calls no ssh, takes what is recorded for what is there and says of the rest
+    that it isn't known; with the network it calls one."""
+    called = hosts[0].home.parent / "called"
+    program = Path(fresh.variables["PATH"].split(":")[0]) / "ssh"
+    program.write_text(program.read_text().replace("exec ", f"touch {called}\nexec "))
+
+    plan = fresh.run("plan", "--offline", "--detailed-exitcode", code=0)
+    destroy = fresh.run("plan", "--offline", "--destroy", "--detailed-exitcode", code=2)
+    fresh.write(
+        {"trainctl.yaml": (fresh.directory / "trainctl.yaml").read_text().replace("sft", "new")}
+    )
+    new = fresh.json("plan", "--offline")
+    assert not called.exists()
+
+    fresh.run("plan", "--detailed-exitcode", code=2)
+    assert called.exists()
+    assert "No changes" in plan.stdout
+    assert plan.stderr == ""
+    assert "unreachable" not in destroy.stdout + destroy.stderr
+    assert {row["mount"] for row in new["deliveries"]} == {None}
+    assert new["errored"] is False
+
+
+def test_a_checkpoint_needs_the_host_of_its_rank_alone(hosts: list[Sshd], fresh: Project) -> None:
+    """With the other host off it is there; of the rank whose host is off the error names that host."""
+    hosts[1].process.terminate()
+    hosts[1].process.wait()
+
+    fresh.run("checkpoints", "download", "job.sft", "--rank", "0", "--target", "here")
+    refused = fresh.run("checkpoints", "download", "job.sft", "--rank", "1", code=1)
+
+    assert (fresh.directory / "here/step-1/model").read_text() == "rank 0\n"
+    assert "lab/gpu-1 " in refused.stderr
