@@ -109,7 +109,8 @@ def test_a_web_file_goes_from_its_server_to_the_host_and_from_there_to_the_other
 
 def test_no_token_of_the_hub_reaches_a_host(lab: Lab) -> None:
     """A gated repository is mirrored on the host, the large file from its storage without a token; of what came to
-    either host nothing holds the token: no word, no variable, no standard input, no file."""
+    either host nothing holds the token: no word, no variable, no standard input, no file. As much as was planned went through
+    the operator's machine, and the run and the history say so."""
     lab.hub.token = TOKEN
     lab.hub.add("acme/tiny", {"model.safetensors": LARGE, "config.json": b'{"a": 1}'}, gated=True)
     lab.project.variables["HF_TOKEN"] = TOKEN
@@ -122,6 +123,12 @@ def test_no_token_of_the_hub_reaches_a_host(lab: Lab) -> None:
     stored = [one for one in lab.hub.asked("model.safetensors") if one.path.startswith("/cdn/")]
     assert plan["weights"][0]["bytes_through_operator"] == len(b'{"a": 1}')
     assert status["status"] == "TRAINING_JOB_COMPLETED"
+    (mirrored,) = status["mirrored"]
+    (entry,) = lab.project.json("history", "weights.model")["entries"]
+    assert (mirrored["weights"], mirrored["bytes"]) == ("weights.model", len(LARGE) + 8)
+    assert mirrored["bytes_through_operator"] == entry["mirrored"]["bytes_through_operator"] == 8
+    assert ", 8 B through the operator's machine" in lab.project.run("status", "job.sft").stdout
+    assert ", 8 B through the operator's machine" in lab.project.run("history").stdout
     assert len(stored) == 1
     assert "Authorization" not in stored[0].headers
     assert {path.stat().st_size for path in lab.mirror.glob("blobs/sha256/*/*")} == {len(LARGE), 8}

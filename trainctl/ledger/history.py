@@ -12,7 +12,7 @@ from trainctl.ledger.fold import Fold
 from trainctl.ledger.runs import newest_run
 from trainctl.ledger.state import Intent, State
 from trainctl.model.address import Address
-from trainctl.model.delivery import Delivered
+from trainctl.model.delivery import Delivered, Mirrored
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Row:
     """One line of the history. ``serial`` is the state's after it, ``time`` Unix seconds, ``run`` a run's id.
 
     ``status``: a run's status where there is one; else done, removed, failed, released, observed or noted.
-    ``deliveries`` are what was brought to the run's nodes, in the first line that knows of it.
+    ``deliveries`` are what was brought to the run's nodes, in the first line that knows of it; ``mirrored`` is what mirroring weights took.
     """
 
     serial: int
@@ -32,11 +32,17 @@ class Row:
     run: str | None
     status: str
     deliveries: tuple[Delivered, ...] = ()
+    mirrored: Mirrored | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The form that ``history --format json`` prints."""
         found = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {**found, "deliveries": [one.to_json() for one in self.deliveries]}
+        mirrored = self.mirrored.to_json() if self.mirrored else None
+        return {
+            **found,
+            "deliveries": [one.to_json() for one in self.deliveries],
+            "mirrored": mirrored,
+        }
 
 
 def rows(entries: Iterable[Entry], address: Address | None = None) -> list[Row]:
@@ -75,7 +81,9 @@ def _row(entry: Entry, intent: Intent | None, fold: Fold) -> Row | None:
     action = intent.action if intent else ""
     if isinstance(entry, Outcome):
         status = "failed" if entry.error else "removed" if entry.recorded is None else "done"
-        return _with_run(_about(entry, fold, entry.action or action, intent, status), fold)
+        row = _with_run(_about(entry, fold, entry.action or action, intent, status), fold)
+        fetched = entry.recorded.outputs.get("fetched") if entry.recorded else None
+        return replace(row, mirrored=Mirrored.from_json(fetched)) if fetched else row
     if isinstance(entry, Failed):
         return _about(entry, fold, action, intent, "failed")
     if isinstance(entry, Released):

@@ -9,9 +9,12 @@ from typing import Any
 NODE, CLUSTER, PEERS, MIRROR = "node", "cluster", "peers", "mirror"
 """Where bytes were found: on the node, in the cluster's shared directory, on other nodes, in the mirror."""
 
+THROUGH_OPERATOR = "through-operator"
+"""The path from a mirror on the machine where trainctl runs to a node that doesn't see it."""
+
 HOPS = {
     "mirror-to-node": "mirror",
-    "through-operator": "operator",
+    THROUGH_OPERATOR: "operator",
     "peers": "peers",
     "shared-cache": "cluster",
 }
@@ -19,10 +22,30 @@ HOPS = {
 
 
 @dataclass(frozen=True, slots=True)
+class Mirrored:
+    """One mirroring. ``bytes`` were missing in the mirror when it began; ``bytes_through_operator`` went through the machine where trainctl
+    ran into a mirror elsewhere, those that had to be read twice counted twice.
+    """
+
+    bytes: int
+    seconds: float
+    bytes_through_operator: int = 0
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Mirrored:
+        """Read what ``to_json`` wrote; what is not known here is left out."""
+        return cls(**{name: value[name] for name in cls.__dataclass_fields__ if name in value})
+
+    def to_json(self) -> dict[str, Any]:
+        """The form kept in the state."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
 class Delivered:
     """One rank's weights. ``bytes_by_tier`` adds up to the listing's size; ``path`` is one of those in plans.
 
-    ``forecast_seconds`` is what the plan said, if it could.
+    ``forecast_seconds`` is what the plan said, if it could; ``bytes_through_operator`` went through the machine where trainctl ran.
     """
 
     rank: int
@@ -32,6 +55,7 @@ class Delivered:
     seconds: float
     bytes_by_tier: Mapping[str, int] = field(default_factory=dict)
     forecast_seconds: float | None = None
+    bytes_through_operator: int = 0
 
     @classmethod
     def of(

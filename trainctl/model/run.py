@@ -79,6 +79,8 @@ class RunRecord:
     delivered: int = 0
     deliveries: tuple[Mapping[str, Any], ...] = ()
     """Of each rank and its weights what ``Delivered`` says."""
+    mirrored: tuple[Mapping[str, Any], ...] = ()
+    """Of each of its weights that the same apply mirrored what ``Mirrored`` says, and which: ``weights``."""
     phases: Mapping[str, float] = field(default_factory=dict)
     retries: int = 0
     waiting: str | None = field(default=None, compare=False)
@@ -119,8 +121,9 @@ class RunRecord:
         status = RunStatus(known.pop("status", RunStatus.CREATED))
         loaded = tuple(known.pop("loaded", ()))
         deliveries = tuple(known.pop("deliveries", ()))
+        mirrored = tuple(known.pop("mirrored", ()))
         run = replace(cls(**known), ranks=ranks, status=status)
-        return replace(run, loaded=loaded, deliveries=deliveries)
+        return replace(run, loaded=loaded, deliveries=deliveries, mirrored=mirrored)
 
 
 def run_id(key: str) -> str:

@@ -20,7 +20,7 @@ from trainctl.resources.weights import credential_of, wanted_of
 from trainctl.weights.lock import Key, LockEntry, LockFile
 from trainctl.weights.mirror.disk import SPARE_BYTES
 from trainctl.weights.mirror.known import Known, missing
-from trainctl.weights.mirror.port import Mirror
+from trainctl.weights.mirror.port import is_far
 from trainctl.weights.resolve import Resolution, Wanted, resolve
 from trainctl.weights.sources import source_for
 
@@ -83,11 +83,6 @@ def look_at_weights(workspace: Workspace, state: State, look: LookOptions) -> We
         _take(seen, one, found, look)
     seen.diagnostics += _room(workspace, seen)
     return seen
-
-
-def is_far(mirror: Mirror) -> bool:
-    """Whether a mirror is not on this machine."""
-    return mirror.on_a_host or mirror.in_a_bucket
 
 
 def _room(workspace: Workspace, seen: WeightsSeen) -> list[Diagnostic]:

@@ -15,7 +15,7 @@ from trainctl.operations.look_caches import look_at_caches
 from trainctl.operations.look_code import CodeSeen, look_at_code, tree_of
 from trainctl.operations.look_mirror import MirrorSeen, look_at_mirror
 from trainctl.operations.look_nodes import look_at_nodes
-from trainctl.operations.look_weights import LookOptions, WeightsSeen, is_far, look_at_weights
+from trainctl.operations.look_weights import LookOptions, WeightsSeen, look_at_weights
 from trainctl.operations.support import unsupported
 from trainctl.operations.trust import refusals
 from trainctl.operations.workspace import Workspace
@@ -26,6 +26,7 @@ from trainctl.resources.jobs import observed
 from trainctl.resources.registry import handlers
 from trainctl.resources.run_control import RunControl
 from trainctl.spi.provider import Presence
+from trainctl.weights.mirror.port import is_far
 
 _HERE = frozenset({Kind.PROJECT, Kind.CACHE})
 """Kinds of which nothing is anywhere but in the state."""

@@ -12,7 +12,7 @@ from typing import Any
 from trainctl.apply.step import Step
 from trainctl.errors import Interrupted, NodeUnreachable, StorageError, TrainctlError
 from trainctl.model.address import Address
-from trainctl.model.delivery import Delivered
+from trainctl.model.delivery import MIRROR, THROUGH_OPERATOR, Delivered
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.delivery_progress import DeliveryProgress
 from trainctl.resources.home import Home
@@ -151,8 +151,18 @@ class Delivery:
             path = self._path(order)
             row = Delivered.of(order.rank, order.seat.node.id, address, answer, path)
             forecast = step.forecasts.get((order.rank, address))
-            found.append(replace(row, forecast_seconds=forecast))
+            found.append(
+                replace(
+                    row, forecast_seconds=forecast, bytes_through_operator=self._crossed(order, row)
+                )
+            )
         return tuple(found)
+
+    def _crossed(self, order: _Order, row: Delivered) -> int:
+        """What came through this machine: all from its mirror, whatever became of it on the nodes."""
+        here = self._origins.far == THROUGH_OPERATOR
+        near = self._origins.is_near(order.seat.provider, order.seat.node)
+        return row.bytes_by_tier[MIRROR] if here and not near else 0
 
     def _path(self, order: _Order) -> str:
         if shared_settings(order.seat.cluster):

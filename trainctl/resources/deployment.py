@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -18,6 +18,7 @@ from trainctl.jobs.environment import places, secret_environment
 from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
+from trainctl.model.delivery import Mirrored
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.plan.placement import Wanted
 from trainctl.resources.agents import Agents, nodes_of
@@ -97,6 +98,7 @@ class Deployment:
             code_archive=equipped[0].archive,
             delivered=sum(one.moved for one in moved),
             deliveries=tuple(one.to_json() for one in moved),
+            mirrored=tuple(_mirrored(step, listings)),
             ranks=tuple(
                 RankRecord(rank.number, rank.node.id, RunStatus.DEPLOYING) for rank in ranks
             ),
@@ -256,6 +258,14 @@ class Deployment:
         node = leader.node
         facts = leader.agent.call("facts", {"root": node.root, "data": node.data})
         return leader_addresses(node, facts)
+
+
+def _mirrored(step: Step, listings: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Of the weights that were mirrored in this apply, what it took."""
+    for address in map(Address.parse, listings):
+        fetched = step.needed(address).outputs.get("fetched")
+        if fetched and step.seconds_of(address):
+            yield {"weights": str(address), **Mirrored.from_json(fetched).to_json()}
 
 
 def _each(ranks: Sequence[Rank], work: Callable[[Rank], T]) -> list[T]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from trainctl.model.delivery import THROUGH_OPERATOR
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.answers import OnEvent
 from trainctl.resources.agents import Agents
@@ -74,7 +75,7 @@ def origins_of(agents: Agents, mirror: Mirror, register: Register) -> Origins:
 class HereOrigins:
     """Of a mirror on this machine: a server in this process, which nodes reach through their connection."""
 
-    far = "through-operator"
+    far = THROUGH_OPERATOR
 
     def __init__(self, agents: Agents, mirror: Path, register: Register) -> None:
         self._agents = agents

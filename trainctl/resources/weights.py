@@ -11,6 +11,7 @@ from trainctl.apply.step import Lookup, Step
 from trainctl.errors import SourceError, SourceGone, SourceWrong, StalePlan
 from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Intent, Recorded
+from trainctl.model.delivery import Mirrored
 from trainctl.model.files import ResolvedSource
 from trainctl.model.source_uri import parse_source
 from trainctl.plan.values import Observation
@@ -19,8 +20,9 @@ from trainctl.spi.provider import Presence
 from trainctl.spi.sources import Credential
 from trainctl.weights.difference import difference
 from trainctl.weights.lock import LockEntry
+from trainctl.weights.metered import Metered
 from trainctl.weights.mirror.layout import Reference
-from trainctl.weights.mirror.port import Mirror
+from trainctl.weights.mirror.port import Mirror, is_far
 from trainctl.weights.resolve import Wanted, resolve
 from trainctl.weights.sources import source_for
 
@@ -48,11 +50,12 @@ class WeightsHandler:
             project=self._home.project,
         )
         (known,) = self._mirror.look([resolved]).known
+        source = Metered(source_for(parse_source(resolved.source).scheme))
         began = time.monotonic()
         try:
             listing = self._mirror.mirror(
                 resolved,
-                source_for(parse_source(resolved.source).scheme),
+                source,
                 reference,
                 credential=credential,
                 progress=lambda done, total, _files: step.progress("mirroring", done, total),
@@ -70,10 +73,11 @@ class WeightsHandler:
             "bytes": resolved.size,
             "listing": listing.id,
             "mirror": self._mirror.url,
-            "fetched": {
-                "bytes": resolved.size - known.here,
-                "seconds": round(time.monotonic() - began, 3),
-            },
+            "fetched": Mirrored(
+                bytes=resolved.size - known.here,
+                seconds=round(time.monotonic() - began, 3),
+                bytes_through_operator=source.read if is_far(self._mirror) else 0,
+            ).to_json(),
         }
 
     def _resolve(self, step: Step, credential: Credential | None) -> ResolvedSource:

@@ -16,7 +16,7 @@ from trainctl.views.moments import moment
 from trainctl.views.plan_rows import added
 from trainctl.views.plan_tables import short_revision
 from trainctl.views.plan_values import brief
-from trainctl.views.statuses import run_words
+from trainctl.views.statuses import run_words, through_operator
 from trainctl.views.text import Style, columns, counted, pad, plain, table
 
 _HIDDEN = frozenset({"runs", "nodes"})
@@ -66,14 +66,23 @@ def history_lines(rows: Sequence[Row]) -> list[str]:
             escape(row.action),
             " ".join(part for part in (_status(row.status), row.run) if part),
             escape((row.reason or "").replace("_", " ")),
-            _delivered(row.deliveries),
+            _moved(row),
         ]
         for row in rows
     ]
-    headers = ["SERIAL", "TIME (UTC)", "WHO", "ADDRESS", "ACTION", "STATUS", "REASON", "DELIVERED"]
+    headers = ["SERIAL", "TIME (UTC)", "WHO", "ADDRESS", "ACTION", "STATUS", "REASON", "MOVED"]
     if not any(row[-1] for row in cells):
         headers, cells = headers[:-1], [row[:-1] for row in cells]
     return table(headers, cells, right=frozenset({"SERIAL"}))
+
+
+def _moved(row: Row) -> str:
+    """What came into the mirror, or onto a run's nodes."""
+    one = row.mirrored
+    if one is None or not one.bytes:
+        return _delivered(row.deliveries)
+    took = f"{format_bytes(one.bytes)} in {format_duration(one.seconds)}"
+    return took + through_operator(one.bytes_through_operator)
 
 
 def _delivered(rows: Sequence[Delivered]) -> str:
@@ -88,7 +97,7 @@ def _delivered(rows: Sequence[Delivered]) -> str:
     forecasts = [row.forecast_seconds for row in slowest if row.forecast_seconds is not None]
     if len(forecasts) == len(slowest):
         words += f", forecast {format_duration(sum(forecasts))}"
-    return words
+    return words + through_operator(sum(row.bytes_through_operator for row in moved))
 
 
 def summary(recorded: Recorded) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from trainctl.model.address import Address
-from trainctl.model.delivery import Delivered
+from trainctl.model.delivery import THROUGH_OPERATOR, Delivered, Mirrored
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.model.status import JobStatus
 from trainctl.model.units import format_bytes, format_duration
@@ -52,6 +52,9 @@ def status_json(status: JobStatus) -> dict[str, Any]:
         "started_at": moment(run.started_at),
         "ended_at": moment(run.ended_at),
         "phases": {name: run.phases.get(name, 0.0) for name in _PHASES},
+        "mirrored": [
+            {"weights": row["weights"], **Mirrored.from_json(row).to_json()} for row in run.mirrored
+        ],
         "deliveries": [Delivered.from_json(row).to_json() for row in run.deliveries],
         "checkpoint_sync_status": run.sync.get("state"),
         "checkpoint_sync_error": run.sync.get("error"),
@@ -82,7 +85,7 @@ def status_lines(status: JobStatus, now: float) -> list[str]:
         if moment(when)
     ]
     lines += _phase_lines(status, now)
-    lines += _delivery_lines(run)
+    lines += [*_mirrored_lines(run), *_delivery_lines(run)]
     for one in status.checkpoints:
         state = "" if one.complete else f", {one.state}"
         lines.append(
@@ -136,6 +139,23 @@ def _phase_lines(status: JobStatus, now: float) -> list[str]:
     return lines
 
 
+def _mirrored_lines(run: RunRecord) -> list[str]:
+    """What was brought into the mirror for it, how long that took, and how much of it went through the operator's machine."""
+    lines = []
+    for one in run.mirrored:
+        row = Mirrored.from_json(one)
+        if row.bytes:
+            took = f"{format_bytes(row.bytes)} in {format_duration(row.seconds)}"
+            through = through_operator(row.bytes_through_operator)
+            lines.append(f"  {'mirrored':<13} {one['weights']}: {took}{through}")
+    return lines
+
+
+def through_operator(size: int) -> str:
+    """``, 2 GB through the operator's machine``; empty for nothing."""
+    return f", {format_bytes(size)} through the operator's machine" if size else ""
+
+
 def _delivery_lines(run: RunRecord) -> list[str]:
     """What moved to each rank's node, the way it took, and how long that took beside what the plan said."""
     rows = [row for row in map(Delivered.from_json, run.deliveries) if row.moved]
@@ -145,7 +165,11 @@ def _delivery_lines(run: RunRecord) -> list[str]:
         took = f"{format_bytes(row.moved)} in {format_duration(row.seconds)}"
         forecast = row.forecast_seconds
         beside = f", forecast {format_duration(forecast)}" if forecast is not None else ""
-        lines.append(f"  {'delivered':<13} {row.weights}{rank}: {took} ({row.path}){beside}")
+        crossed = row.bytes_through_operator if row.path != THROUGH_OPERATOR else 0
+        through = through_operator(crossed)
+        lines.append(
+            f"  {'delivered':<13} {row.weights}{rank}: {took} ({row.path}){through}{beside}"
+        )
     return lines
 
 

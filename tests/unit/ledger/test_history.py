@@ -44,6 +44,7 @@ def test_everything_that_happened_is_a_row() -> None:
         "run",
         "status",
         "deliveries",
+        "mirrored",
     }
 
 

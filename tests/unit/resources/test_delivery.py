@@ -98,7 +98,11 @@ def test_one_node_gets_them_through_the_operators_process(lab: Lab) -> None:
     _check(lab, seats[0])
     size = lab.mirror.listing.size
     assert (row.rank, row.node, row.path) == (0, "lab/lab-0", "through-operator")
-    assert (row.moved, row.bytes_by_tier["mirror"]) == (size, size)
+    assert (row.moved, row.bytes_by_tier["mirror"], row.bytes_through_operator) == (
+        size,
+        size,
+        size,
+    )
     assert len(lab.tokens) == 1
     assert lab.told[-1][1:] == (size, size)
 
@@ -114,6 +118,7 @@ def test_several_nodes_get_them_from_each_other(lab: Lab) -> None:
     size = lab.mirror.listing.size
     assert [row.node for row in rows] == ["lab/lab-0", "lab/lab-1", "lab/lab-2"]
     assert sum(row.bytes_by_tier["mirror"] for row in rows) == size
+    assert sum(row.bytes_through_operator for row in rows) == size
     assert sum(row.bytes_by_tier["peers"] for row in rows) == 2 * size
     assert {row.path for row in rows} == {"peers"}
     assert max(done for _, done, total in lab.told) == 3 * size

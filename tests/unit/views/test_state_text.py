@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.support.plans import World, applied, at, change_of, intent_of
 from trainctl.ledger.history import Row
 from trainctl.ledger.state import State
-from trainctl.model.delivery import Delivered
+from trainctl.model.delivery import Delivered, Mirrored
 from trainctl.plan.planner import make_plan
 from trainctl.views.state_text import history_lines, resource_lines, state_lines
 
@@ -82,4 +82,20 @@ def test_history_shows_what_was_delivered_beside_the_forecast() -> None:
     assert history_lines([replace(row, deliveries=deliveries)])[1].endswith(
         "2.0 GB in 4.0 s, forecast 2.0 s"
     )
-    assert "DELIVERED" not in history_lines([row])[0]
+    assert "MOVED" not in history_lines([row])[0]
+
+
+def test_history_shows_what_was_mirrored_and_what_of_it_crossed_the_operators_machine() -> None:
+    """In the same column; nothing where all of it was there already."""
+    row = Row(3, 0.0, "eve@host", "weights.w", "create", None, None, "done")
+    lines = history_lines(
+        [
+            replace(row, mirrored=Mirrored(2 * 10**9, 4.0, 5)),
+            replace(row, mirrored=Mirrored(2 * 10**9, 4.0)),
+            replace(row, mirrored=Mirrored(0, 0.1)),
+        ]
+    )
+
+    assert lines[1].endswith("2.0 GB in 4.0 s, 5 B through the operator's machine")
+    assert lines[2].endswith("2.0 GB in 4.0 s")
+    assert lines[3].rstrip().endswith("done")

@@ -106,3 +106,8 @@ class Mirror(Protocol):
     def verify(self, origins: Origins | None, progress: Progress | None = None) -> Verified:
         """Hash everything; with ``origins`` what is wrong is fetched again, or goes."""
         ...
+
+
+def is_far(mirror: Mirror) -> bool:
+    """Whether a mirror is not on this machine."""
+    return mirror.on_a_host or mirror.in_a_bucket
