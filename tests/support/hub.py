@@ -79,7 +79,8 @@ class Fault:
     """What goes wrong with the next ``times`` requests whose path ends with ``path``.
 
     ``kind``: ``status`` (with ``status`` and ``headers``), ``cut`` and ``silent`` after ``at`` bytes of the body,
-    ``flip`` one bit of the byte ``at``, ``longer`` by one byte, ``wait`` ``at`` seconds before answering.
+    ``flip`` one bit of the byte ``at``, ``longer`` by one byte, ``wait`` ``at`` seconds before answering, ``hold`` back
+    what comes after ``at`` bytes of an answer until ``released``.
     """
 
     kind: str
@@ -88,6 +89,7 @@ class Fault:
     at: int = 0
     status: int = 500
     headers: Mapping[str, str] = field(default_factory=dict)
+    released: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,11 @@ class FaultyHandler(BaseHTTPRequestHandler):
         if fault and fault.kind in ("cut", "silent"):
             self._break(bytes(body[start : max(start, fault.at)]), silent=fault.kind == "silent")
         elif self.command == "GET":
+            if fault and fault.kind == "hold":
+                self.wfile.write(body[start : start + fault.at])
+                self.wfile.flush()
+                fault.released.wait(60)
+                start += fault.at
             self.wfile.write(body[start:end])
 
     def answer(self, status: int, body: bytes, headers: Mapping[str, str] = {}) -> None:

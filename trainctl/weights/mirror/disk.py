@@ -32,7 +32,7 @@ def explained(root: Path) -> Iterator[None]:
 def _explanation(root: Path, error: OSError) -> StorageError:
     if error.errno in _FULL:
         return StorageError(
-            f"the disk of the mirror {root} is full ({format_bytes(free_bytes(root))} free)",
+            f"the disk of the mirror {root} {_fullness(root)}",
             "Free some space, or name another place in mirror: {url: …}. "
             "What has arrived is kept; the next apply carries on from there.",
             code="disk-full",
@@ -53,6 +53,13 @@ def _explanation(root: Path, error: OSError) -> StorageError:
     )
 
 
+def _fullness(root: Path) -> str:
+    found = os.statvfs(_nearest(root))
+    if found.f_files and not found.f_favail:
+        return "can hold no more files"
+    return f"is full ({format_bytes(free_bytes(root))} free)"
+
+
 def require_space(root: Path, missing: int) -> None:
     """StorageError unless the disk has room for what is missing, in bytes."""
     free = free_bytes(root)
@@ -66,9 +73,13 @@ def require_space(root: Path, missing: int) -> None:
 
 def free_bytes(path: Path) -> int:
     """What an ordinary user may still write on the disk of the nearest existing directory, in bytes."""
+    return shutil.disk_usage(_nearest(path)).free
+
+
+def _nearest(path: Path) -> Path:
     while not path.exists() and path != path.parent:
         path = path.parent
-    return shutil.disk_usage(path).free
+    return path
 
 
 def write_out(descriptor: int, offset: int, length: int) -> None:
