@@ -32,7 +32,7 @@ def explained(root: Path) -> Iterator[None]:
 def _explanation(root: Path, error: OSError) -> StorageError:
     if error.errno in _FULL:
         return StorageError(
-            f"the disk of the mirror {root} {_fullness(root)}",
+            f"the disk of the mirror {root} {_refusal(root, error)}",
             "Free some space, or name another place in mirror: {url: …}. "
             "What has arrived is kept; the next apply carries on from there.",
             code="disk-full",
@@ -53,11 +53,14 @@ def _explanation(root: Path, error: OSError) -> StorageError:
     )
 
 
-def _fullness(root: Path) -> str:
-    found = os.statvfs(_nearest(root))
-    if found.f_files and not found.f_favail:
-        return "can hold no more files"
-    return f"is full ({format_bytes(free_bytes(root))} free)"
+def _refusal(root: Path, error: OSError) -> str:
+    """What there is too little of: where bytes are free it is the number of files, or this user's quota."""
+    free = free_bytes(root)
+    if error.errno == errno.EDQUOT:
+        return "has no more room for this user (disk quota)"
+    return (
+        f"is full ({format_bytes(free)} free)" if free < SPARE_BYTES else "can hold no more files"
+    )
 
 
 def require_space(root: Path, missing: int) -> None:
@@ -73,13 +76,9 @@ def require_space(root: Path, missing: int) -> None:
 
 def free_bytes(path: Path) -> int:
     """What an ordinary user may still write on the disk of the nearest existing directory, in bytes."""
-    return shutil.disk_usage(_nearest(path)).free
-
-
-def _nearest(path: Path) -> Path:
     while not path.exists() and path != path.parent:
         path = path.parent
-    return path
+    return shutil.disk_usage(path).free
 
 
 def write_out(descriptor: int, offset: int, length: int) -> None:
