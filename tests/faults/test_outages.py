@@ -1,7 +1,7 @@
 """Hosts that lose power or link, or freeze, and operators that are killed, in every phase of a job's life on 1, 4 and 8 hosts.
 
 Afterwards the next applies bring the job to its end, with every rank's output and checkpoints, and a destroy leaves no process, mount or file.
-``OUTAGE_SEED`` is printed and repeats what is drawn. The long form, all phases and faults on all sizes: ``tests/run -m long -s tests/faults/test_outages.py``.
+``OUTAGE_SEED`` is printed and repeats what is drawn. The long form, all phases and faults on all sizes, with both places of a mirror: ``tests/run -m long -s tests/faults/test_outages.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.hosts import Lab, lab_of, operated
-from tests.support.outages import FAULTS, PHASES, Life, Outage
+from tests.support.outages import FAULTS, KEPT, PHASES, Life, Outage
 
 SIZES = (1, 4, 8)
 SEED = int(os.environ.get("OUTAGE_SEED", time.time_ns() % 10**6))
@@ -45,16 +45,18 @@ def test_what_goes_wrong_comes_right(lab: Lab, tmp_path: Path, draw: int) -> Non
     """One fault in one phase, drawn: the next applies and destroys converge, and nothing is left behind."""
     chance = random.Random(f"{SEED} {draw}")
     phase, fault = chance.choice(PHASES), chance.choice(FAULTS)
-    live(lab, tmp_path, Outage.drawn(chance, phase, fault, chance.choice((1, 2))))
+    hosts, kept = chance.choice((1, 2)), chance.choice(KEPT)
+    live(lab, tmp_path, Outage.drawn(chance, phase, fault, hosts, kept))
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("kept", KEPT)
 @pytest.mark.parametrize("hosts", SIZES)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("phase", PHASES)
 def test_every_fault_in_every_phase_comes_right(
-    lab: Lab, tmp_path: Path, phase: str, fault: str, hosts: int
+    lab: Lab, tmp_path: Path, phase: str, fault: str, hosts: int, kept: str
 ) -> None:
-    """All of them."""
+    """All of them, with a mirror on the operator's machine and with one on the first host."""
     chance = random.Random(f"{SEED} {phase} {fault} {hosts}")
-    live(lab, tmp_path, Outage.drawn(chance, phase, fault, hosts))
+    live(lab, tmp_path, Outage.drawn(chance, phase, fault, hosts, kept))

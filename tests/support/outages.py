@@ -20,14 +20,16 @@ from tests.support.project import Project
 
 PHASES = ("connect", "install", "mirror", "delivery", "starting", "running", "collecting", "destroying")  # fmt: skip
 FAULTS = ("power", "cut", "freeze", "operator")
+KEPT = ("here", "host")
 _OF_THE_ACCOUNT = (".cache", ".local", ".local/share")
 """The XDG base directories may stay, empty."""
+_DATA = ".local/share/trainctl"
 TRIES = 5
 """So many applies, or destroys, after everything is mended have to be enough."""
 PATIENCE = 240.0
 MANIFEST = """\
 project: {name: demo}
-mirror: {url: "file://MIRROR"}
+MIRROR
 clusters: {lab: {provider: ssh, connect_timeout: 2, hosts: HOSTS}}
 weights: {tiny: {source: "file:./weights", mount_location: /app/models/tiny}}
 jobs:
@@ -49,7 +51,10 @@ jobs:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """What goes wrong: ``number`` is the host's; ``after`` the seconds into the phase; ``seconds`` how long it lasts, None until the command is over."""
+    """What goes wrong: ``number`` is the host's; ``after`` the seconds into the phase; ``seconds`` how long it lasts, None until the command is over.
+
+    ``kept``: where the mirror is, ``here`` with the operator or on the first ``host``, as it is by default.
+    """
 
     phase: str
     fault: str
@@ -57,12 +62,14 @@ class Outage:
     number: int
     after: float
     seconds: float | None
+    kept: str
 
     @classmethod
-    def drawn(cls, chance: random.Random, phase: str, fault: str, hosts: int) -> Outage:
+    def drawn(cls, chance: random.Random, phase: str, fault: str, hosts: int, kept: str) -> Outage:
         """With a host and times from ``chance``."""
         seconds = chance.choice((None, chance.uniform(0, 12)))
-        return cls(phase, fault, hosts, chance.randrange(hosts), chance.uniform(0, 1), seconds)
+        number = chance.randrange(hosts)
+        return cls(phase, fault, hosts, number, chance.uniform(0, 1), seconds, kept)
 
 
 class Life:
@@ -75,12 +82,17 @@ class Life:
         self._mend: Callable[[], None] | None = None
         self._before = [(set(_files(host)), host.mounts()) for host in hosts]
         named = json.dumps([host.settings for host in hosts])
+        mirror = json.dumps(f"file://{made.mirror}")
         text = (
-            MANIFEST.replace("MIRROR", str(made.mirror))
+            MANIFEST.replace(
+                "MIRROR", f"mirror: {{url: {mirror}}}" if outage.kept == "here" else ""
+            )
             .replace("HOSTS", named)
             .replace("COUNT", str(len(hosts)))
         )
-        noise = random.Random(7).randbytes(6_000_000)
+        noise = random.Random(str(outage)).randbytes(
+            6_000_000
+        )  # a mirror on a host may have others' already
         made.write({"trainctl.yaml": text, "src/nothing": "", "weights/word": "hello\n", "weights/noise": noise})  # fmt: skip
 
     def live(self) -> None:
@@ -256,5 +268,9 @@ def _read_errors(process: Popen[str], told: list[str]) -> None:
 
 
 def _files(host: Host) -> list[str]:
-    """What is in the account's home."""
-    return [str(path.relative_to(host.home)) for path in host.home.rglob("*")]
+    """What is in the account's home, but for a mirror: that stays."""
+    found = [str(path.relative_to(host.home)) for path in host.home.rglob("*")]
+    mirror = f"{_DATA}/mirror"
+    if mirror not in found:
+        return found
+    return [one for one in found if one != _DATA and not f"{one}/".startswith(f"{mirror}/")]
