@@ -9,7 +9,7 @@ MISSING = 97
 """The exit code of ``RUN`` when the node program is not there, or is not the one that was asked for."""
 
 RUN = """\
-import hashlib, sys
+import hashlib, os, sys
 path, digest = sys.argv[1:3]
 def read(path):
     try:
@@ -26,11 +26,15 @@ elif hashlib.sha256(read(path)).hexdigest() == digest:
     sys.path.insert(0, path)
 else:
     sys.exit(97)
+try:
+    os.utime(path)
+except OSError:
+    pass
 del body
 from trainctl.program import main
 sys.exit(main())
 """
-"""Arguments: PATH SHA256 VERB. Hashes the program on every call, then runs it: its bytecode, where that is there and right."""
+"""Arguments: PATH SHA256 VERB. Hashes the program on every call, then runs it: its bytecode, where that is there and right. Touches it, as one that is used."""
 
 INSTALL = """\
 import hashlib, os, sys
@@ -62,9 +66,12 @@ put("%s-%s.pyz" % (path[:-4], sys.implementation.cache_tag), body)
 descriptor = os.open(folder, os.O_RDONLY)
 os.fsync(descriptor)
 os.close(descriptor)
+from pathlib import Path
+from trainctl.node.programs import remove_unused
+remove_unused(Path(folder), digest)
 """
 """Arguments: PATH SHA256 SIZE. The program's bytes come on standard input; it gets its name when it is whole. Its bytecode for this
-Python goes beside it: what follows the program, if it is that, else it is compiled now."""
+Python goes beside it: what follows the program, if it is that, else it is compiled now. Programs that nobody uses any more go."""
 
 VISIT = """\
 import hashlib, os, sys

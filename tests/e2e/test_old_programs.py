@@ -1,0 +1,50 @@
+"""The program that a live run was started by stays on its node, whatever is installed there meanwhile."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+from tests.support.nodes import wait_for
+from tests.support.project import Project
+from trainctl.remote.archive import node_archive
+from trainctl.remote.bootstrap import INSTALL
+from trainctl.resources.mirror_program import mirror_archive
+
+MANIFEST = """\
+jobs:
+  sft:
+    runtime:
+      start_commands: ["while ! test -e GATE; do sleep 0.1; done", "mkdir $BT_CHECKPOINT_DIR/a", "touch $BT_CHECKPOINT_DIR/a/model"]
+      checkpointing_config: {enabled: true}
+"""
+
+
+def test_a_live_run_keeps_its_program(fresh: Project) -> None:
+    """Not called for days, it stays while the run lives, which ends with its checkpoint; then it goes with the next one that comes."""
+    gate = fresh.directory.parent / "gate"
+    fresh.write({"trainctl.yaml": MANIFEST.replace("GATE", str(gate))})
+    fresh.run("apply", "--auto-approve")
+    (folder,) = fresh.nodes.glob("*/agent")
+
+    def upgraded() -> bool:
+        """Whether today's program is still there after another was installed and nobody had called it for days."""
+        for path in folder.iterdir():
+            os.utime(path, (time.time() - 2 * 86_400,) * 2)
+        archive = mirror_archive()
+        words = [str(folder / f"{archive.sha256}.pyz"), archive.sha256, str(len(archive.data))]
+        argv = [sys.executable, "-I", "-S", "-c", INSTALL, *words]
+        subprocess.run(argv, input=archive.data, check=True)
+        return any(path.name.startswith(node_archive().sha256) for path in folder.iterdir())
+
+    live = upgraded()
+    gate.touch()
+    wait_for(lambda: fresh.json("status", "job.sft")["status"] == "TRAINING_JOB_COMPLETED")
+    kept = fresh.json("checkpoints", "list", "job.sft")["checkpoints"]
+
+    assert live
+    assert [one["complete"] for one in kept] == [True]
+    assert wait_for(lambda: not upgraded())
+    assert fresh.json("status", "job.sft")["status"] == "TRAINING_JOB_COMPLETED"

@@ -1,0 +1,89 @@
+"""Programs of other versions on a node: kept while somebody uses them, removed when a new one is installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.nodes import TestNode
+from trainctl.remote.archive import Archive, node_archive
+from trainctl.remote.bootstrap import INSTALL, RUN
+from trainctl.resources.mirror_program import mirror_archive
+
+OTHER, ANOTHER = "a" * 64, "b" * 64
+
+
+def age(*paths: Path) -> None:
+    """As if nobody had touched them for two days."""
+    for path in paths:
+        os.utime(path, (time.time() - 2 * 86_400,) * 2)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where programs are kept, with two that were not called for two days, one of them half installed, and a file of somebody else's."""
+    folder = tmp_path / "agent"
+    folder.mkdir()
+    for name in (
+        f"{OTHER}.pyz",
+        f"{OTHER}-cpython-38.pyz",
+        f"{ANOTHER}.pyz.12.abcdef",
+        "notes.txt",
+    ):
+        (folder / name).write_bytes(b"old")
+        age(folder / name)
+    return folder
+
+
+def install(node: TestNode, folder: Path, archive: Archive) -> set[str]:
+    """Install a program; what is there then, but for what is its own."""
+    words = [str(folder / f"{archive.sha256}.pyz"), archive.sha256, str(len(archive.data))]
+    argv = [node.python, "-I", "-S", "-c", INSTALL, *words]
+    subprocess.run(argv, input=archive.data, check=True)
+    return {path.name for path in folder.iterdir() if not path.name.startswith(archive.sha256)}
+
+
+@pytest.mark.parametrize("archive", [node_archive(), mirror_archive()], ids=["node", "mirror"])
+def test_what_nobody_uses_goes_with_its_bytecode(
+    node: TestNode, folder: Path, archive: Archive
+) -> None:
+    """And what a killed installation left, whichever program comes; other files stay."""
+    assert install(node, folder, archive) == {"notes.txt"}
+
+
+@pytest.mark.parametrize("called", [True, False])
+def test_what_was_called_within_a_day_stays(node: TestNode, folder: Path, *, called: bool) -> None:
+    """Every call touches its program, whatever comes of it; one that is not called goes."""
+    mine = node_archive().sha256
+    program = folder / f"{mine}.pyz"
+    install(node, folder, node_archive())
+    age(*folder.iterdir())
+    if called:
+        argv = [node.python, "-I", "-S", "-c", RUN, str(program), mine, "no such verb"]
+        subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+
+    left = install(node, folder, mirror_archive())
+
+    assert (
+        {name for name in left if name.startswith(mine)} != set()
+        if called
+        else left == {"notes.txt"}
+    )
+
+
+@pytest.mark.parametrize(("digest", "stays"), [(OTHER, True), (ANOTHER, False)])
+def test_what_a_process_runs_stays(
+    node: TestNode, folder: Path, digest: str, *, stays: bool
+) -> None:
+    """By the digest among its arguments, as every call has it; not by that of another program."""
+    words = [sys.executable, "-c", "input()", "/some/program.pyz", digest, "start"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
+        left = install(node, folder, node_archive())
+        process.communicate(b"\n")
+
+    assert (f"{OTHER}.pyz" in left, f"{OTHER}-cpython-38.pyz" in left) == (stays, stays)

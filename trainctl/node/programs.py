@@ -1,0 +1,56 @@
+"""Programs of other versions, as they are kept on this node: those that nobody uses any more go when a new one comes."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from pathlib import Path
+from typing import Dict, Iterator, List, Set
+
+_IDLE_SECONDS = 86_400.0
+"""A program that was called within a day is somebody's: of another version of trainctl, whose command may be under way between two calls."""
+
+_OF_A_PROGRAM = re.compile(r"([0-9a-f]{64})[.-]")
+_ARGUMENT = re.compile(rb"\0([0-9a-f]{64})(?=\0)")
+
+
+def remove_unused(folder: Path, mine: str) -> None:
+    """Remove programs, their bytecode and what killed installations left, but for ``mine`` and those that processes run or called within a day.
+
+    A process has the digest of its program among its arguments, and may load more of it for as long as it lives.
+    """
+    kept: Dict[str, List[Path]] = {}
+    for path in folder.iterdir():
+        found = _OF_A_PROGRAM.match(path.name)
+        if found and found[1] != mine:
+            kept.setdefault(found[1], []).append(path)
+    idle = {digest for digest, paths in kept.items() if _is_idle(paths)}
+    running = _running() if idle else set()
+    for digest in idle - running:
+        for path in kept[digest] if _is_idle(kept[digest]) else ():
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _is_idle(paths: List[Path]) -> bool:
+    """Whether none of the files was touched within a day, as one is by every call."""
+    since = time.time() - _IDLE_SECONDS
+    return all(touched < since for touched in _times(paths))
+
+
+def _times(paths: List[Path]) -> Iterator[float]:
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            yield path.stat().st_mtime
+
+
+def _running() -> Set[str]:
+    """The programs of all processes here."""
+    found: Set[str] = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            found.update(
+                one.decode() for one in _ARGUMENT.findall((process / "cmdline").read_bytes())
+            )
+    return found
