@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ("warm_delivery", [], "tree to mount"),
         ("fanout", ["--nodes", "2", "--mib", "64", "--mbit", "400"], "ratio to the lower bound"),
         ("loopback", ["--mib", "32", "--small", "100", "--rounds", "1"], "ratio to a minimal loop"),
+        ("tls", ["--mib", "32", "--rounds", "1"], "peers over TLS"),
         ("warm_start", ["--rounds", "1", "--mib", "1"], "to RUNNING on a warm node"),
         ("terraform", ["10", "100"], "no-op plan"),
         ("sweep", ["--jobs", "8", "--small", "2"], "runs at once"),

@@ -74,7 +74,7 @@ def _measure(base: Path, size: int, rounds: int) -> int:
                 shutil.rmtree(taker.root)
     plain, tls = (statistics.median(taken[side]) for side in ("plain", "tls"))
     print(
-        f"one node from its peer, {size / 2**20:.0f} MiB in memory: over TLS {size / tls / 1e6:.0f} MB/s, ratio to plain HTTP "
+        f"peers over TLS, one node from another, {size / 2**20:.0f} MiB in memory: {size / tls / 1e6:.0f} MB/s, ratio to plain HTTP "
         f"({size / plain / 1e6:.0f} MB/s) {plain / tls:.2f} (limit {LIMIT}); load {os.getloadavg()[0]:.1f}",
         flush=True,
     )
