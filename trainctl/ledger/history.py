@@ -82,7 +82,7 @@ def _row(entry: Entry, intent: Intent | None, fold: Fold) -> Row | None:
     if isinstance(entry, Outcome):
         status = "failed" if entry.error else "removed" if entry.recorded is None else "done"
         row = _with_run(_about(entry, fold, entry.action or action, intent, status), fold)
-        fetched = entry.recorded.outputs.get("fetched") if entry.recorded else None
+        fetched = entry.recorded.outputs.get("fetched") if intent and entry.recorded else None
         return replace(row, mirrored=Mirrored.from_json(fetched)) if fetched else row
     if isinstance(entry, Failed):
         return _about(entry, fold, action, intent, "failed")

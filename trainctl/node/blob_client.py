@@ -108,9 +108,8 @@ class BlobClient:
         """Wake whoever waits for an answer, from another thread."""
         sock = self._connection.sock
         if sock is not None:
-            with contextlib.suppress(
-                OSError
-            ):  # the socket alone: what TLS keeps of it is in another thread's hands
+            # The socket alone: what TLS keeps of it is in that thread's hands.
+            with contextlib.suppress(OSError):
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def _ask(

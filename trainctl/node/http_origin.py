@@ -92,7 +92,8 @@ class PatientOrigin(Origin):
             except BROKEN as error:
                 asked, why = 0.0, f"does not answer: {str(error) or type(error).__name__}"
             except Failure as error:
-                raise Failure("origin", f"the mirror is out of reach: {error.summary}") from None
+                summary = f"the mirror is out of reach: {error.summary}"
+                raise Failure("origin", summary, error.detail) from None
             if time.monotonic() >= self._until or self._ending.is_set():
                 raise Failure(
                     "origin",

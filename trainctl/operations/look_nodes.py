@@ -57,12 +57,10 @@ class _Nearness:
             return {"near": False, "mirror_on": "the mirror's host"}
         near = self._agents.sees(provider, node, place)
         on = place.node.id if place else ""
-        found = {"near": near, "mirror_on": on}
-        return (
-            found
-            if near
-            else {**found, "unserved": self._seen.unserved, "mirror_tls": self._seen.tls}
-        )
+        if near:
+            return {"near": True, "mirror_on": on}
+        serving = {"unserved": self._seen.unserved, "mirror_tls": self._seen.tls}
+        return {"near": False, "mirror_on": on, **serving}
 
 
 @dataclass(slots=True)
