@@ -39,11 +39,16 @@ def hosts(tmp_path: Path, fresh: Project) -> Iterator[list[Sshd]]:
             for n in range(2)
         ]
         user.known_hosts.write_text("".join(host.known for host in found))
-        named = json.dumps([host.settings for host in found])
-        text = MANIFEST.replace("HOSTS", named)
-        fresh.write({"trainctl.yaml": text, "src/nothing": "", "weights/word": "hello\n"})
-        fresh.run("apply", "--auto-approve", "--wait")
+        fresh.write({"src/nothing": "", "weights/word": "hello\n"})
+        run(fresh, found)
         yield found
+
+
+def run(project: Project, hosts: list[Sshd], more: str = "") -> None:
+    """Run the job, with that added to the manifest."""
+    named = json.dumps([host.settings for host in hosts])
+    project.write({"trainctl.yaml": MANIFEST.replace("HOSTS", named) + more})
+    project.run("apply", "--auto-approve", "--wait")
 
 
 def test_offline_no_host_is_asked(hosts: list[Sshd], fresh: Project) -> None:
@@ -80,3 +85,18 @@ def test_a_checkpoint_needs_the_host_of_its_rank_alone(hosts: list[Sshd], fresh:
 
     assert (fresh.directory / "here/step-1/model").read_text() == "rank 0\n"
     assert "lab/gpu-1 " in refused.stderr
+
+
+def test_a_checkpoint_in_a_directory_of_all_hosts_needs_any_of_them(
+    hosts: list[Sshd], fresh: Project, tmp_path: Path
+) -> None:
+    """The host of its rank is off, and it comes through the other one."""
+    url = (tmp_path / "store").as_uri()
+    run(fresh, hosts, f'checkpoints: {{url: "{url}"}}\n')
+    fresh.run("run", "job.sft", "--auto-approve", "--follow")
+    hosts[1].process.terminate()
+    hosts[1].process.wait()
+
+    fresh.run("checkpoints", "download", "job.sft", "--rank", "1")
+
+    assert (fresh.directory / "step-1/model").read_text() == "rank 1\n"

@@ -95,12 +95,33 @@ class Checkpoints:
     def read(
         self, rank: int, objects: Sequence[Mapping[str, Any]], on_bytes: Callable[[bytes], None]
     ) -> None:
-        """Hand over objects one after another, each a ``{key, offset}``."""
+        """Hand over objects one after another, each a ``{key, offset}``. A directory is read through another rank's node where that of the rank is away."""
         if self.in_bucket:
             with _said(), self._kept() as kept:
                 for one in objects:
                     kept.store.read(one["key"], one["offset"], on_bytes)
             return
+        arrived = False
+
+        def take(data: bytes) -> None:
+            nonlocal arrived
+            arrived = True
+            on_bytes(data)
+
+        others = [one.rank for one in self._run.ranks if one.rank != rank]
+        left = [rank, *(others if self._place["url"] else ())]
+        while left:
+            try:
+                self._read_by(left.pop(0), objects, take)
+            except (NodeUnreachable, NodeForgot):
+                if arrived or not left:
+                    raise
+            else:
+                return
+
+    def _read_by(
+        self, rank: int, objects: Sequence[Mapping[str, Any]], on_bytes: Callable[[bytes], None]
+    ) -> None:
         agent, node = self._control.of_rank(self._run, rank)
         request = {"data": node.data, "prefix": self._prefix, "place": self._place}
         agent.read("read_objects", {**request, "objects": list(objects)}, on_bytes)
