@@ -27,7 +27,7 @@ from trainctl.node import sigv4
 CHUNK = 16 * 2**20
 _KEY = sigv4.Credential(KEY_ID, SECRET, "")
 _EMPTY = hashlib.sha256(b"").hexdigest()
-_LARGE_FROM = 32 * 2**20
+_LARGE_FROM = 64 * 2**20
 _AT_ONCE = 4
 _AHEAD = 6
 

@@ -18,8 +18,8 @@ from trainctl.spi.sources import Credential, Span
 from trainctl.weights.mirror import DirectoryMirror
 from trainctl.weights.sources.hf import HubSource
 
-CHUNK = 2 * 2**20
-BIG = noise(40 * 2**20 + 12345)
+CHUNK = 4 * 2**20
+BIG = noise(66 * 2**20 + 12345)
 FILES = {"model.safetensors": BIG, "config.json": b"{}"}
 PARTS = -(-len(BIG) // CHUNK)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from trainctl.model.files import ResolvedSource, SourceFile
-from trainctl.spi.sources import Credential, WeightSource
+from trainctl.spi.sources import Credential, Fill, PartSource, Span, WeightSource
 
 
 class Metered:
@@ -29,10 +29,29 @@ class Metered:
         with self._source.open(resolved, file, offset, credential) as pieces:
             yield map(self._counted, pieces)
 
+    @contextmanager
+    def part(
+        self, resolved: ResolvedSource, file: SourceFile, span: Span, credential: Credential | None
+    ) -> Iterator[Fill | None]:
+        """See PartSource."""
+        if not isinstance(self._source, PartSource):
+            yield None
+            return
+        with self._source.part(resolved, file, span, credential) as fill:
+            yield fill and self._counting(fill)
+
+    def _counting(self, fill: Fill) -> Fill:
+        def counted(view: memoryview) -> None:
+            fill(view)
+            with self._lock:
+                self.read += len(view)
+
+        return counted
+
     def _counted(self, piece: bytes) -> bytes:
         with self._lock:
             self.read += len(piece)
         return piece
 
 
-_: type[WeightSource] = Metered
+_: type[PartSource] = Metered

@@ -16,8 +16,8 @@ from trainctl.errors import TrainctlError
 from trainctl.spi.sources import Fill, Span
 from trainctl.weights.retry import Attempts, Retry
 
-PARTS_FROM_BYTES = 32 * 2**20
-"""Below this size connections cost more than they bring."""
+PARTS_FROM_BYTES = 64 * 2**20
+"""Below this size there is no chunk for each connection."""
 _CONNECTIONS = 4
 _PIECE = 2**20
 _POLL_SECONDS = 0.1
