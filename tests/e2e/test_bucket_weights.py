@@ -156,19 +156,35 @@ def test_a_job_reads_what_a_bucket_has(fresh: Project, tmp_path: Path, opened: O
     assert [one for one in held if "rclone" not in str(one)] == []
 
 
-def test_an_object_that_was_replaced_is_another_version(fresh: Project, tmp_path: Path) -> None:
-    """Other content of the same size: the plan warns that the lock knows another, fetches that file alone, and upgrade accepts it."""
-    with filled(s3, tmp_path) as cloud:
+@pytest.mark.parametrize("opened", EVERY, ids=lambda one: one.__name__)
+def test_what_is_locked_is_what_is_used(fresh: Project, tmp_path: Path, opened: Opened) -> None:
+    """An object of the same size was replaced: the mirror's locked version is used and the plan says so; upgrade fetches that file
+    alone; where the mirror lacks what is locked, the plan is an error."""
+    with filled(opened, tmp_path) as cloud:
         wants(fresh, cloud)
         fresh.run("apply", "--auto-approve", "--target", "weights.model")
+        before = (fresh.directory / "trainctl.lock").read_text()
         cloud.put("llm/deep/config.json", CONFIG.replace(b"8", b"9"))
 
-        plan = fresh.json("plan")
+        kept = fresh.json("plan")
+        fresh.run("apply", "--auto-approve", "--wait")
+        logs = fresh.run("logs", "sft").stdout.splitlines()
+        moved = fresh.json("plan", "--upgrade")
+        fresh.clear()
+        fresh.write({"trainctl.lock": before})
+        lost = fresh.run("plan", code=1).stderr
+        refused = fresh.run("apply", "--auto-approve", code=1).stderr
         fresh.run("apply", "--auto-approve", "--upgrade", "--target", "weights.model")
         quiet = fresh.json("plan")
 
-    assert [one["code"] for one in plan["diagnostics"]] == ["lock-mismatch"]
-    assert plan["weights"][0]["bytes_upstream"] == len(CONFIG)
+    assert [one["code"] for one in kept["diagnostics"]] == ["upstream-moved"]
+    assert "changed: deep/config.json" in kept["diagnostics"][0]["detail"]
+    assert kept["weights"][0]["bytes_upstream"] == 0
+    assert logs == expected()
+    assert moved["weights"][0]["bytes_upstream"] == len(CONFIG)
+    assert f"{cloud.source} is not upstream any more as trainctl.lock pins it" in lost
+    assert "plan --upgrade" in lost
+    assert "trainctl.lock pins it" in refused
     assert quiet["diagnostics"] == []
 
 

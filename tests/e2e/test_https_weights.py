@@ -128,7 +128,7 @@ def test_a_source_that_moved_stays_until_upgrade(work: Project, web: Web) -> Non
     run_all(work)
     web.put("/model.bin", SMALL[::-1])
     kept = work.run("plan", "--detailed-exitcode")
-    assert "is not upstream any more as trainctl.lock pins it" in kept.stderr
+    assert "has moved upstream since it was locked" in kept.stderr
     assert work.actions("--upgrade") == {"weights.model": ["update"]}
     work.run("apply", "--auto-approve", "--upgrade", "--wait")
     assert work.run("plan", "--detailed-exitcode").stderr == ""

@@ -61,6 +61,8 @@ class ResolvedSource:
     files: Sequence[SourceFile]
     newest: str | None = field(default=None, compare=False)
     """The revision that upstream has now, where it was asked for another and told."""
+    known_as: str | None = None
+    """The pin that this version had upstream, where its files are told by the listing of a mirror that has them."""
 
     @cached_property
     def size(self) -> int:
@@ -70,6 +72,8 @@ class ResolvedSource:
     @cached_property
     def pin(self) -> str:
         """The digest of (path, size, validator) of every file."""
+        if self.known_as is not None:
+            return self.known_as
         found = hashlib.sha256(b"[")
         for number, file in enumerate(self.files):
             found.update(b"," if number else b"")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from trainctl.errors import Forbidden, TrainctlError
 from trainctl.ledger.state import State
 from trainctl.model.address import Address, Kind
-from trainctl.model.diagnostics import Diagnostic, Severity, error, warning
+from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.model.resource import Resource
 from trainctl.model.units import format_bytes
@@ -162,6 +162,7 @@ def _resolve(workspace: Workspace, question: _Question, *, upgrade: bool) -> _Fo
             credential,
             locked=question.locked,
             upgrade=upgrade,
+            mirror=workspace.mirror,
             retry=workspace.retry,
         )
         source = source_for(question.wanted.uri.scheme)
@@ -206,15 +207,8 @@ def _take(
         locked,
         unmatched_patterns=resolution.unmatched,
     )
-    # What upstream has replaced can only come from the mirror.
-    lost = not resolution.available and (mirrored or 0) < resolution.resolved.size
     seen.diagnostics += [
-        replace(
-            one,
-            severity=Severity.ERROR if lost else one.severity,
-            address=str(resource.address),
-            where=resource.where,
-        )
+        replace(one, address=str(resource.address), where=resource.where)
         for one in resolution.warnings
     ]
 

@@ -109,6 +109,11 @@ class HostMirror:
             found = desk.call("ingest", self._request(request))
         return Listing.from_bytes(found["document"].encode())
 
+    def kept(self, source: str, pin: str) -> Listing | None:
+        """See Mirror."""
+        document = self._call("kept", {"source": source, "pin": pin})["document"]
+        return None if document is None else Listing.from_bytes(document.encode())
+
     def load_listing(self, listing_id: str) -> Listing | None:
         """See Mirror."""
         if listing_id not in self._listings:

@@ -20,6 +20,7 @@ from trainctl.spi.provider import Presence
 from trainctl.spi.sources import Credential
 from trainctl.weights.difference import difference
 from trainctl.weights.lock import LockEntry
+from trainctl.weights.locked import kept_version
 from trainctl.weights.metered import Metered
 from trainctl.weights.mirror.layout import Reference
 from trainctl.weights.mirror.port import Mirror, is_far
@@ -85,6 +86,11 @@ class WeightsHandler:
         directory = self._home.directory
         planned = lock_entry(step.attributes, directory) if step.attributes.get("pin") else None
         wanted = wanted_of(step.attributes, directory)
+        if planned is not None and wanted.uri.scheme not in ("hf", "file"):
+            kept = kept_version(self._mirror, wanted.uri.text, planned)
+            if kept is not None:
+                return kept
+            planned = None  # what is there is held against the plan's pin
         return resolve(wanted, credential, locked=planned, cancelled=step.cancelled).resolved
 
     def _now(self, step: Step, credential: Credential | None) -> ResolvedSource | None:
@@ -102,7 +108,7 @@ class WeightsHandler:
         before = planned.revision if planned else step.attributes.get("revision")
         lines = [f"It was at {before} and is at {now.revision}."]
         if planned is not None:
-            lines += difference(planned, now)
+            lines += difference(planned.files, now.files)
         return StalePlan(
             f"{now.source} changed after it was planned",
             "\n".join([*lines, "Plan again."]),

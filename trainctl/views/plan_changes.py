@@ -56,11 +56,12 @@ def _values(change: Change, plan: Plan, page: Page) -> list[str]:
     if change.action in (Action.DELETE, Action.FORGET):
         return [f"      {line}" for line in _what_goes(change, plan)]
     before, after = dict(change.before or {}), dict(change.after or {})
+    names = [key for key in change.after_unknown if after.get(key) is None]
+    unknown = {key: before.pop(key, None) for key in names}
     rows = list(changed(before, after))
     touched = {row.path[0] for row in rows}
     same = len([key for key, value in after.items() if value is not None and key not in touched])
-    unknown = [key for key in change.after_unknown if key not in after or after[key] is None]
-    shown = [] if change.address.kind is Kind.JOB else unknown
+    shown = {} if change.address.kind is Kind.JOB else unknown
     return [
         *row_lines(rows, page, change.replace_paths, shown),
         *hidden_line(same, page),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import ndiff
+from types import MappingProxyType
 from typing import Any
 
 from trainctl.model.units import format_bytes
@@ -29,9 +30,15 @@ class Page:
 
 
 def row_lines(
-    rows: Sequence[Row], page: Page, forces: Iterable[Path] = (), unknown: Iterable[str] = ()
+    rows: Sequence[Row],
+    page: Page,
+    forces: Iterable[Path] = (),
+    unknown: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[str]:
-    """The rows, names aligned; values that don't fit beside each other stand one below the other."""
+    """The rows, names aligned; values that don't fit beside each other stand one below the other.
+
+    ``unknown`` are names of what only apply will know, each with its value until then, None where it has none.
+    """
     names = [row.name for row in rows]
     widths = [width for width in map(columns, names) if width <= _LONGEST_NAME]
     size = max([*widths, *(len(name) for name in unknown)], default=0)
@@ -41,7 +48,8 @@ def row_lines(
         mark = page.style("  # forces replacement", "red") if _is_forced(row.path, forced) else ""
         lines += _row(row, name, size, page, mark)
     return lines + [
-        f"{_INDENT}{_symbol('~', page)} {pad(name, size)} = {UNKNOWN}" for name in unknown
+        f"{_INDENT}{_symbol('~', page)} {pad(name, size)} = {_until(name, before)}{UNKNOWN}"
+        for name, before in unknown.items()
     ]
 
 
@@ -90,10 +98,15 @@ def _beside(row: Row) -> str:
 
 
 def _worded(row: Row, value: Any) -> str:
-    if value is MISSING:
-        return ""
-    sized = row.path == ("bytes",) and isinstance(value, int)
-    return format_bytes(value) if sized else brief(value)
+    return "" if value is MISSING else _sized(row.path, value)
+
+
+def _until(name: str, before: Any) -> str:
+    return "" if before is None else f"{_sized((name,), before)} -> "
+
+
+def _sized(path: Path, value: Any) -> str:
+    return format_bytes(value) if path == ("bytes",) and isinstance(value, int) else brief(value)
 
 
 def _fits(name: str, size: int, values: str, page: Page) -> bool:

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from itertools import groupby
 
-from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.model.files import SourceFile
 from trainctl.weights.safe_path import shown
 
 _SHOWN = 5
 
 
-def difference(before: ResolvedSource, now: ResolvedSource) -> list[str]:
-    """A line for what was added, what was changed and what was removed, with some of the names and how many more."""
-    found: dict[str, list[str]] = {"added": [], "changed": [], "removed": []}
-    for path, old, new in _pairs(before, now):
-        if old is None:
-            found["added"].append(path)
-        elif new is None:
-            found["removed"].append(path)
-        elif old != new:
-            found["changed"].append(path)
-    return [f"{what}: {_some(paths)}" for what, paths in found.items() if paths]
+def difference(before: Iterable[SourceFile], now: Iterable[SourceFile]) -> list[str]:
+    """A line for what was added, what was changed and what was removed, with some of the names and how many more.
+
+    Both are sorted by path, and may be millions: neither is ever held.
+    """
+    names: dict[str, list[str]] = {"added": [], "changed": [], "removed": []}
+    counts = dict.fromkeys(names, 0)
+    for what, path in _changes(before, now):
+        counts[what] += 1
+        if len(names[what]) < _SHOWN:
+            names[what].append(shown(path))
+    return [
+        f"{what}: {', '.join(names[what])}"
+        + (f" and {more} more" if (more := count - _SHOWN) > 0 else "")
+        for what, count in counts.items()
+        if count
+    ]
 
 
-def _pairs(
-    before: ResolvedSource, now: ResolvedSource
-) -> Iterator[tuple[str, SourceFile | None, SourceFile | None]]:
-    old = {file.path: file for file in before.files}
-    for file in now.files:
-        yield file.path, old.pop(file.path, None), file
-    yield from ((path, file, None) for path, file in old.items())
-
-
-def _some(paths: list[str]) -> str:
-    more = len(paths) - _SHOWN
-    names = ", ".join(shown(path) for path in sorted(paths)[:_SHOWN])
-    return f"{names} and {more} more" if more > 0 else names
+def _changes(before: Iterable[SourceFile], now: Iterable[SourceFile]) -> Iterator[tuple[str, str]]:
+    """What happened to which path, by path."""
+    both = merge(
+        ((one, 0) for one in before), ((one, 1) for one in now), key=lambda row: row[0].path
+    )
+    for path, rows in groupby(both, key=lambda row: row[0].path):
+        files = list(rows)
+        if len(files) == 2:
+            if files[0][0] != files[1][0]:
+                yield "changed", path
+        else:
+            yield ("added" if files[0][1] else "removed"), path

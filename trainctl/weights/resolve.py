@@ -9,11 +9,12 @@ from pathlib import Path
 
 from trainctl.errors import SourceError, SourceGone, SourceWrong
 from trainctl.model.diagnostics import Diagnostic, warning
-from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.model.files import ResolvedSource
 from trainctl.model.source_uri import SourceUri, parse_source
-from trainctl.model.units import format_bytes
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.lock import LockEntry
+from trainctl.weights.locked import counted, instead_of
+from trainctl.weights.mirror.port import Mirror
 from trainctl.weights.patterns import nearest_pattern, select
 from trainctl.weights.retry import Retry
 from trainctl.weights.safe_path import check_paths
@@ -48,7 +49,6 @@ class Resolution:
     each with the nearest one that has files, if one is near.
 
     ``resolved.source`` is the source with its path made absolute; ``entry`` is what the lock file would say.
-    ``available`` is False where upstream has another version by now and keeps no older one.
     """
 
     resolved: ResolvedSource
@@ -56,7 +56,6 @@ class Resolution:
     locked: bool
     unmatched: Mapping[str, str | None]
     warnings: tuple[Diagnostic, ...]
-    available: bool = True
 
 
 def resolve(
@@ -65,22 +64,53 @@ def resolve(
     *,
     locked: LockEntry | None = None,
     upgrade: bool = False,
+    mirror: Mirror | None = None,
     cancelled: threading.Event | None = None,
     retry: Retry | None = None,
     open_source: Callable[[str], WeightSource] = source_for,
 ) -> Resolution:
     """The wanted files, by metadata only.
 
-    With a lock entry the revision is the locked one, unless ``upgrade``. SourceError's kinds say what is wrong;
-    SourceWrong where upstream shows other files at the locked commit than were pinned.
+    With a lock entry it is what is locked, unless ``upgrade``; where upstream shows something else, out of the mirror.
+    SourceError's kinds say what is wrong; SourceWrong where what is locked can't be had.
     """
     uri = wanted.uri
     followed = None if upgrade or wanted.sha256 else locked
     pinned = _pinned(uri, wanted, followed)
     source = open_source(uri.scheme)
-    everything = (retry or Retry()).run(
-        lambda: source.resolve(uri.text, pinned, credential), cancelled or threading.Event()
+    try:
+        everything = (retry or Retry()).run(
+            lambda: source.resolve(uri.text, pinned, credential), cancelled or threading.Event()
+        )
+        resolved, unmatched = _chosen(wanted, everything)
+    except SourceGone as gone:
+        if followed is None or uri.scheme == "file":
+            raise
+        kept, told = instead_of(gone, uri.text, followed, mirror)
+        return Resolution(kept, followed, True, {}, (told,))
+    differs = followed is not None and resolved.pin != followed.pin
+    if followed is not None and differs and uri.scheme == "hf":
+        raise _rewritten(wanted, followed)
+    if followed is not None and differs and uri.scheme != "file":
+        kept, told = instead_of(resolved, uri.text, followed, mirror)
+        return Resolution(kept, followed, True, unmatched, (told,))
+    return Resolution(
+        resolved,
+        _entry(wanted, resolved),
+        pinned is not None and followed is not None,
+        unmatched,
+        (
+            *_unidentified(wanted, resolved),
+            *_newer(wanted, resolved, followed),
+            *_other_directory(wanted, resolved, followed),
+        ),
     )
+
+
+def _chosen(
+    wanted: Wanted, everything: ResolvedSource
+) -> tuple[ResolvedSource, Mapping[str, str | None]]:
+    """What patterns leave of a source, which then has a revision; and the patterns without a file."""
     files, without = select(everything.files, wanted.allow, wanted.ignore)
     unmatched = {pattern: nearest_pattern(pattern, everything.files) for pattern in without}
     if not files:
@@ -90,19 +120,7 @@ def resolve(
     if not resolved.revision:
         only = files[0].validator if len(files) == 1 else resolved.pin
         resolved = replace(resolved, revision=only)
-    kept = _locked_file(uri, resolved, followed) if followed else None
-    if kept is not None and followed:
-        return Resolution(
-            kept, followed, True, unmatched, (_moved(wanted, followed, resolved),), available=False
-        )
-    warnings = _compare(wanted, resolved, followed, pinned is not None) if followed else ()
-    return Resolution(
-        resolved,
-        _entry(wanted, resolved),
-        pinned is not None and followed is not None,
-        unmatched,
-        (*warnings, *_unidentified(wanted, resolved), *_newer(wanted, resolved, followed)),
-    )
+    return resolved, unmatched
 
 
 def _pinned(uri: SourceUri, wanted: Wanted, followed: LockEntry | None) -> str | None:
@@ -115,24 +133,22 @@ def _pinned(uri: SourceUri, wanted: Wanted, followed: LockEntry | None) -> str |
     return followed.revision if uri.scheme == "hf" or declared else None
 
 
-def _locked_file(
-    uri: SourceUri, resolved: ResolvedSource, locked: LockEntry
-) -> ResolvedSource | None:
-    """The locked version of an https source that has moved: a lock entry says all that there is to know of one file."""
-    if uri.scheme != "https" or resolved.pin == locked.pin:
-        return None
-    file = SourceFile(resolved.files[0].path, locked.bytes, locked.revision)
-    kept = ResolvedSource(resolved.source, locked.revision, (file,))
-    return kept if kept.pin == locked.pin else None
-
-
-def _moved(wanted: Wanted, locked: LockEntry, now: ResolvedSource) -> Diagnostic:
-    return warning(
-        f"{wanted.source} is not upstream any more as trainctl.lock pins it",
-        f"It was {locked.revision} ({format_bytes(locked.bytes)}) and is {now.revision} "
-        f"({format_bytes(now.size)}). The pinned version is used for as long as the mirror has it; "
-        "plan --upgrade takes what is there now.",
-        code="lock-mismatch",
+def _other_directory(
+    wanted: Wanted, resolved: ResolvedSource, followed: LockEntry | None
+) -> tuple[Diagnostic, ...]:
+    """Nothing identifies files of a machine on another one, so their lock binds nobody: other sizes are told."""
+    if followed is None or wanted.uri.scheme != "file":
+        return ()
+    before, now = (followed.files, followed.bytes), (len(resolved.files), resolved.size)
+    if before == now:
+        return ()
+    return (
+        warning(
+            f"{wanted.source} is not as trainctl.lock knows it",
+            f"It had {counted(*before)} and has {counted(*now)}. A path of this machine is used as it is; "
+            "plan --upgrade notes what is there now.",
+            code="lock-mismatch",
+        ),
     )
 
 
@@ -177,31 +193,12 @@ def _entry(wanted: Wanted, resolved: ResolvedSource) -> LockEntry:
     )
 
 
-def _compare(
-    wanted: Wanted, resolved: ResolvedSource, locked: LockEntry, at_commit: bool
-) -> tuple[Diagnostic, ...]:
-    if resolved.pin == locked.pin:
-        return ()
-    if at_commit:
-        raise SourceWrong(
-            f"{wanted.source}: upstream shows other files at commit {locked.revision} than trainctl.lock pins",
-            "A commit never changes, so what answers is not what answered then. If you mean another HF_ENDPOINT, "
-            "accept it with plan --upgrade.",
-            code="lock-mismatch",
-        )
-    if resolved.source.startswith("file:") and (len(resolved.files), resolved.size) == (
-        locked.files,
-        locked.bytes,
-    ):
-        return ()
-    return (
-        warning(
-            f"{wanted.source} is not as trainctl.lock knows it",
-            f"It had {locked.files} files ({format_bytes(locked.bytes)}) and has {len(resolved.files)} "
-            f"({format_bytes(resolved.size)}), or other content in them. There is no older version to go back to, so what is there now "
-            "is used; plan --upgrade accepts it.",
-            code="lock-mismatch",
-        ),
+def _rewritten(wanted: Wanted, locked: LockEntry) -> SourceWrong:
+    return SourceWrong(
+        f"{wanted.source}: upstream shows other files at commit {locked.revision} than trainctl.lock pins",
+        "A commit never changes, so what answers is not what answered then. If you mean another HF_ENDPOINT, "
+        "accept it with plan --upgrade.",
+        code="lock-mismatch",
     )
 
 

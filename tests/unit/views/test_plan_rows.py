@@ -66,13 +66,15 @@ def test_paths_are_written_as_people_write_them() -> None:
 
 
 def test_values_line_up_and_reasons_stand_behind() -> None:
-    """Names are padded, a forced path is marked, what is unknown says so."""
+    """Names are padded, a forced path is marked; what is unknown says so once, with what it was."""
     rows = list(changed({"a": 1, "long_name": "x"}, {"a": 2, "long_name": None}))
 
-    assert row_lines(rows, PAGE, [("a",)], ["listing"]) == [
+    unknown = {"listing": None, "bytes": 2000}
+    assert row_lines(rows, PAGE, [("a",)], unknown) == [
         "      ~ a         = 1 -> 2  # forces replacement",
         '      - long_name = "x" -> null',
         "      ~ listing   = (known after apply)",
+        "      ~ bytes     = 2.0 kB -> (known after apply)",
     ]
 
 

@@ -9,10 +9,12 @@ import pytest
 
 from tests.support.authority import authority
 from tests.support.hub import Fault, http_date
+from tests.support.mirrors import REFERENCE, impatient
 from tests.support.web import MODIFIED, NOTHING, STRONG, WEAK, Page, Web, served
 from trainctl.errors import SourceBusy, SourceDenied, SourceError, SourceGone, SourceWrong
 from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.spi.sources import Credential
+from trainctl.weights.mirror.here import HereMirror
 from trainctl.weights.resolve import Resolution, Wanted, resolve
 from trainctl.weights.sources.https import HttpsSource
 
@@ -339,16 +341,20 @@ def test_a_file_that_nothing_identifies_is_a_warning(web: Web) -> None:
     assert resolution(web, sha256=DIGEST).warnings == ()
 
 
-def test_the_locked_version_stays_wanted(web: Web) -> None:
-    """What moved upstream is told, and the locked version is what is resolved, until ``upgrade``."""
+def test_the_locked_version_stays_wanted(web: Web, tmp_path: Path) -> None:
+    """What moved upstream is told, and the mirror's locked version is what is resolved, until ``upgrade``; without it, nothing is."""
     first = resolution(web)
-    assert resolution(web, locked=first.entry).available
+    mirror = HereMirror(tmp_path, impatient())
+    mirror.mirror(first.resolved, HttpsSource(), REFERENCE)
     web.put("/w.bin", b"new")
-    kept = resolution(web, locked=first.entry)
-    moved = resolution(web, locked=first.entry, upgrade=True)
-    assert (kept.resolved, kept.entry, kept.available) == (first.resolved, first.entry, False)
+    kept = resolution(web, locked=first.entry, mirror=mirror)
+    moved = resolution(web, locked=first.entry, upgrade=True, mirror=mirror)
+    with pytest.raises(SourceWrong, match=r"as trainctl\.lock pins it") as lost:
+        resolution(web, locked=first.entry)
+    assert (kept.resolved.pin, kept.entry) == (first.resolved.pin, first.entry)
     assert "--upgrade" in kept.warnings[0].detail
-    assert (moved.resolved.size, moved.available, moved.warnings) == (3, True, ())
+    assert "The mirror doesn't have the locked version." in lost.value.detail
+    assert (moved.resolved.size, moved.warnings) == (3, ())
 
 
 def test_a_declared_digest_goes_before_the_lock(web: Web) -> None:
@@ -359,11 +365,10 @@ def test_a_declared_digest_goes_before_the_lock(web: Web) -> None:
 
 
 def test_a_lock_entry_that_can_not_be_is_not_followed_blindly(web: Web) -> None:
-    """An entry whose pin is not that of its own revision was changed by hand: it is compared, not made up from."""
+    """An entry whose pin is not that of its own revision was changed by hand: nothing is made up from it."""
     entry = resolution(web).entry
     broken = type(entry)(
         entry.source, None, None, 'etag:"other"', "sha256:" + "0" * 64, 1, entry.bytes + 1
     )
-    found = resolution(web, locked=broken)
-    assert found.resolved.size == 1000
-    assert "trainctl.lock" in found.warnings[0].summary
+    with pytest.raises(SourceWrong, match=r"as trainctl\.lock pins it"):
+        resolution(web, locked=broken)

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.hub import serve
-from tests.support.mirrors import MemorySource, impatient
+from tests.support.mirrors import REFERENCE, MemorySource, impatient
 from trainctl.errors import SourceBusy, SourceError, SourceGone, SourceWrong
+from trainctl.weights.mirror.here import HereMirror
 from trainctl.weights.resolve import Resolution, Wanted, resolve
 from trainctl.weights.sources import source_for
 from trainctl.weights.sources.hf import HubSource
@@ -83,7 +84,7 @@ def test_other_files_at_a_locked_commit_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_changed_is_a_warning(tmp_path: Path) -> None:
-    """A ``file:`` source has no older version: other sizes than locked warn, other times do not."""
+    """Nothing identifies a path on other machines, so its lock binds nobody: other sizes than locked warn, other times do not."""
     (tmp_path / "w").write_bytes(b"1234")
     wanted = Wanted("file:.", tmp_path)
     found = resolve(wanted)
@@ -94,6 +95,62 @@ def test_a_directory_that_changed_is_a_warning(tmp_path: Path) -> None:
     (warning,) = resolve(wanted, locked=found.entry).warnings
     assert "trainctl.lock" in warning.summary
     assert resolve(wanted, locked=found.entry, upgrade=True).warnings == ()
+
+
+@pytest.mark.parametrize(
+    "source", ["s3://bucket/p", "gs://bucket/p", "azure://account/container/p"]
+)
+def test_what_a_bucket_lost_comes_from_the_mirror(tmp_path: Path, source: str) -> None:
+    """The locked version is used where the mirror has all of it, the warning says what moved; without it that is an error."""
+    upstream = MemorySource(FILES, announce=False)
+    mirror = HereMirror(tmp_path / "mirror", impatient())
+    wanted = Wanted(source, tmp_path)
+    first = resolve(wanted, open_source=lambda scheme: upstream)
+    upstream.files = {"a.json": b"{}!", "new": b"1"}
+
+    with pytest.raises(
+        SourceWrong, match=r"is not upstream any more as trainctl\.lock"
+    ) as unmirrored:
+        resolve(wanted, locked=first.entry, mirror=mirror, open_source=lambda scheme: upstream)
+    listing = mirror.mirror(first.resolved, MemorySource(FILES, announce=False), REFERENCE)
+    kept = resolve(wanted, locked=first.entry, mirror=mirror, open_source=lambda scheme: upstream)
+    (known,) = mirror.look([kept.resolved]).known
+
+    assert "It was 2 files (6 B) and is 2 files (4 B)." in unmirrored.value.detail
+    assert "--upgrade" in unmirrored.value.detail
+    assert (kept.resolved.pin, kept.entry, kept.locked) == (first.entry.pin, first.entry, True)
+    assert (known.listing, known.here) == (listing.id, 6)
+    (told,) = kept.warnings
+    assert told.detail.splitlines()[1:4] == ["added: new", "changed: a.json", "removed: w.bin"]
+
+
+def test_a_bucket_that_is_empty_by_now_is_read_from_the_mirror(tmp_path: Path) -> None:
+    """What is gone upstream is used as it was locked, if the mirror has it; else upstream's own error says so."""
+    upstream = MemorySource(FILES, announce=False)
+    mirror = HereMirror(tmp_path / "mirror", impatient())
+    wanted = Wanted("s3://bucket/p", tmp_path)
+    first = resolve(wanted, open_source=lambda scheme: upstream)
+    gone = MemorySource({})
+    with pytest.raises(SourceGone, match="holds no files") as lost:
+        resolve(wanted, locked=first.entry, mirror=mirror, open_source=lambda scheme: gone)
+    mirror.mirror(first.resolved, upstream, REFERENCE)
+    kept = resolve(wanted, locked=first.entry, mirror=mirror, open_source=lambda scheme: gone)
+    assert "The mirror doesn't have the locked version." in lost.value.detail
+    assert kept.resolved.pin == first.entry.pin
+    assert "is gone upstream" in kept.warnings[0].summary
+
+
+def test_a_mirror_that_lost_content_is_not_used(tmp_path: Path) -> None:
+    """A listing whose content isn't all there stands for nothing."""
+    upstream = MemorySource(FILES, announce=False)
+    mirror = HereMirror(tmp_path / "mirror", impatient())
+    wanted = Wanted("s3://bucket/p", tmp_path)
+    first = resolve(wanted, open_source=lambda scheme: upstream)
+    listing = mirror.mirror(first.resolved, upstream, REFERENCE)
+    mirror.blob_path(listing.files[0].sha256).unlink()
+    upstream.files = {"w.bin": b"0"}
+    with pytest.raises(SourceWrong, match=r"trainctl\.lock"):
+        resolve(wanted, locked=first.entry, mirror=mirror, open_source=lambda scheme: upstream)
 
 
 def test_unmatched_patterns_are_handed_back(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def look_at(shelf: Shelf, resolved: ResolvedSource) -> Known:
     whole = shelf.whole(resolved)
     here = whole.digests if whole is not None else _parts(shelf, resolved)
     rows = (
-        (here.get(key) or file.sha256, file.size, key in here)
+        (here.get(key) or file.sha256, file.size, whole is not None or key in here)
         for file in resolved.files
         for key in [fingerprint(resolved, file)]
     )

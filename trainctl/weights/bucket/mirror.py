@@ -80,6 +80,11 @@ class BucketMirror:
         self._forget_marks(resolved)
         return listing
 
+    def kept(self, source: str, pin: str) -> Listing | None:
+        """See Mirror."""
+        document = self.shelf.document(keys.record(ResolvedSource(source, "", (), known_as=pin)))
+        return self.shelf.load_listing(str(document.get("listing"))) if document else None
+
     def load_listing(self, listing_id: str) -> Listing | None:
         """See Mirror."""
         return self.shelf.load_listing(listing_id)

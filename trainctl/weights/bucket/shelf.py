@@ -87,8 +87,10 @@ class Shelf:
         """The source at this very pin, if all of it is there."""
         document = self.document(keys.record(resolved)) or {}
         listing, digests = document.get("listing"), document.get("files")
-        fingerprints = set(by_fingerprint(resolved))
-        if not isinstance(digests, dict) or not fingerprints <= digests.keys():
+        if not isinstance(digests, dict):
+            return None
+        # A version that is told by its listing has other fingerprints than it had upstream.
+        if resolved.known_as is None and not set(by_fingerprint(resolved)) <= digests.keys():
             return None
         return Whole(str(listing), digests) if self.has_listing(str(listing)) else None
 

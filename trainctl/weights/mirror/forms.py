@@ -20,13 +20,18 @@ from trainctl.weights.mirror.verify import Finding, Outcome, Verified
 def resolved_to_json(resolved: ResolvedSource) -> dict[str, Any]:
     """A resolved source; it holds nothing that opens it."""
     files = [[file.path, file.size, file.validator] for file in resolved.files]
-    return {"source": resolved.source, "revision": resolved.revision, "files": files}
+    named = {
+        "source": resolved.source,
+        "revision": resolved.revision,
+        "known_as": resolved.known_as,
+    }
+    return {**named, "files": files}
 
 
 def resolved_from_json(value: Mapping[str, Any]) -> ResolvedSource:
     """Read what ``resolved_to_json`` wrote."""
     files = in_order(SourceFile(*row) for row in value["files"])
-    return ResolvedSource(value["source"], value["revision"], files)
+    return ResolvedSource(value["source"], value["revision"], files, known_as=value.get("known_as"))
 
 
 def known_to_json(known: Known) -> dict[str, Any]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainctl.model.files import ResolvedSource
+from trainctl.model.files import Listing, ResolvedSource
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import free_bytes
 from trainctl.weights.mirror.fetch import Progress
-from trainctl.weights.mirror.known import known, stored_bytes
+from trainctl.weights.mirror.known import kept, known, stored_bytes
 from trainctl.weights.mirror.port import Looked, Mirror
 
 if TYPE_CHECKING:  # what looks after a mirror is loaded when it is asked for
@@ -37,6 +37,10 @@ class HereMirror(DirectoryMirror):
             frozenset(one for one in listings if self.has_listing(one)),
             free=free_bytes(self.root),
         )
+
+    def kept(self, source: str, pin: str) -> Listing | None:
+        """See Mirror."""
+        return kept(self, source, pin)
 
     def stored_bytes(self) -> int:
         """See Mirror."""

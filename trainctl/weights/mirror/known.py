@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Iterator, Optional, Sequence, Tuple
 
-from trainctl.model.files import ResolvedSource, SourceFile, read_files
+from trainctl.model.files import Listing, ResolvedSource, SourceFile, read_files
 from trainctl.model.packed import packed
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import explained
@@ -53,15 +53,27 @@ def known(mirror: DirectoryMirror, resolved: ResolvedSource) -> Known:
 
 def _listed(layout: Layout, resolved: ResolvedSource) -> str | None:
     """The listing that this very source, as it is now, is known to be."""
+    return listed_as(layout, resolved.source, resolved.pin)
+
+
+def listed_as(layout: Layout, source: str, pin: str) -> str | None:
+    """The id of the listing that a source at a pin is known to be, if it is here."""
     for need in needs(layout):
-        same = (need.record.get("source"), need.record.get("pin")) == (
-            resolved.source,
-            resolved.pin,
-        )
+        same = (need.record.get("source"), need.record.get("pin")) == (source, pin)
         listing = need.record.get("listing") if same else None
         if listing and layout.listing(str(listing)).is_file():
             return str(listing)
     return None
+
+
+def kept(mirror: DirectoryMirror, source: str, pin: str) -> Listing | None:
+    """The same listing, if all its content is here too."""
+    layout = Layout(mirror.root, mirror.chunk_bytes)
+    with explained(mirror.root):
+        listed = listed_as(layout, source, pin)
+        if listed is None or not all(here for _, _, here in _by_listing(layout, listed)):
+            return None
+        return layout.load_listing(listed)
 
 
 def _by_listing(layout: Layout, listing: str) -> Iterator[Row]:

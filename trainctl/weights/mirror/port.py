@@ -79,6 +79,10 @@ class Mirror(Protocol):
         """Have every file of the source there, verified, and hand back its listing. SourceError's kinds name the file."""
         ...
 
+    def kept(self, source: str, pin: str) -> Listing | None:
+        """The listing that a source at a pin turned out to be, if all of it is there."""
+        ...
+
     def load_listing(self, listing_id: str) -> Listing | None:
         """The listing, or None if it is not there."""
         ...

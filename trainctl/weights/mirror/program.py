@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, BinaryIO, Callable, Mapping
 
 from trainctl.errors import StorageError, TrainctlError
+from trainctl.model.files import Listing
 from trainctl.node.addresses import serving_terms
 from trainctl.node.failure import Failure
 from trainctl.node.protocol import read_request, say
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import free_bytes
 from trainctl.weights.mirror.forms import error_to_json, known_to_json, resolved_from_json
-from trainctl.weights.mirror.known import known, stored_bytes
+from trainctl.weights.mirror.known import kept, known, stored_bytes
 
 Request = Mapping[str, Any]
 Answer = Mapping[str, Any]
@@ -37,8 +38,12 @@ def look(mirror: DirectoryMirror, request: Request) -> Answer:
 
 def load_listing(mirror: DirectoryMirror, request: Request) -> Answer:
     """A listing's document, or null."""
-    listing = mirror.load_listing(request["listing"])
-    return {"document": None if listing is None else listing.to_bytes().decode()}
+    return _document(mirror.load_listing(request["listing"]))
+
+
+def kept_listing(mirror: DirectoryMirror, request: Request) -> Answer:
+    """The document of the listing that a source at a pin turned out to be, or null where not all of it is here."""
+    return _document(kept(mirror, request["source"], request["pin"]))
 
 
 def sources(mirror: DirectoryMirror, request: Request) -> Answer:
@@ -65,6 +70,7 @@ def drop_reference(mirror: DirectoryMirror, request: Request) -> Answer:
 _VERBS: Mapping[str, Callable[[DirectoryMirror, Request], Answer]] = {
     "look": look,
     "load_listing": load_listing,
+    "kept": kept_listing,
     "sources": sources,
     "stored": stored,
     "renew": renew,
@@ -98,3 +104,7 @@ def _done(verb: str, stream: BinaryIO) -> Answer:
     from trainctl.weights.mirror.work import do  # brings HTTP along
 
     return do(verb, mirror, request, stream)
+
+
+def _document(listing: Listing | None) -> Answer:
+    return {"document": None if listing is None else listing.to_bytes().decode()}

@@ -1,0 +1,93 @@
+"""What ``trainctl.lock`` names is what is used, or nothing is: what happens where upstream shows something else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trainctl.errors import NodeError, SourceGone, SourceWrong, StorageError
+from trainctl.model.diagnostics import Diagnostic, warning
+from trainctl.model.files import ResolvedSource, SourceFile, in_order
+from trainctl.model.units import format_bytes
+from trainctl.weights.difference import difference
+from trainctl.weights.lock import LockEntry
+from trainctl.weights.mirror.port import Mirror
+
+
+def kept_version(mirror: Mirror, source: str, locked: LockEntry) -> ResolvedSource | None:
+    """The locked version by its content, which the mirror has; None where it doesn't have all of it.
+
+    ``source`` is absolute. NodeError and StorageError where the mirror can't be asked.
+    """
+    listing = mirror.kept(source, locked.pin)
+    if listing is None:
+        return None
+    files = (SourceFile(one.path, one.size, f"sha256:{one.sha256}") for one in listing.files)
+    return ResolvedSource(source, locked.revision, in_order(files), known_as=locked.pin)
+
+
+def instead_of(
+    now: ResolvedSource | SourceGone, source: str, locked: LockEntry, mirror: Mirror | None
+) -> tuple[ResolvedSource, Diagnostic]:
+    """The locked version out of the mirror, and the warning that says so. ``now`` is what upstream shows instead.
+
+    SourceWrong, or that there is nothing, if the mirror doesn't have all of it.
+    """
+    why = "The mirror doesn't have the locked version."
+    try:
+        kept = kept_version(mirror, source, locked) if mirror else None
+        if mirror is not None and kept is not None:
+            return kept, _moved(locked, now, _differing(mirror, kept, now))
+    except (NodeError, StorageError) as failure:
+        why = f"The mirror, which may have the locked version, can't be asked: {failure.summary}."
+    if isinstance(now, SourceGone):
+        now.detail = f"{now.detail}\nIt is in trainctl.lock. {why}".lstrip()
+        raise now
+    raise SourceWrong(
+        f"{locked.source} is not upstream any more as trainctl.lock pins it",
+        f"{_counts(locked, now)}\n{why} Have it put back upstream, or take what is there now: plan --upgrade.",
+        code="lock-mismatch",
+    )
+
+
+def _moved(locked: LockEntry, now: ResolvedSource | SourceGone, differing: list[str]) -> Diagnostic:
+    used = "The locked version is used, from the mirror."
+    if isinstance(now, SourceGone):
+        return warning(
+            f"{locked.source} is gone upstream", f"{now.summary}. {used}", code="upstream-moved"
+        )
+    return warning(
+        f"{locked.source} has moved upstream since it was locked",
+        "\n".join(
+            [_counts(locked, now), *differing, f"{used} plan --upgrade takes what is there now."]
+        ),
+        code="upstream-moved",
+    )
+
+
+def _counts(locked: LockEntry, now: ResolvedSource) -> str:
+    """What the lock file itself can tell of the difference."""
+    before, after = counted(locked.files, locked.bytes), counted(len(now.files), now.size)
+    if before != after:
+        return f"It was {before} and is {after}."
+    revisions = f"{locked.revision} then, {now.revision} now"
+    return f"It is {after} as before, with other content: {revisions}."
+
+
+def counted(files: int, size: int) -> str:
+    """How much a version is."""
+    return f"{files} {'file' if files == 1 else 'files'} ({format_bytes(size)})"
+
+
+def _differing(mirror: Mirror, kept: ResolvedSource, now: ResolvedSource | SourceGone) -> list[str]:
+    """What differs, by name: files whose content the mirror doesn't know may be others."""
+    if isinstance(now, SourceGone):
+        return []
+    (known,) = mirror.look([now]).known
+    pairs = zip(now.files, known.files, strict=True)
+    return difference(
+        kept.files,
+        (
+            replace(file, validator=f"sha256:{digest}") if digest else file
+            for file, (digest, _, _) in pairs
+        ),
+    )
