@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.buckets import Bucket
+from tests.support.clouds import ACCOUNT, Azure
+from tests.support.google_xml import GoogleXml
 from tests.support.mirrors import REFERENCE, impatient
 from trainctl.errors import Busy, TrainctlError
 from trainctl.objects.opening import opened
@@ -77,14 +79,31 @@ class Counted:
         return self.objects.sign(keys, seconds)
 
 
-def mirror_in(bucket: Bucket, prefix: str, chunk_bytes: int = CHUNK) -> BucketMirror:
+def mirror_in(
+    bucket: Bucket | GoogleXml | Azure, prefix: str, chunk_bytes: int = CHUNK
+) -> BucketMirror:
     """A mirror that does not wait between tries; its objects are Counted."""
-    credential = Credential(json.dumps(bucket.credential), "the test")
-    url = f"s3://{bucket.name}/{prefix}"
-    place = place_of(url, bucket.endpoint, {})
+    url, environ, value = _place(bucket, prefix)
+    place = place_of(url, None, environ)
+    credential = Credential(value, "the test")
     retry = impatient()
-    stored = Counted(Stored(url, lambda: opened(place, credential, {}), retry))
+    stored = Counted(Stored(url, lambda: opened(place, credential, environ), retry))
     return BucketMirror(Shelf(stored, chunk_bytes), retry)
+
+
+def _place(bucket: Bucket | GoogleXml | Azure, prefix: str) -> tuple[str, dict[str, str], str]:
+    """URL, what the environment says of the endpoint, and credential."""
+    if isinstance(bucket, GoogleXml):
+        return f"gs://models/{prefix}", {"STORAGE_EMULATOR_HOST": bucket.url}, bucket.document
+    if isinstance(bucket, Azure):
+        value = bucket.connection_string
+        return (
+            f"azure://{ACCOUNT}/closed/{prefix}",
+            {"AZURE_STORAGE_ENDPOINT": bucket.endpoint},
+            value,
+        )
+    environ = {"AWS_ENDPOINT_URL": bucket.endpoint}
+    return f"s3://{bucket.name}/{prefix}", environ, json.dumps(bucket.credential)
 
 
 def counted(mirror: BucketMirror) -> Counted:

@@ -120,10 +120,12 @@ def _gs(
 ) -> Store:
     from obstore.store import GCSStore
 
-    opened: dict[str, Any] = {"skip_signature": True}
-    if isinstance(access, ServiceAccount):
+    # What isn't read but written it wants to sign all the same, and would ask this machine's metadata server for a token.
+    nobody = _Provider(Bearer(""), None, _bearer_form)
+    opened: dict[str, Any] = {"skip_signature": True, "credential_provider": nobody}
+    if isinstance(access, ServiceAccount) and not place.emulated:
         opened = {"skip_signature": False, "service_account_key": access.document}
-    elif isinstance(access, Bearer):
+    elif isinstance(access, Bearer) and not place.emulated:
         opened = {
             "skip_signature": False,
             "credential_provider": _Provider(access, renew, _bearer_form),

@@ -54,6 +54,11 @@ class Place:
         return _PLATFORM[self.scheme].format(account=self.account)
 
     @property
+    def emulated(self) -> bool:
+        """Whether it is an emulator of Google's storage, which asks nobody who they are."""
+        return self.named == "STORAGE_EMULATOR_HOST"
+
+    @property
     def trusted(self) -> bool:
         """Whether the endpoint is the platform's own or the environment's, and not only its caller's."""
         return self.endpoint is None or self.named is not None

@@ -234,3 +234,28 @@ def test_objects_are_put_read_and_removed(tmp_path: Path) -> None:
         store.delete("lock")
         store.delete("lock")
         assert store.get("lock") is None
+
+
+@pytest.mark.parametrize("url", ["s3://models", "gs://models", "azure://account/models"])
+def test_what_is_written_without_a_credential_asks_no_machine_for_one(
+    server: Server, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    """Neither reading nor writing asks the metadata server of the machine for a token, which the bucket would then be sent."""
+    with Server() as metadata:
+        threading.Thread(target=metadata.serve_forever, daemon=True).start()
+        metadata.answer = lambda _: (200, b'{"access_token": "t", "expires_in": 3600}', 41)
+        address = metadata.url.partition("//")[2]
+        for name in ("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP"):
+            monkeypatch.setenv(name, address)
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata.url)
+        server.answer = lambda _: (403, b"", 0)
+        bucket = Bucket(place_of(url, server.url, {}), environ={})
+        for act in (
+            lambda: bucket.get("x"),
+            lambda: bucket.put("x", b"1"),
+            lambda: bucket.delete("x"),
+        ):
+            with pytest.raises(SourceError, match=r"403|501"):
+                act()
+        metadata.shutdown()
+    assert metadata.seen == []

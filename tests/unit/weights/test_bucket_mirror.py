@@ -20,6 +20,8 @@ from tests.support.bucket_mirrors import (
     names,
 )
 from tests.support.buckets import Bucket, moto, rclone
+from tests.support.clouds import Azure, azure
+from tests.support.google_xml import GoogleXml, google_xml
 from tests.support.mirrors import REFERENCE, MemorySource
 from tests.support.weights_data import noise
 from trainctl.errors import SourceCut, SourceGone, SourceWrong, StorageError
@@ -28,6 +30,8 @@ from trainctl.model.json import canonical
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.exclusive import holder_name
+from trainctl.weights.lock import LockEntry
+from trainctl.weights.locked import kept_version
 from trainctl.weights.mirror.collect import Collecting
 from trainctl.weights.mirror.layout import Reference, fingerprint
 from trainctl.weights.mirror.mend import Origin
@@ -56,15 +60,27 @@ def rclone_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
         yield one
 
 
-@pytest.fixture(params=["moto", "rclone"])
-def bucket(request: pytest.FixtureRequest) -> Bucket:
-    """A bucket of a server that takes conditions, and of one that ignores them."""
-    found: Bucket = request.getfixturevalue(f"{request.param}_bucket")
+@pytest.fixture(scope="module")
+def google_bucket() -> Iterator[GoogleXml]:
+    with google_xml() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def azure_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azure]:
+    with azure(tmp_path_factory.mktemp("azure")) as one:
+        yield one
+
+
+@pytest.fixture(params=["moto", "rclone", "google", "azure"])
+def bucket(request: pytest.FixtureRequest) -> Bucket | GoogleXml | Azure:
+    """A bucket of each platform, and of a server of S3's kind that ignores conditions."""
+    found: Bucket | GoogleXml | Azure = request.getfixturevalue(f"{request.param}_bucket")
     return found
 
 
 @pytest.fixture
-def make(bucket: Bucket) -> Make:
+def make(bucket: Bucket | GoogleXml | Azure) -> Make:
     """Makes clients of one mirror of its own."""
     prefix = f"team/{secrets.token_hex(4)}"
     return lambda: mirror_in(bucket, prefix)
@@ -147,6 +163,29 @@ def test_a_source_that_is_whole_costs_two_requests_to_look_at(make: Make) -> Non
     assert looked.known[0].here == source.resolve("", None, None).size
     assert looked.listings == {listing.id}
     assert counted(client).asked.total() == 3
+
+
+def test_a_version_that_is_whole_can_be_asked_for_by_its_pin(make: Make) -> None:
+    """Once upstream has another: every content is there, and what it was known by stands for it; of other pins nothing is."""
+    first, second = (
+        MemorySource(FILES, announce=False),
+        MemorySource({"new": b"new"}, announce=False),
+    )
+    old = resolved(first)
+    listing = make().mirror(old, first, REFERENCE)
+    make().mirror(resolved(second), second, REFERENCE)
+    locked = LockEntry(old.source, None, None, "1", old.pin, len(old.files), old.size)
+    kept = kept_version(make(), old.source, locked)
+    assert kept is not None
+    asked = len(first.asked)
+
+    again = make().mirror(kept, first, REFERENCE)
+    known = make().look([kept]).known[0]
+
+    assert again == listing
+    assert (known.listing, known.here, kept.pin) == (listing.id, old.size, old.pin)
+    assert len(first.asked) == asked
+    assert make().kept(old.source, "sha256:" + "0" * 64) is None
 
 
 def test_looking_writes_nothing(mirror: BucketMirror) -> None:
@@ -382,9 +421,9 @@ def test_what_cannot_be_had_again_goes_with_its_listing(make: Make) -> None:
     assert_sound(make())
 
 
-def test_a_bucket_that_is_not_there_is_one_line(bucket: Bucket) -> None:
+def test_a_bucket_that_is_not_there_is_one_line(moto_bucket: Bucket) -> None:
     """The error names the mirror and says what to check."""
-    nowhere = replace(bucket, name="no-such-bucket")
+    nowhere = replace(moto_bucket, name="no-such-bucket")
 
     with pytest.raises(StorageError, match="s3://no-such-bucket/x"):
         mirror_in(nowhere, "x").mirror(
@@ -392,9 +431,9 @@ def test_a_bucket_that_is_not_there_is_one_line(bucket: Bucket) -> None:
         )
 
 
-def test_a_server_that_does_not_answer_is_one_line(bucket: Bucket) -> None:
+def test_a_server_that_does_not_answer_is_one_line(moto_bucket: Bucket) -> None:
     """The error names the mirror and the server, and none of the mirror's own objects."""
-    away = replace(bucket, endpoint="http://127.0.0.1:1")
+    away = replace(moto_bucket, endpoint="http://127.0.0.1:1")
 
     with pytest.raises(StorageError) as caught:
         mirror_in(away, "x").look([resolved(MemorySource(FILES))])

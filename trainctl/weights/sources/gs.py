@@ -116,7 +116,8 @@ class GoogleSource:
         place = place_of(uri, credential.endpoint if credential else None, self._environ)
         sent = sent_of(credential)
         token = None
-        if sent is not None and not _is_emulator(place):
+        # A key would be exchanged for a token at Google's own servers.
+        if sent is not None and not place.emulated:
             with self._lock:
                 token = self._tokens.setdefault(sent.value, Token(sent))
         return Api(self._http, uri, place, token)
@@ -147,8 +148,3 @@ def _described(uri: str, directory: str, one: Mapping[str, Any]) -> SourceFile:
 
 def _directory(place: Place) -> str:
     return f"{place.prefix}/" if place.prefix else ""
-
-
-def _is_emulator(place: Place) -> bool:
-    """One asks nobody who they are, and a key would be exchanged for a token at Google's own servers."""
-    return place.named == "STORAGE_EMULATOR_HOST"
