@@ -19,6 +19,7 @@ _VERBS = {
     "has_code": "codes.has_code",
     "build_environment": "requirements.build_environment",
     "start": "run_verbs.start",
+    "give_secrets": "run_verbs.give_secrets",
     "status": "run_verbs.status",
     "stop": "run_verbs.stop",
     "reorder": "run_verbs.reorder",

@@ -55,11 +55,25 @@ def start(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     if run.create(spec):
         _end_older(run)
     now = run.status()
-    if now is None or (now["status"] == runs.CREATED and not now["supervised"]):
+    if now is None or runs.begins_anew(now):
         data = names.absolute(request["data"], "data")
         order = Order(run, spec, request.get("secrets", {}), data, request.get("meeting"))
         spawn(order, lambda: emit({"waiting": run.record.get("waiting")}))
     return {**_status(run), "meeting": read_json(run.gang)}
+
+
+def give_secrets(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Begin anew a run that waits for its secrets; its status, which of any other run is as it was."""
+    found = Run(Layout(request["root"]), request["key"])
+    spec = found.spec
+    if spec is None:
+        raise Failure("missing", f"the node knows no run {found.key}")
+    run = Run(Layout(request["root"], spec.get("cache")), found.key)
+    if _status(run)["waiting"] == runs.WANTS_SECRETS:
+        data = names.absolute(request["data"], "data")
+        order = Order(run, spec, request["secrets"], data)
+        spawn(order, lambda: emit({"waiting": run.record.get("waiting")}))
+    return _status(run)
 
 
 def status(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
@@ -132,7 +146,7 @@ def remove(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     now = run.status()
     if now is not None and now["supervised"]:
         raise Failure("busy", f"run {run.key} is still live", "Stop it first.")
-    if now is not None and now["status"] == runs.CREATED and not _forbid(run):
+    if now is not None and runs.begins_anew(now) and not _forbid(run):
         raise Failure("busy", f"run {run.key} was started this very moment", "Stop it first.")
     caches = {None, (run.spec or {}).get("cache"), (request.get("cache") or {}).get("dir")}
     for cache in caches:

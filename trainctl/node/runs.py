@@ -31,6 +31,9 @@ MARK = "TRAINCTL_RUN_DIRECTORY"
 PREPARE = "prepare"
 """The stage before the job, in which its training cache is prepared."""
 
+WANTS_SECRETS = "waits for secrets"
+"""What a run waits for whose supervisor is gone, with the secrets that it had, before the first command was begun."""
+
 _CLAIM = "claim."
 
 
@@ -140,7 +143,8 @@ class Run:
     def status(self) -> Optional[Dict[str, Any]]:
         """The run's status as the house's DESIGN.md lists it; None if there is no such run.
 
-        A run that was lost has no process and no container left when this returns.
+        A run that was lost has no process and no container left when this returns. One whose secrets were lost before its first
+        command is PENDING.
         """
         spec = self.spec
         if spec is None:
@@ -154,6 +158,9 @@ class Run:
             if status == LOST:
                 kill_marked(self.mark)
                 leftovers.clean(self.directory)
+            elif holder is not None and _wants_secrets(spec):
+                status = PENDING
+                record = {**record, "waiting": WANTS_SECRETS, "lane": None}
         return {
             **{name: spec.get(name) for name in ("key", "id", "number", "generation", "rank")},
             **{name: record.get(name) for name in _RECORDED},
@@ -179,6 +186,17 @@ _RECORDED = (
     *("exit_code", "error", "cause", "blame", "started_at", "ended_at"),
     *("mount", "weights_mode", "retries", "gpus", "waiting", "lane", "loaded"),
 )
+
+
+def begins_anew(status: Mapping[str, Any]) -> bool:
+    """Whether nobody is about to begin the run, and who starts it again does."""
+    return not status["supervised"] and status["status"] in (CREATED, PENDING)
+
+
+def _wants_secrets(spec: Mapping[str, Any]) -> bool:
+    """Whether the run can't be begun without values that its supervisor had; of a gang every rank begins with the others."""
+    store = spec.get("store") or {}
+    return not spec.get("gang") and bool(spec.get("secret_environment") or store.get("secret"))
 
 
 def all_runs(layout: Layout) -> List[Run]:

@@ -15,6 +15,7 @@ from trainctl.jobs.environment import secret_environment
 from trainctl.model.action import Action
 from trainctl.model.address import Kind
 from trainctl.model.events import Emit
+from trainctl.operations.resending import send_again, waiting_runs
 from trainctl.operations.trust import refusals
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.continuing import approvals
@@ -60,11 +61,19 @@ def apply(
         options.parallelism,
         lambda change: why_not_yet(change, workspace.agents, workspace.ledger.recorded),
     )
+    _go_on(workspace, plan, emit)
     if plan.options.refresh_only:
         workspace.ledger.observe_many(
             {one.address: one.after for one in plan.drift if one.after is not None}
         )
     return engine.run(plan, options.permit)
+
+
+def _go_on(workspace: Workspace, plan: Plan, emit: Emit) -> None:
+    """Runs that this plan leaves as they are and that only wait for their secrets were approved once."""
+    kept = {one.address for one in plan.changes if one.action is Action.NOOP}
+    waiting = [run for run in waiting_runs(workspace) if run.job.address in kept]
+    send_again(workspace, waiting, emit)
 
 
 def _need_secrets(workspace: Workspace, plan: Plan) -> None:

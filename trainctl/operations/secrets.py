@@ -64,7 +64,7 @@ def storable(workspace: Workspace, name: str) -> SecretSpec:
     if spec.origin not in STORES:
         raise UsageError(
             f"secret {name!r} comes from {spec.origin}, where trainctl stores nothing",
-            f"It stores what is declared with `from:` {' or '.join(STORES)}.",
+            f"It stores what is declared with `from:` {' or '.join(STORES)}. Runs that wait for it get it by: trainctl secrets push",
             code="no-store",
         )
     return spec

@@ -16,6 +16,7 @@ from trainctl.operations.beginnings import resumptions
 from trainctl.operations.following import run_event
 from trainctl.operations.look_weights import LookOptions
 from trainctl.operations.planning import plan_of
+from trainctl.operations.resending import send_again, waiting_of
 from trainctl.operations.runs import newest_runs, refresh_all
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.continuing import continued, lost
@@ -56,11 +57,13 @@ class Watcher:
 
     def _note_runs(self, workspace: Workspace) -> None:
         runs = [one for one in newest_runs(workspace.ledger.state()) if one.record.status.live]
-        for before, (now, problem) in zip(runs, refresh_all(workspace, runs), strict=True):
+        seen = refresh_all(workspace, runs)
+        for before, (now, problem) in zip(runs, seen, strict=True):
             if problem is not None:
                 self._say(now.job.address, problem.summary, EventType.DIAGNOSTIC)
             elif now.record.status is not before.record.status:
                 self.emit(run_event(now))
+        send_again(workspace, waiting_of(now for now, _ in seen), self.emit)
 
     def _carry_on(self, workspace: Workspace) -> int:
         plan = self._plan(workspace)

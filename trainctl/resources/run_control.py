@@ -93,6 +93,15 @@ class RunControl:
             lambda agent, node: agent.call("reorder", {"root": node.root, "key": run.key, **order}),
         )
 
+    def give_secrets(self, run: RunRecord, values: Mapping[str, str]) -> RunRecord:
+        """Begin anew a run on one node that waits for its secrets; its record then."""
+
+        def ask(agent: NodeAgent, node: Node) -> Answer | None:
+            request = {"root": node.root, "data": node.data, "key": run.key, "secrets": values}
+            return agent.call("give_secrets", request)
+
+        return with_status(run, self._each(run, ask))
+
     def stop(
         self,
         run: RunRecord,

@@ -15,13 +15,19 @@ from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import UsageError
 from trainctl.jobs.secret_origins import LARGEST
+from trainctl.operations.resending import send_again, waiting_runs
 from trainctl.operations.secrets import push_secret, storable
+from trainctl.operations.workspace import Workspace
+from trainctl.views.events_text import EventsText
+from trainctl.views.progress import Progress
 from trainctl.views.secrets import pushed_lines
 
 
 def command(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The secret, as it is declared.")],
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="The secret to store, as it is declared.")
+    ] = None,
     from_env: Annotated[
         str | None,
         typer.Option(
@@ -36,22 +42,38 @@ def command(
     var: planning.Variables = None,
     var_file: planning.VarFiles = None,
 ) -> int:
-    """Store a secret's value where the manifest says that it is kept: a keyring, or AWS Secrets Manager."""
+    """Give secrets to the runs that wait for them, as after a reboot; with NAME, store its value first.
+
+    It is stored where the manifest says that it is kept: a keyring, or AWS Secrets Manager.
+    """
     session = session_of(ctx)
     flags = PlanningFlags(variables=words(var), var_files=tuple(var_file or ()))
 
     def agree(place: str) -> bool:
         return auto_approve or _asked(session, place)
 
+    if name is None and from_env is not None:
+        raise UsageError("--from-env needs the NAME of a secret to store")
     with open_workspace(session, flags) as workspace:
-        spec = storable(workspace, name)
-        pushed = push_secret(workspace, spec, _value(session, name, from_env), agree)
-    if pushed is None:
-        session.output.note("Nothing was changed.")
-        return 1
-    for line in pushed_lines(pushed):
-        session.output.print(line)
-    return 0
+        if name is not None:
+            spec = storable(workspace, name)
+            pushed = push_secret(workspace, spec, _value(session, name, from_env), agree)
+            if pushed is None:
+                session.output.note("Nothing was changed.")
+                return 1
+            for line in pushed_lines(pushed):
+                session.output.print(line)
+        return _send(session, workspace, name)
+
+
+def _send(session: Session, workspace: Workspace, name: str | None) -> int:
+    """Give the runs that wait for it, or for any secret, what they wait for; 1 if one of them still has to wait."""
+    waiting = waiting_runs(workspace, name)
+    if not waiting and name is None:
+        session.output.print("No run waits for secrets.")
+    with Progress(session.output) as progress:
+        given = send_again(workspace, waiting, EventsText(session.output, progress))
+    return 0 if len(given) == len(waiting) else 1
 
 
 def _value(session: Session, name: str, variable: str | None) -> str:
