@@ -196,6 +196,10 @@ class SourceCut(SourceError):
     usual_code = "source-cut"
 
 
+class SourceUnreachable(SourceCut):
+    """Nobody answered at all."""
+
+
 class SourceWrong(SourceError):
     """The bytes received are not those whose digest or size upstream announced."""
 

@@ -246,6 +246,9 @@ def test_a_server_that_only_the_manifest_names_gets_no_credential(
 
     refused = mine.run("plan", code=13)
     mine.run("plan", "--trust", str(trust))
+    for words in (["list"], ["verify", "--repair"], ["gc", "--grace", "0s"]):
+        mine.run("mirror", *words, code=13)
+        mine.run("mirror", *words, "--trust", str(trust))
 
     assert "secret 'key' is not sent to 127.0.0.1" in refused.stderr
     assert "[[allow]]" in refused.stderr

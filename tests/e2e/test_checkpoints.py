@@ -113,6 +113,22 @@ def test_a_bucket_from_training_to_download(fresh: Project, bucket: Bucket) -> N
     assert json.loads(run_json.read_text())["status"] == "TRAINING_JOB_COMPLETED"
 
 
+def test_trust_is_named_for_what_comes_after_a_run_too(
+    fresh: Project, bucket: Bucket, tmp_path: Path
+) -> None:
+    """What `apply --trust FILE` was allowed, the commands about its checkpoints are by the same flag; without it the secret is not sent."""
+    fresh.variables["BUCKET"] = json.dumps(bucket.credential)
+    write(fresh, in_bucket(bucket, "trusted"))
+    mine = fresh.directory.parent / "home" / ".config" / "trainctl" / "trust.toml"
+    named = mine.rename(tmp_path / "named.toml")
+    trust = ("--trust", str(named))
+    fresh.run("apply", "--auto-approve", "--wait", *trust)
+    for command in ("list", "url", "download", "upload"):
+        refused = fresh.run("checkpoints", command, "sft", code=13)
+        assert "secret 'bucket' is not sent to 127.0.0.1" in refused.stderr
+        fresh.run("checkpoints", command, "sft", *trust)
+
+
 def test_a_run_begins_with_the_newest_checkpoint_of_those_before(
     fresh: Project, bucket: Bucket
 ) -> None:

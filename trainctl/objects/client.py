@@ -31,7 +31,7 @@ Renew = Callable[[], Access]
 SILENCE_SECONDS = 30.0
 RENEWED_BEFORE = timedelta(minutes=2)
 """How long before its end a credential is replaced."""
-_CONNECT_SECONDS = 10.0
+_CONNECT_SECONDS = 5.0
 _NO_END = timedelta(days=30)
 _CERTIFICATES = (
     "SSL_CERT_FILE",
@@ -49,11 +49,16 @@ def connect(
     renew: Renew | None = None,
     environ: Mapping[str, str] = os.environ,
     silence: float = SILENCE_SECONDS,
+    *,
+    long: bool = False,
 ) -> Store:
-    """A client of the bucket, below its prefix. Without access no request is signed, whatever the environment holds."""
+    """A client of the bucket, below its prefix. Without access no request is signed, whatever the environment holds.
+
+    ``silence`` is the longest wait for a byte, in seconds; a whole request may take twice that, unless it is a ``long`` one.
+    """
     common: dict[str, Any] = {
         "prefix": place.prefix or None,
-        "client_options": _options(place, environ, silence),
+        "client_options": _options(place, environ, silence, long=long),
         "retry_config": {"max_retries": 0},
     }
     return _CONNECT[place.scheme](place, access, renew, environ, common)
@@ -223,10 +228,12 @@ def _asked_again(ends: datetime | None) -> datetime | None:
     return None if ends is None else ends - RENEWED_BEFORE
 
 
-def _options(place: Place, environ: Mapping[str, str], silence: float) -> dict[str, Any]:
+def _options(
+    place: Place, environ: Mapping[str, str], silence: float, *, long: bool
+) -> dict[str, Any]:
     options: dict[str, Any] = {
-        "timeout": _NO_END,
-        "connect_timeout": timedelta(seconds=_CONNECT_SECONDS),
+        "timeout": _NO_END if long else timedelta(seconds=2 * silence),
+        "connect_timeout": timedelta(seconds=min(silence, _CONNECT_SECONDS)),
         "read_timeout": timedelta(seconds=silence),
         "allow_http": (place.endpoint or "").startswith("http://"),
         "user_agent": "trainctl",

@@ -12,8 +12,10 @@ from trainctl.errors import (
     SourceDenied,
     SourceError,
     SourceGone,
+    SourceUnreachable,
     SourceWrong,
 )
+from trainctl.model.flow import TooSlow
 
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _CODE = re.compile(r"<Code>\s*([A-Za-z0-9]{1,64})\s*</Code>")
@@ -50,6 +52,8 @@ def explained(what: str, host: str, origin: str | None) -> Iterator[None]:
         yield
     except (SourceError, KeyboardInterrupt, GeneratorExit):
         raise
+    except TooSlow as error:
+        raise SourceCut(f"{what}: {host} sends hardly anything ({error})") from None
     except Exception as error:
         # obstore's errors have no base of their own: some are builtins, such as FileNotFoundError.
         found = _error(error, what, host, origin)
@@ -85,9 +89,12 @@ def _unanswered(kind: str, text: str, what: str, host: str) -> SourceError:
             code="untrusted-certificate",
         )
     if _is_of_the_network(kind, text):
-        return SourceCut(
-            f"{what}: {_happened(text)} {host}",
-            "Check the network and, behind a proxy, HTTPS_PROXY.",
+        silent = "kind: Timeout" in text or "timed out" in text
+        away = "kind: Connect" in text
+        happened = "silence from" if silent else "can't reach" if away else "a broken connection to"
+        made = SourceUnreachable if silent or away else SourceCut
+        return made(
+            f"{what}: {happened} {host}", "Check the network and, behind a proxy, HTTPS_PROXY."
         )
     return SourceError(
         f"{what}: {host} gave an answer that makes no sense",
@@ -150,9 +157,3 @@ def _unusable_name(what: str, brief: str) -> SourceError:
 
 def _is_of_the_network(kind: str, text: str) -> bool:
     return "HttpError" in text or "error sending request" in text or kind == "OSError"
-
-
-def _happened(text: str) -> str:
-    if "kind: Timeout" in text or "timed out" in text:
-        return "silence from"
-    return "can't reach" if "kind: Connect" in text else "a broken connection to"

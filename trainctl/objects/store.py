@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import quote
 
 from trainctl.errors import SourceCut, SourceError, SourceWrong
+from trainctl.model.flow import Flow
 from trainctl.objects.access import Access, AwsKeys, AzureKey, ServiceAccount
 from trainctl.objects.client import SILENCE_SECONDS, Renew, connect, endpoint_of
 from trainctl.objects.failures import OtherRegion, explained
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PIECE_BYTES = 2**20
+_WORTH = 2**18
 _PAGE = 1000
 _NO_RANGE = "non-partial response"
 
@@ -61,7 +64,8 @@ class Bucket:
         self._connect: Callable[..., Store] = partial(
             connect, place, renew=renew, environ=environ, silence=silence
         )
-        self._store = self._connect(access)
+        self._silence = silence
+        self._clients: dict[bool, Store] = {False: self._connect(access)}
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[Found]:
         """What lies in the directory ``prefix`` and below, page by page, in the order of keys; those up to ``after`` left out.
@@ -95,10 +99,10 @@ class Bucket:
 
         def ask(store: Store) -> bytes | None:
             with suppress(FileNotFoundError):
-                return bytes(store.get(key).bytes())
+                return b"".join(self._received(store.get(key)))
             return None
 
-        return self._ask(key, ask)
+        return self._ask(key, ask, long=True)
 
     @contextmanager
     def open(
@@ -121,7 +125,9 @@ class Bucket:
         if (offset or end < size) and offset < end:
             wanted["range"] = (offset, end)
         try:
-            result, skip = self._ask(key, lambda store: _begin(store, key, wanted, offset))
+            result, skip = self._ask(
+                key, lambda store: _begin(store, key, wanted, offset), long=True
+            )
         except SourceWrong:
             if (now := self.head(key)) is not None:
                 _same(self._named(key), now, size, etag)
@@ -132,7 +138,10 @@ class Bucket:
     def put(self, key: str, data: bytes | bytearray | Path | Iterable[bytes]) -> str | None:
         """Create or replace an object, at once for whoever reads; its ETag. Bytes go in one request, anything else in parts, in constant memory."""
         parts = False if isinstance(data, bytes | bytearray) else None
-        return self._ask(key, lambda store: store.put(key, data, use_multipart=parts)["e_tag"])
+        small = isinstance(data, bytes | bytearray) and len(data) <= PIECE_BYTES
+        return self._ask(
+            key, lambda store: store.put(key, data, use_multipart=parts)["e_tag"], long=not small
+        )
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Create an object; False, and nothing written, if there is one. As good as the server's word: see DESIGN.md."""
@@ -196,33 +205,57 @@ class Bucket:
         """Whether ``sign`` gives a URL, as it is known without a request."""
         return self._access is not None and can_sign(self._access, f"{self.place.prefix}{key}")
 
-    def _ask(self, key: str, act: Callable[[Store], T]) -> T:
-        """Do it; once more where the bucket turns out to be in another region, or the credential has expired before its time."""
+    def _ask(self, key: str, act: Callable[[Store], T], *, long: bool = False) -> T:
+        """Do it; once more where the bucket turns out to be in another region, or the credential has expired before its time.
+
+        ``long``: it may take as long as it likes, as far as the clock of a single request goes.
+        """
         try:
             with self._explained(key):
-                return act(self._store)
+                return act(self._client(long))
         except SourceError as error:
-            again = self._mended(error)
-            if again is None:
+            if not self._mended(error):
                 raise
-        self._store = again
         with self._explained(key):
-            return act(again)
+            return act(self._client(long))
 
-    def _mended(self, error: SourceError) -> Store | None:
-        """A client to which that will not happen; None where there is none."""
+    def _client(self, long: bool) -> Store:
+        if long not in self._clients:
+            self._clients[long] = self._connect(self._access, environ=self._environ, long=long)
+        return self._clients[long]
+
+    def _mended(self, error: SourceError) -> bool:
+        """Whether there are now clients to which that will not happen."""
         if isinstance(error, OtherRegion) and error.region:
             self._environ = {**self._environ, "AWS_REGION": error.region}
             if isinstance(self._access, AwsKeys):
                 self._access = replace(self._access, region=error.region)
-            return self._connect(self._access, environ=self._environ)
-        if error.code == "expired-credential" and self._renew is not None:
-            return self._connect(self._renew())
-        return None
+        elif error.code == "expired-credential" and self._renew is not None:
+            self._access = self._renew()
+        else:
+            return False
+        self._clients = {}
+        return True
+
+    def _received(self, result: GetResult) -> Iterator[bytes]:
+        """A body as it arrives, gathered to pieces worth handling; SourceCut where hardly anything does."""
+        flow, gathered = Flow(self._silence), bytearray()
+        stream = iter(result.stream(min_chunk_size=1))
+        while True:
+            began = time.monotonic()
+            received = next(stream, None)
+            if received is None:
+                break
+            flow.came(len(received), time.monotonic() - began)
+            gathered += received
+            if len(gathered) >= _WORTH:
+                yield bytes(gathered)
+                gathered.clear()
+        yield bytes(gathered)
 
     def _pieces(self, key: str, result: GetResult, skip: int, left: int) -> Iterator[bytes]:
         with self._explained(key):
-            for received in result.stream(min_chunk_size=PIECE_BYTES):
+            for received in self._received(result):
                 view = memoryview(received)[skip:]
                 skip -= len(received) - len(view)
                 view = view[:left]

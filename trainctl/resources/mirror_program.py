@@ -7,7 +7,7 @@ from trainctl.remote.archive import Archive, program_archive
 _MAIN = "trainctl.weights.mirror.program"
 _MODULES = {
     "trainctl": ("errors",),
-    "trainctl.model": ("files", "json", "packed", "source_uri", "units"),
+    "trainctl.model": ("files", "flow", "json", "packed", "source_uri", "units"),
     "trainctl.node": ("addresses", "asking", "blob_requests", "bytecode", "caller", "evenness", "failure", "files", "layout", "listing", "pack", "parts", "programs", "protocol", "server", "tls"),
     "trainctl.spi": ("sources",),
     "trainctl.weights": ("exclusive", "retry", "safe_path"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from trainctl.errors import Interrupted, SourceBusy, TrainctlError
+from trainctl.errors import Interrupted, SourceBusy, SourceUnreachable, TrainctlError
 from trainctl.model.units import format_duration
 
 T = TypeVar("T")
@@ -31,6 +31,7 @@ def _wait(cancelled: threading.Event, seconds: float) -> None:
 class Retry:
     """Exponential back-off with jitter, from ``base`` up to ``longest`` seconds; the last error is raised.
 
+    Who doesn't answer at all is asked ``unanswered`` times only: somebody waits for a plan, and a name may be wrong.
     What upstream itself asks for by Retry-After is waited instead, but never more than ``patience`` seconds.
     ``tell`` is told of waits that somebody might wonder about.
     """
@@ -42,6 +43,12 @@ class Retry:
     wait: Callable[[threading.Event, float], object] = _wait
     jitter: Callable[[], float] = random.random
     tell: Callable[[str], None] = _silent
+    unanswered: int = 2
+
+    @property
+    def patient(self) -> Retry:
+        """The same with one who has answered before, and who may only be restarting."""
+        return replace(self, unanswered=self.attempts)
 
     def run(self, act: Callable[[], T], cancelled: threading.Event) -> T:
         """Call until it succeeds, the error is not retryable, or patience ends."""
@@ -70,7 +77,8 @@ class Attempts:
         self._failures += 1
         if not error.retryable:
             raise error
-        if self._failures >= self._retry.attempts:
+        silent = isinstance(error, SourceUnreachable)
+        if self._failures >= (self._retry.unanswered if silent else self._retry.attempts):
             error.detail = f"{error.detail} {_given_up(self._failures)}".strip()
             raise error
         seconds = self._seconds(error)

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from trainctl.cli import planning
 from trainctl.cli.options import RunOption
+from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.operations.downloading import download
@@ -28,10 +30,11 @@ def command(
     ] = Path(),
     rank: Annotated[int, typer.Option("--rank", metavar="N", help="Of which rank.")] = 0,
     run: RunOption = None,
+    trust: planning.TrustFile = None,
 ) -> int:
     """Copy a checkpoint of a run here."""
     session = session_of(ctx)
-    with open_workspace(session) as workspace:
+    with open_workspace(session, PlanningFlags(trust=trust)) as workspace:
         found = find_run(workspace.ledger.state(), job_address(address), run)
         place = download(workspace, found, target, name=name, rank=rank)
     session.output.print(str(place))

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from trainctl.cli import planning
 from trainctl.cli.options import ListingFormat, ListingFormatOption, RunOption
+from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.operations.checkpoints import checkpoints
@@ -18,11 +20,12 @@ def command(
     ctx: typer.Context,
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="The job.")],
     run: RunOption = None,
+    trust: planning.TrustFile = None,
     format_: ListingFormatOption = ListingFormat.TEXT,
 ) -> int:
     """List the checkpoints of a run."""
     session = session_of(ctx)
-    with open_workspace(session) as workspace:
+    with open_workspace(session, PlanningFlags(trust=trust)) as workspace:
         of = find_run(workspace.ledger.state(), job_address(address), run)
         found = checkpoints(workspace, of)
     if format_ is ListingFormat.JSON:

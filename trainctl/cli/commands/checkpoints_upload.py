@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from trainctl.cli import planning
 from trainctl.cli.options import RunOption
+from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.operations.checkpoints import upload
@@ -17,10 +19,11 @@ def command(
     ctx: typer.Context,
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="The job.")],
     run: RunOption = None,
+    trust: planning.TrustFile = None,
 ) -> int:
     """Bring to the store what an ended or lost run left on its node."""
     session = session_of(ctx)
-    with open_workspace(session) as workspace:
+    with open_workspace(session, PlanningFlags(trust=trust)) as workspace:
         found = find_run(workspace.ledger.state(), job_address(address), run)
         sync = upload(workspace, found)
     if not sync:

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from trainctl.cli import planning
 from trainctl.cli.options import Format, FormatOption, RunOption
+from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import UsageError
@@ -31,12 +33,13 @@ def command(
         typer.Option("--expires", metavar="DURATION", help="How long URLs of a bucket work."),
     ] = "7d",
     run: RunOption = None,
+    trust: planning.TrustFile = None,
     format_: FormatOption = Format.TEXT,
 ) -> int:
     """Show where the files of complete checkpoints can be had: presigned URLs of a bucket, or places of files."""
     session = session_of(ctx)
     seconds = _seconds(expires)
-    with open_workspace(session) as workspace:
+    with open_workspace(session, PlanningFlags(trust=trust)) as workspace:
         of = find_run(workspace.ledger.state(), job_address(address), run)
         found = artifacts(workspace, of, name, seconds)
     if format_ is Format.JSON:

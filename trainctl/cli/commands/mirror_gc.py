@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from trainctl.cli import planning
 from trainctl.cli.listings import ListingFormat, ListingFormatOption, seconds, show
+from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.views.mirror_care import (
@@ -33,6 +35,7 @@ def command(
         str,
         typer.Option("--grace", metavar="TIME", help="How long to wait for writers seen late."),
     ] = "30s",
+    trust: planning.TrustFile = None,
     format_: ListingFormatOption = ListingFormat.TEXT,
 ) -> int:
     """Delete what no state refers to any more. Safe beside running applies, and to interrupt."""
@@ -43,7 +46,7 @@ def command(
         unused_seconds=None if drop_unused is None else seconds(drop_unused, "--drop-unused"),
         tell=session.output.note,
     )
-    with open_workspace(session) as workspace:
+    with open_workspace(session, PlanningFlags(trust=trust)) as workspace:
         report = workspace.mirror.collect(asked)
     lines = collected_lines(report, session.output.width)
     rows = (GC_COLUMNS, collected_rows(report))

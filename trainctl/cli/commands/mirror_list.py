@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import typer
 
+from trainctl.cli import planning
 from trainctl.cli.listings import ListingFormat, ListingFormatOption, show
+from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.views.mirror import MIRROR_COLUMNS, mirror_json, mirror_lines
 
 
-def command(ctx: typer.Context, format_: ListingFormatOption = ListingFormat.TEXT) -> int:
+def command(
+    ctx: typer.Context,
+    trust: planning.TrustFile = None,
+    format_: ListingFormatOption = ListingFormat.TEXT,
+) -> int:
     """List what the mirror holds, and who wants it."""
     session = session_of(ctx)
-    with open_workspace(session) as workspace:
+    with open_workspace(session, PlanningFlags(trust=trust)) as workspace:
         rows = workspace.mirror.sources()
     form = mirror_json(rows)
     lines = mirror_lines(rows, session.output.width)

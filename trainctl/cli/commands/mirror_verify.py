@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from trainctl.cli import planning
 from trainctl.cli.listings import ListingFormat, ListingFormatOption, show
+from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.operations.mirror_repair import verify_mirror
@@ -22,11 +24,13 @@ def command(
             "--repair", help="Fetch what is wrong again, or remove it for the next apply."
         ),
     ] = False,
+    trust: planning.TrustFile = None,
     format_: ListingFormatOption = ListingFormat.TEXT,
 ) -> int:
     """Hash everything in the mirror again. Exit code 1 if something stays wrong."""
     session = session_of(ctx)
-    with open_workspace(session) as workspace, Progress(session.output) as progress:
+    flags = PlanningFlags(trust=trust)
+    with open_workspace(session, flags) as workspace, Progress(session.output) as progress:
         report = verify_mirror(
             workspace,
             repair=repair,

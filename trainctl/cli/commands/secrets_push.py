@@ -41,13 +41,14 @@ def command(
     ] = False,
     var: planning.Variables = None,
     var_file: planning.VarFiles = None,
+    trust: planning.TrustFile = None,
 ) -> int:
     """Give secrets to the runs that wait for them, as after a reboot; with NAME, store its value first.
 
     It is stored where the manifest says that it is kept: a keyring, or AWS Secrets Manager.
     """
     session = session_of(ctx)
-    flags = PlanningFlags(variables=words(var), var_files=tuple(var_file or ()))
+    flags = PlanningFlags(variables=words(var), var_files=tuple(var_file or ()), trust=trust)
 
     def agree(place: str) -> bool:
         return auto_approve or _asked(session, place)

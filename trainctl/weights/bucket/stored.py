@@ -75,9 +75,11 @@ class Stored:
 
     def _do(self, key: str, act: Callable[[Bucket], T]) -> T:
         try:
-            return self._retry.run(lambda: self._once(key, act), threading.Event())
+            found = self._retry.run(lambda: self._once(key, act), threading.Event())
         except SourceError as error:
             raise StorageError(error.summary, error.detail, code=error.code) from None
+        self._retry = self._retry.patient  # it does answer
+        return found
 
     def _once(self, key: str, act: Callable[[Bucket], T]) -> T:
         try:

@@ -93,7 +93,7 @@ class _Reception:
         """Take over what is there, ask for the rest until it is all here, and hand back its digests."""
         self._take_over(self._scratch)
         self._take_parts()
-        attempts = Attempts(self._upstream.retry, self._receiving.halt)
+        attempts = Attempts(self._upstream.retry.patient, self._receiving.halt)
         while self._offset < self._file.size:
             before = self._offset
             try:
@@ -137,7 +137,7 @@ class _Reception:
             lambda span: source.part(upstream.resolved, file, span, upstream.credential),
             self._scratch.write,
             file.size,
-            upstream.retry,
+            upstream.retry.patient,
             receiving.halt,
             receiving.arrived,
         )

@@ -70,7 +70,7 @@ class Transfer:
 
     def _read(self, file: SourceFile) -> bytes:
         upstream = self.upstream
-        attempts = Attempts(upstream.retry, self.halt)
+        attempts = Attempts(upstream.retry.patient, self.halt)
         while True:
             if self.halt.is_set():
                 raise stopped()

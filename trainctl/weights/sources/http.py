@@ -17,7 +17,8 @@ from itertools import chain
 from typing import Dict, List, Tuple, TypeVar
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
-from trainctl.errors import SourceCut, SourceError
+from trainctl.errors import SourceCut, SourceError, SourceUnreachable
+from trainctl.model.flow import TooSlow
 from trainctl.weights.sources.statuses import error_for
 from trainctl.weights.sources.wire import Answer, Wire
 
@@ -26,6 +27,7 @@ R = TypeVar("R")
 PIECE_BYTES = 2**20
 _REDIRECTS = {301, 302, 303, 307, 308}
 _MOST_REDIRECTS = 10
+_CONNECT_SECONDS = 5.0
 _Idle = Dict[Tuple[str, str], List[Wire]]
 _BROKEN = (http.client.HTTPException, OSError)
 """The first only while a tunnel through a proxy is made."""
@@ -62,6 +64,8 @@ class Response:
     def _took(self, take: Callable[[T], R], wanted: T) -> R:
         try:
             return take(wanted)
+        except TooSlow as error:
+            raise SourceCut(f"{self._what}: the server sends hardly anything ({error})") from None
         except TimeoutError:
             raise SourceCut(f"{self._what}: the server fell silent amid the body") from None
         except _BROKEN as error:
@@ -87,6 +91,7 @@ class HttpClient:
 
     def __init__(self, silence: float = 30.0, *, direct: bool = False) -> None:
         self._silence = silence
+        self._connecting = min(silence, _CONNECT_SECONDS)
         self._direct = direct
         self._lock = threading.Lock()
         self._idle: _Idle = defaultdict(list)
@@ -171,8 +176,9 @@ class HttpClient:
                 return wire, wire.ask(method, target, {"Accept-Encoding": "identity", **headers})
             except TimeoutError:
                 self._close(wire)
-                raise SourceCut(
-                    f"{what}: {host_of(parts)} did not answer within {self._silence:.0f} s"
+                seconds = self._silence if wire else self._connecting
+                raise SourceUnreachable(
+                    f"{what}: {host_of(parts)} did not answer within {seconds:.0f} s"
                 ) from None
             except ssl.SSLCertVerificationError as error:
                 raise SourceError(
@@ -183,7 +189,8 @@ class HttpClient:
             except _BROKEN as error:
                 self._close(wire)
                 if fresh:
-                    raise SourceCut(
+                    made = SourceCut if wire else SourceUnreachable
+                    raise made(
                         f"{what}: can't reach {host_of(parts)} ({_said(error)})",
                         "Check the network and, behind a proxy, HTTPS_PROXY.",
                     ) from None
@@ -202,8 +209,10 @@ class HttpClient:
         where = urlsplit(proxy) if proxy else parts
         host, port = where.hostname or "", where.port
         if parts.scheme == "http":
-            return http.client.HTTPConnection(host, port, timeout=self._silence)
-        secure = http.client.HTTPSConnection(host, port, timeout=self._silence, context=self._tls)
+            return http.client.HTTPConnection(host, port, timeout=self._connecting)
+        secure = http.client.HTTPSConnection(
+            host, port, timeout=self._connecting, context=self._tls
+        )
         if proxy:
             secure.set_tunnel(parts.hostname or "", parts.port, self._proxy_headers(parts))
         return secure

@@ -9,8 +9,11 @@ import re
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
+
+from trainctl.model.flow import Flow
 
 T = TypeVar("T")
 _STATUS = re.compile(r"HTTP/1\.([01]) ([1-5]\d\d)(?: |$)")
@@ -36,7 +39,10 @@ class Headers:
 
 
 class Wire:
-    """A connected socket, silent for at most so many seconds. An answer must be read to its end before the next request."""
+    """A connected socket, silent for at most so many seconds. An answer must be read to its end before the next request.
+
+    Its head comes within that time altogether, and its body keeps coming: else TooSlow, which is a TimeoutError.
+    """
 
     def __init__(self, connected: socket.socket, host: str, silence: float) -> None:
         self._socket = connected
@@ -44,7 +50,10 @@ class Wire:
         self._received = b""
         self._at = 0
         self._whole = 0
-        if not isinstance(connected, ssl.SSLSocket):
+        self._flow = Flow(silence)
+        if isinstance(connected, ssl.SSLSocket):
+            connected.settimeout(silence)
+        else:
             # The kernel waits, for all that is wanted at once: each return to Python may cost a turn among threads.
             self._whole = socket.MSG_WAITALL
             connected.settimeout(None)
@@ -59,12 +68,14 @@ class Wire:
         if any(map(_UNSAFE.search, lines)) or " " in target:
             raise ValueError("a request that would not be one line each")
         _timed(self._socket.sendall, "\r\n".join([*lines, "", ""]).encode("latin-1"))
+        self._flow.need_all()
         while True:
             first, *lines = self.head()
             found = _STATUS.match(first)
             if found is None:
                 raise Malformed("no HTTP/1 answer")
             if not found[2].startswith("1"):
+                self._flow.need_some()
                 return Answer(self, int(found[2]), _headers(lines), method, keeps=found[1] == "1")
 
     def close(self) -> None:
@@ -94,7 +105,9 @@ class Wire:
         """Receive something behind what has not been read."""
         if len(self._received) - self._at > _LONGEST_HEAD:
             raise Malformed("a head or a line without an end")
+        began = time.monotonic()
         more = _timed(self._socket.recv, _BUFFER_BYTES)
+        self._flow.came(len(more), time.monotonic() - began)
         if not more:
             raise Malformed("the connection was closed")
         self._received, self._at = self._received[self._at :] + more, 0
@@ -105,7 +118,9 @@ class Wire:
         view[:done] = memoryview(self._received)[self._at : self._at + done]
         self._at += done
         while done < len(view):
+            began = time.monotonic()
             count = _timed(self._socket.recv_into, view[done:], 0, self._whole)
+            self._flow.came(count, time.monotonic() - began)
             if not count:
                 break
             done += count

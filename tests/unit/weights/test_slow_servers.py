@@ -1,0 +1,122 @@
+"""Servers that never fall silent and hardly send anything, on loopback: given up after a while, with an error that says so."""
+
+from __future__ import annotations
+
+import contextlib
+import socketserver
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.mirrors import REFERENCE, impatient, mirror_at
+from trainctl.errors import SourceCut, SourceUnreachable
+from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.objects.place import place_of
+from trainctl.objects.store import Bucket
+from trainctl.spi.sources import Credential
+from trainctl.weights.resolve import Wanted, resolve
+from trainctl.weights.sources.http import HttpClient
+from trainctl.weights.sources.https import HttpsSource
+from trainctl.weights.sources.s3 import S3Source
+
+SILENCE = 0.4
+PAUSE = 0.02
+HEAD = b'HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\nETag: "1"\r\nLast-Modified: Sun, 22 Nov 2026 08:00:00 GMT\r\n\r\n'
+
+
+class Slow(socketserver.ThreadingTCPServer):
+    """Sends some bytes at once and then one after another, for half a minute. ``connections`` counts who came."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Drip)
+        self.at_once = b""
+        self.connections = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Drip(socketserver.StreamRequestHandler):
+    server: Slow
+
+    def handle(self) -> None:
+        self.server.connections += 1
+        self.request.recv(65536)
+        with contextlib.suppress(OSError):
+            self.request.sendall(self.server.at_once)
+            for _ in range(1500):
+                self.request.sendall(b"x")
+                time.sleep(PAUSE)
+
+
+@pytest.fixture
+def slow() -> Iterator[Slow]:
+    with Slow() as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture(
+    params=[b"HTTP/1.1 200 ", b"HTTP/1.1 200 OK\r\nX-Header: "], ids=["status", "header"]
+)
+def endless(slow: Slow, request: pytest.FixtureRequest) -> Slow:
+    """One whose headers never end."""
+    slow.at_once = request.param
+    return slow
+
+
+def test_headers_that_never_end_are_no_answer(endless: Slow) -> None:
+    """They must be complete within the longest silence, whichever engine asks."""
+    with pytest.raises(SourceUnreachable, match="did not answer"):
+        HttpClient(SILENCE, direct=True).get(endless.url, "the file", {}).__enter__()
+    bucket = Bucket(place_of("s3://models/a", endless.url, {}), environ={}, silence=SILENCE)
+    with pytest.raises(SourceUnreachable, match="silence from"):
+        list(bucket.list())
+
+
+def test_a_body_that_hardly_comes_is_given_up(slow: Slow) -> None:
+    """Though each byte comes long before the next is missed; what metadata is told by, and what files are."""
+    slow.at_once = HEAD
+    with (
+        HttpClient(SILENCE, direct=True).get(slow.url, "the file", {}) as answer,
+        pytest.raises(SourceCut, match="the file: the server sends hardly anything"),
+    ):
+        answer.read(10**7)
+    bucket = Bucket(place_of("s3://models/a", slow.url, {}), environ={}, silence=SILENCE)
+    with bucket.open("w", size=10**6) as pieces, pytest.raises(SourceCut, match="hardly anything"):
+        list(pieces)
+    with pytest.raises(SourceCut, match="hardly anything"):
+        bucket.get("w")
+    with pytest.raises(SourceUnreachable, match="silence from"):
+        list(bucket.list())
+
+
+def test_a_plan_gives_up_early(endless: Slow, tmp_path: Path) -> None:
+    """A server that doesn't answer is asked twice, by both engines that a bucket of S3 is listed with, and no more."""
+    credential = Credential("", "nobody", endless.url)
+    with pytest.raises(SourceUnreachable):
+        resolve(
+            Wanted("s3://models/a", tmp_path),
+            credential,
+            retry=impatient(),
+            open_source=lambda scheme: S3Source(SILENCE, {}),
+        )
+    assert endless.connections == 2
+
+
+def test_mirroring_gives_up_what_stalls(slow: Slow, tmp_path: Path) -> None:
+    """A transfer that hardly moves is tried as often as any that breaks, and then is an error that says what happened."""
+    slow.at_once = HEAD
+    file = SourceFile("w", 10**6, 'etag:"1"')
+    resolved = ResolvedSource(f"{slow.url}/w", "1", (file,))
+    with pytest.raises(SourceCut, match="hardly anything"):
+        mirror_at(tmp_path, attempts=2).mirror(resolved, HttpsSource(SILENCE), REFERENCE)
+    assert slow.connections == 2
