@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainctl.errors import Forbidden
+from trainctl.jobs.asked_once import AskedOnce
 from trainctl.model.source_uri import parse_source
 from trainctl.objects.place import Place, place_of
 from trainctl.spi.sources import Credential
@@ -15,7 +16,7 @@ Value = Callable[[str], str]
 
 
 def declared(
-    attributes: Mapping[str, Any], value: Value, environ: Mapping[str, str]
+    attributes: Mapping[str, Any], value: Value, environ: Mapping[str, str], asked: AskedOnce
 ) -> Credential | None:
     """By a source's own ``auth``; None where it names no method.
 
@@ -27,15 +28,26 @@ def declared(
     place = _place(attributes, environ)
     if auth["auth_method"] != "CUSTOM_SECRET" and not place.trusted:
         raise _untrusted(auth, place.host)
-    return _of_method(auth, value, environ)
+    if auth["auth_method"] == "CUSTOM_SECRET":
+        name = auth["auth_secret_name"]
+        return Credential(value(name).strip(), f"secret {name}")
+    who = tuple(sorted((name, one) for name, one in auth.items() if name != "endpoint_url"))
+    return asked.get(who, lambda: _exchanged(auth, environ))
 
 
-def usual(attributes: Mapping[str, Any], environ: Mapping[str, str]) -> Credential | None:
+def usual(
+    attributes: Mapping[str, Any], environ: Mapping[str, str], asked: AskedOnce
+) -> Credential | None:
     """From the platform's usual places, for its own servers and those that the environment names; None where there is nothing."""
     from trainctl.objects.usual import usual_credential  # loaded for buckets only
 
     place = _place(attributes, environ)
-    return usual_credential(place.scheme, place.account, environ) if place.trusted else None
+    if not place.trusted:
+        return None
+    return asked.get(
+        (place.scheme, place.account),
+        lambda: usual_credential(place.scheme, place.account, environ),
+    )
 
 
 def masked(
@@ -77,11 +89,8 @@ def _place(attributes: Mapping[str, Any], environ: Mapping[str, str]) -> Place:
     return place_of(str(attributes["source"]), endpoint, environ)
 
 
-def _of_method(auth: Mapping[str, Any], value: Value, environ: Mapping[str, str]) -> Credential:
+def _exchanged(auth: Mapping[str, Any], environ: Mapping[str, str]) -> Credential:
     method = auth["auth_method"]
-    if method == "CUSTOM_SECRET":
-        name = auth["auth_secret_name"]
-        return Credential(value(name).strip(), f"secret {name}")
     from trainctl.objects import exchange  # loaded by who exchanges something
 
     if method == "GCP_OIDC":

@@ -11,6 +11,7 @@ from typing import Any
 
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import TrainctlError
+from trainctl.jobs.asked_once import AskedOnce
 from trainctl.jobs.bucket_credentials import declared, masked, usual
 from trainctl.jobs.destinations import of_registry, of_source
 from trainctl.jobs.registry import Login, registry_login, registry_secrets
@@ -47,6 +48,7 @@ class Secrets:
         self._around = Surroundings(directory, environ, trust, redactor.register)
         self._lock = threading.Lock()
         self._fetched: dict[str, str] = {}
+        self._asked = AskedOnce()
 
     def register(self, value: str) -> str:
         """Mask a credential that this process made, from its birth on."""
@@ -116,7 +118,9 @@ class Secrets:
             return None
         to = of_source(attributes, self._environ)
         if parse_source(str(attributes["source"])).scheme in SCHEMES:
-            opened = declared(attributes, lambda name: self.sent(name, to), self._environ)
+            opened = declared(
+                attributes, lambda name: self.sent(name, to), self._environ, self._asked
+            )
             return masked(opened, attributes, self._mask)
         name = auth["auth_secret_name"]
         value = self.sent(name, to)
@@ -124,7 +128,7 @@ class Secrets:
 
     def usual_credential(self, attributes: Mapping[str, Any]) -> Credential | None:
         """What opens a bucket by what lies in its platform's usual places; it is sent to no host that only the manifest names."""
-        return masked(usual(attributes, self._environ), attributes, self._mask)
+        return masked(usual(attributes, self._environ, self._asked), attributes, self._mask)
 
     def _mask(self, value: str) -> None:
         for part in (value, *_members(value)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -171,19 +173,28 @@ def _azure(text: str, form: _Form) -> AzureKey | AzureSas | AzurePrincipal:
             form.needed(document, "client_id"),
             form.needed(document, "client_secret"),
         )
-    return AzureKey(form.needed(document, "account_key"), form.text(document, "account_name"))
+    key = form.needed(document, "account_key")
+    return AzureKey(_account_key(key, form), form.text(document, "account_name"))
 
 
 def _connection_string(text: str, form: _Form) -> AzureKey | AzureSas:
     parts = connection_parts(text)
     account, endpoint = parts.get("accountname"), parts.get("blobendpoint")
     if key := parts.get("accountkey"):
-        return AzureKey(key, account, endpoint)
+        return AzureKey(_account_key(key, form), account, endpoint)
     if query := parts.get("sharedaccesssignature"):
         return AzureSas(query.lstrip("?"), account, endpoint)
     raise form.wrong(
         "is no connection string: it has neither 'AccountKey' nor 'SharedAccessSignature'"
     )
+
+
+def _account_key(text: str, form: _Form) -> str:
+    try:
+        base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise form.wrong("holds an account key that is no base64") from None
+    return text
 
 
 def _moment(text: str | None, form: _Form) -> datetime | None:

@@ -19,6 +19,7 @@ from trainctl.objects.access import Access, AwsKeys, AzureKey, ServiceAccount
 from trainctl.objects.client import SILENCE_SECONDS, Renew, connect, endpoint_of
 from trainctl.objects.failures import OtherRegion, explained
 from trainctl.objects.place import Place
+from trainctl.objects.shared_signature import shared_signature
 
 if TYPE_CHECKING:
     from obstore import GetResult, PutMode, UpdateVersion
@@ -180,9 +181,16 @@ class Bucket:
     def sign(
         self, key: str, seconds: int, method: Literal["GET", "HEAD", "PUT"] = "GET"
     ) -> str | None:
-        """A URL by which anybody may do it for so many seconds; None where this credential can't sign for that key."""
-        if not self.signs(key):
+        """A URL by which anybody may do it for so many seconds; None where this credential can't sign."""
+        if not self.signs:
             return None
+        if isinstance(self._access, AzureKey):
+            blob = "/".join(filter(None, (self.place.prefix, key)))
+            permissions = "cw" if method == "PUT" else "r"
+            query = shared_signature(
+                self._access, self.place, blob, permissions, seconds, time.time()
+            )
+            return f"{self.address(key)}?{query}"
         import obstore
 
         # A key signs without asking anybody, while an emulator is sent no credential.
@@ -201,9 +209,10 @@ class Bucket:
         path = "/".join(filter(None, (self.place.bucket, self.place.prefix, key)))
         return f"{endpoint_of(self.place, self._access, self._environ)}/{quote(path, safe='/~')}"
 
-    def signs(self, key: str) -> bool:
-        """Whether ``sign`` gives a URL, as it is known without a request."""
-        return self._access is not None and can_sign(self._access, f"{self.place.prefix}{key}")
+    @property
+    def signs(self) -> bool:
+        """Whether ``sign`` gives URLs, as it is known without a request."""
+        return isinstance(self._access, (AwsKeys, ServiceAccount, AzureKey))
 
     def _ask(self, key: str, act: Callable[[Store], T], *, long: bool = False) -> T:
         """Do it; once more where the bucket turns out to be in another region, or the credential has expired before its time.
@@ -284,14 +293,6 @@ class Bucket:
 
     def _named(self, key: str) -> str:
         return f"{self.place.url}: {_shown(key)}" if key else self.place.url
-
-
-def can_sign(access: Access, key: str) -> bool:
-    """Whether the credential makes signed URLs for such a key."""
-    if isinstance(access, AzureKey):
-        # obstore signs the path as it is quoted, and Azure checks it unquoted.
-        return all(one.isascii() and (one.isalnum() or one in "/-._~") for one in key)
-    return isinstance(access, (AwsKeys, ServiceAccount))
 
 
 def _begin(store: Store, key: str, wanted: dict[str, Any], offset: int) -> tuple[GetResult, int]:

@@ -17,7 +17,8 @@ from trainctl.objects.place import place_of
 from trainctl.objects.store import Bucket as Store
 from trainctl.spi.sources import Credential, Fill, PartSource, Span
 from trainctl.testing.weight_source import Upstream, WeightSourceConformance
-from trainctl.weights.sources.bucket import AzureSource, BucketSource
+from trainctl.weights.sources.azure import AzureSource
+from trainctl.weights.sources.bucket import BucketSource
 from trainctl.weights.sources.gs import GoogleSource
 from trainctl.weights.sources.s3 import S3Source
 

@@ -8,12 +8,12 @@ from trainctl.errors import SourceError
 from trainctl.spi.sources import WeightSource
 
 _SOURCES = {
-    "azure": ("trainctl.weights.sources.bucket", "AzureSource"),
+    "azure": ("trainctl.weights.sources.azure", "AzureSource"),
     "file": ("trainctl.weights.sources.file", "FileSource"),
     "https": ("trainctl.weights.sources.https", "HttpsSource"),
     "gs": ("trainctl.weights.sources.gs", "GoogleSource"),
     "hf": ("trainctl.weights.sources.hf", "HubSource"),
-    "r2": ("trainctl.weights.sources.bucket", "BucketSource"),
+    "r2": ("trainctl.weights.sources.s3", "S3Source"),
     "s3": ("trainctl.weights.sources.s3", "S3Source"),
 }
 

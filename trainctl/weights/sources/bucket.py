@@ -1,4 +1,4 @@
-"""``s3:``, ``r2:`` and ``azure:`` sources: what lies in one directory of a bucket, or one object."""
+"""Sources in buckets: what lies in one directory of a bucket, or one object."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from posixpath import basename, dirname
 
 from trainctl.errors import SourceError, SourceGone
 from trainctl.model.files import ResolvedSource, SourceFile, in_order
-from trainctl.objects.access import access_of
 from trainctl.objects.client import SILENCE_SECONDS
 from trainctl.objects.opening import opened
 from trainctl.objects.place import Place, place_of
-from trainctl.objects.store import Bucket, Found, can_sign
+from trainctl.objects.store import Bucket, Found
 from trainctl.spi.sources import Credential, Fill, Span
 from trainctl.weights.safe_path import shown
 from trainctl.weights.sources.bodies import asked_for, part, rest
@@ -122,7 +121,7 @@ class BucketSource:
     def _files(self, bucket: Bucket, credential: Credential | None) -> Iterator[SourceFile]:
         """What lies in the bucket's directory, without what only marks directories."""
         for one in bucket.list():
-            if one.size or not _is_marker(bucket, one.key):
+            if one.size or not is_marker(bucket, one.key):
                 yield _described(one)
 
     def _bucket(self, place: Place, credential: Credential | None) -> Bucket:
@@ -152,18 +151,7 @@ class BucketSource:
         return (bucket, found) if found else None
 
 
-class AzureSource(BucketSource):
-    """The same of a container, where fewer credentials can sign."""
-
-    def relays(self, file: SourceFile, credential: Credential | None) -> bool:
-        """Only an account's key signs, and not for every name."""
-        sent = sent_of(credential)
-        return sent is not None and not can_sign(
-            access_of("azure", sent.value, sent.origin), file.path
-        )
-
-
-def _is_marker(bucket: Bucket, key: str) -> bool:
+def is_marker(bucket: Bucket, key: str) -> bool:
     """Whether an empty object only marks a directory: its true name ends in ``/``, so that there is none of this, or others lie in it."""
     return bucket.head(key) is None or next(bucket.list(key), None) is not None
 

@@ -1,0 +1,112 @@
+"""``azure:`` sources: a container's own listing, which tells names that the engine's paths can't hold.
+
+https://learn.microsoft.com/rest/api/storageservices/list-blobs
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from urllib.parse import unquote, urlencode
+from xml.etree import ElementTree
+
+from trainctl.errors import SourceError
+from trainctl.model.files import SourceFile
+from trainctl.objects.access import AzureKey, AzureSas, access_of
+from trainctl.objects.shared_signature import VERSION, shared_signature
+from trainctl.objects.store import Bucket
+from trainctl.spi.sources import Credential
+from trainctl.weights.sources.bucket import BucketSource, is_marker, sent_of
+
+_LARGEST_PAGE = 64 * 2**20
+_LIST_SECONDS = 3600
+
+
+class AzureSource(BucketSource):
+    """A container. Only its account's key makes links: other credentials can't sign."""
+
+    def relays(self, file: SourceFile, credential: Credential | None) -> bool:
+        """See WeightSource."""
+        sent = sent_of(credential)
+        return sent is not None and not isinstance(
+            access_of("azure", sent.value, sent.origin), AzureKey
+        )
+
+    def _files(self, bucket: Bucket, credential: Credential | None) -> Iterator[SourceFile]:
+        opened = _query(bucket, credential)
+        if opened is None:  # by a token, which the engine asks for
+            yield from super()._files(bucket, credential)
+            return
+        pages = self._pages(bucket, opened)
+        try:
+            first = next(pages, [])
+        except SourceError as error:
+            if error.retryable:
+                raise
+            yield from super()._files(bucket, credential)  # it knows more of what is wrong
+            return
+        for page in (first, *pages):
+            yield from (one for one in page if one.size or not _marks(bucket, one.path))
+
+    def _pages(self, bucket: Bucket, opened: str) -> Iterator[list[SourceFile]]:
+        place, marker = bucket.place, ""
+        prefix = f"{place.prefix}/" if place.prefix else ""
+        container = bucket.address("").removesuffix(f"/{place.prefix}" if place.prefix else "")
+        while True:
+            query = {"restype": "container", "comp": "list", "prefix": prefix}
+            asked = urlencode({**query, **({"marker": marker} if marker else {})})
+            url = f"{container}?{asked}" + (f"&{opened}" if opened else "")
+            headers = {"User-Agent": "trainctl", "x-ms-version": VERSION}
+            with self._http.get(url, place.url, headers) as answer:
+                page = _parsed(bucket, answer.read(_LARGEST_PAGE))
+            names = ((one, _name(one)) for one in page.iterfind("Blobs/Blob"))
+            yield [_described(one, name[len(prefix) :]) for one, name in names if name[-1:] != "/"]
+            marker = page.findtext("NextMarker") or ""
+            if not marker:
+                return
+
+
+def _query(bucket: Bucket, credential: Credential | None) -> str | None:
+    """What opens the container's listing by its URL; empty where nothing needs to, None where it can't be done so."""
+    sent = sent_of(credential)
+    if sent is None:
+        return ""
+    access = access_of("azure", sent.value, sent.origin)
+    if isinstance(access, AzureSas):
+        return access.query
+    if isinstance(access, AzureKey):
+        return shared_signature(access, bucket.place, None, "l", _LIST_SECONDS, time.time())
+    return None
+
+
+def _parsed(bucket: Bucket, body: bytes) -> ElementTree.Element:
+    try:
+        if b"<!DOCTYPE" not in body:  # Azure sends none, and only one could make a small body grow
+            return ElementTree.fromstring(body)  # noqa: S314
+    except ElementTree.ParseError:
+        pass
+    raise SourceError(f"{bucket.place.url}: its server's list of blobs makes no sense")
+
+
+def _name(blob: ElementTree.Element) -> str:
+    """A blob's name, which is quoted where XML couldn't hold it."""
+    name = blob.find("Name")
+    if name is None:
+        return "/"
+    return unquote(name.text or "") if name.get("Encoded") == "true" else name.text or ""
+
+
+def _described(blob: ElementTree.Element, path: str) -> SourceFile:
+    tag = (blob.findtext("Properties/Etag") or "").strip('"')
+    size = blob.findtext("Properties/Content-Length") or "0"
+    return SourceFile(path, int(size) if size.isdecimal() else 0, f'etag:"{tag}"')
+
+
+def _marks(bucket: Bucket, key: str) -> bool:
+    """Whether an empty blob only marks a directory. One whose name is none is left for whoever looks at names."""
+    try:
+        return is_marker(bucket, key)
+    except SourceError as error:
+        if error.code != "unsafe-file-name":
+            raise
+        return False
