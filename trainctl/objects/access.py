@@ -145,11 +145,15 @@ def _aws(text: str, form: _Form) -> AwsKeys:
     )
 
 
+def _bearer(document: Mapping[str, object], form: _Form) -> Bearer:
+    ends = _moment(form.text(document, "expires_at"), form)
+    return Bearer(form.needed(document, "access_token"), ends)
+
+
 def _google(text: str, form: _Form) -> ServiceAccount | Bearer:
     document = form.document(text)
     if "access_token" in document:
-        ends = _moment(form.text(document, "expires_at"), form)
-        return Bearer(form.needed(document, "access_token"), ends)
+        return _bearer(document, form)
     if document.get("type") != "service_account":
         raise form.wrong("is no key of a service account (its \"type\" isn't 'service_account')")
     for name in ("client_email", "token_uri"):
@@ -159,10 +163,12 @@ def _google(text: str, form: _Form) -> ServiceAccount | Bearer:
     return ServiceAccount(text)
 
 
-def _azure(text: str, form: _Form) -> AzureKey | AzureSas | AzurePrincipal:
+def _azure(text: str, form: _Form) -> AzureKey | AzureSas | AzurePrincipal | Bearer:
     if not text.startswith("{"):
         return _connection_string(text, form)
     document = form.document(text)
+    if "access_token" in document:
+        return _bearer(document, form)
     if "connection_string" in document:
         return _connection_string(form.needed(document, "connection_string"), form)
     if "sas_token" in document:

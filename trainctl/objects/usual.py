@@ -1,4 +1,4 @@
-"""Credentials in the platforms' own places, as text that ``access`` reads. A machine's metadata server is not asked."""
+"""Credentials in the platforms' own places, as text that ``access`` reads. Last of all comes the machine's own account, where it is one of the platform's."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainctl.errors import SourceDenied
+from trainctl.errors import SourceDenied, TrainctlError
 from trainctl.objects.exchange import aws_session, google_default
+from trainctl.objects.machine import azure_identity, google_account, is_of
 from trainctl.spi.sources import Credential
 
 _AWS = {
@@ -53,9 +54,17 @@ def _aws(environ: Mapping[str, str]) -> Credential | None:
     if found is not None:
         return found
     told = next((name for name in _AWS_ELSEWHERE if environ.get(name)), None)
-    if told is None and not _has_aws_files(environ):
+    if told is not None or _has_aws_files(environ):
+        return aws_session(told or "the files in ~/.aws")
+    return _role_of_machine() if is_of("s3", environ) else None
+
+
+def _role_of_machine() -> Credential | None:
+    """The session of the machine's role. Nobody said that it has one: where it hasn't, or boto3 isn't there to ask, there is none."""
+    try:
+        return aws_session("this machine's role")
+    except TrainctlError:
         return None
-    return aws_session(told or "the files in ~/.aws")
 
 
 def _has_aws_files(environ: Mapping[str, str]) -> bool:
@@ -73,7 +82,7 @@ def _google(environ: Mapping[str, str]) -> Credential | None:
         else home / ".config" / "gcloud" / "application_default_credentials.json"
     )
     if not named and not path.is_file():
-        return None
+        return google_account(environ) if is_of("gs", environ) else None
     origin = "GOOGLE_APPLICATION_CREDENTIALS" if named else "gcloud auth application-default login"
     try:
         text = path.read_text(encoding="utf-8")
@@ -104,7 +113,10 @@ def _azure(account: str, environ: Mapping[str, str]) -> Credential | None:
             for name in names:
                 if value := environ.get(name, "").strip():
                     return Credential(json.dumps({member: value}), name)
-    return _from(_AZURE_PRINCIPAL, environ)
+    principal = _from(_AZURE_PRINCIPAL, environ)
+    if principal is not None or not is_of("azure", environ):
+        return principal
+    return azure_identity(environ)
 
 
 def _from(
