@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Iterable, Iterator, Sequence
 
 from trainctl.model.json import JsonObject, canonical
-from trainctl.model.packed import packed_sorted
+from trainctl.model.packed import packed, packed_sorted
 
 _FILES = '"files":['
 _READ = 2**16
 CHUNK_BYTES = 16 * 2**20
 """The unit of transfer, verification and resuming, in bytes."""
+_HEAD = b'{"chunk_bytes":%d,%s' % (CHUNK_BYTES, _FILES.encode())
+_TAIL = b'],"version":1}'
 
 
 @dataclass(frozen=True, order=True)
@@ -121,11 +123,11 @@ class Listing:
 
     def pieces(self) -> Iterator[bytes]:
         """The stored form, file by file."""
-        yield b'{"chunk_bytes":%d,%s' % (CHUNK_BYTES, _FILES.encode())
+        yield _HEAD
         ordered = sorted(self.files) if isinstance(self.files, tuple) else self.files
         for number, file in enumerate(ordered):
             yield (b"," if number else b"") + canonical(file.document)
-        yield b'],"version":1}'
+        yield _TAIL
 
     @cached_property
     def id(self) -> str:
@@ -149,6 +151,28 @@ class Listing:
                 for f in document["files"]
             )
         )
+
+
+def load_listing(path: Path) -> Listing:
+    """A stored listing, never all of it in memory. ValueError where it is damaged, or of another version than 1.
+
+    Its name is its id: what is read is what was written.
+    """
+    found = hashlib.sha256()
+    head = tail = b""
+    with path.open("rb") as stream:
+        for piece in iter(lambda: stream.read(_READ), b""):
+            found.update(piece)
+            head = head or piece
+            tail = (tail + piece)[-_READ:]
+    if found.hexdigest() != path.stem:
+        raise ValueError("its content has another digest than its name")
+    if not (head.startswith(_HEAD) and tail.endswith(_TAIL)):
+        return Listing.from_bytes(path.read_bytes())  # which says of what version it is
+    rows = read_files(path)
+    return Listing(
+        packed(rows, lambda one: (one.path, one.size, one.sha256, one.chunks), ListedFile)
+    )
 
 
 def read_files(path: Path) -> Iterator[ListedFile]:

@@ -163,7 +163,7 @@ class _Collection:
         back = [path for path in mark.listings if busy or path.stem in wanted]
         condemned.put_back(back)
         blobs = _blobs(self._listings(wanted))
-        again = [path for path in mark.blobs if busy or path.name in blobs]
+        again = [path for path in mark.blobs if busy or _digest(path.name) in blobs]
         condemned.put_back(again)
         left = _Mark(
             tuple(path for path in mark.listings if path not in set(back)),
@@ -175,19 +175,18 @@ class _Collection:
     def _mark(self, kept: Sequence[Need]) -> _Mark:
         """What no kept listing names. What is written meanwhile may be marked too, and is reprieved."""
         listings = sorted(self.layout.root.glob("listings/*.json"))
-        blobs = sorted(self.layout.root.glob("blobs/sha256/*/*"))
         wanted = frozenset().union(*(need.listings for need in kept))
         named = _blobs(self._listings(wanted))
         unfinished = any(need.record.get("listing") is None for need in kept)
         return _Mark(
             tuple(path for path in listings if path.stem not in wanted),
-            tuple(path for path in blobs if path.name not in named),
+            tuple(path for path, _ in self.layout.blobs() if _digest(path.name) not in named),
             () if unfinished else tuple(_abandoned(self.layout)),
         )
 
-    def _listings(self, ids: Iterable[str]) -> list[Listing]:
+    def _listings(self, ids: Iterable[str]) -> Iterator[Listing]:
         found = (self.layout.load_listing(one) for one in ids)
-        return [listing for listing in found if listing is not None]
+        return (listing for listing in found if listing is not None)
 
     def _unused(self, found: Sequence[Need]) -> list[Need]:
         limit = self.asked.unused_seconds
@@ -233,8 +232,17 @@ class _Collection:
         )
 
 
-def _blobs(listings: Iterable[Listing]) -> set[str]:
-    return {file.sha256 for listing in listings for file in listing.files}
+def _blobs(listings: Iterable[Listing]) -> set[bytes]:
+    """The digests that listings name, as bytes: there may be millions."""
+    return {_digest(file.sha256) for listing in listings for file in listing.files}
+
+
+def _digest(name: str) -> bytes:
+    """A content's name in half its size; what is no digest is as it is, and nobody names it."""
+    try:
+        return bytes.fromhex(name)
+    except ValueError:
+        return name.encode()
 
 
 def _sizes(paths: Iterable[Path]) -> int:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any, Iterator, Mapping
 from urllib.parse import quote
 
 from trainctl.errors import StorageError
-from trainctl.model.files import CHUNK_BYTES, ListedFile, Listing, ResolvedSource, SourceFile
+from trainctl.model.files import (
+    CHUNK_BYTES,
+    ListedFile,
+    Listing,
+    ResolvedSource,
+    SourceFile,
+    load_listing,
+)
 from trainctl.model.json import canonical, hex_digest
 from trainctl.weights.exclusive import holder_name
 from trainctl.weights.mirror.disk import make_directory, write_record
@@ -90,6 +98,14 @@ class Layout:
         """The same as text, for what is done with thousands."""
         return f"{self.root}/blobs/sha256/{sha256[:2]}/{sha256}"
 
+    def blobs(self) -> Iterator[tuple[Path, int]]:
+        """Every content that is there, in the order of their digests, with its size in bytes."""
+        for number in range(256):
+            with contextlib.suppress(FileNotFoundError), os.scandir(
+                self.root / f"blobs/sha256/{number:02x}"
+            ) as entries:
+                yield from sorted((Path(one.path), one.stat().st_size) for one in entries)
+
     def listing(self, listing_id: str) -> Path:
         """Where the listing is or will be."""
         return self.root / "listings" / f"{listing_id}.json"
@@ -129,14 +145,11 @@ class Layout:
     def load_listing(self, listing_id: str) -> Listing | None:
         """The listing, or None if it is not here. StorageError when it is not what its name says."""
         try:
-            listing = Listing.from_bytes(self.listing(listing_id).read_bytes())
+            return load_listing(self.listing(listing_id))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
             raise _damaged(self.listing(listing_id), str(error)) from None
-        if listing.id != listing_id:
-            raise _damaged(self.listing(listing_id), "its content has another digest than its name")
-        return listing
 
     def read_reference(self, path: Path) -> dict[str, Any] | None:
         """A reference's record, or None where there is none."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 from pathlib import Path
 
 from trainctl.errors import StorageError, TrainctlError
@@ -21,6 +22,7 @@ from trainctl.weights.mirror.mend import Origin, mend
 from trainctl.weights.mirror.needs import Need, needs
 
 _MOST_THREADS = 8
+_AT_ONCE = 1000
 
 
 class Outcome(str, Enum):
@@ -84,20 +86,27 @@ def verify(mirror: DirectoryMirror, asked: Verifying) -> Verified:
     with explained(mirror.root):
         found = needs(layout)
         listings, damaged = _listings(layout)
-        uses = _uses(found, listings)
-        blobs = sorted(layout.root.glob("blobs/sha256/*/*"))
-        sizes = {path: path.stat().st_size for path in blobs}
-        wrong = _wrong(blobs, sizes, asked)
-        missing = [layout.blob(one) for one in uses if not layout.blob(one).exists()]
-        expected = {file.sha256: file.size for one in listings for file in one.files}
+        count, total = _counted(layout)
+        wrong = dict(_wrong(layout, Tally(total, asked.progress), asked.parallelism))
+        missing = _missing(layout, found, listings)
+        uses = _uses(found, listings, {path.name for path in (*wrong, *missing)})
         findings = [*_of_listings(damaged, found, repair=asked.repair)]
         for path, what in [
             *((path, "changed") for path in wrong),
-            *((p, "missing") for p in missing),
+            *((path, "missing") for path in missing),
         ]:
-            size = expected.get(path.name, sizes.get(path, 0))
-            findings.append(_settle(layout, path, what, size, uses.get(path.name, []), asked))
-    return Verified(len(blobs), sum(sizes.values()), tuple(findings))
+            its = uses.get(path.name, [])
+            size = its[0].file.size if its else wrong.get(path, 0)
+            findings.append(_settle(layout, path, what, size, its, asked))
+    return Verified(count, total, tuple(findings))
+
+
+def _counted(layout: Layout) -> tuple[int, int]:
+    """How many contents are there, and their bytes."""
+    count = total = 0
+    for _, size in layout.blobs():
+        count, total = count + 1, total + size
+    return count, total
 
 
 def _listings(layout: Layout) -> tuple[list[Listing], list[Path]]:
@@ -114,27 +123,44 @@ def _listings(layout: Layout) -> tuple[list[Listing], list[Path]]:
     return good, damaged
 
 
-def _uses(found: Sequence[Need], listings: Sequence[Listing]) -> dict[str, list[_Use]]:
-    """By content, who refers to it and as which file."""
+def _referred(found: Sequence[Need], listings: Sequence[Listing]) -> Iterator[tuple[Need, Listing]]:
     by_id = {listing.id: listing for listing in listings}
-    uses: dict[str, list[_Use]] = {}
     for need in found:
-        for listing in (by_id[one] for one in need.listings if one in by_id):
-            for file in listing.files:
+        yield from ((need, by_id[one]) for one in need.listings if one in by_id)
+
+
+def _missing(layout: Layout, found: Sequence[Need], listings: Sequence[Listing]) -> list[Path]:
+    """What is referred to and not there."""
+    referred = {listing.id: listing for _, listing in _referred(found, listings)}
+    paths = (layout.blob(file.sha256) for one in referred.values() for file in one.files)
+    return list(dict.fromkeys(path for path in paths if not path.exists()))
+
+
+def _uses(
+    found: Sequence[Need], listings: Sequence[Listing], contents: Set[str]
+) -> dict[str, list[_Use]]:
+    """By content, of those asked about, who refers to it and as which file."""
+    uses: dict[str, list[_Use]] = {}
+    for need, listing in _referred(found, listings):
+        for file in listing.files:
+            if file.sha256 in contents:
                 uses.setdefault(file.sha256, []).append(_Use(need, listing, file))
     return uses
 
 
-def _wrong(blobs: Sequence[Path], sizes: Mapping[Path, int], asked: Verifying) -> list[Path]:
-    tally = Tally(sum(sizes.values()), asked.progress)
+def _wrong(layout: Layout, tally: Tally, parallelism: int) -> Iterator[tuple[Path, int]]:
+    """What isn't what its name says, with its size. Some are looked at together, as there may be millions."""
 
-    def look(path: Path) -> bool:
+    def look(blob: tuple[Path, int]) -> bool:
+        path, size = blob
         right = file_sha256(path) in (path.name, None)
-        tally.add(sizes[path], 1)
+        tally.add(size, 1)
         return right
 
-    with ThreadPoolExecutor(max(1, asked.parallelism), thread_name_prefix="verify") as pool:
-        return [path for path, right in zip(blobs, pool.map(look, blobs)) if not right]
+    blobs = layout.blobs()
+    with ThreadPoolExecutor(max(1, parallelism), thread_name_prefix="verify") as pool:
+        while some := list(islice(blobs, _AT_ONCE)):
+            yield from (blob for blob, right in zip(some, pool.map(look, some)) if not right)
 
 
 def _of_listings(
