@@ -16,6 +16,7 @@ from trainctl.model.redaction import Redactor
 from trainctl.objects.access import AwsKeys, Bearer, access_of
 from trainctl.objects.machine import is_of
 from trainctl.objects.usual import usual_credential
+from trainctl.spi.sources import Credential
 
 ROLE = "/latest/meta-data/iam/security-credentials/"
 
@@ -57,6 +58,17 @@ def metadata() -> Iterator[Metadata]:
         state.url = f"http://127.0.0.1:{server.server_port}"
         yield state
         server.shutdown()
+
+
+def of_amazon(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]) -> Credential:
+    """What is found where the process has this environment, as boto3 looks there itself."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    found = usual_credential("s3", "", environ)
+    assert found is not None
+    return found
 
 
 def test_googles_machine_has_a_service_account(metadata: Metadata, tmp_path: Path) -> None:
@@ -112,12 +124,7 @@ def test_amazons_machine_has_a_role(
         ),
     }  # fmt: skip
     environ = {"HOME": str(tmp_path), "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"{metadata.url}/"}
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    found = usual_credential("s3", "", environ)
-    assert found is not None
+    found = of_amazon(monkeypatch, environ)
     access = access_of("s3", found.value, found.origin)
     assert isinstance(access, AwsKeys)
     assert (access.key_id, access.session) == ("ASIAEXAMPLE", "role-session")
@@ -154,12 +161,7 @@ def test_a_container_of_amazons_has_a_role(
         "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{metadata.url}/role",
         "AWS_CONTAINER_AUTHORIZATION_TOKEN": "pods-token",
     }
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    found = usual_credential("s3", "", environ)
-    assert found is not None
+    found = of_amazon(monkeypatch, environ)
     assert "ASIAPOD" in found.value
     assert metadata.asked == [("/role", "pods-token")]
 
