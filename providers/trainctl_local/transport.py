@@ -25,7 +25,7 @@ class LocalTransport:
     ) -> Output:
         """See Transport."""
         stdout, stderr = bytearray(), bytearray()
-        streams = Streams(on_stdout or stdout.extend, stderr.extend, stdin, timeout)
+        streams = Streams(on_stdout or stdout.extend, stderr.extend, stdin, timeout=timeout)
         code = self._programs.run(argv, streams)
         return Output(code, bytes(stdout), bytes(stderr))
 

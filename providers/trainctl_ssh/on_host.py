@@ -37,17 +37,6 @@ def make(request: Request) -> Answer:
     return {"made": False}
 
 
-def look(request: Request) -> Answer:
-    """Whether the marker is there; only a missing name means that it is not."""
-    try:
-        _marker(request).stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return {"presence": "gone"}
-    except OSError:
-        return {"presence": "unreadable"}
-    return {"presence": "present"}
-
-
 def marks(request: Request) -> Answer:
     """What every marker says."""
     said = map(_read, _entries(Path(request["root"]) / "made"))
@@ -126,7 +115,7 @@ def _erase(path: Path) -> None:
     shutil.rmtree(str(path), ignore_errors=True)
 
 
-VERBS = {"make": make, "look": look, "marks": marks, "remove": remove}
+VERBS = {"make": make, "marks": marks, "remove": remove}
 
 
 def main() -> None:

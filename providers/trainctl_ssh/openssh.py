@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -25,6 +24,7 @@ from trainctl.remote.programs import Programs, Streams, kill
 from trainctl.spi.provider import Confirm
 from trainctl.spi.transport import Output, Transport
 from trainctl_ssh import host_keys, shell, sockets
+from trainctl_ssh.attempts import Attempts
 from trainctl_ssh.hosts import Login
 from trainctl_ssh.refusals import CHANGED_KEY, UNKNOWN_KEY, key_not_known, refusal
 
@@ -67,8 +67,10 @@ class OpenSsh:
         self.login = login
         self.who = who
         self._confirm = confirm
-        self._lock = threading.RLock()
+        self._attempts = Attempts()
+        self._lock = self._attempts.lock
         self._keeper: _Keeper | None = None
+        self._attempt: subprocess.Popen[bytes] | None = None
         self._exposed: Counter[int] = Counter()
         self._ports: dict[int, int] = {}
         self._place = sockets.directory(environ)
@@ -79,12 +81,19 @@ class OpenSsh:
         return OpenSshTransport(self)
 
     def keeper(self) -> _Keeper:
-        """The live connection. NodeUnreachable with ssh's last words."""
-        with self._lock:
-            if self._keeper is None or self._keeper.process.poll() is not None:
-                self.close()
-                self._keeper = self._connect()
-            return self._keeper
+        """The live connection. NodeUnreachable with ssh's last words, also if that was another's attempt, which was waited for."""
+        while True:
+            self._attempts.ensure(self._is_open, self._open)
+            keeper = self._keeper
+            if keeper is not None:  # nobody has closed it in between
+                return keeper
+
+    def _is_open(self) -> bool:
+        return self._keeper is not None and self._keeper.process.poll() is None
+
+    def _open(self) -> None:
+        self.close()
+        self._keeper = self._connect()
 
     def argv(self, keeper: _Keeper) -> list[str]:
         """How a command is run over the connection."""
@@ -98,7 +107,10 @@ class OpenSsh:
                 keeper.process.stdin.flush()
 
     def close(self) -> None:
-        """Let go of the connection; what runs over it ends."""
+        """Let go of the connection; what runs over it ends. An attempt to connect that is under way is given up."""
+        attempt = self._attempt
+        if attempt is not None:
+            kill(attempt)
         with self._lock:
             keeper, self._keeper = self._keeper, None
             self._exposed.clear()
@@ -179,12 +191,15 @@ class OpenSsh:
             env=self.environ,
             start_new_session=True,
         )
+        self._attempt = process
         try:
             greeting = self._greeted(process)
         except BaseException:
             _abandon(process)
             said.close()
             raise
+        finally:
+            self._attempt = None
         if greeting.began is None:
             _abandon(process)
             said.seek(0)
@@ -337,7 +352,8 @@ class OpenSshTransport:
         streams = Streams(
             out.feed,
             err.feed,
-            chain((shell.call(token, argv, keeper.pid),), stdin),
+            stdin,
+            shell.call(token, argv, keeper.pid),
             timeout,
             lambda: out.ended is not None and err.ended is not None,
             f"{link.who}: a program",

@@ -1,4 +1,4 @@
-"""Where things are on a host: its home directory and its Python, found out in one call."""
+"""Where things are on a host: its home directory and its Python, found out in one call; and whether a file is there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trainctl.errors import NodeError
 from trainctl.remote.answers import readable
+from trainctl.spi.provider import Presence
 from trainctl.spi.transport import Transport
 from trainctl_ssh.hosts import Host
 
@@ -28,6 +29,13 @@ for one do
 done
 exit 0
 """
+
+
+_STAT = """\
+said=$(LC_ALL=C ls -d -- "$1" 2>&1 >/dev/null) && echo present && exit
+case $said in *": No such file or directory" | *": Not a directory") echo gone;; *) echo unreadable;; esac
+"""
+"""Only a missing name is gone. The words are those of the C library for ENOENT and ENOTDIR, which ``ls`` says last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,15 @@ def find_places(transport: Transport, host: Host, who: str) -> Places:
     root = home.rstrip("/") + below[1:] if below.startswith("~/") else below
     data = f"{root}/data" if host.dir else f"{home.rstrip('/')}/.local/share/trainctl"
     return Places(root, data, good[0][1])
+
+
+def find_presence(transport: Transport, path: str, who: str) -> Presence:
+    """Whether a file is there, asked without starting Python. NodeError if the host answers with something else."""
+    output = transport.run(["sh", "-c", _STAT, "sh", path], timeout=_SECONDS)
+    try:
+        return Presence(output.stdout.decode(errors="replace").strip())
+    except ValueError:
+        raise NodeError(f"{who} can't look at its files", readable(output.stderr)) from None
 
 
 def _will_do(version: str) -> bool:

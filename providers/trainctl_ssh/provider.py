@@ -29,7 +29,7 @@ from trainctl.spi.provider import (
 from trainctl.spi.transport import Transport
 from trainctl_ssh.hosts import Host, Login, hosts_of, login_of
 from trainctl_ssh.links import Link, open_link
-from trainctl_ssh.places import Places, find_places
+from trainctl_ssh.places import Places, find_places, find_presence
 from trainctl_ssh.settings import problems, schema
 
 _PARALLELISM = 16
@@ -158,7 +158,9 @@ class SshProvider:
             transport.close()
 
     def _presence(self, node: Node) -> Presence:
-        return Presence(self._do(node, "look")["presence"])
+        marker = f"{node.root}/made/{_marker(node.key)}"
+        with self._open(node) as transport:
+            return find_presence(transport, marker, node.id)
 
     def _do(self, node: Node, verb: str, **more: Any) -> dict[str, Any]:
         request = {"root": node.root, "data": node.data, "marker": _marker(node.key), **more}

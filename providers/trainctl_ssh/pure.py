@@ -19,11 +19,13 @@ from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.remote.answers import readable
 from trainctl.spi.provider import Confirm
 from trainctl_ssh import refusals, shell
+from trainctl_ssh.attempts import Attempts
 from trainctl_ssh.channels import ParamikoTransport, greet, pump
 from trainctl_ssh.host_keys import fingerprint, remember
 from trainctl_ssh.hosts import Login
 
 _ALIVE_SECONDS = 5
+_CLOSE_SECONDS = 2
 _CUT_MILLISECONDS = 15_000
 _USER_TIMEOUT = 18
 """TCP_USER_TIMEOUT of linux/tcp.h: paramiko sends keepalives and doesn't count answers, so the kernel has to."""
@@ -39,7 +41,8 @@ class Paramiko:
         self.who = who
         self._confirm = confirm
         self._environ = environ
-        self._lock = threading.RLock()
+        self._attempts = Attempts()
+        self._lock = self._attempts.lock
         self._clients: list[paramiko.SSHClient] = []
         self._jumps: list[paramiko.SSHClient] = []
         self._keeper: paramiko.Channel | None = None
@@ -52,10 +55,10 @@ class Paramiko:
 
     def channel(self) -> tuple[paramiko.Channel, int]:
         """A channel in which the far end's shell waits for a line, and the process that it depends on."""
+        self._attempts.ensure(self._is_open, self._connect)
         with self._lock:
-            if self._keeper is None or not self._alive():
-                self.close()
-                self._connect()
+            if not self._clients:
+                raise self.lost("closed meanwhile")
             try:
                 return self._opened(), self._pid
             except (paramiko.SSHException, OSError, EOFError) as error:
@@ -85,9 +88,13 @@ class Paramiko:
 
     def close(self) -> None:
         """Let go of the connection; what runs over it ends."""
-        with self._lock:
+        if not self._lock.acquire(timeout=_CLOSE_SECONDS):
+            return  # an attempt to connect, which can't be given up, and ends with this process
+        try:
             clients = [*self._clients, *self._jumps]
             self._clients, self._jumps, self._keeper = [], [], None
+        finally:
+            self._lock.release()
         for client in clients:
             client.close()
 
@@ -125,7 +132,11 @@ class Paramiko:
         transport = self._clients[0].get_transport() if self._clients else None
         return transport is not None and transport.is_active()
 
+    def _is_open(self) -> bool:
+        return self._keeper is not None and self._alive()
+
     def _connect(self) -> None:
+        self.close()
         client = self._client()
         self._clients = [client]
         token = secrets.token_hex(16)

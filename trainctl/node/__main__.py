@@ -48,7 +48,9 @@ _RAW = {
     "read_code": "codes.read_code",
     "read_cache": "cache_verbs.read_cache",
 }
-"""Where verbs are done. A call imports what it needs and no more: all of it is loaded on every call, and stays in a supervisor's memory."""
+"""Where verbs are done. A call imports what it needs and no more: it takes time, and stays in a supervisor's memory."""
+
+_KNOWN = (_VERBS, _WITH_CALLER, _MAY_ASK, _WITH_PAYLOAD, _RAW)
 
 _COPY_BYTES = 2**20
 
@@ -103,6 +105,13 @@ def _converse(act: Callable[..., Any], request: Mapping[str, Any]) -> None:
     asking = Asking(sys.stdin.buffer, emit)
     result = act(request, asking.tell, asking)
     say({"result": result})
+
+
+def load(verb: str) -> None:
+    """Import what does the verb; nothing for one that there is not."""
+    where = next((verbs[verb] for verbs in _KNOWN if verb in verbs), "")
+    if where:
+        _function(where)
 
 
 def _function(where: str) -> Callable[..., Any]:

@@ -12,8 +12,8 @@ import sys
 import traceback
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
+from trainctl.node.descriptors import close_all_but
 from trainctl.node.syscalls import PR_SET_PDEATHSIG, prctl
-from trainctl.node.warden import close_all_but
 
 Value = Dict[str, Any]
 _READ_BYTES = 2**16

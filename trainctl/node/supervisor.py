@@ -15,6 +15,7 @@ from trainctl.node.attempt import AWAITED, TAKEN, Attempt, Ended
 from trainctl.node.cache_files import summarize
 from trainctl.node.cache_preparation import prepare_cache
 from trainctl.node.clock import Stopwatch
+from trainctl.node.descriptors import close_all_but
 from trainctl.node.failure import Failure, from_os_error
 from trainctl.node.files import read_json, remove_tree, write_atomic
 from trainctl.node.gpus import NO_GPUS
@@ -31,7 +32,6 @@ from trainctl.node.shell import arguments, program, what_failed
 from trainctl.node.syncing import Keeping
 from trainctl.node.syscalls import PR_SET_CHILD_SUBREAPER, prctl, trim
 from trainctl.node.turn import Turn
-from trainctl.node.warden import close_all_but
 
 _WRITE_ATTEMPTS = 600
 _GRACE_SECONDS = 30.0

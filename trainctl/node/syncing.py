@@ -15,6 +15,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 from trainctl.node import runs
 from trainctl.node.clock import Stopwatch
+from trainctl.node.descriptors import close_all_but
 from trainctl.node.failure import Failure, from_os_error
 from trainctl.node.lock import Lock
 from trainctl.node.processes import alive
@@ -23,7 +24,6 @@ from trainctl.node.store import blamed
 from trainctl.node.syscalls import PR_SET_PDEATHSIG, prctl
 from trainctl.node.uploader import Uploader
 from trainctl.node.uploads import COMPLETED, SYNCING, Uploads, sync_of
-from trainctl.node.warden import close_all_but
 from trainctl.node.watch import End
 
 UPLOAD_SECONDS = 3600.0

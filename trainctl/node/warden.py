@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from pathlib import Path
 from typing import Callable, Optional, Sequence
 
+from trainctl.node.descriptors import close_all_but
 from trainctl.node.ending import end_descendants
 from trainctl.node.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 
@@ -70,14 +70,6 @@ def _wait(shell: int) -> Optional[int]:
                 continue
         if signal.sigwait(_AWAITED) == signal.SIGTERM:
             return None
-
-
-def close_all_but(*kept: int) -> None:
-    """Close every file of this process but the standard ones and some more."""
-    for number in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
-        if number > 2 and number not in kept:
-            with contextlib.suppress(OSError):  # the one that listed them is closed already
-                os.close(number)
 
 
 def exit_code(status: int) -> int:

@@ -10,6 +10,7 @@ from trainctl.errors import NodeError, StalePlan, TrainctlError
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
+from trainctl.operations.ahead import connect, connect_early
 from trainctl.operations.leaks import leaks
 from trainctl.operations.look_caches import look_at_caches
 from trainctl.operations.look_code import CodeSeen, look_at_code, tree_of
@@ -39,6 +40,8 @@ def plan_of(
     starts: Mapping[Address, Start] | None = None,
 ) -> Plan:
     """The plan for the world as it is now. Appends nothing, writes nothing."""
+    if not options.destroy:
+        connect_early(workspace, look)
     state = workspace.ledger.state()
     desired = workspace.desired
     diagnostics = list(desired.warnings)
@@ -46,13 +49,18 @@ def plan_of(
     refused = [] if options.destroy else refusals(workspace)
     told = {one.summary for one in refused}
     diagnostics += refused
-    with ThreadPoolExecutor(1, thread_name_prefix="look") as pool:
+    if not options.destroy:
+        connect(workspace, state, look)
+    with ThreadPoolExecutor(3, thread_name_prefix="look") as pool:
+        if look.refresh:
+            pool.submit(workspace.mirror.connect)
         recorded = pool.submit(_look_at_recorded, workspace, state, look)
+        scanned = None if options.destroy else pool.submit(look_at_code, workspace)
         weights = WeightsSeen() if options.destroy else look_at_weights(workspace, state, look)
         mirror = weights.mirror
         if options.destroy and look.refresh and not (look.offline and is_far(workspace.mirror)):
             mirror = look_at_mirror(workspace, state)
-        code = CodeSeen() if options.destroy else look_at_code(workspace)
+        code = scanned.result() if scanned else CodeSeen()
         nodes = look_at_nodes(
             workspace,
             state,

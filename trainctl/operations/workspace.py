@@ -77,6 +77,7 @@ class Workspace:
         self._confirm = confirm
         self._lock = threading.Lock()
         self._providers: dict[str, Provider] = {}
+        self._ledgers: dict[str, Ledger] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Workspace:
@@ -137,7 +138,15 @@ class Workspace:
         with contextlib.suppress(TrainctlError):  # a manifest that is wrong or absent names none
             self.secrets.register_known()
         url = self._state_url or default_state(self.setting.directory)
-        return Ledger(discovery.open_state(url), self.setting.redactor.redact)
+        return self.ledger_at(url)
+
+    def ledger_at(self, url: str) -> Ledger:
+        """The state at a place, opened once: for a look before anybody knows which the manifest names."""
+        with self._lock:
+            if url not in self._ledgers:
+                log = discovery.open_state(url)
+                self._ledgers[url] = Ledger(log, self.setting.redactor.redact)
+            return self._ledgers[url]
 
     @property
     def state_is_default(self) -> bool:

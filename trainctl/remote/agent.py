@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
 from pathlib import PurePosixPath
@@ -14,6 +14,7 @@ from trainctl.errors import NodeError, StorageError
 from trainctl.remote import bootstrap
 from trainctl.remote.answers import Answers, OnEvent, crashed, error_from, readable
 from trainctl.remote.archive import Archive, node_archive
+from trainctl.remote.session import Call, Sessions
 from trainctl.spi.provider import Node
 from trainctl.spi.transport import Output, Transport
 
@@ -29,6 +30,8 @@ class NodeAgent:
     A ``visiting`` agent installs nothing: where the program isn't installed it travels with each call, so that a
     node can be looked at before it is anybody's, and one that is gone stays gone. ``archive`` is the program, the
     node's own by default; ``bytecode`` is of it and of the node's own Python, where that is known beforehand.
+    Calls that only ask and are answered share a session, with those of other agents that are given the same ``sessions``;
+    those with a payload, and raw bytes, have a process, and a stream, of their own.
     """
 
     def __init__(
@@ -39,17 +42,25 @@ class NodeAgent:
         visiting: bool = False,
         archive: Archive | None = None,
         bytecode: Callable[[], bytes] | None = None,
+        sessions: Sessions | None = None,
     ) -> None:
         self._node = node
         self._transport = transport
+        self._sessions = sessions or Sessions(transport)
         self._archive = archive or node_archive()
         self._path = str(PurePosixPath(node.root) / "agent" / f"{self._archive.sha256}.pyz")
+        self._argv = (*self._python(bootstrap.RUN), self._path, self._archive.sha256)
         self._seen = False
         self._visiting = visiting
         self._bytecode = bytecode
         self._absent = (
             visiting and not node.key
         )  # nobody has installed anything on what nobody made
+
+    def open(self, verbs: Sequence[str]) -> None:
+        """Begin to start its session, where the program may be installed, and have it load what does these verbs; nothing is waited for."""
+        if not self._absent:
+            self._sessions.open(self._argv, verbs)
 
     def call(
         self,
@@ -61,10 +72,16 @@ class NodeAgent:
         timeout: float | None = None,
     ) -> dict[str, Any]:
         """One verb; its result. ``payload`` may be an iterator that can be read only once."""
-        if payload != () and not self._seen and not self._absent:
-            self._run("cache_query", {"root": self._node.root}, (), None, timeout)
         answers = Answers(self._node.id, on_event)
-        output = self._run(verb, request, payload, answers.feed, timeout)
+        line = json.dumps(request).encode() + b"\n"
+        silence = timeout or _SILENCE_SECONDS
+        if payload == ():
+            output = self._ask(Call(self._node.id, verb, line, answers.feed, silence))
+        else:
+            if not self._seen and not self._absent:
+                look = json.dumps({"root": self._node.root}).encode() + b"\n"
+                self._ask(Call(self._node.id, "cache_query", look, _ignore, silence))
+            output = self._stream(verb, (line, payload), answers.feed, silence)
         if answers.error is not None:
             raise answers.error
         if output.exit_code != 0 or answers.result is None:
@@ -79,39 +96,52 @@ class NodeAgent:
         timeout: float | None = None,
     ) -> None:
         """One ``read_`` verb: raw bytes, handed over as they arrive. An error may come after some of them."""
-        output = self._run(verb, request, (), on_bytes, timeout)
+        line = json.dumps(request).encode() + b"\n"
+        output = self._stream(verb, (line, ()), on_bytes, timeout or _SILENCE_SECONDS)
         if output.exit_code != 0:
             raise self._raw_error(output)
+
+    def end(self) -> None:
+        """Have its sessions end, those of agents that share them too, with the calls that are under way."""
+        self._sessions.end()
 
     def expose(self, port: int) -> AbstractContextManager[int]:
         """See Transport."""
         return self._transport.expose(port)
 
-    def _run(
+    def _ask(self, call: Call) -> Output:
+        """A call in the program's session."""
+        return self._run(lambda argv, head: self._sessions.call(argv, head, call))
+
+    def _stream(
         self,
         verb: str,
-        request: Mapping[str, Any],
-        payload: Iterable[bytes],
-        on_stdout: Callable[[bytes], None] | None,
-        timeout: float | None,
+        sent: tuple[bytes, Iterable[bytes]],
+        on_stdout: Callable[[bytes], None],
+        timeout: float,
     ) -> Output:
-        """Run the verb, after installing the program if it is missing there."""
-        if self._absent:
-            return self._visit(verb, request, payload, on_stdout, timeout)
-        argv = (*self._python(bootstrap.RUN), self._path, self._archive.sha256, verb)
-        for attempt in range(2):
-            output = self._transport.run(
-                argv,
-                stdin=_input(request, payload),
-                on_stdout=on_stdout,
-                timeout=timeout or _SILENCE_SECONDS,
+        """A call in a process of its own, which is sent a request and what follows it."""
+
+        def run(argv: Sequence[str], head: bytes) -> Output:
+            stdin = chain((head, sent[0]), sent[1])
+            return self._transport.run(
+                (*argv, verb), stdin=stdin, on_stdout=on_stdout, timeout=timeout
             )
+
+        return self._run(run)
+
+    def _run(self, run: Callable[[Sequence[str], bytes], Output]) -> Output:
+        """Have ``run`` call the program, after installing it if it is missing there. It gets what starts the program, and the beginning of its input."""
+        if self._absent:
+            return self._visit(run)
+        for attempt in range(2):
+            output = run(self._argv, b"")
             if output.exit_code != bootstrap.MISSING:
                 self._seen = True
                 return output
             if self._visiting:
                 self._absent = True
-                return self._visit(verb, request, payload, on_stdout, timeout)
+                return self._visit(run)
             if attempt == 0:
                 self._install()
         raise NodeError(
@@ -120,21 +150,10 @@ class NodeAgent:
             code="node-program",
         )
 
-    def _visit(
-        self,
-        verb: str,
-        request: Mapping[str, Any],
-        payload: Iterable[bytes],
-        on_stdout: Callable[[bytes], None] | None,
-        timeout: float | None,
-    ) -> Output:
+    def _visit(self, run: Callable[[Sequence[str], bytes], Output]) -> Output:
         data = self._bytecode() if self._bytecode else self._archive.data
         digest = hashlib.sha256(data).hexdigest()
-        argv = (*self._python(bootstrap.VISIT), str(len(data)), digest, verb)
-        stdin = chain((data,), _input(request, payload))
-        return self._transport.run(
-            argv, stdin=stdin, on_stdout=on_stdout, timeout=timeout or _SILENCE_SECONDS
-        )
+        return run((*self._python(bootstrap.VISIT), str(len(data)), digest), data)
 
     def _install(self) -> None:
         size = len(self._archive.data)
@@ -161,6 +180,5 @@ class NodeAgent:
             return crashed(self._node.id, output.exit_code, output.stderr)
 
 
-def _input(request: Mapping[str, Any], payload: Iterable[bytes]) -> Iterator[bytes]:
-    yield json.dumps(request).encode() + b"\n"
-    yield from payload
+def _ignore(_: bytes) -> None:
+    """What is said doesn't matter, only that it is."""

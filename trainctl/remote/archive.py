@@ -15,6 +15,20 @@ _PROGRAM = "trainctl/program.py"
 """The module that the bootstraps run: each archive's own says whose ``main`` that is."""
 _MAIN = 'import sys\n\nfrom trainctl.program import main\n\nif __name__ == "__main__":\n    sys.exit(main())\n'
 
+_ENTRY = """\
+import sys
+
+from {} import load, main as once
+
+
+def main():
+    if sys.argv[-1] != "session":
+        return once()
+    from trainctl.node.call_server import serve
+
+    return serve(once, load)
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Archive:
@@ -34,10 +48,12 @@ def node_archive() -> Archive:
 def program_archive(main: str, names: tuple[str, ...]) -> Archive:
     """Pack installed modules so that a node imports them under the names they have here, to run ``main`` of the module ``main``.
 
+    That module also has ``load``; see ``trainctl.node.call_server``, which has to come along.
+
     A name is that of a package, of which all modules come along, or of one module: ``PACKAGE:MODULE``.
     """
     members = {"__main__.py": _MAIN, "trainctl/__init__.py": ""}
-    members[_PROGRAM] = f"from {main} import main as main\n"
+    members[_PROGRAM] = _ENTRY.format(main)
     for name in names:
         package, _, module = name.partition(":")
         folder = package.replace(".", "/")

@@ -8,7 +8,19 @@ from __future__ import annotations
 MISSING = 97
 """The exit code of ``RUN`` when the node program is not there, or is not the one that was asked for."""
 
-RUN = """\
+_LOAD = """\
+descriptor = os.memfd_create("trainctl")
+with os.fdopen(descriptor, "wb", closefd=False) as stream:
+    stream.write(data)
+del data
+sys.path.insert(0, "/proc/self/fd/%d" % descriptor)
+from trainctl.program import main
+sys.exit(main())
+"""
+"""From memory, so that what is loaded, now or later, is what was looked at."""
+
+RUN = (
+    """\
 import hashlib, os, sys
 path, digest = sys.argv[1:3]
 def read(path):
@@ -19,21 +31,18 @@ def read(path):
         return b""
 tag = sys.implementation.cache_tag
 faster = "%s-%s.pyz" % (path[:-4], tag)
-body = read(faster)
-if body[:64] == hashlib.sha256((digest + tag).encode() + body[64:]).hexdigest().encode():
-    sys.path.insert(0, faster)
-elif hashlib.sha256(read(path)).hexdigest() == digest:
-    sys.path.insert(0, path)
-else:
-    sys.exit(97)
+data = read(faster)
+if data[:64] != hashlib.sha256((digest + tag).encode() + data[64:]).hexdigest().encode():
+    data = read(path)
+    if hashlib.sha256(data).hexdigest() != digest:
+        sys.exit(97)
 try:
     os.utime(path)
 except OSError:
     pass
-del body
-from trainctl.program import main
-sys.exit(main())
 """
+    + _LOAD
+)
 """Arguments: PATH SHA256 VERB. Hashes the program on every call, then runs it: its bytecode, where that is there and right. Touches it, as one that is used."""
 
 INSTALL = """\
@@ -73,17 +82,19 @@ remove_unused(Path(folder), digest)
 """Arguments: PATH SHA256 SIZE. The program's bytes come on standard input; it gets its name when it is whole. Its bytecode for this
 Python goes beside it: what follows the program, if it is that, else it is compiled now. Programs that nobody uses any more go."""
 
-VISIT = """\
+VISIT = (
+    """\
 import hashlib, os, sys
 size, digest = int(sys.argv[1]), sys.argv[2]
-data = sys.stdin.buffer.read(size)
+data = bytearray()
+while len(data) < size:
+    piece = os.read(0, size - len(data))
+    if not piece:
+        break
+    data += piece
 if hashlib.sha256(data).hexdigest() != digest:
     sys.exit("the node program arrived incomplete")
-descriptor = os.memfd_create("trainctl-node")
-with os.fdopen(descriptor, "wb", closefd=False) as stream:
-    stream.write(data)
-sys.path.insert(0, "/proc/self/fd/%d" % descriptor)
-from trainctl.program import main
-sys.exit(main())
 """
+    + _LOAD
+)
 """Arguments: SIZE SHA256 VERB. The program's bytes come on standard input before the request, and are only kept in memory."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainctl.errors import NodeUnreachable
+from trainctl.remote.feed import Feed
 
 _READ_BYTES = 2**18
 _DRAIN_SECONDS = 0.2
@@ -28,6 +29,7 @@ def _never() -> bool:
 class Streams:
     """What is sent to a program, and who hears what it says.
 
+    ``head`` is sent before ``stdin``, of which a Feed is waited for while the program is heard; any other iterable has to have its pieces ready.
     ``timeout`` is in seconds of silence in both directions. ``over`` tells that all was heard, whatever the program
     goes on to do; ``who`` names it in errors.
     """
@@ -35,6 +37,7 @@ class Streams:
     on_stdout: OnBytes
     on_stderr: OnBytes
     stdin: Iterable[bytes] = ()
+    head: bytes = b""
     timeout: float | None = None
     over: Callable[[], bool] = _never
     who: str = "a program on this machine"
@@ -107,7 +110,7 @@ class _Conversation:
         self._pipes = (process.stdin, process.stdout, process.stderr)
         self._streams = streams
         self._input: Iterator[bytes] = iter(streams.stdin)
-        self._pending = memoryview(b"")
+        self._pending = memoryview(streams.head)
         self._heard = time.monotonic()
         self._selector = selectors.DefaultSelector()
         self._open: set[object] = set(self._pipes)
@@ -117,7 +120,10 @@ class _Conversation:
         stdin, stdout, stderr = self._pipes
         for stream in self._pipes:
             os.set_blocking(stream.fileno(), False)
-        self._selector.register(stdin, selectors.EVENT_WRITE, self._send)
+        if self._pending or not isinstance(self._input, Feed):
+            self._selector.register(stdin, selectors.EVENT_WRITE, self._send)
+        else:
+            self._selector.register(self._input, selectors.EVENT_READ, self._go_on)
         self._selector.register(stdout, selectors.EVENT_READ, self._receive)
         self._selector.register(stderr, selectors.EVENT_READ, self._receive_error)
         with self._selector:
@@ -126,7 +132,7 @@ class _Conversation:
                 ready = self._selector.select(_DRAIN_SECONDS if ended else self._wait_seconds())
                 for key, _ in ready:
                     key.data()
-                if ended and not any(key.fileobj is not stdin for key, _ in ready):
+                if ended and not any(key.fileobj in (stdout, stderr) for key, _ in ready):
                     break  # whoever holds the streams open now is not the program
                 self._check_silence(bool(ready))
             if self._wanted(stdin):
@@ -170,6 +176,15 @@ class _Conversation:
             self._finish(stdin)
         except BlockingIOError:
             return
+        if not self._pending and isinstance(self._input, Feed) and self._wanted(stdin):
+            self._selector.unregister(stdin)
+            self._selector.register(self._input, selectors.EVENT_READ, self._go_on)
+
+    def _go_on(self) -> None:
+        """There is more to send."""
+        assert isinstance(self._input, Feed)  # noqa: S101
+        self._selector.unregister(self._input)
+        self._selector.register(self._pipes[0], selectors.EVENT_WRITE, self._send)
 
     def _receive(self) -> None:
         self._take(self._pipes[1], self._streams.on_stdout)
@@ -190,7 +205,8 @@ class _Conversation:
 
     def _finish(self, stream: object) -> None:
         self._open.discard(stream)
-        self._selector.unregister(stream)  # type: ignore[arg-type]
+        with contextlib.suppress(KeyError):  # nothing is sent at the moment
+            self._selector.unregister(stream)  # type: ignore[arg-type]
         with contextlib.suppress(BrokenPipeError):
             stream.close()  # type: ignore[attr-defined]
 

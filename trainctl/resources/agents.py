@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,13 @@ from trainctl.ledger.state import Recorded
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.archive import Archive, node_archive
 from trainctl.remote.compiled import compiled
+from trainctl.remote.session import Sessions
 from trainctl.spi.provider import Node, Provider
 from trainctl.spi.transport import Transport
 from trainctl.weights.mirror.place import Place
+
+_LEAVE_SECONDS = 2.0
+"""How long what is ended on nodes may take, before it is left to them."""
 
 Providers = Callable[[str], Provider]
 """A provider by name; the same object every time."""
@@ -34,7 +39,7 @@ class Agents:
         self._lock = threading.RLock()
         self._agents: dict[str, NodeAgent] = {}
         self._visitors: dict[str, NodeAgent] = {}
-        self._transports: dict[str, Transport] = {}
+        self._transports: dict[str, tuple[Transport, Sessions]] = {}
 
     def __enter__(self) -> Agents:
         return self
@@ -50,20 +55,28 @@ class Agents:
     def close(self) -> None:
         """End what is under way on every node, and give the transports back."""
         with self._lock:
-            for transport in self._transports.values():
-                transport.close()
+            left = [*self._transports.values()]
             self._transports.clear()
             self._agents.clear()
             self._visitors.clear()
+        for _, sessions in left:
+            sessions.end()
+        deadline = time.monotonic() + _LEAVE_SECONDS
+        for transport, sessions in left:
+            sessions.wait(deadline)
+            transport.close()
 
     def of(self, provider: str, node: Node) -> NodeAgent:
         """The agent of a node."""
         with self._lock:
             known = _identity(node)
             if known not in self._agents:
-                transport = self._transport(provider, node)
+                transport, sessions = self._transport(provider, node)
                 self._agents[known] = NodeAgent(
-                    node, transport, bytecode=self._bytecode(provider, node)
+                    node,
+                    transport,
+                    bytecode=self._bytecode(provider, node),
+                    sessions=sessions,
                 )
             return self._agents[known]
 
@@ -72,9 +85,13 @@ class Agents:
         with self._lock:
             known = _identity(node)
             if known not in self._visitors:
-                transport = self._transport(provider, node)
+                transport, sessions = self._transport(provider, node)
                 self._visitors[known] = NodeAgent(
-                    node, transport, visiting=True, bytecode=self._bytecode(provider, node)
+                    node,
+                    transport,
+                    visiting=True,
+                    bytecode=self._bytecode(provider, node),
+                    sessions=sessions,
                 )
             return self._visitors[known]
 
@@ -88,9 +105,9 @@ class Agents:
             visiting = not (installs and node.key)
             known = f"{_identity(node)} {archive.sha256} {visiting}"
             if known not in self._visitors:
-                transport = self._transport(provider, node)
+                transport, sessions = self._transport(provider, node)
                 self._visitors[known] = NodeAgent(
-                    node, transport, visiting=visiting, archive=archive
+                    node, transport, visiting=visiting, archive=archive, sessions=sessions
                 )
             return self._visitors[known]
 
@@ -110,11 +127,12 @@ class Agents:
             return None
         return lambda: compiled(node_archive(), cache)
 
-    def _transport(self, provider: str, node: Node) -> Transport:
+    def _transport(self, provider: str, node: Node) -> tuple[Transport, Sessions]:
         with self._lock:
             known = _identity(replace(node, root="", data="", python="", key="", gpus=None))
             if known not in self._transports:
-                self._transports[known] = self._providers(provider).transport(node)
+                transport = self._providers(provider).transport(node)
+                self._transports[known] = (transport, Sessions(transport))
             return self._transports[known]
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainctl.errors import NodeForgot
+from trainctl.errors import NodeForgot, TrainctlError
 from trainctl.model.files import Listing, ResolvedSource
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.agents import Agents
-from trainctl.resources.desk import Desk, Register
 from trainctl.resources.mirror_program import mirror_archive
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.mirror.collect import Collected, Collecting
@@ -30,6 +30,10 @@ from trainctl.weights.mirror.port import Looked, Mirror, Origins
 from trainctl.weights.mirror.report import MirroredSource
 from trainctl.weights.mirror.verify import Verified
 from trainctl.weights.retry import Retry
+
+if TYPE_CHECKING:
+    from trainctl.resources.conversation import Told
+    from trainctl.resources.desk import Desk, Register
 
 _LOOK_SECONDS = 60.0
 
@@ -81,6 +85,12 @@ class HostMirror:
     def agent(self) -> NodeAgent:
         """The mirror program on the host, as it is installed there or as it travels."""
         return self._program(installs=False)
+
+    def connect(self) -> None:
+        """See Mirror. The host is logged in to, and the program started."""
+        with contextlib.suppress(TrainctlError):
+            if self.place.node.key:
+                self.agent.open(("look",))
 
     def look(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = ()) -> Looked:
         """See Mirror."""
@@ -153,7 +163,7 @@ class HostMirror:
             "grace_seconds": asked.grace_seconds,
             "unused_seconds": asked.unused_seconds,
         }
-        with Desk(self.agent, self._register, lambda event: asked.tell(event["say"]), None) as desk:
+        with self._conversation(self.agent, lambda event: asked.tell(event["say"]), None) as desk:
             return collected_from_json(desk.call("collect", self._request(request)))
 
     def verify(self, origins: Origins | None, progress: Progress | None = None) -> Verified:
@@ -178,6 +188,13 @@ class HostMirror:
                 self._retry.tell(event["say"])
             elif progress is not None:
                 progress(event["done"], event["total"], event["files"])
+
+        return self._conversation(agent, told, stop)
+
+    def _conversation(self, agent: NodeAgent, told: Told, stop: threading.Event | None) -> Desk:
+        from trainctl.resources.desk import (
+            Desk,
+        )  # it brings a server along, and most calls just ask
 
         return Desk(agent, self._register, told, stop)
 

@@ -8,7 +8,7 @@ _MAIN = "trainctl.weights.mirror.program"
 _MODULES = {
     "trainctl": ("errors",),
     "trainctl.model": ("files", "flow", "json", "packed", "source_uri", "units"),
-    "trainctl.node": ("addresses", "asking", "blob_requests", "bytecode", "caller", "evenness", "failure", "files", "layout", "listing", "pack", "parts", "programs", "protocol", "server", "tls"),
+    "trainctl.node": ("addresses", "asking", "blob_requests", "bytecode", "call_server", "caller", "descriptors", "evenness", "failure", "files", "frames", "layout", "listing", "pack", "parts", "programs", "protocol", "server", "syscalls", "tls"),
     "trainctl.spi": ("sources",),
     "trainctl.weights": ("exclusive", "retry", "safe_path"),
     "trainctl.weights.mirror": (),

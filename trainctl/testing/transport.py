@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from trainctl.errors import NodeUnreachable
+from trainctl.remote.feed import Feed
 from trainctl.spi.transport import Transport
 
 _PIECE = 2**16
@@ -30,7 +31,7 @@ class _Greeter(socketserver.BaseRequestHandler):
         self.request.sendall(b"hello")
 
 
-class TransportConformance:
+class Reached:
     """Fixtures to override: ``transport``; ``python`` where ``python3`` is not the name of one there."""
 
     @pytest.fixture
@@ -42,6 +43,10 @@ class TransportConformance:
     def python(self) -> str:
         """A Python there."""
         return "python3"
+
+
+class TransportConformance(Reached):
+    """The suite."""
 
     def test_output_error_and_exit_code_come_back(self, transport: Transport) -> None:
         """Both streams are kept apart, and the exit code is the program's."""
@@ -106,6 +111,23 @@ class TransportConformance:
         assert b"".join(seen) == b"first\nsecond\n"
         assert b"second" not in seen[0]
         assert output.stdout == b""
+
+    def test_what_is_said_while_input_waits_is_heard(self, transport: Transport) -> None:
+        """Input that is made of what the program said reaches it: neither side waits for the other for ever."""
+        seen: list[bytes] = []
+        feed = Feed()
+
+        def told(data: bytes) -> None:
+            seen.append(data)
+            if b"".join(seen) == b"first\n":
+                feed.put(b"second\n")
+                feed.close()
+
+        output = transport.run(
+            ["sh", "-c", "echo first; cat"], stdin=feed, on_stdout=told, timeout=60
+        )
+
+        assert (b"".join(seen), output.exit_code) == (b"first\nsecond\n", 0)
 
     def test_silence_is_unreachable(self, transport: Transport) -> None:
         """A program that says nothing for the time-out is given up."""

@@ -16,6 +16,7 @@ from tests.support.nodes import is_alive, wait_for
 from trainctl.errors import NodeError
 from trainctl.spi.provider import Cluster, Presence
 from trainctl.testing.provider import ProviderConformance
+from trainctl.testing.session import SessionConformance
 from trainctl.testing.transport import LocalPython, TransportConformance
 from trainctl_local import LocalProvider, LocalTransport
 
@@ -44,6 +45,17 @@ class TestLocalProvider(ProviderConformance):
 
 class TestLocalTransport(LocalPython, TransportConformance):
     """The suite for transports."""
+
+    @pytest.fixture
+    def transport(self) -> Iterator[LocalTransport]:
+        """A local transport."""
+        transport = LocalTransport()
+        yield transport
+        transport.close()
+
+
+class TestLocalSessions(LocalPython, SessionConformance):
+    """The suite for sessions."""
 
     @pytest.fixture
     def transport(self) -> Iterator[LocalTransport]:

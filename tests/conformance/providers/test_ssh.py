@@ -12,6 +12,7 @@ from tests.support.sshd import Sshd, User, require_sshd, sshd
 from trainctl.spi.provider import Cluster, nobody
 from trainctl.spi.transport import Transport
 from trainctl.testing.provider import ProviderConformance
+from trainctl.testing.session import SessionConformance
 from trainctl.testing.transport import TransportConformance
 from trainctl_ssh import SshProvider
 from trainctl_ssh.hosts import Login
@@ -74,29 +75,57 @@ class TestSshProvider(ProviderConformance):
         return cluster
 
 
+@pytest.fixture
+def openssh(provider: SshProvider, cluster: Cluster) -> Iterator[Transport]:
+    """A transport to the first host, over the system's ssh."""
+    transport = provider.transport(provider.plan(cluster)[0])
+    yield transport
+    transport.close()
+
+
+@pytest.fixture
+def paramiko(user: User, hosts: list[Sshd], monkeypatch: pytest.MonkeyPatch) -> Iterator[Transport]:
+    """A transport to the first host where there is no ssh program, for a user whose home has the configuration."""
+    user.become(monkeypatch)
+    monkeypatch.setenv("HOME", str(user.place))
+    link = Paramiko(Login(hosts[0].address, port=hosts[0].port), "lab/gpu-0", {}, nobody)
+    transport = link.transport()
+    yield transport
+    transport.close()
+    link.close()
+
+
 class TestOpenSsh(TransportConformance):
     """The suite for transports, over the system's ssh."""
 
     @pytest.fixture
-    def transport(self, provider: SshProvider, cluster: Cluster) -> Iterator[Transport]:
+    def transport(self, openssh: Transport) -> Transport:
         """A transport to the first host."""
-        transport = provider.transport(provider.plan(cluster)[0])
-        yield transport
-        transport.close()
+        return openssh
 
 
 class TestParamiko(TransportConformance):
     """The suite for transports, where there is no ssh program."""
 
     @pytest.fixture
-    def transport(
-        self, user: User, hosts: list[Sshd], monkeypatch: pytest.MonkeyPatch
-    ) -> Iterator[Transport]:
-        """A transport to the first host, for a user whose home has the configuration."""
-        user.become(monkeypatch)
-        monkeypatch.setenv("HOME", str(user.place))
-        link = Paramiko(Login(hosts[0].address, port=hosts[0].port), "lab/gpu-0", {}, nobody)
-        transport = link.transport()
-        yield transport
-        transport.close()
-        link.close()
+    def transport(self, paramiko: Transport) -> Transport:
+        """A transport to the first host."""
+        return paramiko
+
+
+class TestOpenSshSessions(SessionConformance):
+    """The suite for sessions, over the system's ssh."""
+
+    @pytest.fixture
+    def transport(self, openssh: Transport) -> Transport:
+        """A transport to the first host."""
+        return openssh
+
+
+class TestParamikoSessions(SessionConformance):
+    """The suite for sessions, where there is no ssh program."""
+
+    @pytest.fixture
+    def transport(self, paramiko: Transport) -> Transport:
+        """A transport to the first host."""
+        return paramiko

@@ -15,9 +15,12 @@ import pytest
 
 from trainctl.errors import Busy, NodeError, NodeForgot, SourceWrong, StorageError
 from trainctl.node.bytecode import sealed
+from trainctl.node.frames import Frames, frame
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.answers import error_from, readable
 from trainctl.remote.archive import node_archive
+from trainctl.remote.bootstrap import MISSING
+from trainctl.remote.session import VERB
 from trainctl.spi.provider import Node
 from trainctl.spi.transport import Output
 from trainctl_local import LocalTransport
@@ -40,14 +43,20 @@ class Scripted:
         on_stdout: Callable[[bytes], None] | None = None,
         timeout: float | None = None,
     ) -> Output:
-        """Answer, in pieces of seven bytes where pieces are asked for."""
+        """Answer, a session until it ends or a call says that the program is missing."""
         self.calls.append(argv)
-        output = self._reply(argv, b"".join(stdin))
-        if on_stdout is None:
-            return output
-        for start in range(0, len(output.stdout), 7):
-            on_stdout(output.stdout[start : start + 7])
-        return Output(output.exit_code, b"", output.stderr)
+        if argv[-1] != VERB:
+            return self._reply(argv, b"".join(stdin))
+        assert on_stdout is not None
+        frames = Frames()
+        for data in stdin:
+            for head, request in frames.feed(data):
+                output = self._reply([*argv[:-1], head["verb"]], request)
+                if output.exit_code == MISSING:
+                    return output
+                for said in _answer(head["call"], output):
+                    on_stdout(said)
+        return Output(0, b"", b"")
 
     def expose(self, port: int) -> AbstractContextManager[int]:
         """The same port."""
@@ -55,6 +64,15 @@ class Scripted:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _answer(call: int, output: Output) -> Iterator[bytes]:
+    """What a session says of one call, cut into pieces of seven bytes in the frames and on the way."""
+    pieces = [output.stdout[at : at + 7] for at in range(0, len(output.stdout), 7)]
+    frames = [frame({"call": call, "stream": 1}, piece) for piece in pieces]
+    frames.append(frame({"call": call, "stream": 2}, output.stderr))
+    said = b"".join([*frames, frame({"call": call, "exit": output.exit_code})])
+    yield from (said[at : at + 7] for at in range(0, len(said), 7))
 
 
 @pytest.fixture
@@ -65,11 +83,17 @@ def node(tmp_path: Path) -> Node:
 
 
 @pytest.fixture
-def agent(node: Node) -> Iterator[NodeAgent]:
-    """An agent over the local transport."""
+def agents(node: Node) -> Iterator[Callable[[], NodeAgent]]:
+    """Makes agents over the local transport, each as in another command."""
     transport = LocalTransport()
-    yield NodeAgent(node, transport)
+    yield lambda: NodeAgent(node, transport)
     transport.close()
+
+
+@pytest.fixture
+def agent(agents: Callable[[], NodeAgent]) -> NodeAgent:
+    """One of them."""
+    return agents()
 
 
 def _installed(node: Node) -> Path:
@@ -118,31 +142,33 @@ def test_a_missing_program_is_installed(agent: NodeAgent, node: Node) -> None:
     }
 
 
-def test_a_changed_program_is_never_run(agent: NodeAgent, node: Node) -> None:
+def test_a_changed_program_is_never_run(agents: Callable[[], NodeAgent], node: Node) -> None:
     """One byte more or less on the node, and it is installed anew before anything else."""
-    agent.call("cache_query", {"root": node.root})
+    agents().call("cache_query", {"root": node.root})
     _bytecode(node).unlink()
     _installed(node).write_bytes(node_archive().data + b"\n")
 
-    agent.call("cache_query", {"root": node.root})
+    agents().call("cache_query", {"root": node.root})
 
     assert _installed(node).read_bytes() == node_archive().data
 
 
-def test_the_bytecode_is_what_runs(agent: NodeAgent, node: Node) -> None:
+def test_the_bytecode_is_what_runs(agents: Callable[[], NodeAgent], node: Node) -> None:
     """Where it is right, the program itself isn't even read."""
-    agent.call("cache_query", {"root": node.root})
+    agents().call("cache_query", {"root": node.root})
     _installed(node).unlink()
 
-    agent.call("cache_query", {"root": node.root})
+    agents().call("cache_query", {"root": node.root})
 
     assert not _installed(node).exists()
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "of another program", "gone"])
-def test_bytecode_that_is_wrong_is_never_run(agent: NodeAgent, node: Node, damage: str) -> None:
+def test_bytecode_that_is_wrong_is_never_run(
+    agents: Callable[[], NodeAgent], node: Node, damage: str
+) -> None:
     """The program runs from its source then, whatever happened to what was made of it."""
-    agent.call("cache_query", {"root": node.root})
+    agents().call("cache_query", {"root": node.root})
     body = _bytecode(node).read_bytes()
     damaged = {
         "cut": body[: len(body) // 2],
@@ -154,7 +180,7 @@ def test_bytecode_that_is_wrong_is_never_run(agent: NodeAgent, node: Node, damag
     if damaged is not None:
         _bytecode(node).write_bytes(damaged)
 
-    assert agent.call("cache_query", {"root": node.root}) == {"trees": [], "blobs": []}
+    assert agents().call("cache_query", {"root": node.root}) == {"trees": [], "blobs": []}
 
 
 def test_a_one_time_payload_arrives_whole_on_a_fresh_node(agent: NodeAgent, node: Node) -> None:

@@ -48,6 +48,9 @@ class BucketMirror:
         """See Mirror."""
         return self.shelf.objects.url
 
+    def connect(self) -> None:
+        """See Mirror. Each request is its own."""
+
     def look(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = ()) -> Looked:
         """See Mirror."""
         known = at_once(lambda one: look_at(self.shelf, one), sources)

@@ -30,6 +30,9 @@ class HereMirror(DirectoryMirror):
         """See Mirror."""
         return self.root.as_uri()
 
+    def connect(self) -> None:
+        """See Mirror. It is here."""
+
     def look(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = ()) -> Looked:
         """See Mirror."""
         return Looked(

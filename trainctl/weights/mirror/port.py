@@ -62,6 +62,10 @@ class Mirror(Protocol):
         """Where it is, as a manifest names it."""
         ...
 
+    def connect(self) -> None:
+        """Have what will be asked be there, as far as it can be beforehand; what goes wrong is told when it is asked."""
+        ...
+
     def look(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = ()) -> Looked:
         """All of it in one question. Writes nothing."""
         ...

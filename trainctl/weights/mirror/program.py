@@ -96,6 +96,12 @@ def main() -> int:
     return 1
 
 
+def load(verb: str) -> None:
+    """Import what does the verb."""
+    if verb not in _VERBS:
+        import trainctl.weights.mirror.work  # noqa: F401
+
+
 def _done(verb: str, stream: BinaryIO) -> Answer:
     request = read_request(stream)
     mirror = DirectoryMirror(Path(request["root"]))

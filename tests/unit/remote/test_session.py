@@ -1,0 +1,128 @@
+"""Sessions where the far end is not what it should be, and the frames that go between the two sides."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainctl.errors import NodeError
+from trainctl.node.frames import Frames, frame
+from trainctl.remote.agent import NodeAgent
+from trainctl.remote.feed import Feed
+from trainctl.spi.provider import Node
+from trainctl_local import LocalTransport
+
+heads = st.dictionaries(
+    st.text(max_size=5).filter(lambda name: name not in ("size", "call")), st.text(max_size=9)
+)
+
+
+@pytest.fixture
+def transport() -> Iterator[LocalTransport]:
+    """A transport to this machine."""
+    transport = LocalTransport()
+    yield transport
+    transport.close()
+
+
+def calling(transport: LocalTransport, place: Path, script: str) -> NodeAgent:
+    """An agent of a node whose Python is this shell script."""
+    python = place / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    return NodeAgent(Node("lab", "gpu", "local", str(place), str(place), str(python)), transport)
+
+
+@given(st.lists(st.tuples(st.integers(0), heads, st.binary(max_size=30))), st.integers(1, 40))
+def test_frames_arrive_whole_whatever_the_pieces(
+    said: list[tuple[int, dict[str, str], bytes]], size: int
+) -> None:
+    """In order, with their bytes, however the stream is cut."""
+    stream = b"".join(frame({**head, "call": call}, data) for call, head, data in said)
+    frames = Frames()
+    found = [
+        one for at in range(0, len(stream), size) for one in frames.feed(stream[at : at + size])
+    ]
+
+    assert [data for _, data in found] == [data for _, _, data in said]
+    assert [{**head, "size": 0} for head, _ in found] == [
+        {**head, "call": call, "size": 0} for call, head, _ in said
+    ]
+
+
+@pytest.mark.parametrize("line", ["Welcome!", "[]", "{}", '{"call": "1"}', '"call"', "\x1b[2J"])
+def test_what_is_no_frame_is_said_to_be_none(line: str) -> None:
+    """Whatever JSON it is."""
+    with pytest.raises(ValueError, match=r".+"):
+        Frames().feed(f"{line}\n".encode())
+
+
+def test_a_line_without_an_end_is_no_frame() -> None:
+    """It is not kept for ever."""
+    with pytest.raises(ValueError, match="x"):
+        Frames().feed(b"x" * 2**17)
+
+
+def test_a_feed_gives_what_was_put_and_ends() -> None:
+    """In order; nothing is nothing, and it may be closed twice."""
+    feed = Feed()
+    for data in (b"a", b"", b"b"):
+        feed.put(data)
+    feed.close()
+    feed.close()
+
+    assert list(feed) == [b"a", b"b"]
+
+
+def test_noise_in_place_of_frames_is_shown(transport: LocalTransport, tmp_path: Path) -> None:
+    """Which node, and what it says, without what could drive a terminal."""
+    agent = calling(transport, tmp_path, r"printf '\033[2JWelcome to gpu\n'; exec cat >/dev/null")
+
+    with pytest.raises(NodeError, match="lab/gpu answers with something else") as raised:
+        agent.call("facts", {})
+
+    assert raised.value.detail == r"\x1b[2JWelcome to gpu"
+
+
+def test_a_session_that_does_not_start_is_a_program_that_crashed(
+    transport: LocalTransport, tmp_path: Path
+) -> None:
+    """With its exit code and last words; and again with the next call."""
+    agent = calling(transport, tmp_path, "echo no such luck >&2; exit 3")
+
+    for _ in range(2):
+        with pytest.raises(NodeError, match="exit code 3") as raised:
+            agent.call("facts", {})
+        assert raised.value.detail == "no such luck"
+
+
+def test_a_python_that_is_not_there_is_named(transport: LocalTransport, tmp_path: Path) -> None:
+    """As for any program."""
+    node = Node("lab", "gpu", "local", str(tmp_path), str(tmp_path), str(tmp_path / "none"))
+
+    with pytest.raises(NodeError, match="none can't be started"):
+        NodeAgent(node, transport).call("facts", {})
+
+
+def test_a_session_is_started_beforehand_and_found(
+    transport: LocalTransport, tmp_path: Path
+) -> None:
+    """What is opened is what the first call is answered by; of a program that isn't installed nothing is made."""
+    root = tmp_path / "root"
+    node = Node("lab", "gpu", "local", str(root), str(root), sys.executable)
+    visitor = NodeAgent(node, transport, visiting=True)
+    visitor.open(["facts"])
+
+    assert visitor.call("status", {"root": str(root), "keys": []}) == {"runs": {}}
+    assert not root.exists()
+
+    agent = NodeAgent(node, transport)
+    agent.open(["status", "no such verb"])
+
+    assert json.dumps(agent.call("status", {"root": str(root), "keys": []})) == '{"runs": {}}'

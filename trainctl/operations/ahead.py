@@ -1,0 +1,60 @@
+"""Connecting to nodes before there is anything to ask them."""
+
+from __future__ import annotations
+
+import contextlib
+from itertools import islice
+
+from trainctl.errors import TrainctlError
+from trainctl.ledger.state import State
+from trainctl.model.address import Kind
+from trainctl.operations.look_weights import LookOptions
+from trainctl.operations.mirrors import host_of, is_on_a_host
+from trainctl.operations.places import default_state, directory_of
+from trainctl.operations.workspace import Workspace
+from trainctl.resources.agents import nodes_of
+
+_TO_PLAN = ("facts",)
+_TO_APPLY = ("facts", "has_code", "deliver", "start")
+
+
+def connect_early(workspace: Workspace, look: LookOptions) -> None:
+    """As ``connect``, by the state beside the manifest, if there is one: before the manifest is read, which takes longer than to log in.
+
+    Where trust can't be read nobody is asked for anything.
+    """
+    url = default_state(workspace.setting.directory)
+    if workspace.setting.state_url or not directory_of(url, "state").is_dir():
+        return
+    with contextlib.suppress(TrainctlError):  # it is told when the state is read for a plan
+        _ = workspace.trust
+        connect(workspace, workspace.ledger_at(url).state(), look)
+
+
+def connect(workspace: Workspace, state: State, look: LookOptions) -> None:
+    """Begin to log in to nodes that are recorded, as many as are asked at once, and to start there what will answer.
+
+    Nothing is waited for, and what goes wrong is told when they are asked.
+    """
+    if not look.refresh:
+        return
+    verbs = _TO_APPLY if look.writes_lock else _TO_PLAN
+    clusters = (one for one in state.resources.values() if one.address.kind is Kind.CLUSTER)
+    nodes = ((one.provider, node) for one in clusters for node in nodes_of(one))
+    with contextlib.suppress(TrainctlError):
+        for provider, node in islice(nodes, look.parallelism):
+            workspace.agents.to_look(provider, node).open(verbs)
+        for url in sorted(_mirrors(state)):
+            from trainctl.resources.mirror_program import mirror_archive  # it takes time to pack
+
+            place = host_of(url, None, workspace.provider, state.resources.get)
+            node, archive = place.node, mirror_archive()
+            workspace.agents.of_program(place.provider, node, archive, installs=False).open(
+                ("look",)
+            )
+
+
+def _mirrors(state: State) -> set[str]:
+    """Where recorded weights are kept on hosts."""
+    kept = (str(one.outputs.get("mirror", "")) for one in state.resources.values())
+    return {url for url in kept if is_on_a_host(url)}

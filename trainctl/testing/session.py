@@ -1,0 +1,215 @@
+"""What every transport makes of a session: one program that answers many calls. Inherit, and say with fixtures how a node is reached."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainctl.errors import NodeError, NodeUnreachable
+from trainctl.remote.agent import NodeAgent
+from trainctl.remote.archive import Archive, program_archive
+from trainctl.remote.session import Sessions
+from trainctl.spi.provider import Node
+from trainctl.spi.transport import Transport
+from trainctl.testing.transport import Reached
+
+_MODULES = ("bytecode", "call_server", "descriptors", "failure", "frames", "pace", "programs", "protocol", "syscalls")  # fmt: skip
+_SECONDS = 30.0
+_AT_ONCE = 8
+_BIG = 300_000
+
+
+def program() -> Archive:
+    """The program that these tests call."""
+    names = ("trainctl.testing:called", *(f"trainctl.node:{one}" for one in _MODULES))
+    return program_archive("trainctl.testing.called", names)
+
+
+class SessionConformance(Reached):
+    """The suite. The transport has to lead to this very machine."""
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        """The node's directory."""
+        return tmp_path / "root"
+
+    @pytest.fixture
+    def sessions(self, transport: Transport) -> Iterator[Sessions]:
+        """Those over the transport, which end with the test."""
+        sessions = Sessions(transport)
+        yield sessions
+        sessions.end()
+        sessions.wait(time.monotonic() + _SECONDS)
+
+    @pytest.fixture
+    def agent(self, transport: Transport, sessions: Sessions, python: str, root: Path) -> NodeAgent:
+        """An agent of the program."""
+        node = Node("lab", "n", "n", str(root), str(root / "data"), python, key="made")
+        return NodeAgent(node, transport, archive=program(), sessions=sessions)
+
+    def test_calls_are_processes_of_their_own_below_one(self, agent: NodeAgent) -> None:
+        """Each has a process and its own globals; their parent is the same."""
+        first, second = (agent.call("who", {}) for _ in range(2))
+
+        assert first["session"] == second["session"]
+        assert first["pid"] != second["pid"]
+        assert (first["seen"], second["seen"]) == (1, 1)
+
+    def test_many_at_once(self, agent: NodeAgent) -> None:
+        """Each gets its own answer, whatever the size."""
+        words = [str(number) * _BIG for number in range(_AT_ONCE)]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            found = list(pool.map(lambda word: agent.call("echo", {"word": word}), words))
+
+        assert [one["word"] for one in found] == words
+
+    @pytest.mark.parametrize("word", ["$HOME", "`id`", "'", "\n", "\x00", "é\u202e", '{"call": 1}'])
+    def test_requests_arrive_as_they_are(self, agent: NodeAgent, word: str) -> None:
+        """They travel in frames, which nothing on the way reads."""
+        assert agent.call("echo", {"word": word}) == {"word": word}
+
+    def test_an_event_is_heard_while_the_call_goes_on(
+        self, agent: NodeAgent, tmp_path: Path
+    ) -> None:
+        """One that waits for what the event brings about gets it."""
+        until = tmp_path / "until"
+
+        result = agent.call("later", {"until": str(until)}, on_event=lambda _: until.touch())
+
+        assert result == {}
+
+    def test_a_call_waits_for_no_other(self, agent: NodeAgent, tmp_path: Path) -> None:
+        """Another one is answered meanwhile."""
+        until = tmp_path / "until"
+        with ThreadPoolExecutor(1) as pool:
+            slow = pool.submit(agent.call, "later", {"until": str(until)})
+            meanwhile = agent.call("echo", {"word": "x"}), slow.done()
+            until.touch()
+            slow.result(_SECONDS)
+
+        assert meanwhile == ({"word": "x"}, False)
+
+    def test_an_error_in_the_listener_ends_the_call_and_what_it_started(
+        self, agent: NodeAgent
+    ) -> None:
+        """And nothing else: the next call finds the session."""
+        seen = _raised_at_event(agent, {})
+
+        _await(lambda: not (_lives(seen["pid"]) or _lives(seen["started"])))
+        assert agent.call("who", {})["session"] == seen["session"]
+
+    def test_silence_ends_the_call_and_what_it_started(self, agent: NodeAgent) -> None:
+        """The node counts as unreachable, and the next call finds the session."""
+        seen: list[Mapping[str, Any]] = []
+
+        with pytest.raises(NodeUnreachable):
+            agent.call("forever", {}, on_event=seen.append, timeout=0.5)
+
+        _await(lambda: not (seen and _lives(seen[0]["started"])))
+        agent.call("echo", {})
+
+    @pytest.mark.parametrize(("verb", "said"), [("crash", "on purpose"), ("die", "signal 9")])
+    def test_a_call_that_crashes_is_told_of(self, agent: NodeAgent, verb: str, said: str) -> None:
+        """With its last words; the session lives on."""
+        before = agent.call("who", {})["session"]
+        with pytest.raises(NodeError) as raised:
+            agent.call(verb, {})
+
+        assert said in f"{raised.value.summary} {raised.value.detail}"
+        assert agent.call("who", {})["session"] == before
+
+    def test_what_a_call_leaves_behind_is_not_waited_for(self, agent: NodeAgent) -> None:
+        """A process that went its own way keeps neither the call nor the session, and lives on."""
+        left = agent.call("leave", {})["left"]
+        session = agent.call("who", {})["session"]
+        try:
+            agent.end()
+            _await(lambda: not _lives(session))
+
+            assert _lives(left)
+        finally:
+            os.kill(left, signal.SIGKILL)
+
+    def test_a_session_that_is_killed_is_an_error_once(self, agent: NodeAgent) -> None:
+        """Calls under way end with it, and so do their processes; the next call starts another."""
+
+        def kill(event: Mapping[str, Any]) -> None:
+            seen.update(event)
+            os.kill(event["session"], signal.SIGKILL)
+
+        seen: dict[str, Any] = {}
+        with pytest.raises(NodeError):
+            agent.call("forever", {}, on_event=kill)
+
+        _await(lambda: not _lives(seen["pid"]))
+        os.kill(seen["started"], signal.SIGKILL)
+        assert agent.call("who", {})["session"] != seen["session"]
+
+    def test_ending_ends_what_is_under_way(self, agent: NodeAgent, sessions: Sessions) -> None:
+        """The call is an error, and neither it nor the session nor what they started is left."""
+        seen: dict[str, Any] = {}
+
+        def told(event: Mapping[str, Any]) -> None:
+            seen.update(event)
+            sessions.end()
+
+        with pytest.raises(NodeUnreachable):
+            agent.call("forever", {}, on_event=told)
+
+        _await(lambda: not any(map(_lives, seen.values())))
+
+    def test_a_program_that_changes_changes_no_session(self, agent: NodeAgent, root: Path) -> None:
+        """What was checked at its start is what runs, also what is loaded only later; the next session gets the program anew."""
+        before = agent.call("who", {})["session"]
+        for path in (root / "agent").iterdir():
+            path.write_bytes(b"something else")
+
+        assert agent.call("imports", {}) == {"found": "trainctl.node.pace"}
+        assert agent.call("who", {})["session"] == before
+        agent.end()
+        assert agent.call("who", {})["session"] != before
+
+    def test_a_visitor_leaves_nothing(
+        self, transport: Transport, sessions: Sessions, python: str, root: Path
+    ) -> None:
+        """The program travels once, and nothing is on the disk."""
+        node = Node("lab", "n", "n", str(root), str(root / "data"), python)
+        agent = NodeAgent(node, transport, archive=program(), sessions=sessions, visiting=True)
+
+        first, second = (agent.call("who", {})["session"] for _ in range(2))
+
+        assert first == second
+        assert not root.exists()
+
+
+def _raised_at_event(agent: NodeAgent, seen: dict[str, Any]) -> dict[str, Any]:
+    def stop(event: Mapping[str, Any]) -> None:
+        seen.update(event)
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        agent.call("forever", {}, on_event=stop)
+    return seen
+
+
+def _await(look: Callable[[], object]) -> None:
+    deadline = time.monotonic() + _SECONDS
+    while not look():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _lives(pid: int) -> bool:
+    """Whether it runs; a zombie doesn't."""
+    with suppress(OSError):
+        text = Path(f"/proc/{pid}/stat").read_text()
+        return text.rpartition(")")[2].split()[0] not in "ZX"
+    return False
