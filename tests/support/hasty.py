@@ -27,8 +27,8 @@ def _note(cancelled: threading.Event, seconds: float) -> None:
 
 def _hurry() -> None:
     """Other defaults for the two values that decide how long trainctl waits, and for how."""
-    attempts, base, longest, patience, _, jitter, tell = Retry.__init__.__defaults__ or ()
-    Retry.__init__.__defaults__ = (attempts, base, longest, patience, _note, jitter, tell)
+    attempts, base, longest, patience, _, *others = Retry.__init__.__defaults__ or ()
+    Retry.__init__.__defaults__ = (attempts, base, longest, patience, _note, *others)
     HubSource.__init__.__defaults__ = (None, _SILENCE_SECONDS)
     HttpsSource.__init__.__defaults__ = (_SILENCE_SECONDS,)
 
