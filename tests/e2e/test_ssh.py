@@ -9,7 +9,6 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from jsonschema import validate
 
 from tests.support.nodes import wait_for
 from tests.support.project import Project, processes
-from tests.support.sshd import Sshd, User, require_sshd, sshd
+from tests.support.sshd import Sshd, User, require_sshd, sshds
 from trainctl_schemas import schema
 
 MANIFEST = """\
@@ -38,13 +37,7 @@ def hosts(tmp_path: Path, fresh: Project) -> Iterator[list[Sshd]]:
     require_sshd()
     user = User(tmp_path / "user")
     fresh.variables.update(user.environment)
-    with ExitStack() as stack:
-        found = [
-            stack.enter_context(
-                sshd(tmp_path / f"gpu-{number}", user, address=f"127.0.0.{number + 2}")
-            )
-            for number in range(2)
-        ]
+    with sshds(tmp_path, user, 2) as found:
         user.known_hosts.write_text(found[0].known)
         write(fresh, found[:1])
         fresh.write({"src/nothing.txt": "", "weights/word": "hello from weights\n"})

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.support.project import Project
-from tests.support.sshd import Sshd, User, require_sshd, sshd
+from tests.support.sshd import Sshd, User, require_sshd, sshds
 
 MANIFEST = """\
 project: {name: demo}
@@ -33,11 +32,7 @@ def hosts(tmp_path: Path, fresh: Project) -> Iterator[list[Sshd]]:
     require_sshd()
     user = User(tmp_path / "user")
     fresh.variables.update(user.environment)
-    with ExitStack() as stack:
-        found = [
-            stack.enter_context(sshd(tmp_path / f"gpu-{n}", user, address=f"127.0.0.{n + 2}"))
-            for n in range(2)
-        ]
+    with sshds(tmp_path, user, 2) as found:
         user.known_hosts.write_text("".join(host.known for host in found))
         fresh.write({"src/nothing": "", "weights/word": "hello\n"})
         run(fresh, found)

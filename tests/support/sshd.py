@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -157,6 +157,16 @@ def sshd(
     finally:
         process.terminate()
         process.wait()
+
+
+@contextmanager
+def sshds(place: Path, user: User, count: int) -> Iterator[list[Sshd]]:
+    """So many, ``gpu-0`` and on, each at an address of its own."""
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(sshd(place / f"gpu-{n}", user, address=f"127.0.0.{n + 2}"))
+            for n in range(count)
+        ]
 
 
 def free_port(address: str) -> int:
