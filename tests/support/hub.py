@@ -192,10 +192,11 @@ class FaultyHandler(BaseHTTPRequestHandler):
             self._break(bytes(body[start : max(start, fault.at)]), silent=fault.kind == "silent")
         elif self.command == "GET":
             if fault and fault.kind == "hold":
-                self.wfile.write(body[start : start + fault.at])
+                held = min(start + fault.at, end)
+                self.wfile.write(body[start:held])
                 self.wfile.flush()
                 fault.released.wait(60)
-                start += fault.at
+                start = held
             self.wfile.write(body[start:end])
 
     def answer(self, status: int, body: bytes, headers: Mapping[str, str] = {}) -> None:
