@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from tests.support.buckets import KEY_ID, SECRET
-from trainctl.node import sigv4
+from trainctl.node.checkpoints import sigv4
 
 CHUNK = 16 * 2**20
 _KEY = sigv4.Credential(KEY_ID, SECRET, "")

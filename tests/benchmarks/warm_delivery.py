@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from trainctl.model.files import ListedFile, Listing
-from trainctl.node.deliver import deliver
-from trainctl.node.files import make_directory, remove_tree
-from trainctl.node.mount import Mount, enter
+from trainctl.node.cache.deliver import deliver
+from trainctl.node.runs.mount import Mount, enter
+from trainctl.node.system.files import make_directory, remove_tree
 
 LIMIT_SECONDS = 0.050
 REPEATS = 7

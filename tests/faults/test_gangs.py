@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.gangs import QUICK, Gang, nodes
 from tests.support.nodes import TestNode, wait_for
-from trainctl.node.processes import descendants
+from trainctl.node.system.processes import descendants
 
 RING = """\
 import os, socket, sys, time

@@ -20,9 +20,9 @@ from tests.support.blob_server import served
 from tests.support.nodes import Mirror, NodeError
 from tests.support.peers import TOKEN, Gang, result_of
 from trainctl.model.files import CHUNK_BYTES
-from trainctl.node.listing import parse
-from trainctl.node.parts import names_of, to_hex
-from trainctl.node.server import BlobServer, MirrorShelf, Opened, Shelf, serving
+from trainctl.node.content.listing import parse
+from trainctl.node.content.parts import names_of, to_hex
+from trainctl.node.transfer.server import BlobServer, MirrorShelf, Opened, Shelf, serving
 
 SEED = 20261122
 

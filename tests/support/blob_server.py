@@ -9,8 +9,8 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from tests.support.nodes import Mirror
-from trainctl.node.server import BlobServer, MirrorShelf, serving
-from trainctl.node.tls import server_context
+from trainctl.node.calls.tls import server_context
+from trainctl.node.transfer.server import BlobServer, MirrorShelf, serving
 from trainctl.resources.certificates import Certificate
 from trainctl.resources.tokens import new_token
 

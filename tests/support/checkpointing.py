@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.dying import mortal
-from trainctl.node.kept import Kept, Manifest
-from trainctl.node.layout import Layout
-from trainctl.node.runs import Run
-from trainctl.node.store import Store
-from trainctl.node.syncing import work
-from trainctl.node.uploader import Uploader
-from trainctl.node.watch import End
+from trainctl.node.checkpoints.kept import Kept, Manifest
+from trainctl.node.checkpoints.store import Store
+from trainctl.node.checkpoints.syncing import work
+from trainctl.node.checkpoints.uploader import Uploader
+from trainctl.node.checkpoints.watch import End
+from trainctl.node.runs.record import Run
+from trainctl.node.system.layout import Layout
 
 PREFIX = "demo/sft/1-abcdefg"
 

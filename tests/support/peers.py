@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.support.blob_server import origin, served
 from tests.support.nodes import Mirror, TestNode
-from trainctl.node.server import BlobServer
+from trainctl.node.transfer.server import BlobServer
 from trainctl.resources.certificates import Certificate, new_certificate
 
 TOKEN = "a-token-of-peers-in-tests"

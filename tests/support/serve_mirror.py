@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from trainctl.node.server import BlobServer, MirrorShelf, serving
+from trainctl.node.transfer.server import BlobServer, MirrorShelf, serving
 
 
 def main(directory: str, address: str, token: str) -> None:

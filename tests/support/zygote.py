@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainctl.node import listing
+from trainctl.node.content import listing
 
 CHUNK_BYTES = 4096
 
@@ -101,7 +101,7 @@ def _serve() -> None:
 
 def _do(verb: Callable[..., Any], order: Mapping[str, Any]) -> dict[str, Any]:
     from tests.support.dying import mortal, mortal_supervisor
-    from trainctl.node.failure import Failure, from_os_error
+    from trainctl.node.system.failure import Failure, from_os_error
 
     if order["die"]:
         mortal(order["die"])

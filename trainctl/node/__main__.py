@@ -6,47 +6,47 @@ import importlib
 import sys
 from typing import Any, BinaryIO, Callable, Mapping
 
-from trainctl.node.failure import Failure, from_os_error
-from trainctl.node.protocol import emit, read_request, say
+from trainctl.node.calls.protocol import emit, read_request, say
+from trainctl.node.system.failure import Failure, from_os_error
 
 _VERBS = {
-    "facts": "facts.facts",
-    "inspect": "inspection.inspect",
-    "vacancy": "vacancy.vacancy",
-    "cache_query": "presence.cache_query",
-    "pull_image": "images.pull_image",
-    "cache_evict": "evict.cache_evict",
-    "has_code": "codes.has_code",
-    "build_environment": "requirements.build_environment",
-    "start": "run_verbs.start",
-    "give_secrets": "run_verbs.give_secrets",
-    "status": "run_verbs.status",
-    "stop": "run_verbs.stop",
-    "reorder": "run_verbs.reorder",
-    "metrics": "metrics.metrics",
-    "past": "run_verbs.past",
-    "remove": "run_verbs.remove",
-    "release": "run_verbs.release",
-    "runs": "run_verbs.list_runs",
-    "forget": "collect.forget",
-    "forget_cache": "collect.forget_cache",
-    "make_cache": "cache_verbs.make_cache",
-    "remove_cache": "cache_verbs.remove_cache",
-    "cache_state": "cache_verbs.cache_state",
-    "clear_cache": "cache_verbs.clear_cache",
-    "checkpoints": "checkpoints.checkpoints",
-    "remove_checkpoints": "checkpoints.remove_checkpoints",
-    "upload_checkpoints": "checkpoints.upload_checkpoints",
+    "facts": "supervision.facts.facts",
+    "inspect": "supervision.inspection.inspect",
+    "vacancy": "turns.vacancy.vacancy",
+    "cache_query": "cache.presence.cache_query",
+    "pull_image": "containers.images.pull_image",
+    "cache_evict": "cache.evict.cache_evict",
+    "has_code": "cache.codes.has_code",
+    "build_environment": "jobs.requirements.build_environment",
+    "start": "supervision.run_verbs.start",
+    "give_secrets": "supervision.run_verbs.give_secrets",
+    "status": "supervision.run_verbs.status",
+    "stop": "supervision.run_verbs.stop",
+    "reorder": "supervision.run_verbs.reorder",
+    "metrics": "metrics.samples.metrics",
+    "past": "supervision.run_verbs.past",
+    "remove": "supervision.run_verbs.remove",
+    "release": "supervision.run_verbs.release",
+    "runs": "supervision.run_verbs.list_runs",
+    "forget": "supervision.collect.forget",
+    "forget_cache": "supervision.collect.forget_cache",
+    "make_cache": "training.verbs.make_cache",
+    "remove_cache": "training.verbs.remove_cache",
+    "cache_state": "training.verbs.cache_state",
+    "clear_cache": "training.verbs.clear_cache",
+    "checkpoints": "checkpoints.verbs.checkpoints",
+    "remove_checkpoints": "checkpoints.verbs.remove_checkpoints",
+    "upload_checkpoints": "checkpoints.verbs.upload_checkpoints",
 }
-_WITH_CALLER = {"serve": "serving.serve"}
-_MAY_ASK = {"deliver": "deliver.deliver", "cache_verify": "verify.cache_verify"}
-_WITH_PAYLOAD = {"put_code": "codes.put_code"}
+_WITH_CALLER = {"serve": "cache.serving.serve"}
+_MAY_ASK = {"deliver": "cache.deliver.deliver", "cache_verify": "cache.verify.cache_verify"}
+_WITH_PAYLOAD = {"put_code": "cache.codes.put_code"}
 _RAW = {
-    "read_log": "run_verbs.read_log",
-    "read_lines": "log_lines.read_lines",
-    "read_objects": "checkpoints.read_objects",
-    "read_code": "codes.read_code",
-    "read_cache": "cache_verbs.read_cache",
+    "read_log": "supervision.run_verbs.read_log",
+    "read_lines": "runs.log_lines.read_lines",
+    "read_objects": "checkpoints.verbs.read_objects",
+    "read_code": "cache.codes.read_code",
+    "read_cache": "training.verbs.read_cache",
 }
 """Where verbs are done. A call imports what it needs and no more: it takes time, and stays in a supervisor's memory."""
 
@@ -100,7 +100,7 @@ def _converse(act: Callable[..., Any], request: Mapping[str, Any]) -> None:
         sys.stdin.buffer.read()
         say({"result": act(request, emit, None)})
         return
-    from trainctl.node.asking import Asking
+    from trainctl.node.calls.asking import Asking
 
     asking = Asking(sys.stdin.buffer, emit)
     result = act(request, asking.tell, asking)
@@ -115,8 +115,8 @@ def load(verb: str) -> None:
 
 
 def _function(where: str) -> Callable[..., Any]:
-    """The function of a verb, from ``module.function``."""
-    module, _, name = where.partition(".")
+    """The function of a verb, from ``package.module.function``."""
+    module, _, name = where.rpartition(".")
     found: Callable[..., Any] = getattr(importlib.import_module(f"trainctl.node.{module}"), name)
     return found
 

@@ -1,4 +1,4 @@
-"""What a node says of a log, from bytes that arrive in pieces. The form is that of ``trainctl.node.log_lines.read_lines``."""
+"""What a node says of a log, from bytes that arrive in pieces. The form is that of ``trainctl.node.runs.log_lines.read_lines``."""
 
 from __future__ import annotations
 

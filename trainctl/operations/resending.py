@@ -8,7 +8,7 @@ from trainctl.errors import TrainctlError
 from trainctl.jobs.environment import secret_environment
 from trainctl.ledger.state import Recorded
 from trainctl.model.events import Emit, Event, EventType
-from trainctl.node.runs import WANTS_SECRETS
+from trainctl.node.runs.record import WANTS_SECRETS
 from trainctl.operations.following import run_event
 from trainctl.operations.runs import Run, control, newest_runs, note, refresh_all
 from trainctl.operations.workspace import Workspace

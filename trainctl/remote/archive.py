@@ -6,9 +6,10 @@ import functools
 import hashlib
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _PROGRAM = "trainctl/program.py"
@@ -24,7 +25,7 @@ from {} import load, main as once
 def main():
     if sys.argv[-1] != "session":
         return once()
-    from trainctl.node.call_server import serve
+    from trainctl.node.calls.call_server import serve
 
     return serve(once, load)
 """
@@ -48,9 +49,9 @@ def node_archive() -> Archive:
 def program_archive(main: str, names: tuple[str, ...]) -> Archive:
     """Pack installed modules so that a node imports them under the names they have here, to run ``main`` of the module ``main``.
 
-    That module also has ``load``; see ``trainctl.node.call_server``, which has to come along.
+    That module also has ``load``; see ``trainctl.node.calls.call_server``, which has to come along.
 
-    A name is that of a package, of which all modules come along, or of one module: ``PACKAGE:MODULE``.
+    A name is that of a package, of which all modules and packages come along, or of one module: ``PACKAGE:MODULE``.
     """
     members = {"__main__.py": _MAIN, "trainctl/__init__.py": ""}
     members[_PROGRAM] = _ENTRY.format(main)
@@ -59,10 +60,21 @@ def program_archive(main: str, names: tuple[str, ...]) -> Archive:
         folder = package.replace(".", "/")
         for above in _above(folder):
             members.setdefault(f"{above}/__init__.py", "")
-        for source in files(package).iterdir():
-            if source.name.endswith(".py") and module in ("", source.name[: -len(".py")]):
-                members[f"{folder}/{source.name}"] = source.read_text(encoding="utf-8")
+        if module:
+            only = files(package) / f"{module}.py"
+            members[f"{folder}/{module}.py"] = only.read_text(encoding="utf-8")
+        else:
+            members.update(_modules(files(package), folder))
     return _packed(members)
+
+
+def _modules(place: Traversable, folder: str) -> Iterator[tuple[str, str]]:
+    """The path in the archive and the text of every module below a package."""
+    for found in place.iterdir():
+        if found.is_dir():
+            yield from _modules(found, f"{folder}/{found.name}")
+        elif found.name.endswith(".py"):
+            yield f"{folder}/{found.name}", found.read_text(encoding="utf-8")
 
 
 def _above(folder: str) -> list[str]:

@@ -68,7 +68,7 @@ def put(path, data):
         sys.exit("%s: %s" % (error.strerror, folder))
 put(path, data)
 sys.path.insert(0, path)
-from trainctl.node.bytecode import is_sealed, sealed
+from trainctl.node.calls.bytecode import is_sealed, sealed
 if not is_sealed(body, digest):
     body = sealed(data, digest)
 put("%s-%s.pyz" % (path[:-4], sys.implementation.cache_tag), body)
@@ -76,7 +76,7 @@ descriptor = os.open(folder, os.O_RDONLY)
 os.fsync(descriptor)
 os.close(descriptor)
 from pathlib import Path
-from trainctl.node.programs import remove_unused
+from trainctl.node.calls.programs import remove_unused
 remove_unused(Path(folder), digest)
 """
 """Arguments: PATH SHA256 SIZE. The program's bytes come on standard input; it gets its name when it is whole. Its bytecode for this

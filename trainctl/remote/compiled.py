@@ -6,8 +6,8 @@ import contextlib
 import sys
 from pathlib import Path
 
-from trainctl.node.bytecode import is_sealed, sealed
-from trainctl.node.files import make_directory, write_atomic
+from trainctl.node.calls.bytecode import is_sealed, sealed
+from trainctl.node.system.files import make_directory, write_atomic
 from trainctl.remote.archive import Archive
 
 

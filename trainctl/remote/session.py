@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any
 
 from trainctl.errors import NodeError, NodeUnreachable
-from trainctl.node.frames import Frames, frame
+from trainctl.node.calls.frames import Frames, frame
 from trainctl.remote.answers import readable
 from trainctl.remote.feed import Feed
 from trainctl.spi.transport import Output, Transport

@@ -12,11 +12,11 @@ from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.environment import checkpoint_directory, file_name
 from trainctl.model.address import Address
 from trainctl.model.run import RankRecord, RunRecord
-from trainctl.node.checkpoints import remove_from
-from trainctl.node.failure import Failure
-from trainctl.node.kept import Kept
-from trainctl.node.store import Store
-from trainctl.node.stores import open_store
+from trainctl.node.checkpoints.kept import Kept
+from trainctl.node.checkpoints.store import Store
+from trainctl.node.checkpoints.stores import open_store
+from trainctl.node.checkpoints.verbs import remove_from
+from trainctl.node.system.failure import Failure
 from trainctl.resources.run_control import LOOK_SECONDS, RunControl
 
 Row = dict[str, Any]

@@ -8,7 +8,10 @@ _MAIN = "trainctl.weights.mirror.program"
 _MODULES = {
     "trainctl": ("errors",),
     "trainctl.model": ("files", "flow", "json", "packed", "source_uri", "units"),
-    "trainctl.node": ("addresses", "asking", "blob_requests", "bytecode", "call_server", "caller", "descriptors", "evenness", "failure", "files", "frames", "layout", "listing", "pack", "parts", "programs", "protocol", "server", "syscalls", "tls"),
+    "trainctl.node.calls": ("asking", "bytecode", "call_server", "frames", "programs", "protocol", "tls"),
+    "trainctl.node.content": ("listing", "pack", "parts"),
+    "trainctl.node.system": ("addresses", "descriptors", "failure", "files", "layout", "syscalls"),
+    "trainctl.node.transfer": ("blob_requests", "caller", "evenness", "server"),
     "trainctl.spi": ("sources",),
     "trainctl.weights": ("exclusive", "retry", "safe_path"),
     "trainctl.weights.mirror": (),

@@ -92,7 +92,7 @@ class HereOrigins:
         if self.is_near(provider, node):
             yield _Told(agent, {"type": "directory", "path": str(self._mirror)})
             return
-        from trainctl.node.server import BlobServer, MirrorShelf, serving  # heavy
+        from trainctl.node.transfer.server import BlobServer, MirrorShelf, serving  # heavy
 
         token = self.register(new_token())
         with (

@@ -172,7 +172,7 @@ class SessionConformance(Reached):
         for path in (root / "agent").iterdir():
             path.write_bytes(b"something else")
 
-        assert agent.call("imports", {}) == {"found": "trainctl.node.pace"}
+        assert agent.call("imports", {}) == {"found": "trainctl.node.system.pace"}
         assert agent.call("who", {})["session"] == before
         agent.end()
         assert agent.call("who", {})["session"] != before

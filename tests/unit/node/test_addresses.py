@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainctl.node.addresses import is_private, own_address, serving_terms
+from trainctl.node.system.addresses import is_private, own_address, serving_terms
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_python_without_tls_serves_on_private_addresses_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Why it doesn't is said, with the address and the interpreter."""
-    monkeypatch.setattr("trainctl.node.addresses.find_spec", lambda name: None)
+    monkeypatch.setattr("trainctl.node.system.addresses.find_spec", lambda name: None)
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.9 50000 203.0.113.7 22")
 
     assert serving_terms()["why"].startswith("203.0.113.7 is no private address, and /")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainctl.node.blame import is_consequence, tail
+from trainctl.node.gang.blame import is_consequence, tail
 
 SUFFERED = [
     "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:4711",

@@ -14,9 +14,9 @@ import pytest
 
 from tests.support.blob_server import asked, served
 from tests.support.nodes import Mirror
-from trainctl.node.addresses import family
-from trainctl.node.failure import Failure
-from trainctl.node.server import BlobServer, MirrorShelf, serving
+from trainctl.node.system.addresses import family
+from trainctl.node.system.failure import Failure
+from trainctl.node.transfer.server import BlobServer, MirrorShelf, serving
 
 DATA = random.Random(1).randbytes(300_000)  # ids of cases name its digest
 NAME = hashlib.sha256(DATA).hexdigest()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainctl.node.chunk_map import STEP_BYTES, arriving, here
-from trainctl.node.listing import CHUNK_BYTES
+from trainctl.node.content.chunk_map import STEP_BYTES, arriving, here
+from trainctl.node.content.listing import CHUNK_BYTES
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import uuid
 
 import pytest
 
-from trainctl.node.claims import Claims, await_release, is_held
+from trainctl.node.turns.claims import Claims, await_release, is_held
 
 
 @pytest.fixture

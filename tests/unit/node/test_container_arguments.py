@@ -6,9 +6,9 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from trainctl.node import apptainer, oci
-from trainctl.node.container_program import first_program
-from trainctl.node.oci import Bind, Wanted
+from trainctl.node.containers import apptainer, oci
+from trainctl.node.containers.container_program import first_program
+from trainctl.node.containers.oci import Bind, Wanted
 
 WANTED = Wanted(
     image="sha256:1",

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.containers import BUSYBOX, Engine, rootless
 from tests.support.nodes import TestNode, all_text_below, as_nobody, is_alive, wait_for
-from trainctl.node.processes import with_environment
+from trainctl.node.system.processes import with_environment
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from trainctl.node.describe import describe, looks_whole, step_in
-from trainctl.node.safetensors import MOST_HEADER_BYTES, read_header
+from trainctl.node.checkpoints.describe import describe, looks_whole, step_in
+from trainctl.node.checkpoints.safetensors import MOST_HEADER_BYTES, read_header
 
 
 def weights(path: Path, document: Any, data: int = 0, length: int | None = None) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 
-from trainctl.node.evenness import AHEAD_BYTES, Evenness, Stream
+from trainctl.node.transfer.evenness import AHEAD_BYTES, Evenness, Stream
 
 STEP = 64 * 1024
 

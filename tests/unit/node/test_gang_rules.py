@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainctl.node.gang_rules import COLLECT_SECONDS, Policy, Rules
+from trainctl.node.gang.rules import COLLECT_SECONDS, Policy, Rules
 
 FAILED, COMPLETED = "TRAINING_JOB_FAILED", "TRAINING_JOB_COMPLETED"
 LOST, STOPPED = "TRAINING_JOB_LOST", "TRAINING_JOB_STOPPED"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainctl.node.gang_talk import Talk
-from trainctl.node.gang_wire import MOST_BYTES, Wire
+from trainctl.node.gang.talk import Talk
+from trainctl.node.gang.wire import MOST_BYTES, Wire
 
 Pair = tuple[socket.socket, socket.socket]
 

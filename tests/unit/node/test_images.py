@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.containers import BUSYBOX, LOGIN, Engine, Registry
 from tests.support.nodes import NodeError, TestNode, all_text_below
-from trainctl.node.engines import Answer
-from trainctl.node.refusals import refusal, unreachable
+from trainctl.node.containers.engines import Answer
+from trainctl.node.containers.refusals import refusal, unreachable
 
 
 @pytest.fixture

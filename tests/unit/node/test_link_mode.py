@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.nodes import TestNode
-from trainctl.node import job, mount
-from trainctl.node.deliver import deliver
-from trainctl.node.failure import Failure
-from trainctl.node.layout import Layout
-from trainctl.node.runs import Run
+from trainctl.node.cache.deliver import deliver
+from trainctl.node.jobs import job
+from trainctl.node.runs import mount
+from trainctl.node.runs.record import Run
+from trainctl.node.system.failure import Failure
+from trainctl.node.system.layout import Layout
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_a_relative_mount_stays_inside(
 
 def test_facts_blocks_every_absolute_mount(monkeypatch: pytest.MonkeyPatch, node: TestNode) -> None:
     """Where nothing can be mounted, the plan hears it of each mount."""
-    from trainctl.node import facts
+    from trainctl.node.supervision import facts
 
     refused = mount.Possible(False, "Operation not permitted (unshare)")
     monkeypatch.setattr(facts, "private_mounts", lambda: refused)

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from tests.support.weights_data import noise
-from trainctl.node.asking import Gone
-from trainctl.node.failure import Failure
-from trainctl.node.http_origin import LinkedOrigin
-from trainctl.node.link_client import Links
-from trainctl.node.listing import CHUNK_BYTES, Listing, parse
-from trainctl.node.parts import Part, parts_of
+from trainctl.node.calls.asking import Gone
+from trainctl.node.content.listing import CHUNK_BYTES, Listing, parse
+from trainctl.node.content.parts import Part, parts_of
+from trainctl.node.system.failure import Failure
+from trainctl.node.transfer.http_origin import LinkedOrigin
+from trainctl.node.transfer.link_client import Links
 
 
 @dataclass

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from tests.support.nodes import TestNode, wait_for
-from trainctl.node import apart, gpu_meter, measure, metrics
-from trainctl.node.processes import identity
+from trainctl.node.containers import apart
+from trainctl.node.metrics import gpu_meter, measure
+from trainctl.node.metrics import samples as metrics
+from trainctl.node.system.processes import identity
 
 SMI = """\
 #!/bin/sh

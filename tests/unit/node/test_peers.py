@@ -15,8 +15,8 @@ from tests.support.blob_server import asked, served
 from tests.support.nodes import TestNode, wait_for
 from tests.support.peers import TOKEN, Gang, result_of
 from trainctl.model.files import CHUNK_BYTES
-from trainctl.node.chunk_map import VERIFIED
-from trainctl.node.server import BlobServer, MirrorShelf, Opened, serving
+from trainctl.node.content.chunk_map import VERIFIED
+from trainctl.node.transfer.server import BlobServer, MirrorShelf, Opened, serving
 
 SEED = 20261122
 MakeGang = Callable[[int], Gang]

@@ -17,10 +17,10 @@ from tests.support.impostor import impostor
 from tests.support.nodes import NodeError, TestNode
 from tests.support.peers import Gang, result_of
 from trainctl.model.files import CHUNK_BYTES
-from trainctl.node.blob_client import BlobClient
-from trainctl.node.failure import Failure
-from trainctl.node.server import BlobServer, MirrorShelf, serving
-from trainctl.node.tls import server_context
+from trainctl.node.calls.tls import server_context
+from trainctl.node.system.failure import Failure
+from trainctl.node.transfer.blob_client import BlobClient
+from trainctl.node.transfer.server import BlobServer, MirrorShelf, serving
 from trainctl.resources.certificates import Certificate, new_certificate
 
 BIG = os.urandom(2 * CHUNK_BYTES + 12345)

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests.support.checkpointing import PREFIX, SavedRun, restored
-from trainctl.node import uploader as module
-from trainctl.node import watch
-from trainctl.node.directory_store import DirectoryStore
-from trainctl.node.failure import Failure
-from trainctl.node.kept import Kept
-from trainctl.node.saved import File
-from trainctl.node.uploads import sync_of
+from trainctl.node.checkpoints import uploader as module
+from trainctl.node.checkpoints import watch
+from trainctl.node.checkpoints.directory_store import DirectoryStore
+from trainctl.node.checkpoints.kept import Kept
+from trainctl.node.runs.saved import File
+from trainctl.node.runs.uploads import sync_of
+from trainctl.node.system.failure import Failure
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from trainctl.errors import Busy, NodeError, NodeForgot, SourceWrong, StorageError
-from trainctl.node.bytecode import sealed
-from trainctl.node.frames import Frames, frame
+from trainctl.node.calls.bytecode import sealed
+from trainctl.node.calls.frames import Frames, frame
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.answers import error_from, readable
 from trainctl.remote.archive import node_archive

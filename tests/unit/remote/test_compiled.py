@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.project import Project, project
-from trainctl.node.bytecode import is_sealed
+from trainctl.node.calls.bytecode import is_sealed
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.archive import node_archive
 from trainctl.remote.compiled import compiled

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainctl.errors import NodeError
-from trainctl.node.frames import Frames, frame
+from trainctl.node.calls.frames import Frames, frame
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.feed import Feed
 from trainctl.spi.provider import Node

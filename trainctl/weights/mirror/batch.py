@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from trainctl.node.files import make_durable
+from trainctl.node.system.files import make_durable
 from trainctl.weights.mirror.disk import make_directory, scratch_name
 from trainctl.weights.mirror.layout import Content, Layout
 from trainctl.weights.mirror.records import Records

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Mapping
 
 from trainctl.errors import Interrupted
-from trainctl.node.asking import Asking, Gone
+from trainctl.node.calls.asking import Asking, Gone
 from trainctl.weights.mirror.forms import error_from_json
 
 

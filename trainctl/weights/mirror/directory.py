@@ -20,7 +20,7 @@ from trainctl.model.files import (
     listed_in_order,
 )
 from trainctl.model.json import canonical
-from trainctl.node.files import make_durable
+from trainctl.node.system.files import make_durable
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.exclusive import shown
 from trainctl.weights.mirror.batch import Batch

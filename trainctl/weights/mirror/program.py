@@ -13,9 +13,9 @@ from typing import Any, BinaryIO, Callable, Mapping
 
 from trainctl.errors import StorageError, TrainctlError
 from trainctl.model.files import Listing
-from trainctl.node.addresses import serving_terms
-from trainctl.node.failure import Failure
-from trainctl.node.protocol import read_request, say
+from trainctl.node.calls.protocol import read_request, say
+from trainctl.node.system.addresses import serving_terms
+from trainctl.node.system.failure import Failure
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import free_bytes
 from trainctl.weights.mirror.forms import error_to_json, known_to_json, resolved_from_json

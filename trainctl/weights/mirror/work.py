@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, BinaryIO, Callable, Mapping
 
-from trainctl.node.caller import serve_others
-from trainctl.node.failure import Failure
-from trainctl.node.protocol import emit
-from trainctl.node.server import MirrorShelf
+from trainctl.node.calls.protocol import emit
+from trainctl.node.system.failure import Failure
+from trainctl.node.transfer.caller import serve_others
+from trainctl.node.transfer.server import MirrorShelf
 from trainctl.weights.mirror.caller import Caller
 from trainctl.weights.mirror.collect import Collecting, collect
 from trainctl.weights.mirror.directory import DirectoryMirror

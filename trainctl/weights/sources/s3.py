@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 
 from trainctl.errors import SourceError
 from trainctl.model.files import SourceFile
-from trainctl.node import sigv4
+from trainctl.node.checkpoints import sigv4
 from trainctl.objects.access import AwsKeys, access_of
 from trainctl.objects.client import endpoint_of, region_of
 from trainctl.objects.store import Bucket

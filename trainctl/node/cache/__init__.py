@@ -1,0 +1,1 @@
+"""The weights and code that a node keeps: delivered, leased, verified, evicted."""

@@ -1,0 +1,175 @@
+"""Delivery: making a listing present on this node. The order of steps is invariant 7 of DESIGN.md."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional
+
+from trainctl.node.cache.leases import Leases
+from trainctl.node.cache.references import References
+from trainctl.node.cache.reservations import reserved
+from trainctl.node.cache.room import limit_of, make_room
+from trainctl.node.cache.trees import FEW, Trees
+from trainctl.node.content.blobs import Blobs
+from trainctl.node.content.listing import Listing, parse
+from trainctl.node.runs.mount import private_mounts
+from trainctl.node.system import layout as names
+from trainctl.node.system.failure import Failure
+from trainctl.node.system.files import make_directory
+from trainctl.node.system.layout import Layout, layout_of
+from trainctl.node.system.lock import Lock
+from trainctl.node.transfer.fetching import PEERS, Fetching
+from trainctl.node.transfer.gathering import MIRROR
+from trainctl.node.transfer.places import SHARED
+from trainctl.node.transfer.sources import Sources
+
+if TYPE_CHECKING:
+    from trainctl.node.calls.asking import Asking
+
+Emit = Callable[[Dict[str, Any]], None]
+_ATTEMPTS = 3
+_EVENT_SECONDS = 0.2
+
+
+def deliver(
+    request: Mapping[str, Any], emit: Emit, asking: Optional[Asking] = None
+) -> Dict[str, Any]:
+    """Make the listing's tree whole and sealed here; see the house's DESIGN.md for request and result."""
+    began = time.monotonic()
+    layout = layout_of(request)
+    listing = parse(request["listing"])
+    names.name(request["lineage"], "lineage")
+    lease = names.name(request["lease"], "lease") if request.get("lease") else ""
+    try:
+        moved = _deliver_patiently(layout, listing, request, emit, asking)
+    except (Failure, OSError):
+        Leases(layout).give_back(lease, listing.id)
+        raise
+    return {
+        "listing": listing.id,
+        "tree": str(layout.tree(listing.id)),
+        "bytes_node": listing.size - sum(moved.values()),
+        "bytes_origin": moved.get(MIRROR, 0),
+        "bytes_peers": moved.get(PEERS, 0),
+        "bytes_cluster": moved.get(SHARED, 0),
+        "seconds": round(time.monotonic() - began, 6),
+    }
+
+
+def _deliver_patiently(
+    layout: Layout,
+    listing: Listing,
+    request: Mapping[str, Any],
+    emit: Emit,
+    asking: Optional[Asking],
+) -> Dict[str, int]:
+    """Begin again where the last lineage to leave has just swept the cache out; the bytes that moved."""
+    for _ in range(_ATTEMPTS - 1):
+        _announce(layout, listing, request)
+        with contextlib.suppress(FileNotFoundError):
+            return _deliver(layout, listing, request, emit, asking)
+    _announce(layout, listing, request)
+    return _deliver(layout, listing, request, emit, asking)
+
+
+def _announce(layout: Layout, listing: Listing, request: Mapping[str, Any]) -> None:
+    """Reference and lease, before anything is looked at."""
+    lineage = request["lineage"]
+    References(layout).refer(lineage, listing, str(request.get("owner", "")))
+    if request.get("lease"):
+        Leases(layout).take(request["lease"], listing.id, lineage)
+    for directory in (layout.partial, layout.locks, layout.trees, layout.seals):
+        make_directory(directory)
+
+
+def _deliver(
+    layout: Layout,
+    listing: Listing,
+    request: Mapping[str, Any],
+    emit: Emit,
+    asking: Optional[Asking],
+) -> Dict[str, int]:
+    """The bytes that had to move, by where they came from."""
+    trees = Trees(layout)
+    large = len(listing.files) > FEW
+    thoroughly = bool(request.get("verify")) or (
+        large and not private_mounts(layout.partial).possible
+    )
+    if trees.sound(listing, thoroughly=thoroughly):
+        return {}
+    with Lock(layout.locks, f"listing-{listing.id}"):
+        trees.settle(listing.id)
+        if trees.sound(listing, thoroughly=thoroughly):
+            return {}
+        References(layout).refer(request["lineage"], listing, str(request.get("owner", "")))
+        with closing(Sources(request, listing, asking)) as sources:
+            filling = Filling(layout, listing, sources, emit, limit_of(request))
+            try:
+                return filling.run(str(request.get("source", "")))
+            finally:
+                for peer, why in sorted(sources.strangers().items()):
+                    emit({"say": f"{peer} was left out: {why}"})
+
+
+class Filling:
+    """One delivery that has work to do. The listing's lock is held."""
+
+    def __init__(
+        self, layout: Layout, listing: Listing, sources: Sources, emit: Emit, limit: Optional[int]
+    ) -> None:
+        self._layout = layout
+        self._listing = listing
+        self._sources = sources
+        self._emit = emit
+        self._limit = limit
+        self._blobs = Blobs(layout)
+        self._moved: Dict[str, int] = {}
+        self._done = 0
+        self._spoken = 0.0
+
+    def run(self, source: str) -> Dict[str, int]:
+        """Make room, fetch what is missing, then build and seal the tree; the bytes that moved, by where they came from."""
+        with reserved(self._layout, self._listing):
+            for attempt in range(1, _ATTEMPTS + 1):
+                if self._fill(source, last=attempt == _ATTEMPTS):
+                    break
+        return self._moved
+
+    def _fill(self, source: str, *, last: bool) -> bool:
+        trees = Trees(self._layout)
+        try:
+            trees.adopt(self._listing)
+            self._fetch_missing()
+            trees.build(self._listing, source)
+        except FileNotFoundError:  # somebody deleted a blob between looking and linking
+            if last:
+                raise
+            return False
+        return True
+
+    def _fetch_missing(self) -> None:
+        contents = list(self._listing.contents.values())
+        missing = [file for file in contents if not self._blobs.whole(file)]
+        if not missing:
+            return
+        make_room(self._layout, self._listing, self._limit)
+        total = sum(file.size for file in contents)
+        self._done = total - sum(file.size for file in missing)
+        fetching = Fetching(self._layout, self._sources, self._progress(total, len(contents)))
+        try:
+            fetching.run(contents, missing)
+        finally:
+            for place, count in fetching.moved.items():
+                self._moved[place] = self._moved.get(place, 0) + count
+
+    def _progress(self, total: int, count: int) -> Callable[[int], None]:
+        def report(length: int) -> None:
+            self._done += length
+            now = time.monotonic()
+            if now - self._spoken >= _EVENT_SECONDS or self._done >= total:
+                self._spoken = now
+                self._emit({"done": self._done, "total": total, "files": count})
+
+        return report

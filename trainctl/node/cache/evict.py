@@ -1,0 +1,69 @@
+"""Evicting listings from the node's cache by hand."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from trainctl.node.cache.inventory import Inventory, Kept
+from trainctl.node.cache.leases import Leases
+from trainctl.node.cache.removal import Removal
+from trainctl.node.cache.reservations import room_lock
+from trainctl.node.system.failure import Failure
+from trainctl.node.system.files import make_directory
+from trainctl.node.system.layout import layout_of
+
+Emit = Callable[[Dict[str, Any]], None]
+_SHORTEST_PREFIX = 8
+
+EVICTED, LEASED, BUSY = "evicted", "leased", "busy"
+
+
+def cache_evict(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Evict the named listings, or all, but what live runs lease or a delivery is at; ``dry_run`` only says so.
+
+    Each of which something is here has an ``outcome``: evicted, leased or busy. ``freed`` is in bytes.
+    """
+    layout = layout_of(request)
+    names = request.get("listings")
+    dry_run = bool(request.get("dry_run"))
+    if not layout.cache.is_dir():
+        return {"listings": [], "freed": 0}
+    make_directory(layout.locks)
+    with room_lock(layout):
+        inventory = Inventory(layout)
+        listings = inventory.listings()
+        chosen = listings if names is None else _chosen(listings, names)
+        here = {kept.id for kept in chosen if inventory.holds(kept)}
+        removal = Removal(layout, listings)
+        leases = Leases(layout)
+        rows, freed = [], 0
+        for kept in chosen:
+            holders = leases.live().get(kept.id, [])
+            gone = None if dry_run else removal.listing(kept, leases.need)
+            freed += gone or 0
+            if kept.id in here:
+                rows.append(_row(kept, [leases.describe(key) for key in holders], gone, dry_run))
+        if names is None and not dry_run:
+            freed += removal.strays()
+    return {"listings": rows, "freed": freed}
+
+
+def _chosen(listings: List[Kept], names: Any) -> List[Kept]:
+    """The listings whose ids begin with one of the names."""
+    for name in names:
+        if not isinstance(name, str) or len(name) < _SHORTEST_PREFIX:
+            raise Failure("request", f"{name!a} is no id of a listing, nor the beginning of one")
+    return [kept for kept in listings if kept.id.startswith(tuple(names))]
+
+
+def _row(kept: Kept, holders: List[str], gone: Optional[int], dry_run: bool) -> Dict[str, Any]:
+    outcome = LEASED if holders else EVICTED if dry_run or gone is not None else BUSY
+    return {
+        "id": kept.id,
+        "source": kept.source,
+        "files": len(kept.listing.files) if kept.listing else 0,
+        "bytes": kept.listing.size if kept.listing else 0,
+        "last_used": kept.last_used or None,
+        "leased_by": holders,
+        "outcome": outcome,
+    }

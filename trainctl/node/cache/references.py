@@ -1,0 +1,111 @@
+"""Which lineages use what in the node's cache, and when they last did. One file each, so that nobody shares one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any, Dict, List
+
+from trainctl.node.content.listing import Listing
+from trainctl.node.system.files import (
+    make_directory,
+    modified,
+    names_in,
+    read_json,
+    remove_tree,
+    write_json,
+)
+from trainctl.node.system.layout import Layout
+
+_HERE = "here.json"
+
+
+class References:
+    """The references in one cache."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def refer(self, lineage: str, listing: Listing, owner: str) -> None:
+        """Say that a lineage needs a listing, before anything of it is looked for. Its mtime is the last use."""
+        directory = make_directory(self._layout.references / lineage)
+        path = directory / f"{listing.id}.json"
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            write_json(path, {"owner": owner, "document": listing.document})
+
+    def arrive(self, lineage: str) -> None:
+        """Say that a lineage is about to use this node: what it ships is not swept out with another's leavings."""
+        path = make_directory(self._layout.references / lineage) / _HERE
+        if not path.exists():
+            write_json(path, {})
+
+    def refer_cache(self, lineage: str, name: str, directory: str) -> None:
+        """Say that a lineage needs a training cache, by a name that begins with the cache's."""
+        folder = make_directory(self._layout.references / lineage)
+        write_json(folder / f"cache-{name}.json", {"directory": directory})
+
+    def drop_cache(self, lineage: str, name: str) -> None:
+        """Take back every reference of the lineage whose name begins so."""
+        folder = self._layout.references / lineage
+        for found in names_in(folder):
+            if found == f"cache-{name}.json" or found.startswith(f"cache-{name}-"):
+                with contextlib.suppress(FileNotFoundError):
+                    (folder / found).unlink()
+
+    def drop(self, lineage: str) -> None:
+        """Drop all references of a lineage."""
+        remove_tree(self._layout.references / lineage)
+
+    def drop_listings(self, lineage: str) -> None:
+        """Drop a lineage's references to listings; the others stay."""
+        for name in names_in(self._layout.references / lineage):
+            if _is_listing(name):
+                with contextlib.suppress(FileNotFoundError):
+                    (self._layout.references / lineage / name).unlink()
+
+    def lineages(self) -> List[str]:
+        """Every lineage that refers to something here."""
+        found = names_in(self._layout.references)
+        return [name for name in found if names_in(self._layout.references / name)]
+
+    def listings(self) -> Dict[str, Any]:
+        """The documents of all listings that some lineage refers to, by id."""
+        found: Dict[str, Any] = {}
+        for lineage in self.lineages():
+            for name in names_in(self._layout.references / lineage):
+                if _is_listing(name):
+                    value = read_json(self._layout.references / lineage / name) or {}
+                    found[Path(name).stem] = value.get("document")
+        return found
+
+    def refers(self, listing_id: str) -> bool:
+        """Whether some lineage refers to the listing."""
+        return any(self._layout.references.glob(f"*/{listing_id}.json"))
+
+    def last_used(self, listing_id: str) -> float:
+        """When a lineage last had the listing delivered, in Unix seconds; 0 if none refers to it."""
+        paths = self._layout.references.glob(f"*/{listing_id}.json")
+        return max((modified(path) for path in paths), default=0.0)
+
+    def drop_listing(self, listing_id: str) -> None:
+        """Drop every lineage's reference to a listing that is not here any more."""
+        for path in self._layout.references.glob(f"*/{listing_id}.json"):
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+
+    def cache_users(self, name: str) -> List[str]:
+        """Who refers to a training cache: ``LINEAGE+OWNER``."""
+        begin, end = f"cache-{name}-", ".json"
+        return [
+            f"{lineage}+{found[len(begin) : -len(end)]}"
+            for lineage in self.lineages()
+            for found in names_in(self._layout.references / lineage)
+            if found.startswith(begin) and found.endswith(end)
+        ]
+
+
+def _is_listing(name: str) -> bool:
+    return not name.startswith((".", "cache-")) and name != _HERE

@@ -1,0 +1,97 @@
+"""Taking listings and blobs out of the cache. The order is invariant 7 of DESIGN.md; the room lock is held."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Callable, Iterable, Iterator, Optional, Sequence, Set
+
+from trainctl.node.cache.inventory import Kept
+from trainctl.node.cache.references import References
+from trainctl.node.cache.reservations import reservations
+from trainctl.node.cache.trees import STAGE, Trees
+from trainctl.node.system.files import names_in, remove_tree
+from trainctl.node.system.layout import Layout
+from trainctl.node.system.lock import Lock
+
+Needed = Callable[[str], bool]
+"""Whether a listing must stay; asked again after its seal was put aside."""
+
+
+class Removal:
+    """Removes from one cache. ``listings`` is what was found there after the room lock was taken."""
+
+    def __init__(self, layout: Layout, listings: Sequence[Kept]) -> None:
+        self._layout = layout
+        self._trees = Trees(layout)
+        self._named = {kept.id: set(kept.contents) for kept in listings}
+        self._unfinished = {kept.id: set(kept.contents) for kept in listings if not kept.sealed}
+
+    def listing(self, kept: Kept, needed: Needed) -> Optional[int]:
+        """Remove a listing's seal, tree, references and what only it used; the bytes freed, or None if it stays."""
+        if needed(kept.id):
+            return None
+        lock = Lock(self._layout.locks, f"listing-{kept.id}")
+        if not lock.try_acquire():
+            return None  # somebody is delivering it
+        try:
+            self._trees.settle(kept.id)
+            self._trees.unseal(kept.id)
+            if needed(kept.id):
+                self._trees.settle(kept.id)
+                return None
+            freed = self._trees.remove(kept.id)
+            self._trees.settle(kept.id)
+            References(self._layout).drop_listing(kept.id)
+        finally:
+            lock.release()
+        self._unfinished.pop(kept.id, None)
+        return freed + self.unlinked(kept.contents)
+
+    def unlinked(self, digests: Iterable[str]) -> int:
+        """Remove those contents that no tree links, no delivery brings and no unfinished one left for later."""
+        wanted = self._wanted()
+        freed = 0
+        for digest in (one for one in digests if one not in wanted):
+            freed += _remove_unlinked(self._layout.blob(digest))
+            freed += _remove_unlinked(self._layout.part(digest))
+            _remove_unlinked(self._layout.chunk_map(digest))  # no content, so never counted as used
+        return freed
+
+    def strays(self) -> int:
+        """Remove contents that no listing names, and trees that somebody was killed while making or removing; the bytes freed."""
+        freed = 0
+        for name in names_in(self._layout.partial):
+            if name.startswith(".gone-"):
+                freed += remove_tree(self._layout.partial / name)
+            elif name.startswith(STAGE):
+                freed += self._unknown_stage(name[len(STAGE) :])
+        named = {digest for contents in self._named.values() for digest in contents}
+        return freed + self.unlinked(one for one in self._contents() if one not in named)
+
+    def _unknown_stage(self, listing_id: str) -> int:
+        """Remove the beginning of a tree that nobody refers to any more and nobody is at."""
+        lock = Lock(self._layout.locks, f"listing-{listing_id}")
+        if listing_id in self._named or not lock.try_acquire():
+            return 0
+        try:
+            return remove_tree(self._layout.partial / f"{STAGE}{listing_id}")
+        finally:
+            lock.release()
+
+    def _contents(self) -> Iterator[str]:
+        yield from (path.name for path in self._layout.blobs.glob("*/*"))
+        yield from (path.stem for path in self._layout.partial.glob("*.part"))
+        yield from (path.stem for path in self._layout.partial.glob("*.map"))
+
+    def _wanted(self) -> Set[str]:
+        return set(reservations(self._layout)).union(*self._unfinished.values())
+
+
+def _remove_unlinked(path: Path) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        found = path.stat()
+        if found.st_nlink == 1:
+            path.unlink()
+            return found.st_size
+    return 0

@@ -1,0 +1,170 @@
+"""Room in the node's cache: what was used longest ago goes until a delivery fits. See DESIGN.md, "Room"."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
+
+from trainctl.node.cache.inventory import Inventory, Kept
+from trainctl.node.cache.leases import Leases
+from trainctl.node.cache.removal import Removal
+from trainctl.node.cache.reservations import reservations, room_lock
+from trainctl.node.content.listing import Listing
+from trainctl.node.system.failure import Failure, weights_room
+from trainctl.node.system.layout import Layout
+
+
+class Space(NamedTuple):
+    """Bytes in a cache.
+
+    ``used``: all that is there. ``coming``: what is reserved and not there yet; ``unwritten``: the part of it that the
+    disk has set nothing aside for. ``held``: what of ``used`` can't go. ``disk``: free for weights, None if unknown.
+    """
+
+    used: int
+    coming: int
+    unwritten: int
+    held: int
+    disk: Optional[int]
+
+    def fits(self, limit: Optional[int]) -> bool:
+        """Whether all that is coming fits beside what is there."""
+        return self._fits(limit, 0)
+
+    def could_fit(self, limit: Optional[int]) -> bool:
+        """Whether it would if everything that may go went."""
+        return self._fits(limit, self.used - self.held)
+
+    def _fits(self, limit: Optional[int], freed: int) -> bool:
+        within = limit is None or self.used + self.coming - freed <= limit
+        return within and (self.disk is None or self.unwritten <= self.disk + freed)
+
+
+def make_room(layout: Layout, listing: Listing, limit: Optional[int]) -> None:
+    """Evict until what is reserved fits the limit and the disk; Failure ``storage`` if it can't, and nothing has gone.
+
+    The listing is reserved already. What live runs lease and what is being delivered stays.
+    """
+    with room_lock(layout):
+        if limit is None and sum(reservations(layout).values()) <= (
+            weights_room(str(layout.cache)) or 0
+        ):
+            return  # even if nothing of it were here: no need to measure
+        room = _Room(layout)
+        space = room.space()
+        if space.fits(limit):
+            return
+        if space.could_fit(limit):
+            _evict(layout, listing, limit, room, space)
+            space = room.space()
+        if not space.fits(limit):
+            raise _no_room(layout, limit, space, room.holders(listing.id))
+
+
+def limit_of(request: Mapping[str, Any]) -> Optional[int]:
+    """How many bytes the cache may hold; None: as many as the disk does."""
+    size = (request.get("cache") or {}).get("size")
+    if size is not None and (not isinstance(size, int) or size < 0):
+        raise Failure("request", f"cache size {size!a} is no number of bytes")
+    return size
+
+
+def _evict(
+    layout: Layout, listing: Listing, limit: Optional[int], room: _Room, space: Space
+) -> None:
+    removal = Removal(layout, room.listings)
+    freed = removal.strays()
+    leases = Leases(layout)
+    for kept in room.listings:
+        now = space._replace(used=space.used - freed, disk=weights_room(str(layout.cache)))
+        if now.fits(limit):
+            return
+        if kept.id != listing.id:
+            freed += removal.listing(kept, leases.need) or 0
+
+
+class _Room:
+    """One look at what is held and by whom, and measuring anew after it."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._inventory = Inventory(layout)
+        self.listings: Sequence[Kept] = self._inventory.listings()
+        self._reserved = reservations(layout)
+        self._leased: Mapping[str, List[str]] = Leases(layout).live()
+
+    def space(self) -> Space:
+        """The present figures."""
+        coming = unwritten = 0
+        for sha256, size in self._reserved.items():
+            here, set_aside = self._inventory.sizes_of(sha256)
+            coming += max(0, size - here)
+            unwritten += max(0, size - set_aside)
+        return Space(
+            self._inventory.used(),
+            coming,
+            unwritten,
+            self._inventory.present(self._kept()),
+            weights_room(str(self._layout.cache)),
+        )
+
+    def _kept(self) -> Set[str]:
+        leased = (kept.contents for kept in self.listings if kept.id in self._leased)
+        return set(self._reserved).union(*leased)
+
+    def holders(self, wanted: str) -> Dict[str, int]:
+        """The runs that lease something here besides what is wanted, and how many bytes each."""
+        found: Dict[str, int] = {}
+        for kept in (one for one in self.listings if one.id != wanted):
+            for key in self._leased.get(kept.id, ()):
+                found[key] = found.get(key, 0) + sum(file.size for file in kept.contents.values())
+        return found
+
+
+class Claimed(NamedTuple):
+    """What live runs have of a cache: the contents, and how many bytes may be there beside them (None: no bound known)."""
+
+    contents: Set[str]
+    room: Optional[int]
+
+
+def claimed(layout: Layout, limit: Optional[int]) -> Claimed:
+    """How much room there would be if everything that may go went."""
+    inventory = Inventory(layout)
+    leased = Leases(layout).live()
+    held: Set[str] = set()
+    for kept in inventory.listings():
+        held.update(kept.contents if kept.id in leased else ())
+    stays = inventory.present(held)
+    disk = weights_room(str(layout.cache))
+    bounds = [] if disk is None else [disk + inventory.used() - stays]
+    bounds += [] if limit is None else [max(0, limit - stays)]
+    return Claimed(held, min(bounds, default=None))
+
+
+def _no_room(
+    layout: Layout, limit: Optional[int], space: Space, holders: Mapping[str, int]
+) -> Failure:
+    leases = Leases(layout)
+    bounds = [] if limit is None else [limit - space.held]
+    bounds += [] if space.disk is None else [space.disk + space.used - space.held]
+    may = f"Weights need {_size(space.coming)} there and may take {_size(max(0, min(bounds)))}"
+    rule = f", as the cache may hold {_size(limit)}" if limit is not None else ""
+    held = [f"{leases.describe(key)} {_size(size)}" for key, size in sorted(holders.items())]
+    said = f"Live runs need {', '.join(held)} of it. " if held else ""
+    other = "raise cache.node.size of the cluster, " if limit is not None else ""
+    wait = "wait for those runs, " if held else ""
+    return Failure(
+        "storage",
+        f"no space left for the weights on the node's disk: {layout.cache}",
+        f"{may}{rule}. {said}Free some space, {other}{wait}then apply again.",
+    )
+
+
+def _size(size: int) -> str:
+    """A size for people, in decimal units."""
+    value = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"

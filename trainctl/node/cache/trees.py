@@ -1,0 +1,198 @@
+"""Trees: the files of a listing as hard links to blobs, sealed when they are whole."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Set
+
+from trainctl.node.content.blobs import has_content, is_stamped, stamp
+from trainctl.node.content.listing import File, Listing
+from trainctl.node.system.files import (
+    make_directory,
+    make_durable,
+    read_json,
+    remove_tree,
+    unique,
+    write_json,
+)
+from trainctl.node.system.layout import Layout
+
+_READ_ONLY = 0o555
+STAGE = "tree-"
+"""What the name of a tree that is being made begins with; the listing's id follows."""
+FEW = 256
+"""Up to so many files of a sealed tree are looked at on every use."""
+
+
+class Trees:
+    """The trees under one ROOT."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def sealed(self, listing_id: str) -> bool:
+        """Whether the tree is whole, going by its seal."""
+        return self._layout.seal(listing_id).exists()
+
+    def sound(self, listing: Listing, *, thoroughly: bool) -> bool:
+        """Whether a sealed tree still looks as it did; a large one is looked at only ``thoroughly``."""
+        if not self.sealed(listing.id):
+            return False
+        if len(listing.files) > FEW and not thoroughly:
+            return True
+        return all(self._right(self._layout.tree(listing.id), file) for file in listing.files)
+
+    def build(self, listing: Listing, source: str) -> None:
+        """Link the listing's blobs, which must be here, and seal the tree; one that exists is mended in place."""
+        tree = self._layout.tree(listing.id)
+        for seal in (self._layout.unsealed(listing.id), self._layout.seal(listing.id)):
+            with contextlib.suppress(FileNotFoundError):
+                seal.unlink()
+        if tree.is_dir():
+            self._fill(tree, listing)
+        else:
+            stage = self._layout.partial / f"{STAGE}{listing.id}"
+            make_directory(stage)
+            self._fill(stage, listing)
+            stage.replace(tree)
+            tree.chmod(_READ_ONLY)
+        inner = [tree / relative for relative in _directories(listing)]
+        make_durable([tree, tree.parent, *inner], tree)
+        write_json(
+            self._layout.seal(listing.id),
+            {
+                "listing": listing.id,
+                "files": len(listing.files),
+                "bytes": listing.size,
+                "source": source,
+                "document": listing.document,
+            },
+        )
+
+    def adopt(self, listing: Listing) -> None:
+        """Give blobs whose name is gone their name again, from the listing's tree."""
+        if not self._layout.tree(listing.id).is_dir():
+            return
+        for file in listing.files:
+            path, blob = self._layout.tree(listing.id) / file.path, self._layout.blob(file.sha256)
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError, FileExistsError):
+                if not blob.exists() and is_stamped(path.lstat(), file):
+                    make_directory(blob.parent)
+                    os.link(path, blob, follow_symlinks=False)
+
+    def distrust_copies(self, listing: Listing) -> None:
+        """Have files that share no inode with their blob and are not right linked again when the tree is mended."""
+        for file in listing.files:
+            path = self._layout.tree(listing.id) / file.path
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                shared = os.path.samestat(path.lstat(), self._layout.blob(file.sha256).lstat())
+                if not shared and not has_content(path, file):
+                    os.utime(path, follow_symlinks=False)
+
+    def unseal(self, listing_id: str) -> None:
+        """Put the seal aside, so that nobody begins to use the tree. The listing's lock is held."""
+        with contextlib.suppress(FileNotFoundError):
+            self._layout.seal(listing_id).replace(self._layout.unsealed(listing_id))
+
+    def settle(self, listing_id: str) -> None:
+        """Put a seal back that was put aside, if the tree is still there. The listing's lock is held.
+
+        A tree is removed by one rename, so one that is there is what the seal says, whoever was killed at it.
+        """
+        aside, seal = self._layout.unsealed(listing_id), self._layout.seal(listing_id)
+        with contextlib.suppress(FileNotFoundError):
+            if self._layout.tree(listing_id).is_dir() and not seal.exists():
+                aside.replace(seal)
+            else:
+                aside.unlink()
+
+    def remove(self, listing_id: str) -> int:
+        """Remove a tree whose seal is gone already; the bytes that only it held."""
+        remove_tree(self._layout.partial / f"{STAGE}{listing_id}")
+        doomed = self._layout.partial / unique(f"gone-{listing_id}")
+        with contextlib.suppress(FileNotFoundError):
+            self._layout.tree(listing_id).chmod(0o700)
+            self._layout.tree(listing_id).replace(doomed)
+        return remove_tree(doomed)
+
+    def seal_of(self, listing_id: str) -> Optional[Dict[str, Any]]:
+        """What the seal says."""
+        found = read_json(self._layout.seal(listing_id))
+        return found if isinstance(found, dict) else None
+
+    def _right(self, tree: Path, file: File) -> bool:
+        try:
+            here = os.lstat(f"{tree}/{file.path}")
+            blob = os.lstat(self._layout.blob_name(file.sha256))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return is_stamped(here, file) and (os.path.samestat(here, blob) or here.st_nlink == 1)
+
+    def _fill(self, tree: Path, listing: Listing) -> None:
+        """Make the directory hold the listing and nothing else; every single step leaves whole files only."""
+        directories = _directories(listing)
+        tree.chmod(0o700)
+        for relative in sorted(directories):
+            directory = tree / relative
+            if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
+                directory.unlink()
+            directory.mkdir(0o700, exist_ok=True)
+            directory.chmod(0o700)
+        _remove_strangers(tree, {file.path for file in listing.files}, directories)
+        for file in listing.files:
+            if not self._right(tree, file):
+                self._link(f"{tree}/{file.path}", file)
+        for relative in directories:
+            (tree / relative).chmod(_READ_ONLY)
+        if tree == self._layout.tree(listing.id):
+            tree.chmod(_READ_ONLY)
+
+    def _link(self, name: str, file: File) -> None:
+        blob = self._layout.blob_name(file.sha256)
+        with contextlib.suppress(OSError):  # something is in the way, or too many links
+            os.link(blob, name)
+            return
+        path = Path(name)
+        temporary = path.with_name(unique("link"))
+        try:
+            os.link(blob, temporary)
+        except OSError as error:
+            if error.errno != errno.EMLINK:
+                raise
+            shutil.copyfile(
+                blob, temporary
+            )  # so many equal files that the inode has no room for one more
+            temporary.chmod(0o444)
+            os.utime(temporary, (stamp(file.sha256), stamp(file.sha256)))
+        if path.is_dir() and not path.is_symlink():
+            remove_tree(path)
+        temporary.replace(path)
+
+
+def _directories(listing: Listing) -> Set[str]:
+    found: Set[str] = set()
+    for file in listing.files:
+        parts = file.path.split("/")[:-1]
+        found.update("/".join(parts[:count]) for count in range(1, len(parts) + 1))
+    return found
+
+
+def _remove_strangers(tree: Path, files: Set[str], directories: Set[str]) -> None:
+    for directory, inner, names in os.walk(str(tree)):
+        base = Path(directory).relative_to(tree)
+        for name in names:
+            if (base / name).as_posix() not in files:
+                Path(directory, name).unlink()
+        kept: List[str] = []
+        for name in inner:
+            if (base / name).as_posix() in directories:
+                kept.append(name)
+            elif Path(directory, name).is_symlink():
+                Path(directory, name).unlink()
+            else:
+                remove_tree(Path(directory, name))
+        inner[:] = kept

@@ -1,0 +1,154 @@
+"""Verifying the node's cache: every byte is hashed again; what is wrong is repaired in place, or goes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Set
+
+from trainctl.node.cache.deliver import Filling
+from trainctl.node.cache.inventory import Inventory, Kept
+from trainctl.node.cache.leases import Leases
+from trainctl.node.cache.removal import Removal
+from trainctl.node.cache.reservations import reserved, room_lock
+from trainctl.node.cache.room import limit_of
+from trainctl.node.cache.trees import Trees
+from trainctl.node.content.blobs import Blobs
+from trainctl.node.content.listing import Listing
+from trainctl.node.system.failure import Failure, from_os_error
+from trainctl.node.system.files import make_directory
+from trainctl.node.system.layout import Layout, layout_of
+from trainctl.node.system.lock import Lock
+from trainctl.node.transfer.sources import Sources
+
+if TYPE_CHECKING:
+    from trainctl.node.calls.asking import Asking
+
+Emit = Callable[[Dict[str, Any]], None]
+_MOST_THREADS = 8
+_EVENT_SECONDS = 0.2
+
+WHOLE, REPAIRED, DROPPED, WRONG = "whole", "repaired", "dropped", "wrong"
+
+
+def cache_verify(
+    request: Mapping[str, Any], emit: Emit, asking: Optional[Asking] = None
+) -> Dict[str, Any]:
+    """Hash every listing that is sealed or in use here; what is wrong is repaired from ``origin``, else dropped.
+
+    Each listing has an ``outcome``: whole, repaired, dropped, or wrong where a live run leases what can't be repaired;
+    ``wrong_files`` names its files that were. Contents that
+    no listing names are removed.
+    """
+    layout = layout_of(request)
+    if not layout.cache.is_dir():
+        return {"listings": [], "bytes": 0, "freed": 0}
+    for directory in (layout.partial, layout.locks, layout.trees, layout.seals):
+        make_directory(directory)
+    leased = Leases(layout).live()
+    listings = [
+        kept
+        for kept in Inventory(layout).listings()
+        if kept.sealed or (kept.id in leased and layout.tree(kept.id).is_dir())
+    ]
+    verifying = _Verifying(layout, request, emit, asking, listings)
+    rows = [verifying.listing(kept) for kept in listings]
+    with room_lock(layout):
+        freed = Removal(layout, Inventory(layout).listings()).strays()
+    return {"listings": rows, "bytes": verifying.hashed, "freed": freed}
+
+
+class _Verifying:
+    """One pass over a cache. A content that several listings share is hashed once."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        request: Mapping[str, Any],
+        emit: Emit,
+        asking: Optional[Asking],
+        listings: List[Kept],
+    ) -> None:
+        self._layout = layout
+        self._request = request
+        self._emit = emit
+        self._asking = asking
+        self._blobs = Blobs(layout)
+        self._trees = Trees(layout)
+        self._good: Set[str] = set()
+        sizes = {sha: file.size for kept in listings for sha, file in kept.contents.items()}
+        self._total = sum(sizes.values())
+        self._spoken = 0.0
+        self.hashed = 0
+
+    def listing(self, kept: Kept) -> Dict[str, Any]:
+        """Look at one listing and mend it."""
+        row: Dict[str, Any] = {
+            "id": kept.id,
+            "source": kept.source,
+            "detail": "",
+            "wrong_files": [],
+        }
+        if kept.listing is None:
+            return {**row, "files": 0, "bytes": 0, "outcome": self._drop(kept)}
+        listing = kept.listing
+        row.update(files=len(listing.files), bytes=listing.size)
+        with Lock(self._layout.locks, f"listing-{kept.id}"):
+            if not self._layout.tree(kept.id).is_dir() and not self._trees.sealed(kept.id):
+                return {**row, "outcome": DROPPED, "detail": "it was evicted meanwhile"}
+            with reserved(self._layout, listing):
+                wrong = self._wrong(listing)
+                if not wrong and self._trees.sound(listing, thoroughly=True):
+                    return {**row, "outcome": WHOLE}
+                problem = self._repair(kept, listing)
+        row["wrong_files"] = [file.path for file in listing.files if file.sha256 in wrong]
+        if problem is None:
+            return {**row, "outcome": REPAIRED}
+        return {**row, "outcome": self._drop(kept), "detail": problem}
+
+    def _wrong(self, listing: Listing) -> List[str]:
+        """The contents of the listing that are not right here; those are put aside, to be mended in place."""
+        self._trees.adopt(listing)
+        unknown = [file for file in listing.contents.values() if file.sha256 not in self._good]
+        with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
+            for file, right in zip(unknown, pool.map(self._blobs.right, unknown)):
+                if right:
+                    self._good.add(file.sha256)
+                self.hashed += file.size
+                self._tell()
+        self._trees.distrust_copies(listing)
+        return [sha256 for sha256 in listing.contents if sha256 not in self._good]
+
+    def _repair(self, kept: Kept, listing: Listing) -> Optional[str]:
+        """Make the listing whole from the mirror; why that can't be done, or None."""
+        if not self._request.get("origin"):
+            return "there is no mirror to repair it from"
+        try:
+            limit = limit_of(self._request)
+            with contextlib.closing(Sources(self._request, listing, self._asking)) as sources:
+                Filling(self._layout, listing, sources, lambda event: None, limit).run(kept.source)
+        except Failure as error:
+            return f"{error.summary}. {error.detail}"
+        except OSError as error:
+            failure = from_os_error(error, str(self._layout.cache))
+            return f"{failure.summary}. {failure.detail}"
+        self._good.update(listing.contents)
+        return None
+
+    def _drop(self, kept: Kept) -> str:
+        """Take away what can't be repaired; where a live run has it, see that no other begins to use it."""
+        with room_lock(self._layout):
+            removal = Removal(self._layout, Inventory(self._layout).listings())
+            if removal.listing(kept, Leases(self._layout).need) is not None:
+                return DROPPED
+        with contextlib.suppress(FileNotFoundError):
+            self._layout.seal(kept.id).unlink()
+        return WRONG
+
+    def _tell(self) -> None:
+        now = time.monotonic()
+        if now - self._spoken >= _EVENT_SECONDS or self.hashed >= self._total:
+            self._spoken = now
+            self._emit({"done": self.hashed, "total": self._total, "files": len(self._good)})

@@ -1,0 +1,66 @@
+"""TLS between hosts that never met: who serves shows a certificate that its caller made, and who asks was told its fingerprint.
+
+Loaded only where an address isn't private. See DESIGN.md, "Blobs over HTTP".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import os
+import ssl
+from contextlib import ExitStack, contextmanager
+from typing import Iterator, Mapping, Optional
+
+from trainctl.node.system.failure import Stranger
+
+
+class PinnedConnection(http.client.HTTPSConnection):
+    """HTTPS to the holder of one certificate, whoever signed it, whatever its dates are: of those only clocks could judge.
+
+    ``fingerprint`` is the sha256 of its DER, in hex. Whoever shows it has signed the handshake with its key.
+    """
+
+    def __init__(self, host: str, port: int, timeout: float, fingerprint: str) -> None:
+        context = _context(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        super().__init__(host, port, timeout=timeout, context=context)
+        self._fingerprint = fingerprint
+
+    def connect(self) -> None:
+        """Connect, and say nothing to a Stranger."""
+        super().connect()
+        shown: Optional[bytes] = self.sock.getpeercert(binary_form=True)
+        found = hashlib.sha256(shown or b"").hexdigest()
+        if not hmac.compare_digest(found, self._fingerprint):
+            self.close()
+            raise Stranger(f"{self.host} port {self.port}")
+
+
+def server_context(made: Mapping[str, str]) -> ssl.SSLContext:
+    """For a server that shows the ``certificate`` by its ``key``, both PEM. The key is written to no disk."""
+    context = _context(ssl.PROTOCOL_TLS_SERVER)
+    with ExitStack() as stack:
+        paths = [stack.enter_context(_read_once(made[name])) for name in ("certificate", "key")]
+        context.load_cert_chain(*paths)
+    return context
+
+
+def _context(protocol: int) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+@contextmanager
+def _read_once(text: str) -> Iterator[str]:
+    """A path at which the text can be read, once: a pipe, as ``ssl`` takes names of files only. It is shorter than what a pipe holds."""
+    reading, writing = os.pipe()
+    try:
+        with os.fdopen(writing, "w") as stream:
+            stream.write(text)
+        yield f"/proc/self/fd/{reading}"
+    finally:
+        os.close(reading)

@@ -1,0 +1,1 @@
+"""Checkpoints: watched, uploaded, kept, loaded."""

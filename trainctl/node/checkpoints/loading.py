@@ -1,0 +1,147 @@
+"""Checkpoints that a run begins with: found when it starts, placed where its job looks for them, read-only."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional
+
+from trainctl.node.checkpoints.directory_store import DirectoryStore
+from trainctl.node.checkpoints.kept import Kept, Manifest, age, runs_below
+from trainctl.node.checkpoints.retention import newest_of_all
+from trainctl.node.checkpoints.store import Store, blamed
+from trainctl.node.checkpoints.stores import open_store
+from trainctl.node.checkpoints.syncing import left_behind, upload
+from trainctl.node.runs.record import Run
+from trainctl.node.system.failure import Failure
+from trainctl.node.system.files import make_directory, remove_tree
+
+
+class _Loaded(NamedTuple):
+    kept: Kept
+    manifest: Manifest
+
+
+def load(
+    run: Run, spec: Mapping[str, Any], secrets: Mapping[str, str], data: Path
+) -> List[Dict[str, Any]]:
+    """Place what ``spec["load"]`` refers to below the run's ``loaded/<job>/rank-<n>/<checkpoint>``; what it was.
+
+    What an earlier run of the job left without its uploader is brought to the store first. Failure if there is
+    nothing, but for a reference that is ``optional``.
+    """
+    references = spec.get("load") or []
+    if not references:
+        return []
+    place = spec.get("store") or {}
+    with blamed(place):
+        for other, _, _ in left_behind(run, spec):
+            upload(other, secrets, data)
+    local = DirectoryStore(data / "checkpoints")
+    store = local if place.get("url") is None else open_store(place, secrets)
+    remove_tree(run.loaded)
+    make_directory(run.loaded)
+    said: List[Dict[str, Any]] = []
+    for reference in references:
+        with blamed(place):
+            found = _find(store, reference)
+        for one in found:
+            job = one.kept.prefix.split("/")[1]
+            target = run.loaded / job / f"rank-{one.manifest['rank']}" / one.manifest["name"]
+            _place(one, target, data / "checkpoints")
+            named = {name: one.manifest.get(name) for name in ("rank", "name", "step", "version")}
+            said.append({"run": one.kept.prefix, **named})
+    return said
+
+
+def _find(store: Store, reference: Mapping[str, Any]) -> List[_Loaded]:
+    """The ranks of the newest checkpoint that the reference can mean: complete on all ranks of its run that keep any."""
+    found: List[_Loaded] = []
+    for kept in runs_below(store, str(reference["project"])):
+        _, job, run = kept.prefix.split("/")
+        if reference.get("job") not in (None, job):
+            continue
+        if reference.get("run") not in (None, run.partition("-")[2]):
+            continue
+        wanted = reference.get("name")
+        found += [_Loaded(kept, one) for one in kept.manifests() if wanted in (None, one["name"])]
+    if not found:
+        if reference.get("optional"):
+            return []
+        raise Failure(
+            "missing",
+            f"there is no complete checkpoint {_words(reference)}",
+            _known(store, reference),
+        )
+    newest = max(found, key=lambda one: age(one.manifest))
+    of_run = [one for one in found if one.kept.prefix == newest.kept.prefix]
+    manifests = sorted((one.manifest for one in of_run), key=age)
+    name = newest_of_all(manifests) or newest.manifest["name"]
+    ranks = [one for one in of_run if one.manifest["name"] == name]
+    return sorted(ranks, key=lambda one: int(one.manifest["rank"]))
+
+
+def _words(reference: Mapping[str, Any]) -> str:
+    parts = [repr(reference["name"])] if reference.get("name") else []
+    parts += [f"of run {reference['run']}"] if reference.get("run") else []
+    parts += [f"of job {reference['job']}"] if reference.get("job") else []
+    return " ".join([*parts, f"in project {reference['project']}"])
+
+
+def _known(store: Store, reference: Mapping[str, Any]) -> str:
+    names = [
+        f"{kept.prefix}: {one['name']}"
+        for kept in runs_below(store, str(reference["project"]))
+        for one in kept.manifests()
+    ]
+    return f"There are: {', '.join(names[-10:])}." if names else "The project has none yet."
+
+
+def _place(one: _Loaded, target: Path, local: Path) -> None:
+    """Fill a directory with the checkpoint's files: links to those of this node, else verified copies."""
+    make_directory(target)
+    lease: Optional[str] = None
+    with contextlib.suppress(Failure, OSError):  # one may read where one may not write
+        lease = one.kept.lease(one.manifest["rank"], one.manifest["name"])
+    try:
+        for file in one.manifest["files"]:
+            path = target / file["path"]
+            make_directory(path.parent)
+            folder = local / one.kept.prefix / f"rank-{one.manifest['rank']}" / one.manifest["name"]
+            if not _link(folder / file["path"], path, file):
+                _fetch(one.kept.store, file, path)
+    finally:
+        if lease is not None:
+            with contextlib.suppress(Failure, OSError):
+                one.kept.store.delete(lease)
+
+
+def _link(source: Path, path: Path, file: Mapping[str, Any]) -> bool:
+    """A hard link to the file that the manifest was made from, if it is still here and unchanged."""
+    try:
+        found = source.lstat()
+        if (found.st_size, found.st_mtime_ns) != (file["size"], file["modified"]):
+            return False
+        os.link(source, path, follow_symlinks=False)
+    except OSError:
+        return False
+    return bool(path.stat().st_mtime_ns == file["modified"])
+
+
+def _fetch(store: Store, file: Mapping[str, Any], path: Path) -> None:
+    digest = hashlib.sha256()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as stream:
+
+        def write(data: bytes) -> None:
+            digest.update(data)
+            stream.write(data)
+
+        store.read(file["key"], 0, write)
+    if digest.hexdigest() != file["sha256"]:
+        raise Failure("wrong", f"{file['key']!a} in the store is not what was kept there")
+    path.chmod(0o444)

@@ -1,0 +1,44 @@
+"""The store that a run's settings name: a directory, or a prefix of a bucket."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Mapping, cast
+from urllib.parse import unquote, urlsplit
+
+from trainctl.node.checkpoints.directory_store import DirectoryStore
+from trainctl.node.checkpoints.store import Store
+from trainctl.node.system.failure import Failure
+
+
+def open_store(place: Mapping[str, Any], secrets: Mapping[str, str]) -> Store:
+    """The store that ``{url, endpoint_url, secret}`` names; ``secret`` is a key of ``secrets``, None for anonymous."""
+    url = str(place["url"])
+    parts = urlsplit(url)
+    if parts.scheme == "file" and parts.path.startswith("/") and not parts.netloc:
+        return DirectoryStore(Path(unquote(parts.path)))
+    if parts.scheme != "s3" or not parts.netloc:
+        raise Failure("request", f"checkpoints can't be kept at {url!a}", "Name file:/// or s3://.")
+    name = place.get("secret")
+    if name is not None and name not in secrets:
+        raise Failure("denied", f"the credential for {url} ({name}) is not here")
+    credential = _credential(secrets[name], str(name)) if name is not None else {}
+    s3 = import_module(
+        "trainctl.node.checkpoints.s3"
+    )  # with it come http and ssl, which few calls need
+    return cast(Store, s3.S3Store(parts.netloc, unquote(parts.path).strip("/"), place, credential))
+
+
+def _credential(text: str, name: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text)
+        found["aws_access_key_id"], found["aws_secret_access_key"]
+    except (ValueError, KeyError, TypeError):
+        raise Failure(
+            "denied",
+            f"secret {name} is no credential of a bucket",
+            "It holds JSON: aws_access_key_id, aws_secret_access_key, and where needed aws_region and aws_session_token.",
+        ) from None
+    return cast(Mapping[str, Any], found)

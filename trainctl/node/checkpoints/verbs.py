@@ -1,0 +1,131 @@
+"""Verbs about checkpoints: which there are, reading them, bringing what was left behind, removing them."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable, Dict, List, Mapping
+
+from trainctl.node.checkpoints.directory_store import DirectoryStore
+from trainctl.node.checkpoints.kept import Kept, Manifest
+from trainctl.node.checkpoints.store import Store, blamed
+from trainctl.node.checkpoints.stores import open_store
+from trainctl.node.checkpoints.syncing import upload
+from trainctl.node.runs.record import Run
+from trainctl.node.runs.saved import Saved, saved_in
+from trainctl.node.runs.uploads import sync_of
+from trainctl.node.system import layout
+from trainctl.node.system.failure import Failure
+from trainctl.node.system.files import names_in, remove_tree
+from trainctl.node.system.layout import Layout, inside
+
+Emit = Callable[[Dict[str, Any]], None]
+
+
+def checkpoints(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """``complete``: the manifests of a run's checkpoints, without their files if ``brief``; ``unfinished``: what lies on
+    this node without one. ``place`` is the store, ``{url: null}`` for the node's own data directory, or absent."""
+    data = layout.absolute(request["data"], "data")
+    prefix = str(request["prefix"])
+    local = saved_in(data / "checkpoints" / Kept(DirectoryStore(data), prefix).prefix)
+    place = request.get("place")
+    complete: List[Manifest] = []
+    if place is not None:
+        complete = Kept(_store(request), prefix).manifests()
+        if place.get("url") is None:
+            complete = [one for one in complete if _still(one, local)]
+    run = Run(Layout(request["root"]), request["key"])
+    sync = sync_of(run.directory)
+    named = {(one["rank"], one["name"]) for one in complete}
+    left = set(sync.get("pending") or ())
+    unfinished = [
+        one
+        for one in local
+        if (one.rank, one.name) not in named
+        and (one.name in left or not sync or place is None or place.get("url") is None)
+    ]
+    status = run.status() or {}
+    return {
+        "complete": [_brief(one) for one in complete] if request.get("brief") else complete,
+        "unfinished": [_row(one) for one in unfinished],
+        "pending": sorted(left),
+        "live": bool(status.get("supervised")),
+    }
+
+
+def read_objects(request: Mapping[str, Any], write: Callable[[bytes], None]) -> None:
+    """Objects of a store one after another, each from its ``offset`` on."""
+    store = _store(request)
+    prefix = Kept(store, str(request["prefix"])).prefix
+    for one in request["objects"]:
+        if not str(one["key"]).startswith(f"{prefix}/"):
+            raise Failure("request", f"{one['key']!a} is no object of that run")
+        store.read(one["key"], int(one["offset"]), write)
+
+
+def upload_checkpoints(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Bring to the store what an ended run left behind; how it stands afterwards."""
+    run = Run(Layout(request["root"]), request["key"])
+    data = layout.absolute(request["data"], "data")
+    with blamed((run.spec or {}).get("store") or {}):
+        return {"sync": upload(run, request.get("secrets", {}), data)}
+
+
+def remove_checkpoints(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Delete a run's checkpoints from this node, and from a store that is a directory; empty directories above go too."""
+    data = layout.absolute(request["data"], "data")
+    directory = layout.absolute(request["directory"], "directory")
+    if not inside(directory, data) or directory == data:
+        raise Failure("request", f"{directory} is no directory of checkpoints below {data}")
+    place = request.get("place")
+    if place and place.get("url") is not None:
+        remove_from(_store(request), str(request["prefix"]))
+    remove_tree(directory)
+    if place and place.get("url") is None:
+        _store(request).abandon(f"{request['prefix']}/")
+    for above in directory.parents:
+        if above == data or names_in(above):
+            break
+        with contextlib.suppress(FileNotFoundError):
+            above.rmdir()
+    return {"removed": True}
+
+
+def remove_from(store: Store, prefix: str) -> None:
+    """Delete everything that a store has of a run: first that it is complete."""
+    kept = Kept(store, prefix)
+    for manifest in kept.manifests():
+        kept.remove(manifest)
+    for stored in list(store.list(f"{kept.prefix}/")):
+        store.delete(stored.key)
+    store.abandon(f"{kept.prefix}/")
+
+
+def _store(request: Mapping[str, Any]) -> Store:
+    place = request["place"]
+    if place.get("url") is None:
+        return DirectoryStore(layout.absolute(request["data"], "data") / "checkpoints")
+    return open_store(place, request.get("secrets") or {})
+
+
+def _still(manifest: Manifest, local: List[Saved]) -> bool:
+    """Whether a checkpoint that is kept where it was saved is still what its manifest says."""
+    files = {(one["path"], one["size"], one["modified"]) for one in manifest["files"]}
+    return any(
+        {(file.path, file.size, file.modified) for file in one.files} == files
+        for one in local
+        if (one.rank, one.name) == (manifest["rank"], manifest["name"])
+    )
+
+
+def _brief(manifest: Manifest) -> Dict[str, Any]:
+    return {**manifest, "files": len(manifest["files"])}
+
+
+def _row(one: Saved) -> Dict[str, Any]:
+    return {
+        "rank": one.rank,
+        "name": one.name,
+        "bytes": one.bytes,
+        "files": len(one.files),
+        "created_at": one.modified / 1e9,
+    }

@@ -1,0 +1,1 @@
+"""Container engines, images, and what a container leaves behind."""

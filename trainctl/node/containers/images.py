@@ -1,0 +1,120 @@
+"""Images on a node: asked of the registry when a run starts, kept by the engine, named by digest from then on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence
+
+from trainctl.node.containers import sif
+from trainctl.node.containers.engines import APPTAINER, Answer, Engine, call, choose
+from trainctl.node.containers.heard import heard
+from trainctl.node.containers.image_store import ImageStore
+from trainctl.node.containers.logins import Login, lent
+from trainctl.node.containers.refusals import refusal, unreachable
+from trainctl.node.system import layout as names
+from trainctl.node.system.failure import Failure
+from trainctl.node.system.layout import Layout
+
+Emit = Callable[[Dict[str, Any]], None]
+
+
+class Image(NamedTuple):
+    """An image that is on this node. ``id`` is what the engine runs, and can't mean another image tomorrow.
+
+    ``digest`` is that of its manifest in the registry, or of the image itself where it never was in one;
+    ``workdir`` is its WORKDIR, empty where it has none.
+    """
+
+    id: str
+    digest: str
+    workdir: str
+
+
+def pull_image(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Have an image here and say which one its name means now. Failure says what the registry or the engine objects to.
+
+    A name by digest that is here asks nobody. A tag is asked for every time, and only what is missing is fetched; where
+    no registry answers, the image that is here under that name is taken, and ``note`` says so.
+    """
+    layout = Layout(request["root"])
+    lineage = names.name(request["lineage"], "lineage")
+    reference = checked(request["image"])
+    engine = choose(request.get("engine"))
+    before = find(layout, engine, reference)
+    note = ""
+    if before is None or not _settled(engine, reference, before):
+        answer = _pull(layout, engine, reference, Login.of(request.get("login")), emit)
+        if answer.code != 0:
+            if before is None or not unreachable(answer):
+                raise refusal(reference, answer)
+            note = f"the registry can't be reached, and {reference} is taken as it is here"
+    found = find(layout, engine, reference)
+    if found is None:
+        raise Failure("failed", f"{engine.name} pulled {reference}, and has no such image")
+    pulled = before is None or before.id != found.id
+    ImageStore(layout).mark(lineage, engine.name, _stored(engine, found), brought=pulled)
+    return {"engine": engine.to_json(), **found._asdict(), "pulled": pulled, "note": note}
+
+
+def checked(reference: Any) -> str:
+    """The name of an image, if an engine can't take it for an option."""
+    if not isinstance(reference, str) or not reference or reference.startswith("-"):
+        raise Failure("request", f"{reference!a} is no name of an image")
+    return reference
+
+
+def find(layout: Layout, engine: Engine, reference: str) -> Optional[Image]:
+    """The image that the name means on this node; None if there is none."""
+    if engine.name == APPTAINER:
+        known = sif.find(layout, reference)
+        return Image(str(known.path), known.digest, "") if known else None
+    answer = call((engine.name, "image", "inspect", reference))
+    if answer.code != 0:
+        return None
+    try:
+        document = json.loads(answer.out)[0]
+        identity = "sha256:" + str(document["Id"]).rpartition(":")[2]
+        digests = [str(one) for one in document.get("RepoDigests") or ()]
+        workdir = str((document.get("Config") or {}).get("WorkingDir") or "")
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise Failure("failed", f"{engine.name} describes {reference} in an unknown form") from None
+    digest = _digest(reference, digests, str(document.get("Digest")))
+    return Image(identity, digest or identity, workdir)
+
+
+def _digest(reference: str, digests: Sequence[str], newest: str) -> str:
+    """Of the digests under which an image is known, that of the repository by which it was asked for; else empty.
+
+    It may have several there, its own and that of a list of platforms: the one asked for, else the ``newest``.
+    """
+    repository, _, wanted = reference.partition("@")
+    if ":" in repository.rpartition("/")[2]:
+        repository = repository.rpartition(":")[0]
+    known = [one.partition("@") for one in digests]
+    fits = [
+        digest for name, _, digest in known if name == repository or name.endswith(f"/{repository}")
+    ]
+    return next((one for one in (wanted, newest) if one in fits), min(fits, default=""))
+
+
+def _settled(engine: Engine, reference: str, image: Image) -> bool:
+    """Whether no registry could say anything else: it is named by digest, or was made on this machine."""
+    if "@sha256:" in reference:
+        return True
+    made_here = reference.startswith("localhost/") or image.digest == image.id
+    return made_here and engine.name != APPTAINER
+
+
+def _stored(engine: Engine, image: Image) -> str:
+    return image.digest if engine.name == APPTAINER else image.id
+
+
+def _pull(
+    layout: Layout, engine: Engine, reference: str, login: Optional[Login], emit: Emit
+) -> Answer:
+    emit({"line": ""})
+    if engine.name == APPTAINER:
+        return sif.pull(layout, reference, login, lambda argv, more: heard(argv, more, emit))
+    with lent(layout, engine, login) as how:
+        argv = (engine.name, *how.before, "pull", *how.after, reference)
+        return heard(argv, dict(how.variables), emit)

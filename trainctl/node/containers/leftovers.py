@@ -1,0 +1,90 @@
+"""What a container may leave behind, and taking it away: the container itself, and files that are not the user's.
+
+``RUN/container.json`` is written before a container is made and removed after it is gone: while it is there, one may exist.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
+
+from trainctl.node.containers.engines import APPTAINER, DOCKER, call
+from trainctl.node.system.files import read_json, write_json
+
+LABEL = "trainctl.run"
+"""The label of our containers; its value is the directory of their run."""
+
+_GIVEN = "/given"
+_CHOWN_SECONDS = 600.0
+
+
+def expect(directory: Path, engine: str, image: str, ours: Sequence[str]) -> None:
+    """Say that a container of the run may exist from now on. ``ours``: directories in which every file is the user's."""
+    document = {"engine": engine, "image": image, "ours": list(ours)}
+    write_json(directory / "container.json", document)
+
+
+def clean(directory: Path) -> None:
+    """Remove the run's containers, running or not, and give their files back. No error: a next look tries again."""
+    record = directory / "container.json"
+    found: Dict[str, Any] = read_json(record) or {}
+    if not found:
+        return
+    gone = found["engine"] == APPTAINER or _remove(str(found["engine"]), directory)
+    if gone:
+        _give_back(found)
+        with contextlib.suppress(FileNotFoundError):  # whoever else looked was first
+            record.unlink()
+
+
+def _remove(engine: str, directory: Path) -> bool:
+    """Whether none is left."""
+    ask = (engine, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={directory}")
+    for _ in range(2):
+        answer = call(ask)
+        if answer.code != 0:
+            return False
+        left = answer.out.split()
+        if not left:
+            return True
+        call((engine, "rm", "--force", *left))
+    return not call(ask).out.split()
+
+
+def _give_back(found: Mapping[str, Any]) -> None:
+    """Make what root of a container wrote the user's, where that is somebody else."""
+    user, group = os.geteuid(), os.getegid()
+    foreign = [path for path in found["ours"] if user != 0 and _holds_foreign(path, user)]
+    if not foreign:
+        return
+    if found["engine"] == DOCKER:
+        mounts: List[str] = []
+        for number, path in enumerate(foreign):
+            mounts += ["--mount", f"type=bind,source={path},target={_GIVEN}/{number}"]
+        chown = ("-c", f"exec chown -hR {user}:{group} {_GIVEN}")
+        argv = (
+            *(DOCKER, "run", "--rm", "--pull", "never", "--user", "0:0", "--userns", "host"),
+            *("--network", "none", "--security-opt", "label=disable", *mounts),
+        )
+        call((*argv, "--entrypoint", "/bin/sh", found["image"], *chown), _CHOWN_SECONDS)
+    else:
+        call((found["engine"], "unshare", "chown", "-hR", "0:0", *foreign), _CHOWN_SECONDS)
+
+
+def _holds_foreign(path: str, user: int) -> bool:
+    return any(_owner(one) not in (user, None) for one in _entries(path))
+
+
+def _owner(path: str) -> Optional[int]:
+    try:
+        return os.lstat(path).st_uid
+    except FileNotFoundError:
+        return None
+
+
+def _entries(path: str) -> Iterable[str]:
+    yield path
+    for directory, folders, names in os.walk(path):
+        yield from (os.path.join(directory, name) for name in (*folders, *names))  # noqa: PTH118

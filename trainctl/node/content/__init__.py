@@ -1,0 +1,1 @@
+"""What is delivered, by its name: listings, blobs, chunks, parts and packs."""

@@ -1,0 +1,229 @@
+"""Rank 0's helper: the other ranks call it, and it tells all of them what the rules say."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from typing import Any, Dict, List, Optional, Sequence
+
+from trainctl.node.gang.helper_process import Limits, Line
+from trainctl.node.gang.rules import Rules
+from trainctl.node.gang.talk import Talk
+from trainctl.node.gang.wire import Wire
+
+Value = Dict[str, Any]
+
+_STRANGERS = 64
+"""How many connections may be open that have not said yet who they are."""
+
+_STRANGER_SECONDS = 10.0
+_FAREWELL_SECONDS = 10.0
+_BACKLOG = 256
+
+
+class _Rank:
+    """One rank as the coordinator knows it."""
+
+    def __init__(self, now: float) -> None:
+        self.talk = Talk()
+        self.wire: Optional[Wire] = None
+        self.heard_at = self.closed_at = now
+        self.lost = False
+
+
+class Coordinator:
+    """Hears and tells until it is over and everybody knows. Rank 0 itself speaks by the helper's line."""
+
+    def __init__(
+        self,
+        listeners: Sequence[socket.socket],
+        token: str,
+        generation: int,
+        rules: Rules,
+        limits: Limits,
+    ) -> None:
+        self._listeners = listeners
+        self._token = token
+        self._generation = generation
+        self._rules = rules
+        self._limits = limits
+        self._strangers: Dict[Wire, float] = {}
+        self._ranks: Dict[int, _Rank] = {}
+        self._pulsed = 0.0
+        self._over_at: Optional[float] = None
+
+    def work(self, line: Line, host: str) -> None:
+        """For as long as the helper lives."""
+        self._rules.join(0, host, ())
+        while not self._done(line):
+            self._wait(line)
+            now = time.monotonic()
+            for value in line.arrived():
+                self._rules.hear(0, value, now)
+            self._accept(now)
+            self._hear_strangers(now)
+            self._hear_ranks(now)
+            self._watch(now)
+            self._rules.tick(now)
+            self._tell(line)
+            self._pulse(now)
+
+    def _done(self, line: Line) -> bool:
+        """It is over, and each rank that can be told has heard it."""
+        if not line.open:
+            return True
+        if not self._rules.over:
+            return False
+        self._over_at = self._over_at or time.monotonic()
+        told = all(one.talk.all_heard for one in self._ranks.values() if not one.lost)
+        return told or time.monotonic() - self._over_at > _FAREWELL_SECONDS
+
+    def _wait(self, line: Line) -> None:
+        wires = [*self._strangers, *(one.wire for one in self._ranks.values() if one.wire)]
+        reading = [line.fileno(), *(one.fileno() for one in self._listeners)]
+        reading += [wire.fileno() for wire in wires]
+        poll = select.poll()
+        for descriptor in reading:
+            poll.register(descriptor, select.POLLIN)
+        for wire in wires:
+            if wire.unsent:
+                poll.register(wire.fileno(), select.POLLIN | select.POLLOUT)
+        poll.poll(min(0.5, self._limits.pulse) * 1000)
+
+    def _accept(self, now: float) -> None:
+        for listener in self._listeners:
+            with contextlib.suppress(OSError):  # nobody, or already gone again
+                connection, _ = listener.accept()
+                if len(self._strangers) >= _STRANGERS:
+                    connection.close()
+                else:
+                    wire = Wire(connection, self._token, serves=True)
+                    self._strangers[wire] = now
+                    wire.flush()
+
+    def _hear_strangers(self, now: float) -> None:
+        for wire, since in list(self._strangers.items()):
+            try:
+                found = wire.arrived()
+                wire.flush()
+                if not found and now - since > _STRANGER_SECONDS:
+                    raise ConnectionError("says nothing")
+            except OSError:
+                found = []
+                self._drop(wire)
+            if found:
+                del self._strangers[wire]
+                self._greet(wire, found[0], now)
+
+    def _drop(self, wire: Wire) -> None:
+        del self._strangers[wire]
+        wire.close()
+
+    def _greet(self, wire: Wire, hello: Value, now: float) -> None:
+        """Whoever comes here knows the token."""
+        rank = hello.get("rank")
+        try:
+            if hello.get("probe"):
+                wire.send({"welcome": True})
+                wire.close()
+            elif hello.get("generation") != self._generation:
+                wire.send({"refused": f"the gang is of generation {self._generation}"})
+                wire.close()
+            elif isinstance(rank, int):
+                self._take(rank, wire, hello, now)
+        except OSError:
+            wire.close()
+
+    def _take(self, rank: int, wire: Wire, hello: Value, now: float) -> None:
+        known = rank in self._ranks
+        one = self._ranks.setdefault(rank, _Rank(now))
+        if one.wire is not None:
+            one.wire.close()
+        one.wire, one.heard_at = wire, now
+        wire.send({"welcome": True, "heard": one.talk.heard})
+        for said in one.talk.again(int(hello.get("heard", 0))):
+            wire.send(said)
+        if not known:
+            reached: List[str] = [str(address) for address in hello.get("reached", ())]
+            self._rules.join(rank, str(hello.get("host")), reached)
+
+    def _hear_ranks(self, now: float) -> None:
+        for rank, one in self._ranks.items():
+            if one.wire is None:
+                continue
+            try:
+                for said in one.wire.arrived():
+                    one.heard_at = now
+                    value = one.talk.take(said)
+                    if value is not None:
+                        self._rules.hear(rank, value, now)
+                one.wire.flush()
+            except OSError:
+                self._part(one, now)
+
+    def _part(self, one: _Rank, now: float) -> None:
+        if one.wire is not None:
+            one.wire.close()
+        one.wire, one.closed_at = None, now
+
+    def _watch(self, now: float) -> None:
+        """Who is silent, and for how long: a closed connection is taken up again at once by whoever lives; a slow network only delays."""
+        away = set()
+        for rank, one in self._ranks.items():
+            silent = now - one.heard_at
+            if one.wire is None or silent > 3 * self._limits.pulse:
+                away.add(rank)
+            how = ""
+            if one.wire is None and now - one.closed_at > self._limits.closed:
+                how = f"its connection closed and did not come back within {self._limits.closed:.0f} s"
+            elif silent > self._limits.silent:
+                how = f"it was not heard of for {self._limits.silent:.0f} s"
+            if how and not one.lost:
+                one.lost = True
+                self._rules.lose(rank, how, now)
+        self._rules.away(away)
+
+    def _tell(self, line: Line) -> None:
+        said, self._rules.outbox = self._rules.outbox, []
+        for rank, value in said:
+            if rank == 0:
+                line.say(value)
+            elif rank in self._ranks:
+                self._send(self._ranks[rank], self._ranks[rank].talk.say(value))
+
+    def _pulse(self, now: float) -> None:
+        if now - self._pulsed >= self._limits.pulse:
+            self._pulsed = now
+            for one in self._ranks.values():
+                self._send(one, one.talk.pulse())
+
+    def _send(self, one: _Rank, said: Value) -> None:
+        if one.wire is not None:
+            try:
+                one.wire.send(said)
+            except OSError:
+                self._part(one, time.monotonic())
+
+
+def listen(addresses: Sequence[str]) -> List[socket.socket]:
+    """Listeners at those of the addresses that this host has, all at one port. OSError if it has none of them."""
+    for _ in range(8):
+        found: List[socket.socket] = []
+        port = 0
+        for address in addresses:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            one = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                one.bind((address, port))
+                one.listen(_BACKLOG)
+                one.setblocking(False)
+            except OSError:
+                one.close()
+                continue
+            port = one.getsockname()[1]
+            found.append(one)
+        if found:
+            return found
+    raise OSError(f"this host has none of the addresses {', '.join(addresses)}")

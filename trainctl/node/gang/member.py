@@ -1,0 +1,298 @@
+"""A rank's part in its gang, as its supervisor plays it. See DESIGN.md, "Gangs"."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import signal
+import time
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
+
+from trainctl.node.gang.blame import is_consequence, tail
+from trainctl.node.gang.coordinator import Coordinator, listen
+from trainctl.node.gang.helper_process import Helper, Limits, Line
+from trainctl.node.gang.link import Link
+from trainctl.node.gang.rendezvous import Rendezvous
+from trainctl.node.gang.rules import Policy, Rules
+from trainctl.node.gang.turn import GangTurn
+from trainctl.node.runs import record as runs
+from trainctl.node.runs.attempt import Attempt, Ended
+from trainctl.node.runs.record import Run
+from trainctl.node.system.failure import Failure
+from trainctl.node.system.files import read_json, write_json
+from trainctl.node.system.processes import boot_id
+from trainctl.node.turns.peers import Ending, Peers, Retry
+from trainctl.node.turns.turn import Pending, Turn
+
+_POLL_SECONDS = 0.25
+_VERDICT_SECONDS = 3600.0
+_FAREWELL_SECONDS = 15.0
+
+
+class Meeting(NamedTuple):
+    """Where rank 0's helper listens and what opens it. It makes both; the other ranks are started with them."""
+
+    port: int
+    token: str
+
+
+class GangMember(Peers):
+    """One rank of several."""
+
+    def __init__(
+        self,
+        run: Run,
+        spec: Mapping[str, Any],
+        pending: Pending,
+        deploying: Callable[[str], None],
+        meeting: Optional[Mapping[str, Any]],
+    ) -> None:
+        """``deploying`` is told what is waited for before the gang stands in a queue."""
+        super().__init__(run, spec, pending)
+        self._deploying = deploying
+        self._meeting = meeting
+        self._rank = int(spec["rank"])
+        self._gang: Dict[str, Any] = dict(spec["gang"])
+        self._limits = Limits(self._gang)
+        self._helper: Optional[Helper] = None
+        self._layout: Dict[str, Any] = {}
+        self._over: Optional[Dict[str, Any]] = None
+        self._end: Optional[Dict[str, Any]] = None
+        self._stop_said = False
+        self._began = False
+
+    def join(self) -> None:
+        """Rank 0 listens, the others call it."""
+        self._helper = self._lead() if self._rank == 0 else self._follow()
+
+    def _lead(self) -> Helper:
+        addresses = [str(one) for one in self._gang["addresses"]]
+        token, rendezvous, retry = secrets.token_hex(32), Rendezvous(), Retry.of(self._spec)
+        listeners = listen(addresses)
+        policy = Policy(
+            int(self._spec["group_size"]),
+            addresses,
+            retry.max_attempts,
+            retry.delay_seconds,
+            slot=bool(self._run.order.get("slots", self._spec.get("slots"))),
+        )
+        date = self._run.created_ns
+        rules = Rules(policy, rendezvous.allocate, rendezvous.release, date)
+        generation = int(self._spec["generation"])
+        coordinator = Coordinator(listeners, token, generation, rules, self._limits)
+        helper = Helper(
+            lambda line: coordinator.work(line, boot_id()), [one.fileno() for one in listeners]
+        )
+        meeting = Meeting(listeners[0].getsockname()[1], token)
+        for listener in listeners:
+            listener.close()
+        write_json(self._run.gang, meeting._asdict())
+        return helper
+
+    def _follow(self) -> Helper:
+        if self._meeting is None:
+            raise Failure("request", "a rank of a gang was started without the way to rank 0")
+        hello = {"host": boot_id(), "generation": int(self._spec["generation"])}
+        addresses = [str(one) for one in self._gang["addresses"]]
+        port, token = int(self._meeting["port"]), str(self._meeting["token"])
+        link = Link(self._rank, hello, addresses, port, token, self._limits)
+        return Helper(link.work)
+
+    def turn(self) -> Turn:
+        """All ranks wait for theirs together."""
+        return GangTurn(self._run, self._spec, self._pending, self)
+
+    @property
+    def line(self) -> Line:
+        """To the helper. Failure before ``join``."""
+        if self._helper is None:
+            raise Failure("failed", "the gang was not joined")
+        return self._helper.line
+
+    @property
+    def descriptor(self) -> int:
+        """What can be read when something was decided."""
+        return self.line.fileno()
+
+    def say(self, value: Dict[str, Any]) -> None:
+        """To whoever decides for the gang."""
+        self.line.say(value)
+
+    def heard(self, seconds: float = 0.0) -> List[Dict[str, Any]]:
+        """What was decided; waits so long for it. What concerns every stage is noted on the way."""
+        found = self.line.arrived(seconds)
+        for value in found:
+            self._note(value)
+        if not self.line.open and self._over is None:
+            cause = {"rank": self._rank, "status": runs.LOST, "exit_code": None}
+            self._over = {"cause": {**cause, "error": "its helper was killed"}, "alone": "lost"}
+        return found
+
+    def _note(self, value: Dict[str, Any]) -> None:
+        does = value.get("do")
+        if does == "over":
+            self._over = value
+        elif does == "end":
+            self._end = value
+            if value.get("grace") is not None:
+                write_json(self._run.directory / "stop.json", {"grace_seconds": value["grace"]})
+        elif does == "lay out":
+            self._layout, self._end = value, None
+        elif does == "wait":
+            self._tell(str(value.get("why")))
+
+    def _tell(self, why: str) -> None:
+        if why.startswith("waits for rank") and ":" not in why:
+            self._deploying(why)
+        else:
+            self._pending(why, None)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing will happen any more."""
+        return self._over is not None
+
+    def until(self, *words: str) -> Optional[Dict[str, Any]]:
+        """Wait for one of these decisions; None if it is over, or somebody wants the end."""
+        while not self.over and signal.SIGTERM not in signal.sigpending():
+            for value in self.heard(_POLL_SECONDS):
+                if value.get("do") in words:
+                    return value
+        return None
+
+    def laid_out(self) -> bool:
+        """The turn ends with the first attempt's layout; later ones are announced."""
+        return not self.over and (bool(self._layout) or self.until("lay out") is not None)
+
+    @property
+    def variables(self) -> Dict[str, str]:
+        """Rank 0's address as all ranks reach it, and the port that is kept free for the job."""
+        leader = str(self._layout["leader"])
+        found = {
+            "BT_LEADER_ADDR": leader,
+            "MASTER_ADDR": leader,
+            "MASTER_PORT": str(self._layout["port"]),
+        }
+        declared = {**self._spec["environment"], **self._spec.get("secret_environment", {})}
+        return {
+            name: one for name, one in found.items() if name not in declared or name[:2] == "BT"
+        }
+
+    def begin(self) -> bool:
+        """All ranks together."""
+        self._layout = {}
+        loaded = [[one["run"], one["name"]] for one in self._run.record.get("loaded") or ()]
+        self.say({"is": "prepared", "loaded": sorted(loaded)})
+        self._began = self.until("go") is not None
+        return self._began
+
+    def chores(self, attempt: Attempt) -> List[Callable[[], None]]:
+        """End this rank when the gang ends, and say that somebody wants it to."""
+
+        def tend() -> None:
+            self.heard()
+            if self._end is not None or self._over is not None:
+                attempt.end()
+            elif attempt.stopped:
+                self._say_stop()
+
+        return [tend]
+
+    def settle(
+        self, ending: Ending, ended: Ended, number: int, note: Callable[[str], None]
+    ) -> Optional[Ending]:
+        """The gang decides once all of its ranks have ended."""
+        suspicious = ending.status == runs.FAILED and not ended.expired
+        self.say(
+            {
+                "is": "ended",
+                "status": ending.status,
+                "code": ended.code,
+                "error": ending.error,
+                "expired": ended.expired,
+                "consequence": suspicious and is_consequence(tail(self._run.log(self._rank))),
+                "grace": self._grace,
+            }
+        )
+        value = self._verdict("again")
+        if value is None:
+            return self._final(ending)
+        note(words(value["cause"]))
+        return None
+
+    def leave(self, ending: Ending) -> Ending:
+        """Tell why this rank does not go on, if it is not over yet, and hear what became of the others."""
+        if ending.blame is not None:
+            return ending
+        if self._helper is None:
+            return ending
+        self.heard()
+        if self._over is None:
+            if ending.status == runs.STOPPED:
+                self._say_stop()
+            else:
+                self.say({"is": "failed", "error": ending.error})
+            self._verdict()
+        return self._final(ending)
+
+    def close(self) -> None:
+        """What rank 0's helper still has to tell the others, it may."""
+        if self._helper is not None:
+            self._helper.finish(_FAREWELL_SECONDS)
+            with contextlib.suppress(FileNotFoundError):
+                self._run.gang.unlink()
+
+    @property
+    def _grace(self) -> Optional[float]:
+        asked = read_json(self._run.directory / "stop.json") or {}
+        return asked.get("grace_seconds")
+
+    def _say_stop(self) -> None:
+        if not self._stop_said:
+            self._stop_said = True
+            self.say({"is": "stop", "grace": self._grace})
+
+    def _verdict(self, *words: str) -> Optional[Dict[str, Any]]:
+        """The decision about an attempt that has ended; None once it is over. Who stops meanwhile stops all."""
+        deadline = time.monotonic() + _VERDICT_SECONDS
+        while not self.over and time.monotonic() < deadline:
+            for value in self.heard(_POLL_SECONDS):
+                if value.get("do") in words:
+                    return value
+            if signal.SIGTERM in signal.sigpending():
+                self._say_stop()
+        return None
+
+    def _final(self, own: Ending) -> Ending:
+        """This rank's ending, seen from the gang's."""
+        over = self._over or {}
+        cause = over.get("cause")
+        if over.get("alone") and own.status in (runs.COMPLETED, runs.FAILED):
+            return own  # its own commands had ended: that is known, whoever is gone
+        if not cause:
+            return own
+        status = str(cause.get("status") or runs.LOST)
+        cause = {**cause, "status": status}
+        if cause["rank"] == self._rank and not over.get("alone"):
+            return own._replace(blame=cause)
+        if status == runs.STOPPED:
+            return Ending(runs.STOPPED, own.exit_code, blame=cause)
+        if own.status in (runs.COMPLETED, runs.FAILED):
+            return own._replace(blame=cause)
+        if not self._began:
+            return Ending(runs.DEPLOY_FAILED, own.exit_code, words(cause), blame=cause)
+        how = "was lost" if status == runs.LOST else "failed"
+        return Ending(
+            runs.STOPPED, own.exit_code, f"ended because rank {cause['rank']} {how}", blame=cause
+        )
+
+
+def words(cause: Mapping[str, Any]) -> str:
+    """What happened to the rank that is the cause: ``rank 2 failed: command 1 exited with 3``."""
+    error, rank = str(cause.get("error") or "ended"), f"rank {cause.get('rank')}"
+    if error.startswith("rank "):
+        return error
+    if cause.get("status") == runs.LOST:
+        return f"{rank} {error}"
+    how = "failed" if cause.get("status") == runs.FAILED else "could not begin"
+    return f"{rank} {how}: {error}"

@@ -1,0 +1,115 @@
+"""A gang's turn: every rank stands in its host's lane; nobody holds a GPU before all of them could claim. See DESIGN.md, "Gangs"."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any, Dict, List, Mapping, Optional, Protocol
+
+from trainctl.node.runs.record import Run
+from trainctl.node.turns.claims import await_release, is_held
+from trainctl.node.turns.gpu_wish import GpuWish
+from trainctl.node.turns.lanes import Lane, Place
+from trainctl.node.turns.turn import GPU_LANE, LOOK_SECONDS, Pending, Turn
+
+
+class Others(Protocol):
+    """How a rank speaks with its gang."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing will happen any more."""
+        ...
+
+    @property
+    def descriptor(self) -> int:
+        """What can be read when something was decided."""
+        ...
+
+    def say(self, value: Dict[str, Any]) -> None:
+        """To whoever decides."""
+        ...
+
+    def heard(self, seconds: float = 0.0) -> List[Dict[str, Any]]:
+        """What was decided."""
+        ...
+
+    def until(self, *words: str) -> Optional[Dict[str, Any]]:
+        """Wait for one of these decisions; None if it is over."""
+        ...
+
+
+class GangTurn(Turn):
+    """One rank's turn. What it tells: ``here``, ``slotted``, ``ready`` or ``busy``, ``held`` or ``refused``."""
+
+    def __init__(self, run: Run, spec: Mapping[str, Any], pending: Pending, others: Others) -> None:
+        super().__init__(run, spec, pending)
+        self._others = others
+        self._told = ""
+
+    def wait(self) -> bool:
+        """Until all ranks hold what they want; rank 0 takes the slot of the gang's sweep before."""
+        self._others.say({"is": "here"})
+        found = self._others.until("slot", "queue")
+        if found is not None and found["do"] == "slot":
+            if not self._take_slot():
+                return False
+            self._others.say({"is": "slotted"})
+            found = self._others.until("queue")
+        return found is not None and self._queue(int(found["date"]))
+
+    def _ending(self) -> bool:
+        self._others.heard()
+        return self._others.over or super()._ending()
+
+    def _queue(self, date: int) -> bool:
+        wish = GpuWish(self._spec)
+        if not wish.count:
+            return self._together(wish, None)
+        priority = int(self._spec.get("priority") or 0)
+        place = Place(Lane(self._run.layout.root, GPU_LANE), self._run, priority, date)
+        try:
+            return self._together(wish, place)
+        finally:
+            place.leave()
+
+    def _together(self, wish: GpuWish, place: Optional[Place]) -> bool:
+        """Keep the place in the lane, which others don't pass, until the gang goes on."""
+        held = False
+        while not self._others.over and signal.SIGTERM not in signal.sigpending():
+            for value in self._others.heard():
+                does = value.get("do")
+                if does == "lay out":
+                    return True
+                if does == "claim":
+                    held = self._claim(wish, place)
+                elif does == "release":
+                    self._gpu_claims.release()
+                    self._gpus, self._told, held = [], "", False
+            before = None if held or place is None else place.behind()
+            if not held:
+                self._tell(wish, able=before is None and self._able(wish))
+            wanted = [before] if before else ([] if held else wish.claims)
+            await_release(filter(is_held, wanted), LOOK_SECONDS, self._others.descriptor)
+        return False
+
+    def _able(self, wish: GpuWish) -> bool:
+        """Others' computing is looked at before the first word only, and again when it comes to claiming."""
+        if not wish.count:
+            return True
+        return wish.unclaimed if self._told == "ready" else bool(wish.free())
+
+    def _tell(self, wish: GpuWish, *, able: bool) -> None:
+        word = "ready" if able else "busy"
+        if word != self._told:
+            self._told = word
+            self._others.say({"is": word, "why": wish.words})
+        if not able:
+            self._pending(wish.words, GPU_LANE)
+
+    def _claim(self, wish: GpuWish, place: Optional[Place]) -> bool:
+        """Only the first of the lane may."""
+        first = place is None or place.behind() is None
+        self._gpus = wish.take(self._gpu_claims) if first and wish.count else []
+        held = first and len(self._gpus) == wish.count
+        self._others.say({"is": "held" if held else "refused"})
+        return held

@@ -1,0 +1,1 @@
+"""What a job finds around it, on the host or in a container."""

@@ -1,0 +1,188 @@
+"""A job in a container: what of the run appears where, and the engine's program that the run's own process becomes.
+
+See DESIGN.md, "Containers".
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path, PurePosixPath
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+
+from trainctl.node.containers import apptainer, leftovers, oci
+from trainctl.node.containers.container_program import COMMANDS, FIRST, LOG, STEP, first_program
+from trainctl.node.containers.engines import APPTAINER, DOCKER, complaint
+from trainctl.node.containers.oci import Bind, Wanted
+from trainctl.node.jobs.job import Prepared
+from trainctl.node.runs.launch import Launch
+from trainctl.node.runs.record import MARK, Run
+from trainctl.node.system.files import make_directory, write_atomic
+from trainctl.node.system.layout import inside
+from trainctl.node.system.shell import program
+from trainctl.node.turns.gpus import VISIBLE
+
+WORK = PurePosixPath("/b10/workspace")
+PLACES = {
+    "BT_WORKING_DIR": str(WORK),
+    "BT_SCRATCH_DIR": "/mnt/bt-scratch",
+    "BT_CHECKPOINT_DIR": "/mnt/ckpts",
+    "BT_LOAD_CHECKPOINT_DIR": "/tmp/loaded_checkpoints",  # noqa: S108 - the service's place
+    "BT_PROJECT_CACHE_DIR": "/root/.cache/user_artifacts",
+    "BT_TEAM_CACHE_DIR": "/root/.cache/team_artifacts",
+}
+"""Where a container finds the directory that a variable names, unless the manifest names another place."""
+
+_SECRETS = "TRAINCTL_SECRETS"
+_WRAPPER = f"""\
+secrets=${_SECRETS}; unset {_SECRETS}
+printf '%s\\n' "$secrets" | exec "$@" >"$0" 2>&1
+"""
+"""Hands the secrets to the engine's standard input: they are in no argument, no file and no description of the container."""
+
+_LONGEST = 500
+_OURS = ("BT_", "TRAINCTL_", "MASTER_")
+
+
+def launch(
+    run: Run,
+    spec: Mapping[str, Any],
+    prepared: Prepared,
+    variables: Mapping[str, str],
+    output: Path,
+    gpus: Sequence[str] = (),
+) -> Launch:
+    """The engine's command line for the prepared job, which writes to ``output``; ``variables`` are all of the job's, secrets among them."""
+    asked: Mapping[str, Any] = spec["container"]
+    engine = str(asked["engine"])
+    secret = {name: variables[name] for name in spec.get("secret_environment", {})}
+    shown = _plain(spec, variables, secret)
+    places = _places(run, prepared, shown)
+    binds = _binds(run, output, prepared, places)
+    targets = [bind.target for bind in binds]
+    _write_programs(run, spec, str(asked.get("workdir") or ""), targets, asked=engine == DOCKER)
+    wanted = Wanted(
+        image=str(asked["image"]),
+        directory=str(run.directory),
+        name=oci.described(spec, os.urandom(3).hex()),
+        work=str(WORK),
+        binds=binds,
+        variables=_moved(shown, places),
+        gpus=_gpus(gpus, variables),
+        shm_size=int(asked.get("shm_size") or half_of_memory()),
+        memory=asked.get("memory"),
+        cpus=asked.get("cpus"),
+    )
+    argv, more = _called(engine, wanted)
+    kept = {str(link["target"]) for link in spec.get("links", [])}
+    ours = [*(place.source for place in places), *sorted(kept)]
+    leftovers.expect(run.directory, engine, wanted.image, ours)
+    log = run.directory / "engine.log"
+    chosen = {name: variables[name] for name in VISIBLE if name in variables}  # for who measures
+    own = {**os.environ, **chosen, **more, MARK: str(run.directory), _SECRETS: exports(secret)}
+    return Launch(
+        ("/bin/sh", "-c", _WRAPPER, str(log), *argv),
+        own,
+        finish=lambda: leftovers.clean(run.directory),
+        refused=_refused(run, log),
+    )
+
+
+def half_of_memory() -> int:
+    """What ``/dev/shm`` may grow to where nobody says: what the kernel gives a host's own."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def exports(secrets: Mapping[str, str]) -> str:
+    """The shell text that sets the variables."""
+    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in secrets.items())
+
+
+def _plain(
+    spec: Mapping[str, Any], variables: Mapping[str, str], secret: Mapping[str, str]
+) -> Dict[str, str]:
+    """The variables that are the job's own and no secrets: nothing of the host's goes into a container."""
+    return {
+        name: value
+        for name, value in variables.items()
+        if name not in secret and (name in spec["environment"] or name.startswith(_OURS))
+    }
+
+
+def _places(run: Run, prepared: Prepared, shown: Mapping[str, str]) -> List[Bind]:
+    """The run's directories at the places where a container has them, the working directory first."""
+    elsewhere = {mount.target for mount in prepared.mounts}
+    found = [Bind(str(run.work), str(WORK))]
+    for name, place in PLACES.items():
+        value = shown.get(name, "")
+        named_by_user = value in elsewhere or inside(Path(value), run.work)
+        if value.startswith("/") and not named_by_user:
+            found.append(Bind(str(make_directory(Path(value))), place))
+    return found
+
+
+def _binds(run: Run, output: Path, prepared: Prepared, places: Sequence[Bind]) -> List[Bind]:
+    """Everything of the host that the container sees, shorter paths first."""
+    control = [
+        Bind(str(run.directory / "first.sh"), str(FIRST), read_only=True),
+        Bind(str(run.directory / "commands.sh"), str(COMMANDS), read_only=True),
+        Bind(str(run.step), str(STEP)),
+        Bind(str(output), str(LOG)),
+    ]
+    mounts = [
+        Bind(mount.source, _seen(mount.target, places[:1]), mount.read_only)
+        for mount in prepared.mounts
+    ]
+    return sorted([*control, *places, *mounts], key=lambda bind: bind.target.count("/"))
+
+
+def _seen(path: str, places: Sequence[Bind]) -> str:
+    """A path of the host as the container names it."""
+    for place in places:
+        if inside(Path(path), Path(place.source)):
+            return str(PurePosixPath(place.target) / Path(path).relative_to(place.source))
+    return path
+
+
+def _moved(shown: Mapping[str, str], places: Sequence[Bind]) -> Dict[str, str]:
+    return {
+        name: _seen(value, places)
+        if name.startswith(_OURS) and name != MARK and value.startswith("/")
+        else value
+        for name, value in shown.items()
+    }
+
+
+def _gpus(claimed: Sequence[str], variables: Mapping[str, str]) -> Tuple[str, ...]:
+    """Those that the run has claimed; all that there are for a job that has GPUs and claimed none by name."""
+    if claimed:
+        return tuple(claimed)
+    return ("all",) if variables.get("BT_NUM_GPUS", "0") != "0" else ()
+
+
+def _called(engine: str, wanted: Wanted) -> Tuple[Tuple[str, ...], Mapping[str, str]]:
+    """The engine's command line, and what it needs beside the supervisor's own variables."""
+    if engine == APPTAINER:
+        return apptainer.arguments(wanted), apptainer.variables(wanted)
+    return oci.arguments(engine, wanted), {}
+
+
+def _write_programs(
+    run: Run, spec: Mapping[str, Any], workdir: str, mounted: Sequence[str], *, asked: bool
+) -> None:
+    commands = program(spec["commands"], Path(str(WORK)), Path(str(STEP)))
+    first = first_program(workdir, WORK, mounted, asked=asked)
+    for name, text in (("commands.sh", commands), ("first.sh", first)):
+        write_atomic(run.directory / name, text.encode())
+
+
+def _refused(run: Run, log: Path) -> Callable[[], str]:
+    """Says, after the end, why no command was begun; empty if one was."""
+
+    def look() -> str:
+        if run.step.read_bytes():
+            return ""
+        why = complaint(log.read_text(errors="replace")) or "it ended before the first command"
+        return f"the container could not be started: {why[:_LONGEST]}"
+
+    return look

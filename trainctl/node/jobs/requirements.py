@@ -1,0 +1,164 @@
+"""Virtual environments that are built once for each digest of a requirements file. See DESIGN.md, "Host environments"."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple
+
+from trainctl.node.cache.codes import open_archive
+from trainctl.node.jobs.host_environment import LOOK_SECONDS, login_shell
+from trainctl.node.system.failure import Failure
+from trainctl.node.system.files import make_directory, read_json, remove_tree, write_json
+from trainctl.node.system.layout import Layout
+from trainctl.node.system.lock import Lock
+
+Emit = Callable[[Dict[str, Any]], None]
+
+_INCLUDED = re.compile(r"^\s*(?:-r|--requirement|-c|--constraint)[\s=]*(\S+)")
+_LOCAL = re.compile(r"^\s*(?:-e\b|--editable\b|\.{0,2}/|file:)")
+_DESCRIBE = "import json,os,platform,sys; print(json.dumps([os.path.realpath(sys.executable),platform.python_version(),platform.machine()]))"
+_LAST_LINES = 12
+
+
+class Interpreter(NamedTuple):
+    """A Python that a job would use."""
+
+    path: str
+    version: str
+    machine: str
+
+
+def build_environment(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """A virtual environment with what a requirements file of the code lists; built once, kept by digest."""
+    layout = Layout(request["root"])
+    texts = requirement_texts(layout, request["code"], str(request["requirements"]))
+    python = _interpreter()
+    identity = [sorted(texts.items()), *python]
+    digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+    environment = _Environment(layout, digest)
+    if environment.sealed:
+        environment.touch()
+        return {"venv": str(environment.path), "built": False}
+    make_directory(layout.environments)
+    with Lock(layout.environments, digest):
+        if not environment.sealed:
+            environment.build(python, texts, str(request["requirements"]), emit)
+    return {"venv": str(environment.path), "built": True}
+
+
+def requirement_texts(layout: Layout, code: Any, name: str) -> Dict[str, str]:
+    """The requirements file of a code tree and those it includes, by path; Failure for what can't be kept by digest."""
+    texts: Dict[str, str] = {}
+    with open_archive(layout, code) as stream, tarfile.open(fileobj=stream) as tar:
+        pending = [os.path.normpath(name)]
+        while pending:
+            path = pending.pop()
+            if path in texts:
+                continue
+            texts[path] = _text(tar, path)
+            for line in texts[path].splitlines():
+                if _LOCAL.match(line):
+                    raise Failure(
+                        "request",
+                        f"{path} names a local project: {line.strip()!a}",
+                        "An environment is shared by all code that lists the same. Install it in a start command.",
+                    )
+                match = _INCLUDED.match(line)
+                if match and "://" not in match[1]:
+                    pending.append(os.path.normpath(str(Path(path).parent / match[1])))
+    return texts
+
+
+class _Environment:
+    """One environment: a directory that counts once its seal is beside it. It is built where it stays: its scripts name it."""
+
+    def __init__(self, layout: Layout, digest: str) -> None:
+        self.path = layout.environments / digest
+        self._seal = layout.environments / f"{digest}.json"
+
+    @property
+    def sealed(self) -> bool:
+        """Whether it is whole."""
+        return read_json(self._seal) is not None and (self.path / "bin" / "python").exists()
+
+    def touch(self) -> None:
+        """Note that it is used: collecting spares what is young."""
+        os.utime(self._seal)
+
+    def build(self, python: Interpreter, texts: Mapping[str, str], name: str, emit: Emit) -> None:
+        """Make it anew; Failure holds the installer's last lines."""
+        remove_tree(self.path)
+        make_directory(self.path)
+        listed = self.path / "requirements"
+        for path, text in texts.items():
+            target = listed / path
+            make_directory(target.parent)
+            target.write_text(text)
+        for argv in _installer(python, self.path, listed / os.path.normpath(name)):
+            _run(argv, listed, emit)
+        write_json(self._seal, {"requirements": dict(texts), "python": list(python)})
+
+
+def _installer(python: Interpreter, path: Path, listed: Path) -> List[List[str]]:
+    """uv where there is one, for it is ten times as fast; else what Python brings."""
+    uv = login_shell("command -v uv", None).stdout.strip()
+    own = str(path / "bin" / "python")
+    if uv:
+        return [
+            [uv, "venv", "--quiet", "--allow-existing", "--python", python.path, str(path)],
+            [uv, "pip", "install", "--python", own, "-r", str(listed)],
+        ]
+    return [
+        [python.path, "-m", "venv", str(path)],
+        [own, "-m", "pip", "install", "--disable-pip-version-check", "-r", str(listed)],
+    ]
+
+
+def _run(argv: List[str], directory: Path, emit: Emit) -> None:
+    last: List[str] = []
+    with subprocess.Popen(
+        argv,
+        cwd=str(directory),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        for line in process.stdout or ():
+            last = [*last, line.rstrip()][-_LAST_LINES:]
+            emit({"line": line.rstrip()[:200]})
+    if process.returncode != 0:
+        raise Failure("failed", "the requirements can't be installed", "\n".join(last))
+
+
+def _interpreter() -> Interpreter:
+    found = login_shell("command -v python3 || command -v python", None).stdout.split()
+    if not found:
+        raise Failure(
+            "failed",
+            "no python3 is found on the login shell's PATH",
+            "Install one, or name a venv.",
+        )
+    described = subprocess.run(
+        [found[-1], "-I", "-c", _DESCRIBE], capture_output=True, text=True, timeout=LOOK_SECONDS
+    )
+    return Interpreter(*json.loads(described.stdout))
+
+
+def _text(tar: tarfile.TarFile, path: str) -> str:
+    try:
+        member = tar.extractfile(path)
+    except KeyError:
+        member = None
+    if member is None:
+        raise Failure(
+            "request", f"the code has no file {path!a}", "Requirements are a file of the code."
+        )
+    return member.read().decode(errors="replace")

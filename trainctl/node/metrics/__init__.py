@@ -1,0 +1,1 @@
+"""What a run uses, sampled while it goes on."""

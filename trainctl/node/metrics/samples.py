@@ -1,0 +1,265 @@
+"""Samples of what a run uses, taken by a process of their own so that nothing that hangs can hold up the supervisor.
+
+See DESIGN.md, "Metrics".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from trainctl.node.containers import apart
+from trainctl.node.metrics import gpu_meter, measure
+from trainctl.node.runs.record import Run
+from trainctl.node.system.failure import Failure
+from trainctl.node.system.files import read_json, write_atomic, write_json
+from trainctl.node.system.layout import Layout
+from trainctl.node.system.processes import descendants
+from trainctl.node.system.syscalls import PR_SET_PDEATHSIG, prctl
+
+HISTORY_BYTES = 2**21
+"""The most that one run's samples take."""
+
+_INTERVAL = 10.0
+_DISK_INTERVAL = 60.0
+_COST = 200
+"""A sample that took a second of one CPU is followed by none for so many seconds, divided by the number of CPUs: 0.5 %."""
+_DISK_SECONDS = 10.0
+_DAY = 86400.0
+_GPU_SECONDS = 5.0
+_GPU_PAUSE = 600.0
+_LONGEST = 30.0
+_LAST_SECONDS = 2.0
+_POLL_SECONDS = 0.02
+_GPU_SILENT = 3
+
+Json = Dict[str, Any]
+
+
+class Sampler:
+    """A chore that never waits: it starts the next sample when it is due, and collects the one before.
+
+    Due ever more rarely at first (1, 2, 4, 8 s), then every 10 s, and always so that samples take less than 0.5 % of the machine.
+    """
+
+    def __init__(self, run: Run, spec: Mapping[str, Any]) -> None:
+        self._run = run
+        self._spec = spec
+        self._child: Optional[int] = None
+        self._began = self._started = time.monotonic()
+        self._due = self._gpus_due = 0.0
+        self._gpu_pause = _GPU_PAUSE
+        self._spent = 0.0
+
+    def __call__(self) -> None:
+        """Look whether a sample has ended or is due."""
+        with contextlib.suppress(OSError):
+            self._collect()
+            if self._child is None and time.monotonic() >= self._due:
+                self._start()
+
+    def finish(self) -> None:
+        """Take the last sample, whatever the one before is at."""
+        with contextlib.suppress(OSError):
+            self._wait(_LAST_SECONDS)
+            self._kill()
+            if self._child is None:
+                self._start(last=True)
+                self._wait(_LAST_SECONDS)
+                self._kill()
+
+    def _wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self._child is not None and time.monotonic() < deadline:
+            self._collect()
+            time.sleep(_POLL_SECONDS)
+
+    def _kill(self) -> None:
+        if self._child is not None:
+            os.kill(self._child, signal.SIGKILL)
+            self._wait(_POLL_SECONDS)
+
+    def _start(self, *, last: bool = False) -> None:
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        ended = children.ru_utime + children.ru_stime - self._spent
+        self._started = time.monotonic()
+        with_gpus = self._started >= self._gpus_due and not last
+        self._child = os.fork()
+        if self._child == 0:
+            code = 1
+            try:
+                sample = _Sample(self._run, self._spec, last=last)
+                code = sample.take(ended, with_gpus=with_gpus)
+            finally:
+                os._exit(code)
+
+    def _collect(self) -> None:
+        """What the sample has cost says when the next is due; one that takes too long is ended."""
+        if self._child is None:
+            return
+        now = time.monotonic()
+        cost, code = 0.0, 0
+        try:
+            pid, status, used = os.wait4(self._child, os.WNOHANG)
+            if pid == 0:
+                if now - self._started > _LONGEST:
+                    os.kill(
+                        self._child, signal.SIGKILL
+                    )  # until the kernel lets go of it there is no other
+                return
+            cost, code = used.ru_utime + used.ru_stime, os.WEXITSTATUS(status)
+        except ChildProcessError:  # it was ended with an attempt
+            pass
+        self._child = None
+        self._spent += cost
+        usual = min(_INTERVAL, max(1.0, self._started - self._began))
+        self._due = self._started + max(usual, cost * _COST / (os.cpu_count() or 1))
+        if code == _GPU_SILENT:
+            self._gpus_due = now + self._gpu_pause
+            self._gpu_pause *= 2
+
+
+class _Sample:
+    """One sample, in its own process."""
+
+    def __init__(self, run: Run, spec: Mapping[str, Any], *, last: bool) -> None:
+        self._run = run
+        self._last = last
+        self._environment: Mapping[str, str] = spec["environment"]
+        self._links = {link["path"]: link["target"] for link in spec.get("links", [])}
+        self._supervisor = os.getppid()
+
+    def take(self, ended_seconds: float, *, with_gpus: bool) -> int:
+        """Append it to the history; the process's exit code."""
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        os.nice(19)
+        history = self._run.directory / "metrics.jsonl"
+        before = _last(history)
+        container = apart.look(self._run.directory, (before or {}).get("container"))
+        found: Json = {"time": round(time.time(), 3), "container": container.record}
+        found.update(measure.processes(self._supervisor, ended_seconds, container))
+        found["host"] = measure.host()
+        _add_rates(found, before, self._run.record.get("started_at"))
+        code = 0
+        try:
+            found.update(self._gpus() if with_gpus else {})
+        except gpu_meter.Silent as error:
+            found["problem"] = f"{error} did not answer within {_GPU_SECONDS:g} s"
+            code = _GPU_SILENT
+        found.update(self._disks())
+        _append(history, found)
+        return code
+
+    def _gpus(self) -> Json:
+        gpus = gpu_meter.gpus(_GPU_SECONDS)
+        if not gpus:
+            return {}
+        job = measure.of_the_job(self._supervisor, descendants(self._supervisor))
+        chosen = gpu_meter.visible(gpus, measure.variables_of(job))
+        return {
+            "gpu_utilization": {one.number: one.utilization for one in chosen},
+            "gpu_memory_usage_bytes": {one.number: one.memory_used for one in chosen},
+            "gpu_memory_total_bytes": {one.number: one.memory_total for one in chosen},
+            "gpu_names": {one.number: one.name for one in chosen},
+        }
+
+    def _disks(self) -> Json:
+        """How full disks are; what directories hold is looked up more rarely, as that may take long."""
+        places = {
+            "ephemeral_storage": [self._run.work, self._run.scratch, self._run.view],
+            "checkpoints": self._place("BT_CHECKPOINT_DIR"),
+            "cache": self._place("BT_PROJECT_CACHE_DIR"),
+        }
+        usage = self._usage(places)
+        return {
+            name: {"usage_bytes": usage.get(name), **(measure.file_system(paths[0]) or {})}
+            for name, paths in places.items()
+            if paths
+        }
+
+    def _usage(self, places: Mapping[str, List[Path]]) -> Mapping[str, Optional[int]]:
+        path = self._run.directory / "metrics-disk.json"
+        known = read_json(path) or {"due": 0.0, "usage": {}}
+        fresh = time.time() < known["due"] < time.time() + _DAY
+        if fresh and not self._last:
+            usage: Mapping[str, Optional[int]] = known["usage"]
+            return usage
+        longest = _DISK_SECONDS if not self._last else _LAST_SECONDS / 2
+        deadline, cpu = time.monotonic() + longest, time.process_time()
+        usage = {name: measure.disk_usage(paths, deadline) for name, paths in places.items()}
+        cost = (time.process_time() - cpu) * _COST / (os.cpu_count() or 1)
+        write_json(path, {"due": time.time() + max(_DISK_INTERVAL, cost), "usage": usage})
+        return usage
+
+    def _place(self, variable: str) -> List[Path]:
+        shown = self._environment.get(variable)
+        return [Path(self._links.get(shown, shown))] if shown else []
+
+
+def metrics(request: Mapping[str, Any], emit: Callable[[Json], None]) -> Json:
+    """The samples of a run, the oldest first; ``since``: only those taken after that time."""
+    run = Run(Layout(request["root"]), request["key"])
+    if run.spec is None:
+        raise Failure("missing", f"the node knows no run {run.key}")
+    since = float(request.get("since") or 0.0)
+    found = _read(run.directory / "metrics.jsonl")
+    return {"samples": [one for one in found if one["time"] > since]}
+
+
+def _add_rates(found: Json, before: Optional[Json], started_at: Optional[float]) -> None:
+    """Cores in use since the sample before, or since the start; None where the clock was set back."""
+    own = {"time": started_at or found["time"], "cpu_seconds": 0.0}
+    since = before or own
+    found["cpu_usage"] = _rate(found, since, found["time"] - since["time"])
+    if before is not None:
+        host, earlier = found["host"], before["host"]
+        host["cpu_usage"] = _rate(host, earlier, found["time"] - before["time"])
+
+
+def _rate(now: Json, before: Json, seconds: float) -> Optional[float]:
+    if seconds <= 0:
+        return None
+    used = float(now["cpu_seconds"]) - float(before["cpu_seconds"])
+    return round(max(0.0, used) / seconds, 3)
+
+
+def _append(path: Path, sample: Json) -> None:
+    """One line more; the older half of a history that is too long loses every second line."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    with os.fdopen(os.open(path, flags, 0o600), "w") as stream:
+        stream.write(json.dumps(sample) + "\n")
+        size = stream.tell()
+    if size > HISTORY_BYTES:
+        lines = path.read_bytes().splitlines(keepends=True)
+        half = len(lines) // 2
+        write_atomic(path, b"".join(lines[:half:2] + lines[half:]))
+
+
+def _last(path: Path) -> Optional[Json]:
+    found = _read(path, 2**16)
+    return found[-1] if found else None
+
+
+def _read(path: Path, most: int = 0) -> List[Json]:
+    """The samples in a file, or in its last bytes; a line that a crash cut off is none."""
+    try:
+        with path.open("rb") as stream:
+            if most:
+                stream.seek(max(0, stream.seek(0, os.SEEK_END) - most))
+            text = stream.read()
+    except FileNotFoundError:
+        return []
+    found = []
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            sample = json.loads(line)
+            if isinstance(sample, dict) and "host" in sample:
+                found.append(sample)
+    return found

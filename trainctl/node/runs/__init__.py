@@ -1,0 +1,1 @@
+"""One run: its directory, its processes, its mounts, its log."""

@@ -1,0 +1,205 @@
+"""A run's directory: its specification, who supervises it, and what became of it. See DESIGN.md, "Runs"."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional
+
+from trainctl.node.containers import leftovers
+from trainctl.node.runs.uploads import sync_of
+from trainctl.node.system.ending import kill_marked
+from trainctl.node.system.failure import Failure
+from trainctl.node.system.files import create_once, make_directory, names_in, read_json, write_json
+from trainctl.node.system.layout import Layout
+from trainctl.node.system.processes import alive, identity
+
+PENDING = "TRAINING_JOB_PENDING"
+CREATED = "TRAINING_JOB_CREATED"
+DEPLOYING = "TRAINING_JOB_DEPLOYING"
+RUNNING = "TRAINING_JOB_RUNNING"
+COMPLETED = "TRAINING_JOB_COMPLETED"
+FAILED = "TRAINING_JOB_FAILED"
+DEPLOY_FAILED = "TRAINING_JOB_DEPLOY_FAILED"
+STOPPED = "TRAINING_JOB_STOPPED"
+LOST = "TRAINING_JOB_LOST"
+ENDED = frozenset({COMPLETED, FAILED, DEPLOY_FAILED, STOPPED})
+
+MARK = "TRAINCTL_RUN_DIRECTORY"
+"""The variable by which a run's processes are known."""
+
+PREPARE = "prepare"
+"""The stage before the job, in which its training cache is prepared."""
+
+WANTS_SECRETS = "waits for secrets"
+"""What a run waits for whose supervisor is gone, with the secrets that it had, before the first command was begun."""
+
+_CLAIM = "claim."
+
+
+class Run:
+    """One run under a ROOT."""
+
+    def __init__(self, layout: Layout, key: Any) -> None:
+        self.layout = layout
+        self.key = str(key)
+        self.directory = layout.run(key)
+        self.work = self.directory / "work"
+        self.scratch = self.directory / "scratch"
+        self.view = self.directory / "view"
+        self.loaded = self.directory / "loaded"
+        self.step = self.directory / "step"
+        self.gang = self.directory / "gang.json"
+        """How rank 0 of a gang is reached by the others, while it is."""
+
+    @property
+    def mark(self) -> bytes:
+        """The entry in the environment of every process of the run."""
+        return f"{MARK}={self.directory}".encode()
+
+    def log(self, rank: int, stage: str = "") -> Path:
+        """What the job writes, or what a stage before it does."""
+        return self.directory / "log" / f"{stage and stage + '-'}rank-{rank}.log"
+
+    @property
+    def spec(self) -> Optional[Dict[str, Any]]:
+        """The specification, once the run was created."""
+        found = read_json(self.directory / "spec.json")
+        return found if isinstance(found, dict) else None
+
+    def create(self, spec: Mapping[str, Any]) -> bool:
+        """Record the specification once; a newer generation replaces it (True), an older one is refused."""
+        make_directory(self.directory)
+        path = self.directory / "spec.json"
+        if create_once(path, json.dumps(spec, sort_keys=True).encode()):
+            return False
+        recorded = int((self.spec or {}).get("generation", 0))
+        if int(spec["generation"]) < recorded:
+            raise Failure(
+                "fenced",
+                f"run {self.key} is held by a newer attempt",
+                f"This request is of generation {spec['generation']}, the node has {recorded}.",
+            )
+        newer = int(spec["generation"]) > recorded and not self.started
+        if newer:
+            write_json(path, dict(spec))
+        return newer
+
+    def is_fenced(self, generation: int) -> bool:
+        """Whether a newer attempt has the run: this one decides nothing any more."""
+        return int((self.spec or {}).get("generation", 0)) > generation
+
+    @property
+    def order(self) -> Dict[str, Any]:
+        """What was changed of the specification's ``priority`` and ``slots`` since."""
+        found = read_json(self.directory / "order.json")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def created_ns(self) -> int:
+        """When the run was made here, by this node's clock: Unix nanoseconds."""
+        return (self.directory / "spec.json").stat().st_mtime_ns
+
+    def reorder(self, changes: Mapping[str, Any]) -> None:
+        """Change ``priority`` and ``slots`` of a run that may be waiting."""
+        write_json(self.directory / "order.json", dict(changes))
+
+    @property
+    def started(self) -> bool:
+        """Whether the first command was, or was about to be, executed."""
+        return (self.directory / "started").exists()
+
+    def mark_started(self, supervisor: Mapping[str, Any]) -> bool:
+        """Say so; False if another supervisor did already, and nobody else may execute it."""
+        path = self.directory / "started"
+        return create_once(path, json.dumps(supervisor).encode()) or read_json(path) == supervisor
+
+    def claim(self) -> bool:
+        """Become the one who decides about this run; False if another is, or nothing is left to decide."""
+        numbers = self._claims()
+        if numbers and alive(self._claimer(numbers[-1])):
+            return False
+        if self.started or self.record.get("status") in ENDED:
+            return False
+        number = numbers[-1] + 1 if numbers else 1
+        return create_once(self.directory / f"{_CLAIM}{number}", json.dumps(identity()).encode())
+
+    @property
+    def supervisor(self) -> Optional[Mapping[str, Any]]:
+        """The identity of the newest claimer, alive or dead."""
+        numbers = self._claims()
+        return self._claimer(numbers[-1]) if numbers else None
+
+    @property
+    def record(self) -> Dict[str, Any]:
+        """What the supervisor wrote last; empty before."""
+        found = read_json(self.directory / "run.json")
+        return found if isinstance(found, dict) else {}
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Replace what is known of the run."""
+        write_json(self.directory / "run.json", dict(record))
+
+    def status(self) -> Optional[Dict[str, Any]]:
+        """The run's status as the house's DESIGN.md lists it; None if there is no such run.
+
+        A run that was lost has no process and no container left when this returns. One whose secrets were lost before its first
+        command is PENDING.
+        """
+        spec = self.spec
+        if spec is None:
+            return None
+        holder = self.supervisor
+        supervised = alive(holder)  # before the record: a supervisor writes the end, then dies
+        record = self.record
+        status = record.get("status", CREATED)
+        if not supervised and status not in ENDED:
+            status = LOST if self.started else CREATED
+            if status == LOST:
+                kill_marked(self.mark)
+                leftovers.clean(self.directory)
+            elif holder is not None and _wants_secrets(spec):
+                status = PENDING
+                record = {**record, "waiting": WANTS_SECRETS, "lane": None}
+        return {
+            **{name: spec.get(name) for name in ("key", "id", "number", "generation", "rank")},
+            **{name: record.get(name) for name in _RECORDED},
+            "created_at": (self.directory / "spec.json").stat().st_mtime,
+            "status": status,
+            "sync": sync_of(self.directory),
+            "supervised": supervised and status not in ENDED,
+            "pid": holder.get("pid") if holder and supervised else None,
+        }
+
+    def _claims(self) -> List[int]:
+        found = (
+            name[len(_CLAIM) :] for name in names_in(self.directory) if name.startswith(_CLAIM)
+        )
+        return sorted(int(number) for number in found if number.isdigit())
+
+    def _claimer(self, number: int) -> Optional[Mapping[str, Any]]:
+        found = read_json(self.directory / f"{_CLAIM}{number}")
+        return found if isinstance(found, dict) else None
+
+
+_RECORDED = (
+    *("exit_code", "error", "cause", "blame", "started_at", "ended_at"),
+    *("mount", "weights_mode", "retries", "gpus", "waiting", "lane", "loaded"),
+)
+
+
+def begins_anew(status: Mapping[str, Any]) -> bool:
+    """Whether nobody is about to begin the run, and who starts it again does."""
+    return not status["supervised"] and status["status"] in (CREATED, PENDING)
+
+
+def _wants_secrets(spec: Mapping[str, Any]) -> bool:
+    """Whether the run can't be begun without values that its supervisor had; of a gang every rank begins with the others."""
+    store = spec.get("store") or {}
+    return not spec.get("gang") and bool(spec.get("secret_environment") or store.get("secret"))
+
+
+def all_runs(layout: Layout) -> List[Run]:
+    """Every run under the ROOT."""
+    names = (name for name in names_in(layout.runs) if not name.startswith("."))
+    return [run for run in (Run(layout, name) for name in names) if run.spec is not None]

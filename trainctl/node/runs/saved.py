@@ -1,0 +1,117 @@
+"""What a job has saved so far: its checkpoint directories as they are now, and who still writes to them."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Iterator, List, NamedTuple, Set, Tuple
+
+from trainctl.node.system.files import names_in
+from trainctl.node.system.processes import all_pids
+
+_RANK = re.compile(r"rank-(\d+)")
+
+
+class File(NamedTuple):
+    """A regular file of a checkpoint; one that is rewritten is another one."""
+
+    path: str
+    size: int
+    modified: int
+    inode: int
+    device: int
+
+
+class Saved(NamedTuple):
+    """One checkpoint: a directory of a rank's, or ``.`` for the loose files beside them."""
+
+    rank: int
+    name: str
+    directory: Path
+    files: Tuple[File, ...]
+
+    @property
+    def modified(self) -> int:
+        """When it was last written to, in nanoseconds, by the clock of its file system."""
+        return max((file.modified for file in self.files), default=0)
+
+    @property
+    def bytes(self) -> int:
+        """Of all its files."""
+        return sum(file.size for file in self.files)
+
+
+def saved_in(directory: Path) -> List[Saved]:
+    """The checkpoints of every rank below a run's directory. Links are not followed and not taken; directories whose
+    name begins with a dot are ones that trainers rename when they are done."""
+    found = []
+    for rank_name in names_in(directory):
+        match = _RANK.fullmatch(rank_name)
+        rank = directory / rank_name
+        if match is None or rank.is_symlink() or not rank.is_dir():
+            continue
+        for name in names_in(rank):
+            path = rank / name
+            if not name.startswith(".") and not path.is_symlink() and path.is_dir():
+                found.append(look(path, int(match[1]), name))
+        found.append(look(rank, int(match[1]), "."))
+    return [one for one in found if one.files]
+
+
+def look(directory: Path, rank: int, name: str) -> Saved:
+    """One checkpoint as it is now."""
+    files = []
+    for path in _paths(directory, loose_only=name == "."):
+        try:
+            found = path.lstat()
+        except FileNotFoundError:
+            continue
+        if stat.S_ISREG(found.st_mode):
+            relative = path.relative_to(directory).as_posix()
+            files.append(
+                File(relative, found.st_size, found.st_mtime_ns, found.st_ino, found.st_dev)
+            )
+    return Saved(rank, name, directory, tuple(files))
+
+
+def being_written(files: Set[Tuple[int, int]]) -> Set[Tuple[int, int]]:
+    """Of files by device and inode, those that some process which this one may look at has open for writing."""
+    found: Set[Tuple[int, int]] = set()
+    for pid in all_pids():
+        for number, identity in _open_files(pid):
+            if identity in files and identity not in found and _writes(pid, number):
+                found.add(identity)
+    return found
+
+
+def _open_files(pid: int) -> Iterator[Tuple[str, Tuple[int, int]]]:
+    try:
+        numbers = [path.name for path in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return
+    for number in numbers:
+        try:
+            status = os.stat(f"/proc/{pid}/fd/{number}")  # noqa: PTH116 - follows what is no path
+        except OSError:
+            continue
+        yield number, (status.st_dev, status.st_ino)
+
+
+def _writes(pid: int, number: str) -> bool:
+    try:
+        text = Path(f"/proc/{pid}/fdinfo/{number}").read_text()
+    except OSError:
+        return False
+    match = re.search(r"^flags:\s*(\d+)", text, re.MULTILINE)
+    return match is not None and int(match[1], 8) & os.O_ACCMODE != os.O_RDONLY
+
+
+def _paths(directory: Path, *, loose_only: bool) -> Iterator[Path]:
+    for top, inner, names in os.walk(str(directory)):
+        if loose_only:
+            inner.clear()
+        inner.sort()
+        for name in sorted(names):
+            yield Path(top, name)

@@ -1,0 +1,1 @@
+"""The supervisor and the verbs about runs: what uses all the rest."""

@@ -1,0 +1,99 @@
+"""What a node says of itself before anything moves. Writes nothing under ROOT."""
+
+from __future__ import annotations
+
+import platform
+import socket
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+
+from trainctl.node.cache.presence import cache_query
+from trainctl.node.containers.engines import Engine, choose
+from trainctl.node.containers.images import checked, find
+from trainctl.node.jobs.host_environment import check_host
+from trainctl.node.runs.mount import Possible, blocked, private_mounts, try_mounts
+from trainctl.node.system import layout
+from trainctl.node.system.addresses import addresses, serving_terms
+from trainctl.node.system.failure import Failure, weights_room
+from trainctl.node.system.layout import Layout
+from trainctl.node.system.processes import boot_id
+from trainctl.node.system.session import logout_rules
+from trainctl.node.turns.gpus import reported
+from trainctl.node.turns.vacancy import vacancy
+
+Emit = Callable[[Dict[str, Any]], None]
+
+
+def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Kernel, disk, what hosts lack, and whether each of the mounts can be made here: tried, not guessed."""
+    places = layout.layout_of(request)
+    data = layout.absolute(request["data"], "data")
+    private = private_mounts()
+    gpus, problem = _gpus([str(one) for one in request.get("accelerators", [])])
+    return {
+        "hostname": socket.gethostname(),
+        "addresses": addresses(),
+        "serving": serving_terms(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "boot": boot_id(),
+        "disk_free": weights_room(str(places.cache)),
+        "mount": "namespace" if private.possible else "link",
+        "mount_detail": private.detail,
+        "logout": logout_rules(),
+        "hosts": [check_host(wanted) for wanted in request.get("hosts", [])],
+        "absent": [path for path in request.get("sources", []) if not Path(path).is_dir()],
+        "gpus": gpus,
+        "gpus_problem": problem,
+        "images": _images(places, request.get("images", [])),
+        "cached": cache_query(request["cached"], emit) if "cached" in request else None,
+        "vacancy": vacancy(request["vacancy"], emit) if "vacancy" in request else None,
+        "blocked": _blocked(
+            [str(one) for one in request.get("mounts", [])],
+            private,
+            [places.root, places.cache, data],
+        ),
+    }
+
+
+def _gpus(kinds: List[str]) -> Tuple[List[Dict[str, Any]], Optional[str]]:
+    """What the host's tools report, each with those accelerators that it is; and what is wrong with the tools."""
+    try:
+        found = sorted(reported())
+    except Failure as error:
+        return [], error.summary
+    return [{**one.to_json(), "is": [k for k in kinds if one.is_a(k)]} for one in found], None
+
+
+def _images(layout: Layout, wanted: List[Mapping[str, Any]]) -> List[Dict[str, Any]]:
+    """For each image which engine would run it, and whether it has it; or why none would."""
+    engines: Dict[Optional[str], Union[Engine, Failure]] = {}
+    found = []
+    for one in wanted:
+        name = one.get("engine")
+        if name not in engines:
+            try:
+                engines[name] = choose(name)
+            except Failure as failure:
+                engines[name] = failure
+        engine = engines[name]
+        if isinstance(engine, Failure):
+            found.append({"engine": None, "present": False, "why": engine.summary})
+        else:
+            present = find(layout, engine, checked(one["image"])) is not None
+            found.append({"engine": engine.name, "present": present, "why": ""})
+    return found
+
+
+def _blocked(mounts: List[str], private: Possible, kept: List[Path]) -> List[Dict[str, str]]:
+    if not private.possible:
+        why = f"private mounts don't work here: {private.detail}"
+        return [{"path": path, "why": why} for path in mounts]
+    reasons = {path: blocked(path, kept) for path in mounts}
+    promising = [path for path, why in reasons.items() if why is None]
+    if promising and not try_mounts(promising).possible:
+        for path in promising:
+            attempt = try_mounts([path])
+            reasons[path] = None if attempt.possible else attempt.detail
+    return [{"path": path, "why": why} for path, why in reasons.items() if why]

@@ -1,0 +1,270 @@
+"""Verbs about runs: start, status, stop, remove, runs, read_log."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from typing import Any, Callable, Dict, Mapping, Optional
+
+from trainctl.node.cache.leases import Leases
+from trainctl.node.containers import leftovers
+from trainctl.node.runs import record as runs
+from trainctl.node.runs.record import Run, all_runs
+from trainctl.node.supervision.supervisor import Order, grace_seconds, spawn
+from trainctl.node.system import layout as names
+from trainctl.node.system.ending import kill_marked, send
+from trainctl.node.system.failure import Failure
+from trainctl.node.system.files import (
+    make_directory,
+    names_in,
+    read_json,
+    remove_tree,
+    unique,
+    write_json,
+)
+from trainctl.node.system.layout import Layout, layout_of
+from trainctl.node.system.processes import alive, descendants
+from trainctl.node.turns.turn import waiting
+
+Emit = Callable[[Dict[str, Any]], None]
+_STOP_MARGIN_SECONDS = 30.0
+_POLL_SECONDS = 0.05
+_TELL_SECONDS = 1.0
+_MARK_SECONDS = 86400.0
+_READ_BYTES = 2**20
+_SPEC = {
+    "key": str,
+    "id": str,
+    "number": int,
+    "generation": int,
+    "lineage": str,
+    "address": str,
+    "project": str,
+    "job": str,
+    "rank": int,
+    "code": str,
+    "commands": list,
+    "environment": dict,
+}
+
+
+def start(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Start the run unless it was started before; its status once it runs, waits or has ended.
+
+    Of rank 0 of a gang also ``meeting``, with which the other ranks have to be started.
+    """
+    spec = request["run"]
+    for name, kind in _SPEC.items():
+        if not isinstance(spec.get(name), kind):
+            raise Failure("request", f"the run's {name} is missing or no {kind.__name__}")
+    run = Run(Layout(request["root"], spec.get("cache")), spec["key"])
+    if run.create(spec):
+        _end_older(run)
+    now = run.status()
+    if now is None or runs.begins_anew(now):
+        data = names.absolute(request["data"], "data")
+        order = Order(run, spec, request.get("secrets", {}), data, request.get("meeting"))
+        spawn(order, lambda: emit({"waiting": run.record.get("waiting")}))
+    return {**_status(run), "meeting": read_json(run.gang)}
+
+
+def give_secrets(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Begin anew a run that waits for its secrets; its status, which of any other run is as it was."""
+    found = Run(Layout(request["root"]), request["key"])
+    spec = found.spec
+    if spec is None:
+        raise Failure("missing", f"the node knows no run {found.key}")
+    run = Run(Layout(request["root"], spec.get("cache")), found.key)
+    if _status(run)["waiting"] == runs.WANTS_SECRETS:
+        data = names.absolute(request["data"], "data")
+        order = Order(run, spec, request["secrets"], data)
+        spawn(order, lambda: emit({"waiting": run.record.get("waiting")}))
+    return _status(run)
+
+
+def status(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """The status of each run that is asked for; null for one that is not here."""
+    layout = Layout(request["root"])
+    return {"runs": {key: _told(Run(layout, key)) for key in request["keys"]}}
+
+
+def reorder(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Give a run that may be waiting another priority, and its sweep another number of slots."""
+    run = Run(Layout(request["root"]), request["key"])
+    if run.spec is None:
+        raise Failure("missing", f"the node knows no run {run.key}")
+    run.reorder({name: request[name] for name in ("priority", "slots") if name in request})
+    return _status(run)
+
+
+def past(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """What a run was made of, for who wants to run the same again; whether its code is still here."""
+    layout = Layout(request["root"])
+    spec = Run(layout, request["key"]).spec
+    if spec is None:
+        raise Failure("missing", f"the node knows no run {request['key']}")
+    present = layout.archive(spec["code"]).is_file()
+    return {"code": spec["code"], "code_present": present, "made_of": spec.get("made_of")}
+
+
+def list_runs(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Every run of a lineage, or of all."""
+    found = []
+    for run in all_runs(Layout(request["root"])):
+        spec = run.spec or {}
+        if request.get("lineage") in (None, spec.get("lineage")):
+            named = {name: spec.get(name) for name in ("address", "lineage", "project", "job")}
+            found.append({**(_told(run) or {}), **named})
+    return {"runs": found}
+
+
+def stop(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """End the run and see it end, saying each second how far that is. One that was never started can't be started afterwards."""
+    run = Run(Layout(request["root"]), request["key"])
+    spec = run.spec or _forbid_unknown(run)
+    if spec is None:
+        return {"key": run.key, "status": runs.LOST, "supervised": False}
+    if request.get("grace_seconds") is not None:
+        write_json(run.directory / "stop.json", {"grace_seconds": float(request["grace_seconds"])})
+    began = told = time.monotonic()
+    grace, patience = grace_seconds(run, spec), _patience(run, spec)
+    asked: Optional[Mapping[str, Any]] = None
+    while time.monotonic() < began + patience:
+        now = _status(run)
+        if time.monotonic() - told >= _TELL_SECONDS:
+            told = time.monotonic()
+            emit({"seconds": round(told - began), "grace": grace, "processes": _left(now)})
+        if now["status"] in runs.ENDED or now["status"] == runs.LOST:
+            return now
+        holder = run.supervisor
+        if not now["supervised"]:
+            _forbid(run)
+        elif holder != asked and alive(holder):
+            asked = holder
+            send([int((holder or {})["pid"])], signal.SIGTERM)
+        time.sleep(_POLL_SECONDS)
+    raise Failure("busy", f"run {run.key} did not end", f"Process {_status(run)['pid']} is at it.")
+
+
+def remove(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Remove what an ended run left, but for its checkpoints, and its leases."""
+    run = Run(Layout(request["root"]), request["key"])
+    now = run.status()
+    if now is not None and now["supervised"]:
+        raise Failure("busy", f"run {run.key} is still live", "Stop it first.")
+    if now is not None and runs.begins_anew(now) and not _forbid(run):
+        raise Failure("busy", f"run {run.key} was started this very moment", "Stop it first.")
+    caches = {None, (run.spec or {}).get("cache"), (request.get("cache") or {}).get("dir")}
+    for cache in caches:
+        Leases(Layout(request["root"], cache)).release(run.key)
+    if now is None:
+        return {"removed": False}  # a mark that forbids its start stays
+    return {"removed": _remove(run)}
+
+
+def release(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Drop the leases of a run that never came to be here; those of one that did end with it."""
+    layout = layout_of(request)
+    key = names.name(request["key"], "key")
+    unstarted = Run(layout, key).spec is None
+    if unstarted:
+        Leases(layout).release(key)
+    return {"released": unstarted}
+
+
+def remove_old_marks(layout: Layout) -> None:
+    """Remove what forbids the start of runs that never came, when nobody can be about to start them any more."""
+    for name in names_in(layout.runs):
+        run = Run(layout, name) if not name.startswith(".") else None
+        if run is not None and run.spec is None and run.record:
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - run.directory.stat().st_mtime > _MARK_SECONDS:
+                    remove_tree(run.directory)
+
+
+def read_log(request: Mapping[str, Any], write: Callable[[bytes], None]) -> None:
+    """One rank's log from an offset to its present end; of the stage before the job with ``prepare``."""
+    run = Run(Layout(request["root"]), request["key"])
+    if run.spec is None:
+        raise Failure("missing", f"the node knows no run {run.key}")
+    stage = runs.PREPARE if request.get("prepare") else ""
+    try:
+        stream = run.log(int(request["rank"]), stage).open("rb")
+    except FileNotFoundError:
+        return  # it has not written anything yet
+    with stream:
+        left = os.fstat(stream.fileno()).st_size - int(request["offset"])
+        stream.seek(max(0, int(request["offset"])))
+        while left > 0:
+            data = stream.read(min(left, _READ_BYTES))
+            if not data:
+                return
+            left -= len(data)
+            write(data)
+
+
+def _end_older(run: Run) -> None:
+    """Have the supervisor of an older attempt end; it writes nothing any more."""
+    holder = run.supervisor
+    deadline = time.monotonic() + _STOP_MARGIN_SECONDS
+    while holder is not None and alive(holder):
+        send([int(holder["pid"])], signal.SIGTERM)
+        if time.monotonic() > deadline:
+            raise Failure("busy", f"an older attempt at run {run.key} does not end")
+        time.sleep(_POLL_SECONDS)
+
+
+def _left(status: Mapping[str, Any]) -> int:
+    """How many processes of the job are left."""
+    return max(0, len(descendants(status["pid"])) - 1) if status["pid"] else 0
+
+
+def _forbid_unknown(run: Run) -> Optional[Dict[str, Any]]:
+    """Decide that a run which nobody started here never starts; its specification if it was started this very moment."""
+    if run.layout.root.is_dir():  # a node that is gone stays gone
+        make_directory(run.directory)
+        _forbid(run)
+    return run.spec
+
+
+def _told(run: Run) -> Optional[Dict[str, Any]]:
+    """The run's status; of one that is pending with its place in the queue."""
+    found = run.status()
+    return found and {**found, "waiting": waiting(run, found)}
+
+
+def _status(run: Run) -> Dict[str, Any]:
+    found = _told(run)
+    if found is None:
+        raise Failure("missing", f"run {run.key} was removed meanwhile")
+    return found
+
+
+def _patience(run: Run, spec: Mapping[str, Any]) -> float:
+    """How long a stop may take: the job's grace, then the upload of its last checkpoint."""
+    grace = grace_seconds(run, spec)
+    upload = float((spec.get("store") or {}).get("upload_timeout", 0.0)) if grace > 0 else 0.0
+    return grace + upload + _STOP_MARGIN_SECONDS
+
+
+def _forbid(run: Run) -> bool:
+    """Decide, in a supervisor's stead, that the run never starts."""
+    if not run.claim():
+        return False
+    run.write({"status": runs.STOPPED, "ended_at": time.time()})
+    return True
+
+
+def _remove(run: Run) -> bool:
+    """Take the directory out of sight first, so that half of a run is never seen."""
+    leftovers.clean(run.directory)
+    doomed = run.layout.runs / unique(run.key)
+    try:
+        run.directory.replace(doomed)
+    except FileNotFoundError:
+        return False
+    kill_marked(run.mark)
+    remove_tree(doomed)
+    return True

@@ -1,0 +1,317 @@
+"""The supervisor: one detached process a run, from the claim to the end. See DESIGN.md, "Runs"."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
+
+from trainctl.node.checkpoints.loading import load
+from trainctl.node.checkpoints.syncing import Keeping
+from trainctl.node.jobs import container
+from trainctl.node.jobs.host_environment import activation
+from trainctl.node.jobs.job import environment, prepare
+from trainctl.node.metrics.samples import Sampler
+from trainctl.node.runs import record as runs
+from trainctl.node.runs.attempt import AWAITED, TAKEN, Attempt, Ended
+from trainctl.node.runs.launch import Launch
+from trainctl.node.runs.log_keeper import LogKeeper
+from trainctl.node.runs.record import Run
+from trainctl.node.system.clock import Stopwatch
+from trainctl.node.system.descriptors import close_all_but
+from trainctl.node.system.failure import Failure, from_os_error
+from trainctl.node.system.files import read_json, remove_tree, write_atomic
+from trainctl.node.system.session import leave_session
+from trainctl.node.system.shell import arguments, program, what_failed
+from trainctl.node.system.syscalls import PR_SET_CHILD_SUBREAPER, prctl, trim
+from trainctl.node.training.files import summarize
+from trainctl.node.training.preparation import prepare_cache
+from trainctl.node.turns.gpus import NO_GPUS
+from trainctl.node.turns.peers import Ending, Peers
+from trainctl.node.turns.turn import Turn
+
+_WRITE_ATTEMPTS = 600
+_GRACE_SECONDS = 30.0
+_TELL_SECONDS = 2.0
+
+
+class Order(NamedTuple):
+    """What a supervisor is started with; lives in memory only."""
+
+    run: Run
+    spec: Mapping[str, Any]
+    secrets: Mapping[str, str]
+    data: Path
+    meeting: Optional[Mapping[str, Any]] = None
+    """How rank 0 of its gang is reached and what opens it, for every rank but that one."""
+
+
+def spawn(order: Order, tell: Callable[[], None]) -> None:
+    """Start a supervisor that outlives this process; returns when the job runs, waits, has ended, or is another's.
+
+    Meanwhile ``tell`` is called now and then.
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            if os.fork() == 0:
+                _detach(order.run, writer)
+                leave_session(order.run.key)
+                _Supervisor(order, writer).run()
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader, "rb") as stream:
+        while not select.select([stream], [], [], _TELL_SECONDS)[0]:
+            tell()
+
+
+def grace_seconds(run: Run, spec: Mapping[str, Any]) -> float:
+    """How long the job may take to end: what whoever stops it said, else the specification."""
+    asked = read_json(run.directory / "stop.json") or {}
+    return float(asked.get("grace_seconds", spec.get("grace_seconds", _GRACE_SECONDS)))
+
+
+def _detach(run: Run, kept: int) -> None:
+    """Let go of the terminal and of every file of the caller; what Python says goes beside the run."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    errors = os.open(run.directory / "supervisor.log", flags, 0o600)
+    for number, source in enumerate((nothing, nothing, errors)):
+        os.dup2(source, number)
+    close_all_but(kept)
+    os.chdir("/")
+    os.umask(0o077)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
+
+
+class _Supervisor:
+    """From claim to end, in one thread."""
+
+    def __init__(self, order: Order, ready: int) -> None:
+        self._order = order
+        self._run = order.run
+        self._rank = int(order.spec["rank"])
+        self._ready: Optional[int] = ready
+        self._record: Dict[str, Any] = {}
+        self._clock = Stopwatch()
+        self._log = LogKeeper(order.run.log(self._rank))
+        self._peers = self._peers_of(order)
+        self._turn: Turn = self._peers.turn()
+        self._keeping = Keeping(order.run, order.spec, order.secrets, order.data)
+        self._sampler = Sampler(order.run, order.spec)
+
+    def run(self) -> None:
+        """Claim the run, do it, say how it ended. Returns at once if the run is another's."""
+        if not self._run.claim():
+            return
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        try:
+            self._peers.join()
+            ending = self._do()
+        except Failure as error:
+            why = f"{error.summary}. {error.detail}".strip()
+            ending = Ending(runs.DEPLOY_FAILED, error=why, cause=error.kind)
+        except OSError as error:
+            failure = from_os_error(error, str(self._run.layout.root))
+            ending = Ending(runs.DEPLOY_FAILED, error=f"{failure.summary}. {failure.detail}")
+        if ending is not None:
+            ending = self._peers.leave(ending)
+        self._turn.release()
+        if ending is not None and not self._fenced:
+            at = self._clock.now
+            hurried = ending.status == runs.DEPLOY_FAILED or self._grace() <= 0
+            record = {"status": ending.status, "exit_code": ending.exit_code, "ended_at": at}
+            self._keeping.drain(record, at, hurried=hurried)
+            self._end(ending, at)
+        self._peers.close()
+
+    def _peers_of(self, order: Order) -> Peers:
+        if not order.spec.get("gang"):
+            return Peers(order.run, order.spec, self._pend)
+        from trainctl.node.gang.member import GangMember
+
+        return GangMember(order.run, order.spec, self._pend, self._wait_for_ranks, order.meeting)
+
+    def _do(self) -> Optional[Ending]:
+        """Attempts until one completes, the retry policy is exhausted, or somebody wants the end; None if the run is another's."""
+        self._say(status=runs.DEPLOYING)
+        if not self._turn.follow():
+            return Ending(runs.STOPPED)
+        refused = self._prepare_cache()
+        if refused is not None:
+            return refused
+        if not self._turn.wait():
+            return Ending(runs.STOPPED)
+        self._deploy()
+        self._say(loaded=load(self._run, self._order.spec, self._order.secrets, self._order.data))
+        self._keeping.begin()
+        chores: List[Callable[[], None]] = [
+            self._log,
+            self._sampler,
+            self._keeping.tend,
+        ]
+        return self._attempts(chores)
+
+    def _attempts(self, chores: List[Callable[[], None]]) -> Optional[Ending]:
+        number = 0
+        while self._peers.laid_out():
+            number += 1
+            ended = self._attempt(number, chores)
+            if ended is None or isinstance(ended, Ending):
+                return ended
+
+            def note(error: str, retries: int = number) -> None:
+                self._say(error=error, retries=retries)
+
+            ending = self._peers.settle(self._ending(ended), ended, number, note)
+            if ending is not None:
+                return ending
+        return Ending(runs.STOPPED)
+
+    def _deploy(self, at: Optional[str] = None) -> None:
+        """Nothing is waited for any more: say so, and perhaps what is done now."""
+        if self._record["status"] != runs.DEPLOYING or self._record.get("waiting") != at:
+            self._say(status=runs.DEPLOYING, waiting=at, lane=None)
+
+    def _prepare_cache(self) -> Optional[Ending]:
+        """After the runs that this one follows, which may fill the cache too, and before GPUs are claimed, so that none idles."""
+        run, spec = self._run, self._order.spec
+        found = prepare_cache(
+            run, spec, self._launch_preparation, self._grace, self._pend, self._deploy
+        )
+        if found is None:
+            return None
+        status = runs.STOPPED if found.stopped else runs.DEPLOY_FAILED
+        return Ending(status, found.exit_code, found.error)
+
+    def _attempt(self, number: int, chores: List[Callable[[], None]]) -> Union[Ended, Ending, None]:
+        """One attempt, everything laid out anew but what is kept; an Ending where it could not begin."""
+        launch = self._launch(self._order.spec, number)
+        attempt = Attempt(self._run, self._rank, launch, self._grace, self._turn.descriptors)
+        try:
+            if not self._peers.begin() or self._fenced or signal.SIGTERM in signal.sigpending():
+                return Ending(runs.STOPPED)
+            problem = attempt.start()
+            if problem:
+                return None if problem == TAKEN else Ending(runs.DEPLOY_FAILED, error=problem)
+            if number == 1:
+                self._clock = Stopwatch()
+                self._say(status=runs.RUNNING, started_at=self._clock.wall)
+                self._release_caller()
+            tending = [*chores, *self._peers.chores(attempt)]
+            ended = attempt.watch(self._clock, self._deadline, tending)
+            self._log.finish()
+            problem = "" if ended.stopped else launch.refused()
+            return Ending(runs.DEPLOY_FAILED, error=problem) if problem else ended
+        finally:
+            launch.finish()
+
+    def _launch_preparation(self, commands: Sequence[str]) -> Launch:
+        """As the job will be launched, but without a GPU, none of which is claimed yet."""
+        return self._launch({**self._order.spec, "commands": commands}, 1, runs.PREPARE)
+
+    def _launch(self, spec: Mapping[str, Any], number: int, stage: str = "") -> Launch:
+        prepared = prepare(self._run, spec, self._order.data)
+        variables = environment(self._run, spec, self._order.secrets)
+        variables.update(NO_GPUS if stage else self._turn.variables)
+        variables.update(prepared.variables)
+        variables.update({} if stage else self._peers.variables)
+        variables["BT_RETRY_COUNT"] = str(int(variables.get("BT_RETRY_COUNT", 0)) + number - 1)
+        gpus = self._turn.gpu_ids
+        self._say(mount=prepared.mount, weights_mode=prepared.weights_mode, gpus=gpus)
+        if spec.get("container"):
+            write_atomic(self._run.step, b"")
+            log = self._run.log(self._rank, stage)
+            return container.launch(self._run, spec, prepared, variables, log, gpus)
+        script = self._run.directory / "commands.sh"
+        before = activation((spec.get("host") or {}).get("venv"))
+        text = program(spec["commands"], self._run.work, self._run.step, before)
+        write_atomic(script, text.encode())
+        write_atomic(self._run.step, b"")
+        return Launch(arguments(script), variables, prepared.mounts)
+
+    def _ending(self, ended: Ended) -> Ending:
+        if ended.code is None:
+            return Ending(runs.FAILED, ended.warden, "the job's guardian process was killed")
+        if ended.stopped:
+            return Ending(runs.STOPPED, ended.code)
+        if ended.expired:
+            allowed = f"max_duration of {self._deadline:.0f} s"
+            return Ending(runs.FAILED, ended.code, f"the run was ended after its {allowed}")
+        if ended.code == 0:
+            return Ending(runs.COMPLETED, 0)
+        code = ended.code
+        how = f"exited with {code}" if code > 0 else f"was killed by signal {-code}"
+        error = what_failed(self._order.spec["commands"], self._run.step, how)
+        return Ending(runs.FAILED, code, error)
+
+    @property
+    def _deadline(self) -> Optional[float]:
+        seconds = self._order.spec.get("max_duration_seconds")
+        return None if seconds is None else float(seconds)
+
+    def _grace(self) -> float:
+        return grace_seconds(self._run, self._order.spec)
+
+    def _end(self, ending: Ending, at: float) -> None:
+        """Scratch first, which may free the space that the record needs."""
+        if "started_at" in self._record:
+            self._sampler.finish()
+        self._say_patiently(
+            status=ending.status,
+            exit_code=ending.exit_code,
+            error=ending.error,
+            cause=ending.cause,
+            ended_at=at,
+            **({"blame": dict(ending.blame)} if ending.blame else {}),
+        )
+        self._release_caller()
+        for directory in self._order.spec.get("caches", ()):
+            summarize(self._run.layout, Path(directory))
+
+    def _pend(self, waiting: str, lane: Optional[str]) -> None:
+        """Nobody has to stay for what comes: say once what is waited for."""
+        if self._record.get("waiting") != waiting:
+            self._say(status=runs.PENDING, waiting=waiting, lane=lane)
+            self._release_caller()
+            trim()
+
+    def _wait_for_ranks(self, waiting: str) -> None:
+        """Other ranks are not here yet: that is no queue, and still whoever called need not stay."""
+        if self._record.get("waiting") != waiting:
+            self._say(status=runs.DEPLOYING, waiting=waiting, lane=None)
+            self._release_caller()
+
+    def _say_patiently(self, **changes: Any) -> None:
+        for _ in range(_WRITE_ATTEMPTS):
+            with contextlib.suppress(OSError):
+                remove_tree(self._run.scratch)
+                remove_tree(self._run.view)
+                remove_tree(self._run.loaded)
+                self._say(**changes)
+                return
+            time.sleep(1)
+
+    @property
+    def _fenced(self) -> bool:
+        return self._run.is_fenced(int(self._order.spec["generation"]))
+
+    def _say(self, **changes: Any) -> None:
+        self._record.update(changes)
+        if not self._fenced:
+            self._run.write(self._record)
+
+    def _release_caller(self) -> None:
+        if self._ready is not None:
+            os.close(self._ready)
+            self._ready = None

@@ -1,0 +1,1 @@
+"""What every other part stands on: files, locks, processes, time and names."""

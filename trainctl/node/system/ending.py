@@ -1,0 +1,60 @@
+"""Ending a tree of processes that can't be left: asked first, then made to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from typing import Collection, Iterable, List
+
+from trainctl.node.system.processes import descendants, with_environment
+
+_POLL_SECONDS = 0.05
+_KILL_ROUNDS = 200
+
+
+def send(pids: Iterable[int], number: int) -> None:
+    """Send a signal to each that is still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def reap() -> None:
+    """Collect the children that have ended."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def end_descendants(grace_seconds: float, spared: Collection[int] = ()) -> None:
+    """End everything below this process, which must be a child subreaper: TERM, the grace, KILL until nobody is left.
+
+    ``spared`` are helpers of this process itself.
+    """
+    send(_left(spared), signal.SIGTERM)
+    deadline = time.monotonic() + grace_seconds
+    while time.monotonic() < deadline and _left(spared):
+        time.sleep(_POLL_SECONDS)
+    for _ in range(_KILL_ROUNDS):
+        left = _left(spared)
+        if not left:
+            return
+        send(left, signal.SIGKILL)
+        time.sleep(_POLL_SECONDS)
+
+
+def kill_marked(entry: bytes) -> None:
+    """Kill whatever was started with the entry in its environment: what is left of a run that nobody supervises."""
+    for _ in range(_KILL_ROUNDS):
+        left = with_environment(entry)
+        if not left:
+            return
+        send(left, signal.SIGKILL)
+        time.sleep(_POLL_SECONDS)
+
+
+def _left(spared: Collection[int]) -> List[int]:
+    reap()
+    return [pid for pid in descendants(os.getpid()) if pid not in spared]

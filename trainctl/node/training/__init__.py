@@ -1,0 +1,1 @@
+"""Training caches: read-write directories that runs and states share."""

@@ -1,0 +1,98 @@
+"""What a training cache holds: a walk that never follows a link, and the summary that spares plans the walk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, NamedTuple, Optional
+
+from trainctl.node.system.files import read_json, write_json
+from trainctl.node.system.layout import Layout
+from trainctl.node.training.cache import OURS, short_name
+
+_FEW = 10_000
+"""Entries that may be looked at where nobody has time for more."""
+
+
+class Entry(NamedTuple):
+    """One thing in a cache: its path below it, bytes (of a directory, those of all files below it), mtime, and ``st_mode``."""
+
+    path: str
+    size: int
+    modified: float
+    mode: int
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether it is a directory and no link to one."""
+        return stat.S_ISDIR(self.mode)
+
+
+def entries(cache: Path) -> Iterator[Entry]:
+    """Everything below the directory but what is ours, each directory after what it holds.
+
+    What vanishes or may not be read is left out. Memory is that of one directory and its ancestors.
+    """
+    if not cache.is_dir():
+        return
+    top = os.path.realpath(str(cache))
+    sizes: Dict[str, int] = {}
+    for directory, folders, files, descriptor in os.fwalk(top, topdown=False):
+        below = os.path.relpath(directory, top)
+        if below.split("/")[0] == OURS:
+            continue
+        total = 0
+        for name in sorted(files) + sorted(folders):
+            path = name if below == os.curdir else f"{below}/{name}"
+            if path == OURS:
+                continue
+            with contextlib.suppress(OSError):
+                found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                size = found.st_size if stat.S_ISREG(found.st_mode) else sizes.pop(path, 0)
+                total += size
+                yield Entry(path, size, found.st_mtime, found.st_mode)
+        sizes[below] = total
+
+
+def measure(cache: Path, most: Optional[int] = None) -> Dict[str, Any]:
+    """``bytes``, ``files``, ``at`` (Unix seconds), and ``whole``: whether no more than ``most`` entries were there."""
+    began, size, files = time.time(), 0, 0
+    for number, entry in enumerate(entries(cache), 1):
+        if most is not None and number > most:
+            return {"bytes": size, "files": files, "at": began, "whole": False}
+        if not entry.is_directory:
+            size += entry.size
+            files += 1
+    return {"bytes": size, "files": files, "at": began, "whole": True}
+
+
+def summary(layout: Layout, cache: Path) -> Dict[str, Any]:
+    """What the newest walk found; where there was none yet, what a short one finds."""
+    found = read_json(_summary(layout, cache))
+    return found if isinstance(found, dict) and cache.is_dir() else measure(cache, _FEW)
+
+
+def summarize(layout: Layout, cache: Path) -> None:
+    """Walk the cache and keep what was found; nothing is made where the cache or its node is gone."""
+    with contextlib.suppress(OSError):
+        if cache.is_dir():
+            keep_summary(layout, cache, measure(cache))
+
+
+def keep_summary(layout: Layout, cache: Path, found: Dict[str, Any]) -> None:
+    """Keep what a walk found. A full disk, or a node that is gone, is no error."""
+    with contextlib.suppress(OSError):
+        write_json(_summary(layout, cache), found)
+
+
+def forget_summary(layout: Layout, cache: Path) -> None:
+    """Drop it."""
+    with contextlib.suppress(FileNotFoundError):
+        _summary(layout, cache).unlink()
+
+
+def _summary(layout: Layout, cache: Path) -> Path:
+    return layout.training / f"{short_name(cache)}.json"

@@ -1,0 +1,133 @@
+"""Verbs about training caches: make_cache, remove_cache, cache_state, read_cache, clear_cache."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, Tuple
+
+from trainctl.node.runs.record import all_runs
+from trainctl.node.system import layout as names
+from trainctl.node.system.failure import Failure
+from trainctl.node.system.files import make_directory
+from trainctl.node.system.layout import Layout
+from trainctl.node.system.lock import Lock
+from trainctl.node.training.cache import TrainingCache, content_lock, short_name
+from trainctl.node.training.clearing import Clearing
+from trainctl.node.training.files import entries, forget_summary, keep_summary, summarize, summary
+
+Emit = Callable[[Dict[str, Any]], None]
+_PIECE_BYTES = 2**16
+
+
+def make_cache(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Make the directory, or find it; the owner refers to it from now on."""
+    layout, cache, lineage, owner = _asked(request)
+    with _users_lock(layout, cache):
+        cache.make(lineage, names.name(owner, "owner"))
+    return {"directory": str(cache.directory)}
+
+
+def remove_cache(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Let go of the directory, in the name of one owner or of the whole lineage; the last to let go takes it along."""
+    layout, cache, lineage, owner = _asked(request)
+    with _users_lock(layout, cache):
+        cache.release(lineage, owner)
+        left = cache.others(lineage, owner)
+        freed = 0 if left else cache.remove()
+    if not left:
+        forget_summary(layout, cache.directory)
+    removed = not left and not cache.directory.exists()
+    return {"directory": str(cache.directory), "bytes": freed, "removed": removed}
+
+
+def cache_state(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """What each cache holds by its summary, who else refers to it, and whether it would go with its last owner."""
+    layout = Layout(request["root"])
+    found = []
+    for asked in request["caches"]:
+        cache = TrainingCache(layout, asked["directory"])
+        found.append(
+            {
+                "directory": str(cache.directory),
+                **summary(layout, cache.directory),
+                "others": cache.others(request["lineage"], asked["owner"]),
+                "ours": cache.ours,
+            }
+        )
+    return {"caches": found}
+
+
+def read_cache(request: Mapping[str, Any], write: Callable[[bytes], None]) -> None:
+    """Lines of JSON: ``[path, bytes, mtime, mode]`` of each entry as it is found, at last ``{bytes, files, at, whole}``."""
+    layout = Layout(request["root"])
+    directory = TrainingCache(layout, request["directory"]).directory
+    at, total, files = time.time(), 0, 0
+    pending: List[str] = []
+    size = 0
+    for entry in entries(directory):
+        if not entry.is_directory:
+            total += entry.size
+            files += 1
+        pending.append(json.dumps(entry))
+        size += len(pending[-1])
+        if size > _PIECE_BYTES:
+            write(("\n".join(pending) + "\n").encode())
+            pending, size = [], 0
+    found = {"bytes": total, "files": files, "at": at, "whole": True}
+    write(("\n".join([*pending, json.dumps(found)]) + "\n").encode())
+    keep_summary(layout, directory, found)
+
+
+def clear_cache(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Remove what was last modified ``older_than_seconds`` ago or earlier; what is written after the call began stays.
+
+    Refused while a run uses the cache. With ``dry_run`` nothing is removed. ``files`` and ``bytes`` went; ``left``
+    could not be removed.
+    """
+    layout = Layout(request["root"])
+    cache = TrainingCache(layout, request["directory"])
+    dry = bool(request.get("dry_run"))
+    before = time.time() - float(request.get("older_than_seconds") or 0)
+    lock = content_lock(layout, cache.directory)
+    if not lock.try_acquire():
+        raise Failure("busy", f"somebody prepares or clears {cache.directory}", "Try again later.")
+    try:
+        if not dry:
+            _refuse_while_used(layout, cache.directory)
+        clearing = Clearing(cache.directory, before, dry=dry)
+        clearing.run()
+        if clearing.files and not dry:
+            cache.unprepare()
+    finally:
+        lock.release()
+    if not dry:
+        summarize(layout, cache.directory)
+    return {"files": clearing.files, "bytes": clearing.bytes, "left": clearing.left}
+
+
+def _refuse_while_used(layout: Layout, directory: Path) -> None:
+    for run in all_runs(layout):
+        spec = run.spec or {}
+        if str(directory) in spec.get("caches", ()) and (run.status() or {}).get("supervised"):
+            raise Failure(
+                "busy",
+                f"run {spec['number']} of {spec['address']} uses the cache",
+                "Wait for its end, or stop it.",
+            )
+
+
+def _asked(request: Mapping[str, Any]) -> Tuple[Layout, TrainingCache, str, str]:
+    layout = Layout(request["root"])
+    owner = request.get("owner", "")
+    return (
+        layout,
+        TrainingCache(layout, request["directory"]),
+        names.name(request["lineage"], "lineage"),
+        names.name(owner, "owner") if owner else "",
+    )
+
+
+def _users_lock(layout: Layout, cache: TrainingCache) -> Lock:
+    return Lock(make_directory(layout.training), f"{short_name(cache.directory)}-users")

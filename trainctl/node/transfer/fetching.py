@@ -1,0 +1,144 @@
+"""Bringing missing contents here, window by window, by whatever sources there are. See DESIGN.md, "Cache" and "Peers"."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack, closing
+from typing import Callable, Dict, List, Sequence, Set
+
+from trainctl.node.content.blobs import Blobs
+from trainctl.node.content.listing import File
+from trainctl.node.content.parts import Part, parts_of, windows
+from trainctl.node.system.files import names_in
+from trainctl.node.system.layout import Layout
+from trainctl.node.system.lock import Lock
+from trainctl.node.transfer.gathering import MIRROR, Data, Gathering, Order
+from trainctl.node.transfer.partials import Partial, is_kept, keep_small
+from trainctl.node.transfer.places import SHARED
+from trainctl.node.transfer.sources import Sources
+
+Progress = Callable[[int], None]
+PEERS = "peers"
+_POLL_SECONDS = 0.05
+
+
+class Fetching:
+    """One delivery's fetching. ``moved`` counts the bytes that came from the MIRROR, from PEERS and from the SHARED cache."""
+
+    def __init__(self, layout: Layout, sources: Sources, progress: Progress) -> None:
+        self._layout = layout
+        self._sources = sources
+        self._progress = progress
+        self._blobs = Blobs(layout)
+        self._lock = threading.Lock()
+        self._brought: Set[str] = set()
+        self.moved: Dict[str, int] = {}
+
+    def run(self, contents: Sequence[File], missing: Sequence[File]) -> None:
+        """Have the missing ones of a listing's contents here, under their final names and durable."""
+        wanted = {file.sha256 for file in missing}
+        for window in windows(contents):
+            left = [file for file in window if file.sha256 in wanted]
+            while left:
+                left = self._unlocked(window, left)
+                if left:
+                    time.sleep(_POLL_SECONDS)
+
+    def _unlocked(self, window: Sequence[File], files: List[File]) -> List[File]:
+        """Fetch those that nobody else on this node is fetching; the others. Nobody waits for a lock while holding one."""
+        mine: List[File] = []
+        others: List[File] = []
+        with ExitStack() as held:
+            for file in files:
+                lock = Lock(self._layout.locks, file.sha256)
+                if len(file.pieces) == 1:
+                    mine.append(file)
+                elif not lock.try_acquire():
+                    others.append(file)
+                else:
+                    held.callback(lock.release)
+                    mine.append(file)
+            self._bring(window, mine)
+            self._fetch(mine)
+        return others
+
+    def _bring(self, window: Sequence[File], files: Sequence[File]) -> None:
+        """Have the contents in the shared cache first, where there is one."""
+        shared = self._sources.shared
+        if shared is not None:
+            wanted = {file.sha256 for file in files}
+            mirror = self._sources.mirror
+            self._brought |= shared.bring(window, wanted, mirror, lambda: self._progress(0))
+
+    def _fetch(self, files: Sequence[File]) -> None:
+        small = [file for file in files if len(file.pieces) == 1]
+        orders = [Order(part, self._sources.line(part)) for part in self._missing_small(small)]
+        with ExitStack() as opened:
+            partials: Dict[str, Partial] = {}
+            for file in files:
+                if len(file.pieces) > 1 and not self._fetched_meanwhile(file):
+                    partial = opened.enter_context(closing(Partial(self._layout, file)))
+                    partials[file.sha256] = partial
+                    chunks = self._missing_chunks(partial, file)
+                    orders += [Order(part, self._sources.line(part)) for part in chunks]
+
+            def keep(part: Part, data: Data, place: str) -> None:
+                if part.file.sha256 in partials:
+                    if partials[part.file.sha256].write(part.number, data):
+                        self._finish(partials[part.file.sha256], part.file)
+                else:
+                    keep_small(self._layout, part.file, data)
+                self._count(len(data), self._tier(part.file, place))
+
+            def pass_on(part: Part, start: int, data: Data) -> None:
+                partials[part.file.sha256].pass_on(part.number, start, data)
+
+            Gathering(self._sources.fetchers, keep, pass_on).run(orders)
+        self._blobs.commit(small)
+
+    def _fetched_meanwhile(self, file: File) -> bool:
+        """Whether the delivery that was waited for has brought it."""
+        if not self._blobs.whole(file):
+            return False
+        self._progress(file.size)
+        return True
+
+    def _missing_small(self, files: Sequence[File]) -> List[Part]:
+        known = set(names_in(self._layout.partial)) if files else set()
+        wanted: List[Part] = []
+        for file in files:
+            if f"{file.sha256}.part" in known and is_kept(self._layout, file):
+                self._progress(file.size)
+            else:
+                wanted += parts_of(file)
+        return wanted
+
+    def _missing_chunks(self, partial: Partial, file: File) -> List[Part]:
+        cloned = partial.clone(self._sources.clone)
+        parts = parts_of(file)
+        missing = [parts[index] for index in partial.missing()]
+        here = file.size - sum(part.piece.length for part in missing)
+        if cloned:
+            self._count(here, self._tier(file, SHARED if self._sources.shared else MIRROR))
+        else:
+            self._progress(here)
+        if not missing:
+            self._finish(partial, file)
+        return missing
+
+    def _finish(self, partial: Partial, file: File) -> None:
+        partial.complete()
+        self._blobs.finish(file)
+        partial.forget()
+
+    def _tier(self, file: File, place: str) -> str:
+        """Where bytes count as found: those that this node brought into the shared cache came from the mirror."""
+        if place == SHARED:
+            return MIRROR if file.sha256 in self._brought else SHARED
+        return MIRROR if place == MIRROR else PEERS
+
+    def _count(self, length: int, tier: str) -> None:
+        with self._lock:
+            self.moved[tier] = self.moved.get(tier, 0) + length
+            self._progress(length)

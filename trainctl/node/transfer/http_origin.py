@@ -1,0 +1,147 @@
+"""A mirror behind HTTP, on a host or in a bucket: patient where a server is busy or a connection breaks, and never asking twice for what has arrived."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Protocol, Tuple, TypeVar
+
+from trainctl.node.content.parts import Part
+from trainctl.node.system.failure import Failure
+from trainctl.node.system.pace import Pace
+from trainctl.node.transfer.blob_client import BROKEN, BlobClient, Later
+from trainctl.node.transfer.link_client import LinkClient, Links
+from trainctl.node.transfer.origin import Arrived, Origin
+
+_PATIENCE_SECONDS = 60.0
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 5.0
+_STREAMS = 2
+_BUCKET_STREAMS = 8  # one of them is as slow as the way there and back is long
+T = TypeVar("T")
+
+
+class Client(Protocol):
+    """Reads contents by one connection, one attempt at a time: see BlobClient."""
+
+    where: str
+
+    def read(self, sha256: str, offset: int, view: memoryview) -> Iterator[int]:
+        """See BlobClient."""
+        ...
+
+    def abort(self) -> None:
+        """See BlobClient."""
+        ...
+
+    def close(self) -> None:
+        """See BlobClient."""
+        ...
+
+
+class PatientOrigin(Origin):
+    """A client that is asked again where a server is busy or a connection breaks."""
+
+    def __init__(self, client: Client, value: Dict[str, Any]) -> None:
+        self._client = client
+        self._patience = float(value.get("patience", _PATIENCE_SECONDS))
+        self._ending = threading.Event()
+        self._until = 0.0
+        self._pause = 0.0
+
+    def read(self, sha256: str, offset: int, view: memoryview, arrived: Arrived) -> None:
+        """See Origin. What broke off is taken up where it was."""
+        done = 0
+
+        def once() -> None:
+            nonlocal done
+            while done < len(view):
+                for count in self._client.read(sha256, offset + done, view[done:]):
+                    arrived(view[done : done + count])
+                    done += count
+                    self._advanced()
+
+        self._patiently(once)
+
+    def abort(self) -> None:
+        """See Origin."""
+        self._ending.set()
+        self._client.abort()
+
+    def clone(self, sha256: str, target: int) -> bool:
+        """See Origin."""
+        return False
+
+    def close(self) -> None:
+        """See Origin."""
+        self._client.close()
+
+    def _advanced(self) -> None:
+        """Something arrived: patience begins anew."""
+        self._until = time.monotonic() + self._patience
+        self._pause = _FIRST_PAUSE_SECONDS
+
+    def _patiently(self, once: Callable[[], T]) -> T:
+        self._advanced()
+        while True:
+            try:
+                return once()
+            except Later as error:
+                asked, why = error.seconds, "is too busy"
+            except BROKEN as error:
+                asked, why = 0.0, f"does not answer: {str(error) or type(error).__name__}"
+            except Failure as error:
+                summary = f"the mirror is out of reach: {error.summary}"
+                raise Failure("origin", summary, error.detail) from None
+            if time.monotonic() >= self._until or self._ending.is_set():
+                raise Failure(
+                    "origin",
+                    f"the mirror at {self._client.where} {why}",
+                    f"Nothing came for {self._patience:g} s. Apply again: what has arrived is kept.",
+                )
+            self._ending.wait(max(asked, self._pause * random.uniform(0.5, 1)))  # noqa: S311 - so that many don't come at once
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+
+
+class HttpOrigin(PatientOrigin):
+    """A server of blobs."""
+
+    streams = _STREAMS
+
+    def __init__(
+        self, value: Dict[str, Any], pace: Optional[Pace] = None, *, evenly: bool = False
+    ) -> None:
+        self._server = BlobClient(
+            value.get("url"),
+            value.get("token"),
+            pace,
+            fingerprint=value.get("fingerprint"),
+            evenly=evenly,
+        )
+        super().__init__(self._server, value)
+
+    def read_small(self, sizes: Mapping[str, int]) -> Dict[str, bytearray]:
+        """See Origin. One request brings them all."""
+
+        def once() -> Dict[str, bytearray]:
+            contents = self._server.pack(list(sizes)).contents
+            for sha256, size in sizes.items():
+                if sha256 not in contents or len(contents[sha256]) != size:
+                    raise Failure("missing", f"{self._server.where} does not have blob {sha256}")
+            return contents
+
+        return self._patiently(once)
+
+
+class LinkedOrigin(PatientOrigin):
+    """A bucket, by links to its objects. None of these is larger than a chunk, which it is asked for by name."""
+
+    streams = _BUCKET_STREAMS
+
+    def __init__(self, value: Dict[str, Any], links: Links, pace: Optional[Pace] = None) -> None:
+        super().__init__(LinkClient(links, pace), value)
+
+    def place_of(self, part: Part) -> Tuple[str, int]:
+        """See Origin."""
+        return part.piece.sha256, 0

@@ -1,0 +1,114 @@
+"""Where the contents of one listing come from, as the request of a delivery says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
+
+from trainctl.node.content.listing import Listing
+from trainctl.node.content.parts import Part
+from trainctl.node.system import layout as names
+from trainctl.node.system.failure import Failure
+from trainctl.node.system.pace import Pace
+from trainctl.node.transfer.gathering import Fetcher
+from trainctl.node.transfer.origin import open_origin
+from trainctl.node.transfer.owners import Owners
+from trainctl.node.transfer.places import SHARED, FromMirror, FromShared, Patience
+from trainctl.node.transfer.shared import shared_of
+
+if TYPE_CHECKING:
+    from trainctl.node.calls.asking import Asking
+    from trainctl.node.transfer.from_peer import FromPeer
+    from trainctl.node.transfer.link_client import Links
+
+
+class Sources:
+    """``asking`` hands out links where the request's origin is a bucket.
+
+    The request's ``origin`` and how much a second may come from there (``max_rate``), its ``peers`` with what each holds, and which of them is this ``node``.
+    """
+
+    def __init__(
+        self, request: Mapping[str, Any], listing: Listing, asking: Optional[Asking] = None
+    ) -> None:
+        pace = Pace(_rate(request.get("max_rate")))
+        patience = Patience(request.get("patience"))
+        peers = request.get("peers") or []
+        me = request.get("node")
+        self._owners = _owners(peers, me, listing)
+        self._peers: List[FromPeer] = []
+        among_peers = bool(peers)
+        links = _links(request, listing, asking)
+        self.origin = open_origin(request["origin"], pace, evenly=among_peers, links=links)
+        self.fetchers: List[Fetcher] = [FromMirror(self.origin, patience, early=among_peers)]
+        # Among peers a chunk that comes alone is passed on sooner than two that share the mirror's link.
+        # What limits a stream from a bucket is not that link.
+        alone = among_peers and links is None
+        for _ in range(1, 1 if alone else self.origin.streams):
+            another = open_origin(request["origin"], pace, links=links)
+            self.fetchers.append(FromMirror(another, patience, early=among_peers))
+        self.mirror = list(self.fetchers)
+        self.shared = shared_of(request)
+        self._cloned = self.origin
+        if self.shared is not None:
+            if request.get("lineage"):  # whoever verifies uses it for nobody
+                self.shared.refer(names.name(request["lineage"], "lineage"), listing)
+            readers = [FromShared(self.shared), FromShared(self.shared)]
+            self._cloned = readers[0].origin
+            self.fetchers += readers
+        if among_peers:
+            from trainctl.node.transfer.from_peer import FromPeer  # heavy
+
+            self._peers = [FromPeer(one, patience) for one in peers if one["node"] != me]
+            self.fetchers += self._peers
+
+    def clone(self, sha256: str, target: int) -> bool:
+        """Fill the open file with a whole content without copying bytes, where that is possible."""
+        try:
+            return self._cloned.clone(sha256, target)
+        except Failure:  # it isn't there; whoever is asked for its bytes says so
+            return False
+
+    def line(self, part: Part) -> List[str]:
+        """Whom to ask for a part before the mirror."""
+        if self.shared is not None:
+            return [SHARED]
+        return self._owners.line(part.name) if self._owners else []
+
+    def strangers(self) -> Dict[str, str]:
+        """By peer what is wrong with who answered in its place."""
+        return {one.place: one.stranger for one in self._peers if one.stranger}
+
+    def close(self) -> None:
+        """Close every connection."""
+        for fetcher in self.fetchers:
+            fetcher.close()
+
+
+def _links(
+    request: Mapping[str, Any], listing: Listing, asking: Optional[Asking]
+) -> Optional[Links]:
+    """Links to a bucket's objects; None for a mirror that isn't in a bucket."""
+    if asking is None or request["origin"].get("type") != "bucket":
+        return None
+    from trainctl.node.transfer.link_client import Links  # only who fetches that way pays for it
+
+    return Links(asking, listing)
+
+
+def _rate(value: Any) -> Optional[int]:
+    if value is not None and (not isinstance(value, int) or value <= 0):
+        raise Failure("request", f"max_rate {value!a} is no number of bytes a second")
+    return value
+
+
+def _owners(peers: Any, me: Any, listing: Listing) -> Optional[Owners]:
+    """Who fetches what; None for a node that has no peers."""
+    if not peers:
+        return None
+    holds = {str(one["node"]): str((one.get("holds") or {}).get(listing.id, "0")) for one in peers}
+    if me not in holds:
+        raise Failure("request", f"node {me!a} is none of its own peers")
+    try:
+        return Owners(listing, str(me), holds)
+    except ValueError:
+        raise Failure("request", "what a peer holds is no hexadecimal number") from None

@@ -1,0 +1,1 @@
+"""Waiting for one's turn and for GPUs, and claiming them."""

@@ -1,0 +1,58 @@
+"""The GPUs that a run wants of its host, which of them are free now, and claiming them: all it wants or none."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, List, Mapping
+
+from trainctl.node.system.failure import Failure
+from trainctl.node.turns import gpus
+from trainctl.node.turns.claims import Claims, is_held
+from trainctl.node.turns.gpus import Gpu
+
+_FOREIGN_SECONDS = 5.0
+"""How often it is asked who else computes on GPUs: each question starts a program."""
+
+
+class GpuWish:
+    """What a specification wants. Failure if the host has not as many, used or not."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        wanted = spec.get("gpus") or {}
+        kind, count = wanted.get("kind") or "", wanted.get("count")
+        self._present = [one for one in gpus.usable(wanted.get("declared", 0)) if one.is_a(kind)]
+        self.count = len(self._present) if count is None else int(count)
+        if self.count > len(self._present):
+            what = f"{self.count} {kind} GPUs" if kind else f"{self.count} GPUs"
+            raise Failure("missing", f"{what} are wanted and this node has {len(self._present)}")
+        self.words = f"waits for {self.count} of {len(self._present)} GPUs"
+        self.claims = [one.claim for one in self._present]
+        self._refused: List[Gpu] = []
+        self._looked = 0.0
+
+    @property
+    def unclaimed(self) -> bool:
+        """Whether nobody holds as many as are wanted, as far as claims tell."""
+        return len(self._unclaimed()) >= self.count
+
+    def free(self) -> Dict[str, Gpu]:
+        """By claim those that nobody holds and nobody else computes on, if they are enough; else none."""
+        found = self._unclaimed()
+        in_vain = found == self._refused and time.monotonic() - self._looked < _FOREIGN_SECONDS
+        if len(found) < self.count or in_vain:
+            return {}
+        used = gpus.used_by_others()
+        self._looked = time.monotonic()
+        free = {one.claim: one for one in found if one.id not in used}
+        if len(free) < self.count:
+            self._refused = found
+            return {}
+        return free
+
+    def take(self, claims: Claims) -> List[Gpu]:
+        """Claim as many as are wanted; none if they can't be had."""
+        free = self.free()
+        return [free[name] for name in claims.take_some(free, self.count)]
+
+    def _unclaimed(self) -> List[Gpu]:
+        return [one for one in self._present if not is_held(one.claim)]

@@ -1,0 +1,85 @@
+"""What a supervisor has to settle with the other ranks of its run: nothing, where there are none."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
+
+from trainctl.node.runs import record as runs
+from trainctl.node.runs.attempt import Attempt, Ended, stopped_within
+from trainctl.node.runs.record import Run
+from trainctl.node.turns.turn import Pending, Turn
+
+
+class Ending(NamedTuple):
+    """How a run ended; ``cause`` is the kind of the Failure that it ended by. ``blame`` is what ended a gang: ``{rank, status, exit_code, error}``."""
+
+    status: str
+    exit_code: Optional[int] = None
+    error: Optional[str] = None
+    cause: Optional[str] = None
+    blame: Optional[Mapping[str, Any]] = None
+
+
+class Retry(NamedTuple):
+    """How often a job that fails is tried, the first time included, and how long to wait in between."""
+
+    max_attempts: int = 1
+    delay_seconds: float = 0.0
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any]) -> Retry:
+        """The specification's; once if it says nothing."""
+        found = spec.get("retry") or {}
+        return cls(int(found.get("max_attempts", 1)), float(found.get("delay_seconds", 0.0)))
+
+
+class Peers:
+    """A run of one rank decides by itself; a gang's rank (``gang_member``) asks the others at the same places."""
+
+    def __init__(self, run: Run, spec: Mapping[str, Any], pending: Pending) -> None:
+        self._run = run
+        self._spec = spec
+        self._pending = pending
+
+    def join(self) -> None:
+        """Before anything is waited for. Failure if the others can't be spoken with."""
+
+    def turn(self) -> Turn:
+        """What the run has to wait for."""
+        return Turn(self._run, self._spec, self._pending)
+
+    def laid_out(self) -> bool:
+        """Until an attempt may be laid out; False if there will be none."""
+        return True
+
+    @property
+    def variables(self) -> Dict[str, str]:
+        """What the job is told of its other ranks, where that is known only now."""
+        return {}
+
+    def begin(self) -> bool:
+        """An attempt is laid out: until its commands may begin; False if they must not."""
+        return True
+
+    def chores(self, attempt: Attempt) -> List[Callable[[], None]]:
+        """What has to be looked after while an attempt runs."""
+        return []
+
+    def settle(
+        self, ending: Ending, ended: Ended, number: int, note: Callable[[str], None]
+    ) -> Optional[Ending]:
+        """After an attempt: how the run ended, or None where it is tried again; ``note`` is then told why."""
+        retry = Retry.of(self._spec)
+        if ending.status != runs.FAILED or ended.expired or number >= retry.max_attempts:
+            return ending
+        note(ending.error or "")
+        if stopped_within(retry.delay_seconds):
+            return Ending(runs.STOPPED, ended.code)
+        return None
+
+    def leave(self, ending: Ending) -> Ending:
+        """The run has ended like this, which is news to the others unless ``settle`` said it: how that is to be put."""
+        return ending
+
+    def close(self) -> None:
+        """Nothing is left to be said."""

@@ -1,0 +1,164 @@
+"""Waiting for one's turn: for the runs that this one follows, for a slot of its sweep, for GPUs. See DESIGN.md, "Turns"."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from trainctl.node.runs import record as runs
+from trainctl.node.runs.record import Run
+from trainctl.node.system.failure import Failure
+from trainctl.node.turns import gpus
+from trainctl.node.turns.claims import Claims, await_release, is_held
+from trainctl.node.turns.gpu_wish import GpuWish
+from trainctl.node.turns.gpus import Gpu
+from trainctl.node.turns.lanes import Lane, Place
+
+Pending = Callable[[str, Optional[str]], None]
+"""Told what is waited for, and in which lane, as often as that changes."""
+
+LOOK_SECONDS = 1.0
+"""How often somebody who waits looks by himself: a claim that is given up wakes him at once."""
+
+GPU_LANE = "gpus"
+
+
+class Turn:
+    """What a run holds while it runs. Taken in stages, each only after the one before: what is waited for later blocks nobody now."""
+
+    def __init__(self, run: Run, spec: Mapping[str, Any], pending: Pending) -> None:
+        self._run = run
+        self._spec = spec
+        self._pending = pending
+        self._claims = Claims()
+        self._gpu_claims = Claims()
+        self._gpus: List[Gpu] = []
+
+    def follow(self) -> bool:
+        """Until the runs that this one follows have completed; False if somebody wanted it to end meanwhile. Failure if one never will."""
+        for followed in self._spec.get("follows") or ():
+            run = Run(self._run.layout, followed["key"])
+            while True:
+                status = run.status()
+                if status is not None and status["status"] == runs.COMPLETED:
+                    break
+                _refuse_ended(followed, status, run)
+                self._pending(f"waits for {followed['address']} to complete", None)
+                if _stopped_within(LOOK_SECONDS):
+                    return False
+        return not _stopping()
+
+    def wait(self) -> bool:
+        """Until a slot and GPUs are this run's; False if somebody wanted it to end meanwhile. Failure if they can never be."""
+        return self._take_slot() and self._take_gpus()
+
+    @property
+    def descriptors(self) -> List[int]:
+        """What the warden keeps, so that nothing is given up before the job's last process is dead."""
+        return [*self._claims.descriptors, *self._gpu_claims.descriptors]
+
+    @property
+    def variables(self) -> Dict[str, str]:
+        """What shows the job its GPUs."""
+        return gpus.variables(self._gpus) if self._gpus else {}
+
+    @property
+    def gpu_ids(self) -> List[str]:
+        """Those that the run has claimed, by uuid; of those that are only declared, by number."""
+        return [one.id for one in self._gpus]
+
+    def release(self) -> None:
+        """Let the next ones have it."""
+        self._claims.release()
+        self._gpu_claims.release()
+
+    def _ending(self) -> bool:
+        """Whether there is nothing to wait for any more: somebody wants the end."""
+        return _stopping()
+
+    def _take_slot(self) -> bool:
+        slots = self._run.order.get("slots", self._spec.get("slots"))
+        if not slots:
+            return not self._ending()
+        name = hashlib.sha256(slots["name"].encode()).hexdigest()[:32]
+
+        def take() -> Optional[List[str]]:
+            count = int((self._run.order.get("slots") or slots)["count"])
+            names = [f"slot/{name}/{number}" for number in range(count)]
+            return None if self._claims.take_some(names, 1) else names
+
+        words = f"waits for one of {slots['count']} slots of {slots['name'].partition(' ')[2]}"
+        return self._in_lane(f"slot-{name}", words, take)
+
+    def _take_gpus(self) -> bool:
+        wish = GpuWish(self._spec)
+        if not wish.count:
+            return not self._ending()
+
+        def take() -> Optional[List[str]]:
+            self._gpus = wish.take(self._gpu_claims)
+            return None if self._gpus else wish.claims
+
+        return self._in_lane(GPU_LANE, wish.words, take)
+
+    def _in_lane(self, name: str, words: str, take: Callable[[], Optional[List[str]]]) -> bool:
+        """In order, until ``take`` has what it wants: it says what that could be, and None once it is taken."""
+        priority = int(self._spec.get("priority") or 0)
+        place = Place(Lane(self._run.layout.root, name), self._run, priority)
+        try:
+            while not self._ending():
+                before = place.behind()
+                wanted = [before] if before else take()
+                if wanted is None:
+                    return True
+                self._pending(words, name)
+                await_release(filter(is_held, wanted), LOOK_SECONDS)
+            return False
+        finally:
+            place.leave()
+
+
+def waiting(run: Run, record: Mapping[str, Any]) -> Optional[str]:
+    """What a run waits for or is at before it runs, with its place, for people: ``waits for 2 of 4 GPUs, 3 ahead``."""
+    if record.get("status") not in (runs.PENDING, runs.DEPLOYING) or not record.get("waiting"):
+        return None
+    words, lane = str(record["waiting"]), record.get("lane")
+    ahead = Lane(run.layout.root, lane).ahead_of(run.key) if lane else 0
+    return f"{words}, {ahead} ahead" if ahead else words
+
+
+def _refuse_ended(
+    followed: Mapping[str, Any], status: Optional[Mapping[str, Any]], run: Run
+) -> None:
+    """Failure if the run that is waited for will never complete."""
+    if status is None:
+        how = "was removed"
+    elif status["status"] in runs.ENDED or status["status"] == runs.LOST:
+        how = _HOW.get(status["status"], "was lost")
+    elif status["status"] == runs.CREATED and run.supervisor and not status["supervised"]:
+        how = "was lost"
+    else:
+        return
+    number = f"run {status['number']}" if status else "the run that it waited for"
+    raise Failure("missing", f"{followed['address']} did not complete: {number} {how}")
+
+
+_HOW = {
+    runs.FAILED: "failed",
+    runs.DEPLOY_FAILED: "could not be deployed",
+    runs.STOPPED: "was stopped",
+}
+
+
+def _stopping() -> bool:
+    return signal.SIGTERM in signal.sigpending()
+
+
+def _stopped_within(seconds: float) -> bool:
+    """Whether somebody wants the end before so much time has passed; the signal stays where it is."""
+    deadline = time.monotonic() + seconds
+    while not _stopping() and time.monotonic() < deadline:
+        time.sleep(min(0.25, seconds))
+    return _stopping()
