@@ -106,7 +106,7 @@ class Session:
                     "It was ended with what it had started.",
                 ) from None
             if item is None:
-                return self._end(call.who)
+                return self.outcome(call.who)
             heard = time.monotonic()
             head, data = item
             if "exit" in head:
@@ -121,7 +121,8 @@ class Session:
         now = time.monotonic()
         return max(0.0, max(heard, self._feed.began or now) + timeout - now)
 
-    def _end(self, who: str) -> Output:
+    def outcome(self, who: str) -> Output:
+        """How a session ended that is over: what it left behind, or its error, to be that of a call to the node ``who``."""
         if isinstance(self._failed, ValueError):
             raise NodeError(
                 f"node {who} answers with something else than the node program would",
@@ -181,14 +182,18 @@ class Sessions:
     def call(self, argv: Sequence[str], head: bytes, call: Call) -> Output:
         """Call a program, whose session is started where there is none: by ``argv``, with ``head`` as the beginning of its input."""
         while True:
-            output = self._session((*argv, VERB), head).call(call)
+            session, fresh = self._session((*argv, VERB), head)
+            output = session.call(call)
             if output is not None:
                 return output
+            if fresh:  # it ended as soon as it had begun, and so would the next
+                return session.outcome(call.who)
 
     def open(self, argv: Sequence[str], verbs: Sequence[str]) -> None:
         """Start one beforehand, unless that was done; see ``Session.load``."""
         if (*argv, VERB) not in self._open:
-            self._session((*argv, VERB), b"").load(verbs)
+            session, _ = self._session((*argv, VERB), b"")
+            session.load(verbs)
 
     def end(self) -> None:
         """Have them all end, with every call that is under way."""
@@ -204,9 +209,11 @@ class Sessions:
         for session in left:
             session.join(max(0.0, deadline - time.monotonic()))
 
-    def _session(self, argv: tuple[str, ...], head: bytes) -> Session:
+    def _session(self, argv: tuple[str, ...], head: bytes) -> tuple[Session, bool]:
+        """The session, and whether it was started now."""
         with self._lock:
             found = self._open.get(argv)
-            if found is None or found.over:
+            fresh = found is None or found.over
+            if found is None or fresh:
                 found = self._open[argv] = Session(self._transport, argv, head)
-            return found
+            return found, fresh

@@ -6,16 +6,18 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainctl.errors import NodeError
+from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.node.calls.frames import Frames, frame
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.feed import Feed
 from trainctl.spi.provider import Node
+from trainctl.spi.transport import Output
 from trainctl_local import LocalTransport
 
 heads = st.dictionaries(
@@ -100,6 +102,24 @@ def test_a_session_that_does_not_start_is_a_program_that_crashed(
         with pytest.raises(NodeError, match="exit code 3") as raised:
             agent.call("facts", {})
         assert raised.value.detail == "no such luck"
+
+
+def test_a_link_that_fails_at_once_is_told(tmp_path: Path) -> None:
+    """The session may be over before it is asked: it is not started for ever."""
+
+    class Broken(LocalTransport):
+        begun = 0
+
+        def run(self, *args: Any, **more: Any) -> Output:
+            Broken.begun += 1
+            raise NodeUnreachable("no route to gpu")
+
+    node = Node("lab", "gpu", "local", str(tmp_path), str(tmp_path), sys.executable)
+
+    with pytest.raises(NodeUnreachable, match="no route"):
+        NodeAgent(node, Broken()).call("status", {})
+
+    assert Broken.begun == 1
 
 
 def test_a_python_that_is_not_there_is_named(transport: LocalTransport, tmp_path: Path) -> None:
