@@ -21,7 +21,12 @@ from trainctl.spi.provider import Node
 from trainctl.spi.transport import Transport
 from trainctl.testing.transport import Reached
 
-_MODULES = ("bytecode", "call_server", "descriptors", "failure", "frames", "pace", "programs", "protocol", "syscalls")  # fmt: skip
+_MODULES = {
+    "calls": ("bytecode", "call_server", "frames", "programs", "protocol"),
+    "system": ("descriptors", "failure", "pace", "syscalls"),
+}
+"""What the program needs of the node program's parts."""
+
 _SECONDS = 30.0
 _AT_ONCE = 8
 _BIG = 300_000
@@ -29,8 +34,8 @@ _BIG = 300_000
 
 def program() -> Archive:
     """The program that these tests call."""
-    names = ("trainctl.testing:called", *(f"trainctl.node:{one}" for one in _MODULES))
-    return program_archive("trainctl.testing.called", names)
+    ours = (f"trainctl.node.{part}:{one}" for part, found in _MODULES.items() for one in found)
+    return program_archive("trainctl.testing.called", ("trainctl.testing:called", *ours))
 
 
 class SessionConformance(Reached):
