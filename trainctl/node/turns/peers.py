@@ -34,7 +34,7 @@ class Retry(NamedTuple):
 
 
 class Peers:
-    """A run of one rank decides by itself; a gang's rank (``gang_member``) asks the others at the same places."""
+    """A run of one rank decides by itself; a gang's rank (``gang/member``) asks the others at the same places."""
 
     def __init__(self, run: Run, spec: Mapping[str, Any], pending: Pending) -> None:
         self._run = run
