@@ -22,7 +22,8 @@ from tests.support.peers import TOKEN, Gang, result_of
 from trainctl.model.files import CHUNK_BYTES
 from trainctl.node.content.listing import parse
 from trainctl.node.content.parts import names_of, to_hex
-from trainctl.node.transfer.server import BlobServer, MirrorShelf, Opened, Shelf, serving
+from trainctl.node.transfer.server import BlobServer, serving
+from trainctl.node.transfer.shelf import MirrorShelf, Opened, Shelf
 
 SEED = 20261122
 

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from tests.support.nodes import Mirror
 from trainctl.node.calls.tls import server_context
-from trainctl.node.transfer.server import BlobServer, MirrorShelf, serving
+from trainctl.node.transfer.server import BlobServer, serving
+from trainctl.node.transfer.shelf import MirrorShelf
 from trainctl.resources.certificates import Certificate
 from trainctl.resources.tokens import new_token
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from trainctl.node.transfer.server import BlobServer, MirrorShelf, serving
+from trainctl.node.transfer.server import BlobServer, serving
+from trainctl.node.transfer.shelf import MirrorShelf
 
 
 def main(directory: str, address: str, token: str) -> None:

@@ -11,7 +11,7 @@ _MODULES = {
     "trainctl.node.calls": ("asking", "bytecode", "call_server", "frames", "programs", "protocol", "tls"),
     "trainctl.node.content": ("listing", "pack", "parts"),
     "trainctl.node.system": ("addresses", "descriptors", "failure", "files", "layout", "syscalls"),
-    "trainctl.node.transfer": ("blob_requests", "caller", "evenness", "server"),
+    "trainctl.node.transfer": ("blob_requests", "caller", "evenness", "server", "shelf"),
     "trainctl.spi": ("sources",),
     "trainctl.weights": ("exclusive", "retry", "safe_path"),
     "trainctl.weights.mirror": (),

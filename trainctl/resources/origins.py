@@ -92,7 +92,8 @@ class HereOrigins:
         if self.is_near(provider, node):
             yield _Told(agent, {"type": "directory", "path": str(self._mirror)})
             return
-        from trainctl.node.transfer.server import BlobServer, MirrorShelf, serving  # heavy
+        from trainctl.node.transfer.server import BlobServer, serving  # heavy
+        from trainctl.node.transfer.shelf import MirrorShelf  # heavy
 
         token = self.register(new_token())
         with (

@@ -16,7 +16,8 @@ from tests.support.blob_server import asked, served
 from tests.support.nodes import Mirror
 from trainctl.node.system.addresses import family
 from trainctl.node.system.failure import Failure
-from trainctl.node.transfer.server import BlobServer, MirrorShelf, serving
+from trainctl.node.transfer.server import BlobServer, serving
+from trainctl.node.transfer.shelf import MirrorShelf
 
 DATA = random.Random(1).randbytes(300_000)  # ids of cases name its digest
 NAME = hashlib.sha256(DATA).hexdigest()

@@ -10,7 +10,7 @@ from tests.support.blob_server import origin, served
 from tests.support.nodes import NodeError, TestNode
 from trainctl.model.files import CHUNK_BYTES
 from trainctl.node.system.pace import Pace
-from trainctl.node.transfer.origin import open_origin
+from trainctl.node.transfer.origins import open_origin
 
 
 class Clock:

@@ -16,7 +16,8 @@ from tests.support.nodes import TestNode, wait_for
 from tests.support.peers import TOKEN, Gang, result_of
 from trainctl.model.files import CHUNK_BYTES
 from trainctl.node.content.chunk_map import VERIFIED
-from trainctl.node.transfer.server import BlobServer, MirrorShelf, Opened, serving
+from trainctl.node.transfer.server import BlobServer, serving
+from trainctl.node.transfer.shelf import MirrorShelf, Opened
 
 SEED = 20261122
 MakeGang = Callable[[int], Gang]

@@ -20,7 +20,8 @@ from trainctl.model.files import CHUNK_BYTES
 from trainctl.node.calls.tls import server_context
 from trainctl.node.system.failure import Failure
 from trainctl.node.transfer.blob_client import BlobClient
-from trainctl.node.transfer.server import BlobServer, MirrorShelf, serving
+from trainctl.node.transfer.server import BlobServer, serving
+from trainctl.node.transfer.shelf import MirrorShelf
 from trainctl.resources.certificates import Certificate, new_certificate
 
 BIG = os.urandom(2 * CHUNK_BYTES + 12345)

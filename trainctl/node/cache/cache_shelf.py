@@ -15,7 +15,7 @@ from trainctl.node.content.listing import Listing
 from trainctl.node.content.parts import names_of, to_hex
 from trainctl.node.system.files import names_in
 from trainctl.node.system.layout import Layout
-from trainctl.node.transfer.server import Opened, Shelf, open_blob
+from trainctl.node.transfer.shelf import Opened, Shelf, open_blob
 
 _FRESH_SECONDS = 0.5
 

@@ -11,16 +11,18 @@ import time
 from contextlib import ExitStack
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any, BinaryIO, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Dict, List, Optional, Protocol, Tuple, cast
 
 from trainctl.node.content.pack import ABSENT, COMING, EVENLY, LENGTH
 from trainctl.node.content.parts import PACKED_BYTES
 from trainctl.node.system.failure import Failure
 from trainctl.node.system.layout import sha256
-from trainctl.node.transfer.evenness import Stream
+from trainctl.node.transfer.evenness import Evenness, Stream
+from trainctl.node.transfer.shelf import Opened, Shelf
 
 if TYPE_CHECKING:
-    from trainctl.node.transfer.server import BlobServer, Opened
+    import ssl
+    import threading
 
 _PATH = re.compile(r"/blobs/sha256/([0-9a-f]{64})")
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
@@ -34,20 +36,38 @@ _TCP_NOTSENT_LOWAT = 25  # tcp(7); Python names it since 3.12
 MOST_IN_PACK = 256
 
 
+class Served(Protocol):
+    """What a connection knows of its server."""
+
+    tls: Optional[ssl.SSLContext]
+    shelf: Shelf
+    token: str
+    silence_seconds: float
+    ending: threading.Event
+    evenness: Evenness
+
+    def count(self, length: int) -> None:
+        """So many bytes of contents were sent."""
+        ...
+
+
 class BlobRequests(BaseHTTPRequestHandler):
-    """One connection."""
+    """One connection to a server that is ``Served``."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    server: BlobServer
 
     def setup(self) -> None:
         """A client that is silent is not waited for."""
         super().setup()
-        self.connection.settimeout(self.server.silence_seconds)
-        if self.server.tls is not None:
+        self.connection.settimeout(self._served.silence_seconds)
+        if self._served.tls is not None:
             self.connection.do_handshake()
         self._stream = Stream()
+
+    @property
+    def _served(self) -> Served:
+        return cast(Served, self.server)
 
     def do_GET(self) -> None:
         """One blob, or a range of it."""
@@ -91,7 +111,7 @@ class BlobRequests(BaseHTTPRequestHandler):
 
     def _admitted(self) -> bool:
         given = self.headers.get("Authorization", "").encode()
-        if hmac.compare_digest(given, f"Bearer {self.server.token}".encode()):
+        if hmac.compare_digest(given, f"Bearer {self._served.token}".encode()):
             return True
         self.close_connection = True
         self._answer(HTTPStatus.FORBIDDEN)
@@ -116,17 +136,17 @@ class BlobRequests(BaseHTTPRequestHandler):
         self, digest: str, until: float, offset: int = 0, length: Optional[int] = None
     ) -> Optional[Opened]:
         """The blob, once it is here: waited for only while somebody brings it."""
-        shelf = self.server.shelf
+        shelf = self._served.shelf
         while True:
             found = shelf.open(digest, offset, length)
-            if found is not None or time.monotonic() >= until or self.server.ending.is_set():
+            if found is not None or time.monotonic() >= until or self._served.ending.is_set():
                 return found
             if not shelf.coming(digest):
                 return shelf.open(digest, offset, length)  # it may have come between the two looks
             time.sleep(_LOOK_SECONDS)
 
     def _answer_absent(self, digest: str) -> None:
-        if self.server.shelf.coming(digest):
+        if self._served.shelf.coming(digest):
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE, {"Retry-After": "0"})
         else:
             self._answer(HTTPStatus.NOT_FOUND)
@@ -168,7 +188,7 @@ class BlobRequests(BaseHTTPRequestHandler):
     ) -> Tuple[int, Optional[BinaryIO]]:
         found = self._open(digest, until)
         if found is None:
-            return (COMING if self.server.shelf.coming(digest) else ABSENT), None
+            return (COMING if self._served.shelf.coming(digest) else ABSENT), None
         stream = stack.enter_context(found.stream)
         size = os.fstat(stream.fileno()).st_size
         return (size, stream) if size < PACKED_BYTES else (ABSENT, None)
@@ -184,7 +204,7 @@ class BlobRequests(BaseHTTPRequestHandler):
                 self.connection.sendall(data)
                 data.clear()
         self.connection.sendall(data)
-        self.server.count(total - LENGTH.size * len(parts))
+        self._served.count(total - LENGTH.size * len(parts))
 
     def _send(self, stream: BinaryIO, offset: int, count: int) -> None:
         """A file that became shorter ends the connection, so that the client notices."""
@@ -192,13 +212,13 @@ class BlobRequests(BaseHTTPRequestHandler):
             self._send_evenly(stream, offset, count)
             return
         sent = self._transmit(stream, offset, count)
-        self.server.count(sent)
+        self._served.count(sent)
         if sent != count:
             self.close_connection = True
 
     def _transmit(self, stream: BinaryIO, offset: int, count: int) -> int:
         """Send by the kernel alone, but for what has to be encrypted; how much was sent."""
-        if self.server.tls is None:
+        if self._served.tls is None:
             return self.connection.sendfile(stream, offset, count) if count else 0
         stream.seek(offset)
         left = count
@@ -214,12 +234,12 @@ class BlobRequests(BaseHTTPRequestHandler):
         """Send step by step, not getting ahead of others who want it so; little waits in the kernel, where nobody could hold it back."""
         self.connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
         end = offset + count
-        with self.server.evenness.under_way(self._stream):
+        with self._served.evenness.under_way(self._stream):
             while offset < end and not self.close_connection:
                 step = min(_STEP_BYTES, end - offset)
                 sent = self._transmit(stream, offset, step)
-                self.server.count(sent)
-                self.server.evenness.advance(self._stream, sent)
+                self._served.count(sent)
+                self._served.evenness.advance(self._stream, sent)
                 offset += sent
                 self.close_connection = sent != step
 

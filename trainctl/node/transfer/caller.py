@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Mapping, Option
 from trainctl.node.calls.asking import Asking, Gone
 from trainctl.node.system.addresses import is_private, own_address
 from trainctl.node.system.failure import Failure
-from trainctl.node.transfer.server import BlobServer, Shelf, serving
+from trainctl.node.transfer.server import BlobServer, serving
+from trainctl.node.transfer.shelf import Shelf
 
 if TYPE_CHECKING:
     import ssl  # heavy, and few servers speak TLS

@@ -1,4 +1,4 @@
-"""Where a node gets blobs from. More kinds of origin are more classes with the same three methods."""
+"""What every place is from which a node gets blobs, and a directory as one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from trainctl.node.system.pace import Pace
 
 if TYPE_CHECKING:
     from trainctl.node.content.parts import Part
-    from trainctl.node.transfer.link_client import Links
 
 _FICLONE = 0x40049409
 _READ_BYTES = 2**20
@@ -109,30 +108,3 @@ class DirectoryOrigin(Origin):
             ) from None
         self._name = sha256
         return self._open
-
-
-def open_origin(
-    value: Any,
-    pace: Optional[Pace] = None,
-    *,
-    evenly: bool = False,
-    links: Optional[Links] = None,
-) -> Origin:
-    """The origin that a request describes; ``pace`` bounds what several of them take together.
-
-    ``evenly``: it is asked to let nobody who wants the same get far ahead of the others. ``links`` are those to a bucket's objects.
-    """
-    kind = value.get("type") if isinstance(value, dict) else None
-    if kind == "directory":
-        return DirectoryOrigin(value.get("path"), pace)
-    if kind == "http":
-        from trainctl.node.transfer.http_origin import (
-            HttpOrigin,  # only who fetches that way pays for it
-        )
-
-        return HttpOrigin(value, pace, evenly=evenly)
-    if kind == "bucket" and links is not None:
-        from trainctl.node.transfer.http_origin import LinkedOrigin
-
-        return LinkedOrigin(value, links, pace)
-    raise Failure("request", f"this node program knows no origin of type {kind!a}")

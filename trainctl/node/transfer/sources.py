@@ -10,7 +10,7 @@ from trainctl.node.system import layout as names
 from trainctl.node.system.failure import Failure
 from trainctl.node.system.pace import Pace
 from trainctl.node.transfer.gathering import Fetcher
-from trainctl.node.transfer.origin import open_origin
+from trainctl.node.transfer.origins import open_origin
 from trainctl.node.transfer.owners import Owners
 from trainctl.node.transfer.places import SHARED, FromMirror, FromShared, Patience
 from trainctl.node.transfer.shared import shared_of

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO, Callable, Mapping
 from trainctl.node.calls.protocol import emit
 from trainctl.node.system.failure import Failure
 from trainctl.node.transfer.caller import serve_others
-from trainctl.node.transfer.server import MirrorShelf
+from trainctl.node.transfer.shelf import MirrorShelf
 from trainctl.weights.mirror.caller import Caller
 from trainctl.weights.mirror.collect import Collecting, collect
 from trainctl.weights.mirror.directory import DirectoryMirror
