@@ -79,7 +79,7 @@ GIVEN_UP = "Gave up after 6 tries. Run the same command again later"
 NO_TOKEN = "auth: {auth_method: CUSTOM_SECRET, auth_secret_name: NAME}"
 TRANSFERS = [
     Broken("cut", "cut", "ended 299990 bytes early", GIVEN_UP),
-    Broken("silent", "silent", "the server sends hardly anything", GIVEN_UP),
+    Broken("silent", "silent", "the server fell silent amid the body", GIVEN_UP),
     Broken("damaged", "flip", "other content than upstream announced", "Nothing of it was kept"),
     Broken("damaged-git", "flip", "other content than", "git blob id should be", file="config.json"),
     Broken("longer", "longer", "300001 bytes where 300000 were announced", "Plan again"),

@@ -36,7 +36,7 @@ def connect(workspace: Workspace, state: State, look: LookOptions) -> None:
 
     Nothing is waited for, and what goes wrong is told when they are asked.
     """
-    if not look.refresh:
+    if look.offline or not look.refresh:
         return
     verbs = _TO_APPLY if look.writes_lock else _TO_PLAN
     clusters = (one for one in state.resources.values() if one.address.kind is Kind.CLUSTER)

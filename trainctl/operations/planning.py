@@ -52,7 +52,7 @@ def plan_of(
     if not options.destroy:
         connect(workspace, state, look)
     with ThreadPoolExecutor(3, thread_name_prefix="look") as pool:
-        if look.refresh:
+        if look.refresh and not look.offline:
             pool.submit(workspace.mirror.connect)
         recorded = pool.submit(_look_at_recorded, workspace, state, look)
         scanned = None if options.destroy else pool.submit(look_at_code, workspace)

@@ -65,7 +65,9 @@ class Response:
         try:
             return take(wanted)
         except TooSlow as error:
-            raise SourceCut(f"{self._what}: the server sends hardly anything ({error})") from None
+            raise SourceCut(
+                f"{self._what}: the server fell silent amid the body, or sends hardly anything ({error})"
+            ) from None
         except TimeoutError:
             raise SourceCut(f"{self._what}: the server fell silent amid the body") from None
         except _BROKEN as error:
