@@ -42,9 +42,8 @@ def admit(entry: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
 
 
 def _masked(value: Any, redact: Redact) -> Any:
-    kind = type(
-        value
-    )  # nearly everything is of one of these very types, and asking for a type is cheaper than for a kind of it
+    # Nearly everything is of one of these very types, and asking for a type is cheaper than for a kind of it.
+    kind = type(value)
     if kind is str:
         return redact(value)
     if kind in _MUTE:

@@ -192,9 +192,8 @@ class HostMirror:
         return self._conversation(agent, told, stop)
 
     def _conversation(self, agent: NodeAgent, told: Told, stop: threading.Event | None) -> Desk:
-        from trainctl.resources.desk import (
-            Desk,
-        )  # it brings a server along, and most calls just ask
+        # Loaded now, as it brings a server along, and most calls just ask.
+        from trainctl.resources.desk import Desk
 
         return Desk(agent, self._register, told, stop)
 

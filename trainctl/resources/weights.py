@@ -149,9 +149,8 @@ def credential_of(attributes: Mapping[str, Any], secrets: Secrets) -> Credential
         return declared
     if scheme != "hf":
         return secrets.usual_credential(attributes)
-    from trainctl.weights.sources.hf import (
-        usual_credential,
-    )  # heavy: only who has such a source pays for it
+    # Heavy: only who has such a source pays for it.
+    from trainctl.weights.sources.hf import usual_credential
 
     return secrets.registered(usual_credential())
 

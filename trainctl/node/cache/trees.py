@@ -163,9 +163,8 @@ class Trees:
         except OSError as error:
             if error.errno != errno.EMLINK:
                 raise
-            shutil.copyfile(
-                blob, temporary
-            )  # so many equal files that the inode has no room for one more
+            # There are so many equal files that the inode has no room for one more.
+            shutil.copyfile(blob, temporary)
             temporary.chmod(0o444)
             os.utime(temporary, (stamp(file.sha256), stamp(file.sha256)))
         if path.is_dir() and not path.is_symlink():

@@ -25,9 +25,8 @@ def open_store(place: Mapping[str, Any], secrets: Mapping[str, str]) -> Store:
     if name is not None and name not in secrets:
         raise Failure("denied", f"the credential for {url} ({name}) is not here")
     credential = _credential(secrets[name], str(name)) if name is not None else {}
-    s3 = import_module(
-        "trainctl.node.checkpoints.s3"
-    )  # with it come http and ssl, which few calls need
+    # With it come http and ssl, which few calls need.
+    s3 = import_module("trainctl.node.checkpoints.s3")
     return cast(Store, s3.S3Store(parts.netloc, unquote(parts.path).strip("/"), place, credential))
 
 

@@ -109,9 +109,8 @@ class Sampler:
             pid, status, used = os.wait4(self._child, os.WNOHANG)
             if pid == 0:
                 if now - self._started > _LONGEST:
-                    os.kill(
-                        self._child, signal.SIGKILL
-                    )  # until the kernel lets go of it there is no other
+                    # Until the kernel lets go of it there is no other.
+                    os.kill(self._child, signal.SIGKILL)
                 return
             cost, code = used.ru_utime + used.ru_stime, os.WEXITSTATUS(status)
         except ChildProcessError:  # it was ended with an attempt
