@@ -95,6 +95,16 @@ def test_a_trust_file_that_is_named_takes_the_place_of_the_users(work: Project, 
     assert (named, alone, both) == (13, 13, 0)
 
 
+@pytest.mark.parametrize(
+    "words", ["plan", "mirror list", "mirror verify", "mirror gc", "checkpoints list job.sft", "secrets push"]
+)  # fmt: skip
+def test_a_trust_file_that_is_named_is_read(work: Project, words: str) -> None:
+    """By commands, too, that come to send nothing: one that isn't there is told."""
+    done = work.run(*words.split(), "--trust", "none.toml", code=1)
+
+    assert "none.toml: error: the trust file is not used: it can't be read" in done.stderr
+
+
 def test_another_port_is_another_server(work: Project, web: Web, elsewhere: Web) -> None:
     """An entry with a port opens that one; one without opens the host."""
     work.trust(allow(elsewhere))

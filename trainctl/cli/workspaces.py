@@ -36,6 +36,14 @@ def open_workspace(
     )
 
 
+def open_trusting(session: Session, flags: PlanningFlags) -> Workspace:
+    """The workspace of a command that plans nothing: a trust file that was named is read even if nothing comes to depend on it."""
+    workspace = open_workspace(session, flags)
+    if flags.trust is not None:
+        _ = workspace.trust
+    return workspace
+
+
 def _confirm(session: Session, question: str) -> bool:
     """Nobody can be asked without a terminal."""
     return session.stdin.isatty() and approve(session, question)

@@ -11,7 +11,7 @@ from trainctl.cli import planning
 from trainctl.cli.options import RunOption
 from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
-from trainctl.cli.workspaces import open_workspace
+from trainctl.cli.workspaces import open_trusting
 from trainctl.operations.downloading import download
 from trainctl.operations.runs import find_run, job_address
 
@@ -34,7 +34,7 @@ def command(
 ) -> int:
     """Copy a checkpoint of a run here."""
     session = session_of(ctx)
-    with open_workspace(session, PlanningFlags(trust=trust)) as workspace:
+    with open_trusting(session, PlanningFlags(trust=trust)) as workspace:
         found = find_run(workspace.ledger.state(), job_address(address), run)
         place = download(workspace, found, target, name=name, rank=rank)
     session.output.print(str(place))

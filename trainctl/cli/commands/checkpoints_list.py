@@ -10,7 +10,7 @@ from trainctl.cli import planning
 from trainctl.cli.options import ListingFormat, ListingFormatOption, RunOption
 from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
-from trainctl.cli.workspaces import open_workspace
+from trainctl.cli.workspaces import open_trusting
 from trainctl.operations.checkpoints import checkpoints
 from trainctl.operations.runs import find_run, job_address
 from trainctl.views.checkpoints import checkpoint_csv, checkpoint_json, checkpoint_table
@@ -25,7 +25,7 @@ def command(
 ) -> int:
     """List the checkpoints of a run."""
     session = session_of(ctx)
-    with open_workspace(session, PlanningFlags(trust=trust)) as workspace:
+    with open_trusting(session, PlanningFlags(trust=trust)) as workspace:
         of = find_run(workspace.ledger.state(), job_address(address), run)
         found = checkpoints(workspace, of)
     if format_ is ListingFormat.JSON:

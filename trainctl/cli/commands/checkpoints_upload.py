@@ -10,7 +10,7 @@ from trainctl.cli import planning
 from trainctl.cli.options import RunOption
 from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
-from trainctl.cli.workspaces import open_workspace
+from trainctl.cli.workspaces import open_trusting
 from trainctl.operations.checkpoints import upload
 from trainctl.operations.runs import find_run, job_address
 
@@ -23,7 +23,7 @@ def command(
 ) -> int:
     """Bring to the store what an ended or lost run left on its node."""
     session = session_of(ctx)
-    with open_workspace(session, PlanningFlags(trust=trust)) as workspace:
+    with open_trusting(session, PlanningFlags(trust=trust)) as workspace:
         found = find_run(workspace.ledger.state(), job_address(address), run)
         sync = upload(workspace, found)
     if not sync:

@@ -11,7 +11,7 @@ from trainctl.cli import planning
 from trainctl.cli.options import Format, FormatOption, RunOption
 from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
-from trainctl.cli.workspaces import open_workspace
+from trainctl.cli.workspaces import open_trusting
 from trainctl.errors import UsageError
 from trainctl.model.units import parse_duration
 from trainctl.operations.checkpoints import artifacts
@@ -39,7 +39,7 @@ def command(
     """Show where the files of complete checkpoints can be had: presigned URLs of a bucket, or places of files."""
     session = session_of(ctx)
     seconds = _seconds(expires)
-    with open_workspace(session, PlanningFlags(trust=trust)) as workspace:
+    with open_trusting(session, PlanningFlags(trust=trust)) as workspace:
         of = find_run(workspace.ledger.state(), job_address(address), run)
         found = artifacts(workspace, of, name, seconds)
     if format_ is Format.JSON:

@@ -10,7 +10,7 @@ from trainctl.cli import planning
 from trainctl.cli.listings import ListingFormat, ListingFormatOption, seconds, show
 from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
-from trainctl.cli.workspaces import open_workspace
+from trainctl.cli.workspaces import open_trusting
 from trainctl.views.mirror_care import (
     GC_COLUMNS,
     collected_json,
@@ -46,7 +46,7 @@ def command(
         unused_seconds=None if drop_unused is None else seconds(drop_unused, "--drop-unused"),
         tell=session.output.note,
     )
-    with open_workspace(session, PlanningFlags(trust=trust)) as workspace:
+    with open_trusting(session, PlanningFlags(trust=trust)) as workspace:
         report = workspace.mirror.collect(asked)
     lines = collected_lines(report, session.output.width)
     rows = (GC_COLUMNS, collected_rows(report))

@@ -8,7 +8,7 @@ from trainctl.cli import planning
 from trainctl.cli.listings import ListingFormat, ListingFormatOption, show
 from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
-from trainctl.cli.workspaces import open_workspace
+from trainctl.cli.workspaces import open_trusting
 from trainctl.views.mirror import MIRROR_COLUMNS, mirror_json, mirror_lines
 
 
@@ -19,7 +19,7 @@ def command(
 ) -> int:
     """List what the mirror holds, and who wants it."""
     session = session_of(ctx)
-    with open_workspace(session, PlanningFlags(trust=trust)) as workspace:
+    with open_trusting(session, PlanningFlags(trust=trust)) as workspace:
         rows = workspace.mirror.sources()
     form = mirror_json(rows)
     lines = mirror_lines(rows, session.output.width)

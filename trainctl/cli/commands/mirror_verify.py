@@ -10,7 +10,7 @@ from trainctl.cli import planning
 from trainctl.cli.listings import ListingFormat, ListingFormatOption, show
 from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
-from trainctl.cli.workspaces import open_workspace
+from trainctl.cli.workspaces import open_trusting
 from trainctl.operations.mirror_repair import verify_mirror
 from trainctl.views.mirror_care import FINDING_COLUMNS, verified_json, verified_lines
 from trainctl.views.progress import Progress
@@ -30,7 +30,7 @@ def command(
     """Hash everything in the mirror again. Exit code 1 if something stays wrong."""
     session = session_of(ctx)
     flags = PlanningFlags(trust=trust)
-    with open_workspace(session, flags) as workspace, Progress(session.output) as progress:
+    with open_trusting(session, flags) as workspace, Progress(session.output) as progress:
         report = verify_mirror(
             workspace,
             repair=repair,

@@ -8,7 +8,7 @@ from trainctl.cli import planning
 from trainctl.cli.listings import ListingFormat, ListingFormatOption, show
 from trainctl.cli.planning import PlanningFlags, words
 from trainctl.cli.session import session_of
-from trainctl.cli.workspaces import open_workspace
+from trainctl.cli.workspaces import open_trusting
 from trainctl.operations.secrets import check_secrets, exit_code
 from trainctl.views.problems import diagnostic_lines, more_lines
 from trainctl.views.secrets import SECRET_COLUMNS, secret_lines, secret_rows, secrets_json
@@ -24,7 +24,7 @@ def command(
     """Show where each secret comes from, whether it can be read here, and who would get it; sends none of them."""
     session = session_of(ctx)
     flags = PlanningFlags(trust=trust, variables=words(var), var_files=tuple(var_file or ()))
-    with open_workspace(session, flags) as workspace:
+    with open_trusting(session, flags) as workspace:
         checked = check_secrets(workspace)
     output = session.output
     lines = secret_lines(checked, output.width)

@@ -12,7 +12,7 @@ from trainctl.cli import planning
 from trainctl.cli.approval import approve
 from trainctl.cli.planning import PlanningFlags, words
 from trainctl.cli.session import Session, session_of
-from trainctl.cli.workspaces import open_workspace
+from trainctl.cli.workspaces import open_trusting
 from trainctl.errors import UsageError
 from trainctl.jobs.secret_origins import LARGEST
 from trainctl.operations.resending import send_again, waiting_runs
@@ -55,7 +55,7 @@ def command(
 
     if name is None and from_env is not None:
         raise UsageError("--from-env needs the NAME of a secret to store")
-    with open_workspace(session, flags) as workspace:
+    with open_trusting(session, flags) as workspace:
         if name is not None:
             spec = storable(workspace, name)
             pushed = push_secret(workspace, spec, _value(session, name, from_env), agree)
