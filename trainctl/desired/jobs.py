@@ -48,7 +48,8 @@ class Jobs:
         self._of_matrix: dict[str, list[Address]] = {}
         for one in instances.values():
             self._of_matrix.setdefault(one.job, []).append(one.address)
-        self._declared = declared
+        only = next(iter(names.projects), "")
+        self._projects = {job: section.project or only for job, section in declared.items()}
         self._caches: dict[tuple[str | None, str], Address] = {}
         self._code: dict[str, bool] = {}
         self.warnings: list[Diagnostic] = []
@@ -139,11 +140,9 @@ class Jobs:
     def _loading(
         self, name: str, section: Job, project: str, path: ManifestPath
     ) -> dict[str, Any] | None:
-        only = next(iter(self._names.projects), "")
-        projects = {job: one.project or only for job, one in self._declared.items()}
         here = (*path, "runtime", "load_checkpoint_config")
         config = section.runtime.load_checkpoint_config
-        return load_config(config, Referrer(name, project, projects), self._names, here)
+        return load_config(config, Referrer(name, project, self._projects), self._names, here)
 
     def _weights(self, job: str, section: Job, path: ManifestPath) -> Iterator[dict[str, Any]]:
         in_place = 0
