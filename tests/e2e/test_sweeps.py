@@ -209,9 +209,9 @@ jobs: {{sft: {{compute: {{accelerator: "{accelerator}"}}, runtime: {{start_comma
         return [one["summary"] for one in found if one["severity"] == "error"]
 
     assert problems(2, "A100:2") == []
-    assert problems(2, "A100:3") == ["3 GPUs a node are wanted, and cluster.lab has 2"]
+    assert problems(2, "A100:3") == ["each node needs 3 GPUs, and cluster.lab has 2"]
     assert problems(2, "H100") == [
-        "1 H100 GPU a node are wanted: lab/lab-0 has 2 × NVIDIA A100-SXM4-80GB"
+        "each node needs 1 H100 GPU: lab/lab-0 has 2 × NVIDIA A100-SXM4-80GB"
     ]
     assert problems(3, "A100") == [
         "3 GPUs are declared for lab/lab-0, which has 2 × NVIDIA A100-SXM4-80GB"

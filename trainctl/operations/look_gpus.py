@@ -54,7 +54,7 @@ def _of_job(
     usable = {node.id: _count(node, said.get(node.id, ()), kind) for node in nodes}
     seats = _seats(nodes, usable, wanted)
     if 0 < seats < needed <= len(nodes):
-        each = f"{wanted} {kind} GPU{'s' if wanted > 1 else ''}" if wanted else "all GPUs"
+        each = _so_many(wanted, kind) if wanted else "all GPUs"
         shared = ", where nodes share a machine" if _shared(nodes) else ""
         yield error(
             f"{needed} nodes with {each} each are wanted, and {cluster} can seat {seats}{shared}",
@@ -68,7 +68,7 @@ def _of_job(
     most = max((_count(node, said.get(node.id, ())) for node in nodes), default=0)
     if wanted > most:
         yield error(
-            f"{wanted} GPU{'s' if wanted > 1 else ''} a node are wanted, and {cluster} has {most}",
+            f"each node needs {_so_many(wanted)}, and {cluster} has {most}",
             f"Set `gpus` of {cluster} to what its nodes have, or change compute.accelerator.",
             address=str(job.address),
             where=job.where,
@@ -80,12 +80,16 @@ def _of_job(
             f"{node.id} has {_listed(said[node.id])}" for node in nodes if said.get(node.id)
         )
         yield error(
-            f"{wanted} {kind} GPU{'s' if wanted > 1 else ''} a node are wanted: {listed}",
+            f"each node needs {_so_many(wanted, kind)}: {listed}",
             "Change compute.accelerator, or run the job on another cluster.",
             address=str(job.address),
             where=job.where,
             code="other-gpus",
         )
+
+
+def _so_many(count: int, kind: str = "") -> str:
+    return f"{count} {kind} GPU{'s' if count > 1 else ''}".replace("  ", " ")
 
 
 def _seats(nodes: Sequence[Node], usable: Mapping[str, int], wanted: int | None) -> int:
