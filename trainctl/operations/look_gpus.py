@@ -36,12 +36,12 @@ def gpu_problems(
     unknown = any(node.gpus is None and node.id not in said for node in nodes)
     for resource in desired.resources.values():
         if resource.address.kind is Kind.JOB and resource.attributes["cluster"] == cluster.name:
-            yield from _of_job(resource, cluster, nodes, said, unknown=unknown)
+            yield from _of_job(resource, desired.resources[cluster], nodes, said, unknown=unknown)
 
 
 def _of_job(
     job: Resource,
-    cluster: Address,
+    cluster: Resource,
     nodes: Sequence[Node],
     said: dict[str, tuple[GpuFacts, ...]],
     *,
@@ -57,7 +57,7 @@ def _of_job(
         each = _so_many(wanted, kind) if wanted else "all GPUs"
         shared = ", where nodes share a machine" if _shared(nodes) else ""
         yield error(
-            f"{needed} nodes with {each} each are wanted, and {cluster} can seat {seats}{shared}",
+            f"{needed} nodes with {each} each are wanted, and {cluster.address} can seat {seats}{shared}",
             "Lower compute.node_count, change compute.accelerator, or run the job on another cluster.",
             address=str(job.address),
             where=job.where,
@@ -68,8 +68,8 @@ def _of_job(
     most = max((_count(node, said.get(node.id, ())) for node in nodes), default=0)
     if wanted > most:
         yield error(
-            f"each node needs {_so_many(wanted)}, and {cluster} has {most}",
-            f"Set `gpus` of {cluster} to what its nodes have, or change compute.accelerator.",
+            f"each node needs {_so_many(wanted)}, and {cluster.address} has {most}",
+            _remedy(cluster, wanted),
             address=str(job.address),
             where=job.where,
             code="too-few-gpus",
@@ -86,6 +86,15 @@ def _of_job(
             where=job.where,
             code="other-gpus",
         )
+
+
+def _remedy(cluster: Resource, wanted: int) -> str:
+    """What to write: a cluster that counts its nodes' GPUs itself may not even be declared."""
+    if "gpus" not in cluster.attributes:
+        return f"Run the job on hosts that have them, or change compute.accelerator: {cluster.address} reports its own."
+    name = cluster.address.name
+    section = f"clusters: {{{name}: {{provider: {cluster.provider}, gpus: {wanted}}}}}"
+    return f"If its nodes have them, say so: `{section}`; else change compute.accelerator."
 
 
 def _so_many(count: int, kind: str = "") -> str:
