@@ -75,6 +75,8 @@ class Broken:
         return Fault(self.kind, self.path, ALWAYS, 10, self.status, self.headers)
 
 
+SILENCE = "3"
+"""Seconds that a server may say nothing, where one does: more than a busy machine makes of it."""
 GIVEN_UP = "Gave up after 6 tries. Run the same command again later"
 NO_TOKEN = "auth: {auth_method: CUSTOM_SECRET, auth_secret_name: NAME}"
 TRANSFERS = [
@@ -109,6 +111,7 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tried]:
     """Every broken repository at once: each fails by itself and stops no other."""
     with serve() as hub, project(tmp_path_factory.mktemp("tried")) as work:
         connect(work, hub)
+        work.variables["SILENCE"] = SILENCE
         for broken in TRANSFERS:
             hub.add(f"acme/{broken.name}", broken.files)
             hub.faults.append(broken.fault)
@@ -215,6 +218,7 @@ def test_sources_that_can_not_be_resolved(work: Project, hub: Hub) -> None:
             Fault(broken.kind, f"/acme/{broken.name}/revision/main", ALWAYS, 20, broken.status)
         )
     work.write({"trainctl.yaml": many(sources)})
+    work.variables["SILENCE"] = SILENCE
     planned = json.loads(work.run("plan", "--format", "json", code=1, program=HASTY).stdout)
     hub.closing.set()
     applied = apply(work, 1)

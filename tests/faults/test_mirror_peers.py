@@ -42,7 +42,7 @@ def hub() -> Iterator[Hub]:
 def resolved_from(
     hub: Hub, uri: str = "hf://acme/model", credential: Credential | None = None
 ) -> tuple[HubSource, Resolution]:
-    source = HubSource(hub.url, silence=0.5)
+    source = HubSource(hub.url, silence=3)
     wanted = Wanted(uri, Path("/"))
     found = resolve(wanted, credential, retry=impatient(), open_source=lambda scheme: source)
     return source, found

@@ -44,7 +44,7 @@ def mirrored(
     web: Web, root: Path, found: Resolution, retry: Retry | None = None
 ) -> tuple[DirectoryMirror, Listing]:
     mirror = DirectoryMirror(root, retry or impatient(), chunk_bytes=CHUNK)
-    return mirror, mirror.mirror(found.resolved, HttpsSource(silence=0.5), REFERENCE)
+    return mirror, mirror.mirror(found.resolved, HttpsSource(silence=3), REFERENCE)
 
 
 def ranges(web: Web) -> list[str | None]:
@@ -66,7 +66,7 @@ def test_a_body_that_breaks_off_is_asked_for_again(
     seen: list[tuple[int, int, int]] = []
     mirror = mirror_at(tmp_path, CHUNK)
     listing = mirror.mirror(
-        found.resolved, HttpsSource(silence=0.5), REFERENCE, progress=lambda *one: seen.append(one)
+        found.resolved, HttpsSource(silence=3), REFERENCE, progress=lambda *one: seen.append(one)
     )
     assert contents(mirror, listing.id) == {"w.bin": BIG}
     assert seen[-1] == (len(BIG), len(BIG), 1)

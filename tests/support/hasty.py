@@ -1,4 +1,4 @@
-"""Runs trainctl as it is, but for its patience: silence ends after half a second, and what it would wait is written down.
+"""Runs trainctl as it is, but for its patience: silence ends after ``SILENCE`` seconds (30), and what it would wait is written down.
 
     python -m tests.support.hasty plan
 
@@ -16,8 +16,6 @@ from trainctl.weights.retry import Retry
 from trainctl.weights.sources.hf import HubSource
 from trainctl.weights.sources.https import HttpsSource
 
-_SILENCE_SECONDS = 0.5
-
 
 def _note(cancelled: threading.Event, seconds: float) -> None:
     if "WAITS" in os.environ:
@@ -29,8 +27,9 @@ def _hurry() -> None:
     """Other defaults for the two values that decide how long trainctl waits, and for how."""
     attempts, base, longest, patience, _, *others = Retry.__init__.__defaults__ or ()
     Retry.__init__.__defaults__ = (attempts, base, longest, patience, _note, *others)
-    HubSource.__init__.__defaults__ = (None, _SILENCE_SECONDS)
-    HttpsSource.__init__.__defaults__ = (_SILENCE_SECONDS,)
+    silence = float(os.environ.get("SILENCE", 30))
+    HubSource.__init__.__defaults__ = (None, silence)
+    HttpsSource.__init__.__defaults__ = (silence,)
 
 
 if __name__ == "__main__":
