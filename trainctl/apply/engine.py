@@ -24,7 +24,7 @@ from trainctl.errors import (
     TrainctlError,
 )
 from trainctl.ledger.leases import LeaseKeeper
-from trainctl.ledger.ledger import Ledger
+from trainctl.ledger.ledger import Ledger, Start
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action, Reason
 from trainctl.model.address import Address, Kind
@@ -33,7 +33,7 @@ from trainctl.plan.graph import REMOVES
 from trainctl.plan.interrupted import same_effect
 from trainctl.plan.values import Change, Plan
 
-_Ended = tuple[Change, TrainctlError | None]
+_Settle = Callable[[], None]
 _LOOK_SECONDS = 0.2
 
 
@@ -93,7 +93,7 @@ class Engine:
             LeaseKeeper(self._ledger, self._lost) as keeper,
             ThreadPoolExecutor(self._parallelism, thread_name_prefix="step") as pool,
         ):
-            self._walk(walk, pool, lambda change: self._step(change, plan, permit, keeper))
+            self._walk(walk, pool, plan, lambda change: self._step(change, plan, permit, keeper))
         walk.close()
         result.interrupted = self._interrupt.stopping.is_set() and not self._lease_lost
         for address, cause in result.skipped.items():
@@ -108,9 +108,13 @@ class Engine:
         self._interrupt.cancel("the lease was lost")
 
     def _walk(
-        self, walk: Walk, pool: ThreadPoolExecutor, step: Callable[[Change], TrainctlError | None]
+        self,
+        walk: Walk,
+        pool: ThreadPoolExecutor,
+        plan: Plan,
+        step: Callable[[Change], TrainctlError | None],
     ) -> None:
-        finished: queue.SimpleQueue[_Ended] = queue.SimpleQueue()
+        finished: queue.SimpleQueue[_Settle] = queue.SimpleQueue()
 
         def work(change: Change) -> None:
             error: TrainctlError | None = TrainctlError(
@@ -119,28 +123,55 @@ class Engine:
             try:
                 error = step(change)
             finally:
-                finished.put((change, error))
+                finished.put(lambda: walk.settle(change, error))
+
+        def record(changes: list[Change]) -> None:
+            done: frozenset[Address] = frozenset()
+            try:
+                done = self._record(changes, plan)
+            finally:
+                finished.put(lambda: walk.settle_records(changes, done))
 
         futures = []
         while True:
             if not self._interrupt.stopping.is_set():
+                records = walk.take_records()
+                futures += [pool.submit(record, records)] if records else []
                 futures += [
                     pool.submit(work, change) for change in walk.take_ready(self._parallelism)
                 ]
-            if not walk.running:
+            if not walk.is_under_way:
                 break
-            walk.settle(*self._next(finished))
+            self._next(finished)()
         for future in futures:
             future.result()  # a fault of ours is raised here, not swallowed by the pool
 
-    def _next(self, finished: queue.SimpleQueue[_Ended]) -> _Ended:
-        """The next step that has ended; after the second Ctrl-C what it waits for is ended, too."""
+    def _next(self, finished: queue.SimpleQueue[_Settle]) -> _Settle:
+        """What to note of the next step that has ended; after the second Ctrl-C what it waits for is ended, too."""
         while True:
             try:
                 return finished.get(timeout=_LOOK_SECONDS)
             except queue.Empty:
                 if self._interrupt.cancelled.is_set():
                     self._give_up()
+
+    def _record(self, changes: list[Change], plan: Plan) -> frozenset[Address]:
+        """Make changes of which nothing is outside the state; those that it was done for. The others are steps like any."""
+        began = time.monotonic()
+        made = []
+        for change in changes:
+            start = _start(change, change.resumes or str(uuid.uuid4()), plan)
+            removed = change.action in REMOVES
+            made.append((start, None if removed else _record(change, start.key, {})))
+        try:
+            done = self._ledger.record(made)
+        except TrainctlError:
+            return frozenset()
+        for change in changes:
+            if change.address in done:
+                self._tell_started(change)
+                self._tell_done(change, None, began)
+        return done
 
     def _step(
         self, change: Change, plan: Plan, permit: Permit, keeper: LeaseKeeper
@@ -150,14 +181,7 @@ class Engine:
         if reason:
             self._emit(Event(EventType.STEP_SKIPPED, reason, change.address))
             return Deferred(reason, "Apply again then.", address=str(change.address))
-        self._emit(
-            Event(
-                EventType.STEP_STARTED,
-                _DOING[change.action],
-                change.address,
-                {"action": change.action.name.lower()},
-            )
-        )
+        self._tell_started(change)
         try:
             recorded = self._carry_out(change, plan, permit, keeper)
         except TrainctlError as error:
@@ -171,10 +195,17 @@ class Engine:
                 )
             )
             return error
+        self._tell_done(change, recorded, began)
+        return None
+
+    def _tell_started(self, change: Change) -> None:
+        data = {"action": change.action.name.lower()}
+        self._emit(Event(EventType.STEP_STARTED, _DOING[change.action], change.address, data))
+
+    def _tell_done(self, change: Change, recorded: Recorded | None, began: float) -> None:
         seconds = self._seconds[change.address] = round(time.monotonic() - began, 3)
         data = {"action": change.action.name.lower(), "seconds": seconds, **_run_of(recorded)}
         self._emit(Event(EventType.STEP_DONE, _DONE[change.action], change.address, data))
-        return None
 
     def _carry_out(
         self, change: Change, plan: Plan, permit: Permit, keeper: LeaseKeeper
@@ -183,7 +214,7 @@ class Engine:
         fresh = str(uuid.uuid4())
         try:
             intent = wait_for_turn(
-                lambda: self._begin(change, change.resumes or fresh, plan),
+                lambda: self._ledger.begin_many([_start(change, change.resumes or fresh, plan)])[0],
                 permit.lease_timeout,
                 self._interrupt,
             )
@@ -212,19 +243,6 @@ class Engine:
             except TrainctlError as error:
                 self._end_badly(intent, change, error)
                 raise
-
-    def _begin(self, change: Change, key: str, plan: Plan) -> Intent:
-        return self._ledger.begin(
-            change.address,
-            change.action.name.lower(),
-            change.provider,
-            key,
-            _inputs(change),
-            plan.digest,
-            reason=change.reason or "",
-            seen=change.seen,
-            same=lambda attempt: _carries_on(attempt, change),
-        )
 
     def _end_badly(self, intent: Intent, change: Change, error: TrainctlError) -> None:
         """Record a failure; an attempt of which nobody knows how it ended stays open for the next apply."""
@@ -300,9 +318,19 @@ def _carries_on(attempt: Intent, change: Change) -> bool:
     return change.reason is not Reason.BY_REQUEST and same_effect(attempt, change)
 
 
-def _inputs(change: Change) -> dict[str, object]:
+def _start(change: Change, key: str, plan: Plan) -> Start:
     attributes = change.after or change.before or {}
-    return {"cluster": attributes.get("cluster"), "attributes": change.after}
+    return Start(
+        change.address,
+        change.action.name.lower(),
+        change.provider,
+        key,
+        {"cluster": attributes.get("cluster"), "attributes": change.after},
+        plan.digest,
+        change.reason or "",
+        change.seen,
+        lambda attempt: _carries_on(attempt, change),
+    )
 
 
 def _record(change: Change, key: str, outputs: Mapping[str, object]) -> Recorded:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from trainctl.apply.result import Result
 from trainctl.apply.step import Deferred
 from trainctl.errors import TrainctlError
-from trainctl.model.address import Address
+from trainctl.model.address import RECORDS, Address
 from trainctl.plan.values import Change
+
+RECORDED_AT_ONCE = 100
+"""How many changes of records are handed out together: enough that an append costs little beside what it holds."""
 
 
 class Walk:
@@ -27,19 +30,32 @@ class Walk:
         for address, needed in self._waits.items():
             for one in needed:
                 self._wanted_by[one].append(address)
-        self._ready = deque(address for address in changes if not self._waits[address])
+        self._ready: deque[Address] = deque()
+        self._ready_records: deque[Address] = deque()
+        for address in changes:
+            if not self._waits[address]:
+                self._make_ready(address)
         self._result = result
-        self.running: set[Address] = set()
+        self._running: set[Address] = set()
+        self._recording: set[Address] = set()
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether something that was handed out has not come back."""
+        return bool(self._running or self._recording)
 
     def take_ready(self, most: int) -> list[Change]:
         """Changes whose turn has come, as many as may run beside those that do, in plan order."""
-        taken = []
-        while self._ready and len(self.running) < most:
-            address = self._ready.popleft()
-            if address not in self._waiting:
-                continue
-            self.running.add(address)
-            taken.append(self._waiting.pop(address))
+        taken = self._take(self._ready, most - len(self._running))
+        self._running |= {change.address for change in taken}
+        return taken
+
+    def take_records(self) -> list[Change]:
+        """Changes of records whose turn has come, in plan order: to be made in one append. Nothing while such ones are under way."""
+        if self._recording:
+            return []
+        taken = self._take(self._ready_records, RECORDED_AT_ONCE)
+        self._recording |= {change.address for change in taken}
         return taken
 
     def leave_alone(self, change: Change) -> None:
@@ -50,7 +66,8 @@ class Walk:
 
     def settle(self, change: Change, error: TrainctlError | None) -> None:
         """Note how a change ended; what waited only for it may run, what needed it and can't have it is skipped."""
-        self.running.discard(change.address)
+        self._running.discard(change.address)
+        self._recording.discard(change.address)
         if error is not None:
             ended = self._result.deferred if isinstance(error, Deferred) else self._result.failed
             ended[change.address] = error
@@ -60,11 +77,32 @@ class Walk:
         for address in self._wanted_by[change.address]:
             self._waits[address].discard(change.address)
             if not self._waits[address] and address in self._waiting:
-                self._ready.append(address)
+                self._make_ready(address)
+
+    def settle_records(self, changes: Iterable[Change], done: Collection[Address]) -> None:
+        """Note which changes of records were made together; each of the others becomes a step of its own."""
+        for change in changes:
+            if change.address in done:
+                self.settle(change, None)
+            else:
+                self._recording.discard(change.address)
+                self._waiting[change.address] = change
+                self._ready.append(change.address)
 
     def close(self) -> None:
         """Note what was never started."""
         self._result.not_started += list(self._waiting)
+
+    def _make_ready(self, address: Address) -> None:
+        (self._ready_records if address.kind in RECORDS else self._ready).append(address)
+
+    def _take(self, ready: deque[Address], most: int) -> list[Change]:
+        taken: list[Change] = []
+        while ready and len(taken) < most:
+            change = self._waiting.pop(ready.popleft(), None)
+            if change is not None:
+                taken.append(change)
+        return taken
 
     def _skip_dependants(self, address: Address, cause: Address) -> None:
         todo = [address]

@@ -174,6 +174,33 @@ class Ledger:
             ),
         )
 
+    def record(self, made: Sequence[tuple[Start, Recorded | None]]) -> frozenset[Address]:
+        """Record what has no effect outside the state: intent and outcome of all in one append; the addresses that it was done for.
+
+        One that another holds, or that has moved since its plan, is left out: ``begin`` says why.
+        """
+        done: set[Address] = set()
+
+        def decide(fold: Fold) -> list[Entry]:
+            done.clear()
+            found: list[Entry] = []
+            for start, recorded in made:
+                try:
+                    self._check(fold, start)
+                except (Busy, StalePlan):
+                    continue
+                intent = self._intent(start)
+                stamp = self._stamp()
+                done.add(start.address)
+                found += (
+                    intent,
+                    Outcome(stamp, intent.id, intent.address, recorded, intent.action, intent.plan),
+                )
+            return found
+
+        self._committer.submit(Request([start.address for start, _ in made], decide))
+        return frozenset(done)
+
     def fail(self, intent: Intent, error: str) -> None:
         """Record that an effect failed. Its key stays in ``State.unfinished`` until the address's next outcome."""
         self._end(intent, lambda stamp: Failed(stamp, intent.id, intent.address, error))

@@ -30,6 +30,9 @@ class Kind(StrEnum):
     __hash__ = str.__hash__  # Enum's own is written in Python; see Address
 
 
+RECORDS = frozenset({Kind.PROJECT})
+"""Kinds of which nothing is anywhere but in the state."""
+
 _ORDER = {kind: position for position, kind in enumerate(Kind)}
 _KINDS = {kind.value: kind for kind in Kind}
 

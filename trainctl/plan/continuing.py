@@ -7,7 +7,7 @@ from typing import Any
 
 from trainctl.ledger.state import State
 from trainctl.model.action import Action, Reason
-from trainctl.model.address import Address, Kind
+from trainctl.model.address import RECORDS, Address
 from trainctl.model.json import digest
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.plan.diff import plain
@@ -17,11 +17,11 @@ _MAKING = frozenset({Action.CREATE, Action.UPDATE, Action.REPLACE})
 
 
 def approvals(plan: Plan) -> dict[Address, str]:
-    """Of each change that makes something, the digest of what it makes so. Projects are records and never wait."""
+    """Of each change that makes something, the digest of what it makes so. What is only a record never waits."""
     return {
         change.address: _wanted(change.after)
         for change in plan.changes
-        if change.action in _MAKING and change.address.kind is not Kind.PROJECT
+        if change.action in _MAKING and change.address.kind not in RECORDS
     }
 
 

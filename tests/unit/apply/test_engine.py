@@ -31,6 +31,7 @@ from trainctl.plan.values import Change, LiveRun, Plan
 from trainctl.testing.memory import MemoryLog
 
 SFT, EVAL, LAB = map(Address.parse, ("job.sft", "job.eval", "cluster.lab"))
+TEAM = Address.parse("project.team")
 DIGEST = "sha256:plan"
 
 
@@ -168,6 +169,46 @@ def test_a_removal_takes_the_record_away(desk: Desk) -> None:
     assert desk.fake.calls == ["delete job.sft"]
     assert desk.ledger.state().resources == {}
     assert desk.fake.steps[SFT].attributes == {"v": 1}
+
+
+def test_records_are_made_together(desk: Desk) -> None:
+    """What is nowhere but in the state needs no handler and shares an append; what stands on it follows, and it goes as it came."""
+    teams = [change(Address.parse(f"project.p{number}")) for number in range(50)]
+    before = desk.log.read().next
+    assert desk.run(*teams, change(depends_on=(teams[7].address,))).complete
+    assert desk.log.read().next == before + 3
+    assert len(desk.fake.calls) == 1
+    assert len(desk.said(EventType.STEP_STARTED)) == len(desk.said(EventType.STEP_DONE)) == 51
+    gone = [
+        replace(one, action=Action.DELETE, before={"v": 1}, after=None, seen=1) for one in teams[:7]
+    ]
+    assert desk.run(*gone).complete
+    assert len(desk.ledger.state().resources) == 44
+
+
+def test_a_record_that_another_holds_is_a_step_like_any(desk: Desk) -> None:
+    """It is waited for, and undone is what the other left, while the records beside it are made at once."""
+    other = ledger_on(desk.log, holder=elsewhere("ann"))
+    hers = other.begin(TEAM, "create", "local", "hers", {"attributes": {"v": 2}})
+    ending = threading.Timer(0.2, lambda: other.fail(hers, "no"))
+    ending.start()
+    beside = change(Address.parse("project.beside"))
+    assert desk.run(change(TEAM), beside, permit=Permit(lease_timeout=10)).complete
+    ending.join()
+    assert desk.said(EventType.STEP_DONE) == ["project.beside: created", "project.team: created"]
+    assert desk.fake.calls[0] == "abandon project.team hers"
+
+
+def test_a_record_that_moved_is_refused(desk: Desk) -> None:
+    """As any change that was planned on another version, and the records beside it are made."""
+    desk.run(change(TEAM))
+    late = change(TEAM, Action.UPDATE, before={"v": 0}, after={"v": 2}, seen=0)
+    other = Plan("", 0, "", (late, change(Address.parse("project.beside"))), digest="sha256:other")
+    kinds = dict.fromkeys(Kind, desk.fake)
+    engine = Engine(desk.ledger, kinds, desk.events.append, desk.interrupt, desk.given_up.set)
+    result = engine.run(other, Permit())
+    assert isinstance(result.failed[TEAM], StalePlan)
+    assert [one.address.name for one in result.done] == ["beside"]
 
 
 def test_a_failure_is_recorded_and_stops_only_what_needs_it(desk: Desk) -> None:
