@@ -26,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return invoke(arguments)
     except KeyboardInterrupt:  # while the program itself was still being loaded
         return 130
+    finally:
+        gc.freeze()  # what there is goes with the process: nothing looks for garbage in it while Python ends
 
 
 def _said_version() -> bool:

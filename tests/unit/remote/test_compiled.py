@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ import pytest
 from tests.support.project import Project, project
 from trainctl.node.calls.bytecode import is_sealed
 from trainctl.remote.agent import NodeAgent
-from trainctl.remote.archive import node_archive
+from trainctl.remote.archive import Archive, node_archive
 from trainctl.remote.compiled import compiled
 from trainctl.spi.provider import Node
 from trainctl_local.transport import LocalTransport
@@ -33,8 +36,21 @@ def test_what_is_kept_and_wrong_is_made_anew(tmp_path: Path, damage: bytes | Non
     (kept,) = tmp_path.iterdir()
     kept.write_bytes(right[:-1] + b"?" if damage is None else damage)
 
-    assert compiled(node_archive(), tmp_path) == right
-    assert kept.read_bytes() == right
+    made = compiled(node_archive(), tmp_path)
+    assert is_sealed(made, node_archive().sha256)
+    assert kept.read_bytes() == made
+
+
+def test_it_is_of_the_program_that_goes_along(tmp_path: Path) -> None:
+    """What Python keeps of an installed module stands for that very source: of any other, it is compiled."""
+    name = "trainctl/node/system/layout.py"
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr(name, "another = 'another source'\n")
+    other = Archive(stream.getvalue(), hashlib.sha256(stream.getvalue()).hexdigest())
+
+    assert b"another source" in compiled(other, tmp_path)
+    assert b"another source" not in compiled(node_archive(), tmp_path)
 
 
 def test_it_need_not_be_kept(tmp_path: Path) -> None:

@@ -8,19 +8,31 @@ import io
 import marshal
 import sys
 import zipfile
+from types import CodeType
+from typing import Callable, Optional
 
 
-def sealed(program: bytes, digest: str) -> bytes:
+def _unknown(name: str, source: bytes) -> Optional[CodeType]:
+    """Nobody has compiled it before."""
+    return None
+
+
+def sealed(
+    program: bytes,
+    digest: str,
+    known: Callable[[str, bytes], Optional[CodeType]] = _unknown,
+) -> bytes:
     """The zip ``program``, whose sha256 is ``digest``, as bytecode of this Python behind its seal.
 
     64 hex digits, the sha256 of the digest, this Python's cache tag and what follows; then a zip, which may have something before
-    it, of unchecked hash-based .pyc files (PEP 552).
+    it, of unchecked hash-based .pyc files (PEP 552). ``known`` gives the code of a member, by its name and source, that was compiled before.
     """
     header = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)
     stream = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(program)) as sources, zipfile.ZipFile(stream, "w") as made:
         for name in sources.namelist():
-            code = compile(sources.read(name), name, "exec", dont_inherit=True)
+            source = sources.read(name)
+            code = known(name, source) or compile(source, name, "exec", dont_inherit=True)
             made.writestr(zipfile.ZipInfo(name + "c"), header + marshal.dumps(code))
     body = stream.getvalue()
     return _seal(digest, body) + body
