@@ -159,7 +159,7 @@ class Fold:
         return bool(entry.changes)
 
     def _close(self, address: Address) -> Intent | None:
-        intent = self.open.pop(address, None)
+        intent: Intent | None = self.open.pop(address, None)
         if intent is not None:
             del self._by_id[intent.id]
         return intent
@@ -177,7 +177,7 @@ class Fold:
 
     def _count(self, address: Address, plan: str) -> int:
         """Count an outcome or a release, and remember under which plan this address moved last."""
-        version = self.versions.get(address, 0)
+        version: int = self.versions.get(address, 0)
         if plan == "" or self.plans.get(address, ("", 0))[0] != plan:
             self.plans[address] = (plan, version)
         self.versions[address] = version + 1

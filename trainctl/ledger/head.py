@@ -15,6 +15,8 @@ from trainctl.spi.state import StateLog
 
 SNAPSHOT_APPENDS = 200
 """A snapshot is due after so many appends, and half as many entries as the state has items."""
+REST_ENTRIES = 500
+"""When a command that appended comes to an end, fewer entries are left to whoever reads next than a snapshot costs."""
 
 
 class Head:
@@ -53,10 +55,17 @@ class Head:
 
     def snapshot_if_due(self) -> None:
         """Take a snapshot when enough was appended; it is only a cache, so one that fails is tried again later."""
+        if self.fold.position - self._snapshot_at >= SNAPSHOT_APPENDS:
+            self._snapshot()
+
+    def rest(self) -> None:
+        """Take a snapshot where reading what was appended since the last one takes long, however few appends that were."""
+        if self.fold.entries >= REST_ENTRIES:
+            self._snapshot()
+
+    def _snapshot(self) -> None:
         fold = self.fold
-        items = len(fold.resources) + len(fold.versions)
-        due = fold.position - self._snapshot_at >= SNAPSHOT_APPENDS and 2 * fold.entries >= items
-        if due:
+        if 2 * fold.entries >= len(fold.resources) + len(fold.versions):
             with suppress(StateError):
                 self.log.snapshot(fold.position, state_to_json(fold.state()))
             self._snapshot_at, fold.entries = fold.position, 0

@@ -70,6 +70,26 @@ class Layers(MutableMapping[K, V], Generic[K, V]):
             raise KeyError(key)
         return cast(V, value)
 
+    def __contains__(self, key: object) -> bool:
+        value = self._over.get(cast(K, key))
+        return key in self._base if value is None else value is not _GONE
+
+    def get(self, key: K, default: Any = None) -> Any:
+        """As every mapping's, without an exception for what is absent: folding asks for that all the time."""
+        value = self._over.get(key)
+        if value is None:
+            return self._base.get(key, default)
+        return default if value is _GONE else value
+
+    def pop(self, key: K, default: Any = None) -> Any:
+        """Take it out; the default if it isn't there."""
+        value = self.get(key)
+        if value is None:
+            return default
+        self._length -= 1
+        self._change(key, _GONE)
+        return value
+
     def __setitem__(self, key: K, value: V) -> None:
         if key not in self:
             self._length += 1

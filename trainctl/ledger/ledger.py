@@ -253,6 +253,15 @@ class Ledger:
         """Append a remark, for the history."""
         self._committer.submit(Request((), lambda _: [Note(self._stamp(), text, address)]))
 
+    def rest(self) -> None:
+        """Say that nothing more will be appended for now: what was is put where it is quickly read, if it was much."""
+
+        def rest(_: Fold) -> list[Entry]:
+            self._head.rest()
+            return []
+
+        self._committer.submit(Request((), rest))
+
     def renew(self) -> tuple[Intent, ...]:
         """Renew every lease of this process in one append; those that are lost: ended by others."""
         began = self._clock.elapsed()

@@ -66,7 +66,9 @@ def apply(
         workspace.ledger.observe_many(
             {one.address: one.after for one in plan.drift if one.after is not None}
         )
-    return engine.run(plan, options.permit)
+    result = engine.run(plan, options.permit)
+    workspace.ledger.rest()
+    return result
 
 
 def _go_on(workspace: Workspace, plan: Plan, emit: Emit) -> None:

@@ -492,6 +492,24 @@ def test_snapshots_are_taken_now_and_then() -> None:
     assert len(fresh.history()) == SNAPSHOT_APPENDS
 
 
+def test_who_appended_much_leaves_little_to_read() -> None:
+    """In few appends or many; who appended little takes no snapshot, nor does who took one already."""
+    log = MemoryLog()
+    ledger = ledger_on(log)
+    ledger.record([(Start(SFT, "create", "local", "k", {}), record())])
+    ledger.rest()
+    assert log.read().snapshot is None
+    many = [Address.parse(f"project.p{number}") for number in range(300)]
+    ledger.record([(Start(one, "create", "local", "k", {}), record(one)) for one in many])
+    ledger.rest()
+    found = log.read()
+    assert (found.snapshot is not None, found.entries) == (True, ())
+    assert ledger_on(log).state() == ledger.state()
+    ledger.note("little")
+    ledger.rest()
+    assert len(log.read().entries) == 1
+
+
 def test_a_snapshot_that_fails_harms_nobody() -> None:
     """It is only a cache: the append it follows has succeeded."""
     log = MemoryLog()
