@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainctl.errors import NodeError, NodeForgot, NodeUnreachable, StorageError
 from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.environment import checkpoint_directory, file_name
 from trainctl.model.address import Address
 from trainctl.model.run import RankRecord, RunRecord
-from trainctl.node.checkpoints.kept import Kept
-from trainctl.node.checkpoints.store import Store
-from trainctl.node.checkpoints.stores import open_store
-from trainctl.node.checkpoints.verbs import remove_from
 from trainctl.node.system.failure import Failure
 from trainctl.resources.run_control import LOOK_SECONDS, RunControl
+
+if TYPE_CHECKING:
+    from trainctl.node.checkpoints.kept import Kept
 
 Row = dict[str, Any]
 _AT_ONCE = 16
@@ -151,6 +150,8 @@ class Checkpoints:
         rank = self._run.ranks[0].rank
         _, node = self._control.of_rank(self._run, rank)
         url = self._place["url"] or f"file://{node.data}/checkpoints"
+        from trainctl.node.checkpoints.stores import open_store
+
         with _said():
             return open_store({"url": url}, {}).url(key, seconds)
 
@@ -167,6 +168,8 @@ class Checkpoints:
     def remove(self) -> None:
         """Delete them, from the store and from the nodes."""
         if self.in_bucket:
+            from trainctl.node.checkpoints.verbs import remove_from
+
             with _said(), self._kept() as kept:
                 remove_from(kept.store, self._prefix)
         for rank in self._run.ranks:
@@ -207,7 +210,11 @@ class Checkpoints:
 
     @contextmanager
     def _kept(self) -> Iterator[Kept]:
-        store: Store = open_store(self._place, self._access.values(self._place))
+        # A dozen modules of the node program, which only what is done with checkpoints themselves needs.
+        from trainctl.node.checkpoints.kept import Kept
+        from trainctl.node.checkpoints.stores import open_store
+
+        store = open_store(self._place, self._access.values(self._place))
         try:
             yield Kept(store, self._prefix)
         finally:
