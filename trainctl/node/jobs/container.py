@@ -173,7 +173,7 @@ def _write_programs(
     commands = program(spec["commands"], Path(str(WORK)), Path(str(STEP)))
     first = first_program(workdir, WORK, mounted, asked=asked)
     for name, text in (("commands.sh", commands), ("first.sh", first)):
-        write_atomic(run.directory / name, text.encode())
+        write_atomic(run.directory / name, text.encode(), durable=False)
 
 
 def _refused(run: Run, log: Path) -> Callable[[], str]:

@@ -137,8 +137,9 @@ class Run:
         return found if isinstance(found, dict) else {}
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Replace what is known of the run."""
-        write_json(self.directory / "run.json", dict(record))
+        """Replace what is known of the run. How far its deployment is need not be durable: without its supervisor nobody asks."""
+        durable = record.get("status") != DEPLOYING
+        write_json(self.directory / "run.json", dict(record), durable=durable)
 
     def status(self) -> Optional[Dict[str, Any]]:
         """The run's status as the house's DESIGN.md lists it; None if there is no such run.

@@ -229,15 +229,14 @@ class _Supervisor:
         variables["BT_RETRY_COUNT"] = str(int(variables.get("BT_RETRY_COUNT", 0)) + number - 1)
         gpus = self._turn.gpu_ids
         self._say(mount=prepared.mount, weights_mode=prepared.weights_mode, gpus=gpus)
+        write_atomic(self._run.step, b"", durable=False)
         if spec.get("container"):
-            write_atomic(self._run.step, b"")
             log = self._run.log(self._rank, stage)
             return container.launch(self._run, spec, prepared, variables, log, gpus)
         script = self._run.directory / "commands.sh"
         before = activation((spec.get("host") or {}).get("venv"))
         text = program(spec["commands"], self._run.work, self._run.step, before)
-        write_atomic(script, text.encode())
-        write_atomic(self._run.step, b"")
+        write_atomic(script, text.encode(), durable=False)
         return Launch(arguments(script), variables, prepared.mounts)
 
     def _ending(self, ended: Ended) -> Ending:

@@ -40,15 +40,16 @@ def make_directory(path: Path) -> Path:
     return path
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Create or replace a file: readers see the old bytes or the new, also after a power cut."""
-    temporary = _write_temporary(path, data)
+def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Create or replace a file: readers see the old bytes or the new, also after a power cut unless it need not be durable."""
+    temporary = _write_temporary(path, data, durable=durable)
     try:
         temporary.replace(path)
     except OSError:
         temporary.unlink()
         raise
-    sync_directory(path.parent)
+    if durable:
+        sync_directory(path.parent)
 
 
 def create_once(path: Path, data: bytes) -> bool:
@@ -64,9 +65,9 @@ def create_once(path: Path, data: bytes) -> bool:
     return True
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
     """Create or replace a JSON file."""
-    write_atomic(path, (json.dumps(value, sort_keys=True) + "\n").encode())
+    write_atomic(path, (json.dumps(value, sort_keys=True) + "\n").encode(), durable=durable)
 
 
 def write_volatile(path: Path, value: Any) -> None:
@@ -178,14 +179,15 @@ def modified(path: Path) -> float:
     return found.st_mtime if found is not None else 0.0
 
 
-def _write_temporary(path: Path, data: bytes) -> Path:
+def _write_temporary(path: Path, data: bytes, *, durable: bool = True) -> Path:
     temporary = path.with_name(unique(path.name))
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(temporary, flags, PRIVATE_FILE), "wb") as stream:
             stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
     except OSError as error:
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()

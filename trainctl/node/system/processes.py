@@ -11,6 +11,8 @@ _AFTER_NAME_PARENT = 1
 _AFTER_NAME_CPU = slice(11, 15)
 _AFTER_NAME_START = 19
 _TICKS = os.sysconf("SC_CLK_TCK")
+_STAT_BYTES = 4096
+"""More than any ``stat`` has: 52 fields of 20 digits, and a name of 64 characters at most."""
 
 
 def boot_id() -> str:
@@ -86,13 +88,19 @@ def with_environment(entry: bytes) -> List[int]:
 
 def all_pids() -> List[int]:
     """Every process that this one can see."""
-    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - a node may have thousands
 
 
 def _fields(pid: int) -> Optional[List[str]]:
     """The fields of ``/proc/PID/stat`` after the name, which may itself hold spaces and parentheses."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
+    try:
+        text = os.read(descriptor, _STAT_BYTES)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
     return text.rpartition(b")")[2].decode().split()
