@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainctl.errors import Busy, DoneByTwin, StalePlan, UsageError
+from trainctl.errors import Busy, DoneByTwin, StalePlan, StateError, UsageError
 from trainctl.ledger.clock import Clock, SystemClock
 from trainctl.ledger.commit import Committer, Request
 from trainctl.ledger.entries import (
@@ -260,7 +261,8 @@ class Ledger:
             self._head.rest()
             return []
 
-        self._committer.submit(Request((), rest))
+        with suppress(StateError, Busy):  # it is all there already
+            self._committer.submit(Request((), rest))
 
     def renew(self) -> tuple[Intent, ...]:
         """Renew every lease of this process in one append; those that are lost: ended by others."""

@@ -21,7 +21,6 @@ from tests.support.ledgers import (
 )
 from trainctl.errors import Busy, DoneByTwin, Forbidden, StalePlan, StateError, UsageError
 from trainctl.ledger.entries import Note
-from trainctl.ledger.head import SNAPSHOT_APPENDS
 from trainctl.ledger.holder import this_process
 from trainctl.ledger.ledger import Start
 from trainctl.model.address import Address
@@ -472,60 +471,3 @@ def test_an_append_that_fails_is_an_error_to_each() -> None:
     assert all(isinstance(error, StateError) and "planted" in str(error) for error in errors)
     assert errors[0] is not errors[1]
     assert [one.intent.address for one in ledger.held()] == [SFT]
-
-
-def test_snapshots_are_taken_now_and_then() -> None:
-    """After enough appends a new reader starts at a snapshot, and folds to the same state and the same history."""
-    log = MemoryLog()
-    ledger = ledger_on(log)
-    for number in range(SNAPSHOT_APPENDS):
-        address = Address.parse(f"job.j{number % 7}")
-        intent = begin(ledger, address, plan=f"p{number % 3}")
-        if number % 5 == 4:
-            ledger.fail(intent, "no")
-        else:
-            ledger.finish(intent, record(address))
-    fresh = ledger_on(log)
-    assert log.read().snapshot is not None
-    assert len(log.read().entries) < 250
-    assert fresh.state() == ledger.state()
-    assert len(fresh.history()) == SNAPSHOT_APPENDS
-
-
-def test_who_appended_much_leaves_little_to_read() -> None:
-    """In few appends or many; who appended little takes no snapshot, nor does who took one already."""
-    log = MemoryLog()
-    ledger = ledger_on(log)
-    ledger.record([(Start(SFT, "create", "local", "k", {}), record())])
-    ledger.rest()
-    assert log.read().snapshot is None
-    many = [Address.parse(f"project.p{number}") for number in range(300)]
-    ledger.record([(Start(one, "create", "local", "k", {}), record(one)) for one in many])
-    ledger.rest()
-    found = log.read()
-    assert (found.snapshot is not None, found.entries) == (True, ())
-    assert ledger_on(log).state() == ledger.state()
-    ledger.note("little")
-    ledger.rest()
-    assert len(log.read().entries) == 1
-
-
-def test_a_snapshot_that_fails_harms_nobody() -> None:
-    """It is only a cache: the append it follows has succeeded."""
-    log = MemoryLog()
-    ledger = ledger_on(FaultyLog(log, Faults(), snapshots=True))
-    faulty = FaultyLog(log, Faults(always=None), snapshots=True)
-    broken = ledger_on(_NoSnapshots(faulty))
-    for number in range(SNAPSHOT_APPENDS + 5):
-        broken.note(str(number))
-    assert log.read().snapshot is None
-    ledger.note("last")
-    assert ledger.state().position == SNAPSHOT_APPENDS + 6
-
-
-class _NoSnapshots(FaultyLog):
-    def __init__(self, log: FaultyLog) -> None:
-        super().__init__(log, Faults())
-
-    def snapshot(self, position: int, fold: object) -> None:
-        raise StateError("no room")
