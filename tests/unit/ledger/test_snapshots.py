@@ -63,11 +63,14 @@ def test_a_snapshot_that_fails_harms_nobody() -> None:
 def test_what_can_be_read_no_more_is_left_as_it_is() -> None:
     """Coming to an end fails nobody, whatever has become of the log meanwhile."""
     faults = Faults()
-    ledger = ledger_on(FaultyLog(MemoryLog(), faults, reads=True))
+    log = MemoryLog()
+    ledger = ledger_on(FaultyLog(log, faults, reads=True))
     many = [Address.parse(f"project.p{number}") for number in range(300)]
     ledger.record([(Start(one, "create", "local", "k", {}), record(one)) for one in many])
     faults.always = Fault.FAIL
     ledger.rest()
+    assert log.read().snapshot is None
+    assert set(ledger_on(log).state().resources) == set(many)
 
 
 class _NoSnapshots(FaultyLog):
