@@ -23,7 +23,7 @@ from trainctl.errors import Busy, TrainctlError
 from trainctl.objects.opening import opened
 from trainctl.objects.place import place_of
 from trainctl.spi.sources import Credential
-from trainctl.weights.bucket import keys
+from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.objects import Found, Objects
 from trainctl.weights.bucket.shelf import Shelf
@@ -116,7 +116,7 @@ def counted(mirror: BucketMirror) -> Counted:
 def names(mirror: BucketMirror, *prefixes: str) -> list[str]:
     """The keys of its objects."""
     prefixes = prefixes or (
-        keys.BLOBS, keys.CHUNKED, keys.LISTINGS, keys.FINGERPRINTS, keys.PARTIAL, keys.REFERENCES, keys.LEASES, keys.COLLECTIONS,
+        keys.BLOBS, keys.CHUNKED, keys.SLICES, keys.PACKS, keys.LISTINGS, keys.FINGERPRINTS, keys.PARTIAL, keys.REFERENCES, keys.LEASES, keys.COLLECTIONS,
     )  # fmt: skip
     return [one.key for prefix in prefixes for one in mirror.shelf.objects.list(prefix)]
 
@@ -125,23 +125,36 @@ def contents(mirror: BucketMirror, listing_id: str) -> dict[str, bytes]:
     """Every file of a listing as the bucket has it; each is held against its name."""
     listing = Shelf(mirror.shelf.objects).load_listing(listing_id)
     assert listing is not None
+    there = _stored(mirror)
     found = {}
     for file in listing.files:
-        parts = [mirror.shelf.objects.get(keys.blob(one)) for one in file.chunks or (file.sha256,)]
-        found[file.path] = b"".join(part or b"" for part in parts)
+        found[file.path] = b"".join(there[one] for one in file.chunks or (file.sha256,))
         assert hashlib.sha256(found[file.path]).hexdigest() == file.sha256
+    return found
+
+
+def _stored(mirror: BucketMirror) -> dict[str, bytes]:
+    """Every content that is there, as a blob or as a slice of one; each is held against its name."""
+    objects, found = mirror.shelf.objects, {}
+    in_packs = {
+        keys.stem(one): packs.load(objects, keys.stem(one)) for one in names(mirror, keys.SLICES)
+    }
+    for one in names(mirror, keys.BLOBS):
+        data = objects.get(one)
+        if data is not None:  # a collection took it meanwhile
+            found[keys.stem(one)] = data
+            for part in in_packs.get(keys.stem(one)) or ():
+                found[part.sha256] = data[part.offset : part.offset + part.length]
+    assert {one: hashlib.sha256(data).hexdigest() for one, data in found.items()} == {
+        one: one for one in found
+    }
     return found
 
 
 def assert_sound(mirror: BucketMirror) -> None:
     """What must hold whatever happened: every object is what its name says, every listing has its content."""
     shelf = Shelf(mirror.shelf.objects, mirror.shelf.chunk_bytes)
-    there = {}
-    for one in names(mirror, keys.BLOBS):
-        data = shelf.objects.get(one)
-        assert data is not None
-        assert hashlib.sha256(data).hexdigest() == keys.stem(one)
-        there[keys.stem(one)] = len(data)
+    there = _stored(mirror)
     for one in names(mirror, keys.LISTINGS):
         listing = shelf.load_listing(keys.stem(one))
         assert listing is not None
@@ -152,6 +165,7 @@ def assert_sound(mirror: BucketMirror) -> None:
         record = shelf.document(one)
         assert record is not None
         assert set(record["chunks"]) <= there.keys()
+    assert set(map(keys.stem, names(mirror, keys.SLICES))) <= there.keys()
 
 
 def gc(mirror: BucketMirror, **more: Any) -> int:

@@ -14,6 +14,7 @@ from trainctl.resources.conversation import Conversation
 from trainctl.spi.provider import Node
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.mirror import BucketMirror
+from trainctl.weights.bucket.where import Where
 from trainctl.weights.mirror.port import Mirror
 
 _LINK_SECONDS = 3600
@@ -56,21 +57,40 @@ class Signing:
     def call(self, verb: str, request: Mapping[str, Any], on_event: OnEvent) -> dict[str, Any]:
         """See Opened."""
         named = _named(request["listing"]) if "listing" in request else None
+        where = Where(self.mirror.shelf, named)
 
         def answer(event: Mapping[str, Any]) -> dict[str, Any]:
-            return self._links(event, named)
+            return self._links(event, named, where)
 
         with Conversation(self.agent, answer, on_event) as conversation:
             return conversation.call(verb, {**request, "origin": {"type": "bucket"}})
 
-    def _links(self, event: Mapping[str, Any], named: frozenset[str] | None) -> dict[str, Any]:
-        contents = event.get("contents")
-        if event.get("want") != "links" or not contents or not all(map(_is_digest, contents)):
+    def _links(
+        self, event: Mapping[str, Any], named: frozenset[str] | None, where: Where
+    ) -> dict[str, Any]:
+        """Links, and for each content which of them it is behind, and from which byte on if it is in a pack."""
+        contents, listing = event.get("contents"), event.get("listing")
+        if (
+            event.get("want") != "links"
+            or not contents
+            or not all(map(_is_digest, [listing, *contents]))
+        ):
             raise SourceError("a node asked for what is no content")
         if named is not None and not named.issuperset(contents):
             raise SourceError("a node asked for content that it has no need of")
-        wanted = [keys.blob(sha256) for sha256 in contents]
-        return {"links": list(self.mirror.shelf.objects.sign(wanted, _LINK_SECONDS))}
+        places = where.of(str(listing), contents, lost=bool(event.get("lost")))
+        objects = [
+            place.pack if place else sha256 for sha256, place in zip(contents, places, strict=True)
+        ]
+        number = {sha256: at for at, sha256 in enumerate(dict.fromkeys(objects))}
+        links = self.mirror.shelf.objects.sign([keys.blob(one) for one in number], _LINK_SECONDS)
+        return {
+            "links": list(links),
+            "places": [
+                (number[one], place.offset if place else None)
+                for one, place in zip(objects, places, strict=True)
+            ],
+        }
 
 
 def _named(document: Mapping[str, Any]) -> frozenset[str]:

@@ -48,13 +48,15 @@ def serving(store: Store) -> Iterator[Store]:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
-            begin = re.match(r"bytes=(\d+)-", self.headers.get("Range") or "")
-            offset = int(begin[1]) if begin and store.ranges else 0
-            self.send_response(206 if offset else 200)
-            self.send_header("Content-Length", str(len(data) - offset))
+            begin = re.match(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
+            ranged = begin if store.ranges else None
+            if ranged:
+                data = data[int(ranged[1]) : int(ranged[2] or len(data)) + 1]
+            self.send_response(206 if ranged else 200)
+            self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             cut, store.cut = store.cut, None
-            self.wfile.write(data[offset:] if cut is None else data[offset : offset + cut])
+            self.wfile.write(data if cut is None else data[:cut])
             self.close_connection = cut is not None
 
         def log_message(self, *_: object) -> None:
@@ -75,16 +77,25 @@ class Operator:
     """Makes links, each with a number of its own; ``asked`` are the contents of each question."""
 
     store: Store
+    packs: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """By content the pack that it is in, and from which byte on."""
     asked: list[list[str]] = field(default_factory=list)
+    lost: list[bool] = field(default_factory=list)
     gone: bool = False
 
     def ask(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
         if self.gone:
             raise Gone
         self.asked.append(list(question["contents"]))
+        self.lost.append(question["lost"])
         made = len(self.asked)
         host = f"http://127.0.0.1:{self.store.port}"
-        return {"links": [f"{host}/{one}?link={made}" for one in question["contents"]]}
+        places = [self.packs.get(one, (one, None)) for one in question["contents"]]
+        objects = list(dict.fromkeys(one for one, _ in places))
+        return {
+            "links": [f"{host}/{one}?link={made}" for one in objects],
+            "places": [(objects.index(one), offset) for one, offset in places],
+        }
 
 
 def listing_of(files: Mapping[str, bytes]) -> Listing:
@@ -124,18 +135,113 @@ def all_parts(listing: Listing) -> list[Part]:
 
 
 def test_links_are_asked_for_in_batches_when_their_turn_comes() -> None:
-    """200 files cost four questions of at most 64 contents, and each content is asked for once."""
-    files = {f"{n:03}": b"%d" % n for n in range(200)}
+    """2,000 small files cost two questions of at most 1,024 contents, and each content is asked for once."""
+    files = {f"{n:04}": b"%d" % n for n in range(2000)}
     listing = listing_of(files)
-    with serving(stored(files)) as store:
-        operator = Operator(store)
-        origin = opened(operator, listing)
-        found = [read(origin, part) for part in all_parts(listing)]
+    operator = Operator(Store({}))
+    links = Links(operator, listing)  # type: ignore[arg-type]
+
+    found = [links.of(part.piece.sha256) for part in all_parts(listing)]
+
+    assert len(set(found)) == 2000
+    assert [len(one) for one in operator.asked] == [1024, 976]
+    assert len({one for asked in operator.asked for one in asked}) == 2000
+
+
+def test_no_more_than_64_chunks_are_in_a_batch() -> None:
+    """So that the last link is used before it expires; small files among them don't count."""
+    size = 100 * CHUNK_BYTES
+    chunks = [hashlib.sha256(b"%d" % n).hexdigest() for n in range(100)]
+    large = {"path": "b", "size": size, "sha256": "b" * 64, "chunks": chunks}
+    small = {"path": "a", "size": 1, "sha256": "a" * 64, "chunks": []}
+    listing = parse({"version": 1, "chunk_bytes": CHUNK_BYTES, "files": [small, large]})
+    operator = Operator(Store({}))
+    links = Links(operator, listing)  # type: ignore[arg-type]
+
+    for one in ["a" * 64, *chunks]:
+        links.of(one)
+
+    assert [len(one) for one in operator.asked] == [65, 36]
+
+
+def packed(files: Mapping[str, bytes], gap: bytes = b"") -> tuple[Store, Operator]:
+    """A bucket that has the files in one pack, and who makes links to it."""
+    pack, places = b"", {}
+    for data in files.values():
+        places[hashlib.sha256(data).hexdigest()] = len(pack)
+        pack += data + gap
+    store = Store({"pack": pack})
+    return store, Operator(store, {one: ("pack", offset) for one, offset in places.items()})
+
+
+def read_small(origin: LinkedOrigin, files: Mapping[str, bytes]) -> list[bytes]:
+    sizes = {hashlib.sha256(data).hexdigest(): len(data) for data in files.values()}
+    found = origin.read_small(sizes)
+    return [bytes(found[one]) for one in sizes]
+
+
+@pytest.mark.parametrize("gap", [0, 100])
+@pytest.mark.parametrize("ranges", [True, False])
+def test_small_files_that_are_neighbours_in_a_pack_come_by_one_request(
+    ranges: bool, gap: int
+) -> None:
+    """What lies between them is dropped; a server that ignores ranges is read from the beginning. An empty file is asked of nobody."""
+    files = {f"{n:02}": noise(100 + n, n) for n in range(50)} | {"empty": b""}
+    wanted = {path: data for path, data in files.items() if path > "05"}
+    store, operator = packed(files, b"?" * gap)
+    with serving(store):
+        store.ranges = ranges
+        origin = opened(operator, listing_of(files))
+        found = read_small(origin, wanted)
         origin.close()
 
-    assert sorted(found) == sorted(files.values())
-    assert [len(one) for one in operator.asked] == [64, 64, 64, 8]
-    assert len({one for asked in operator.asked for one in asked}) == 200
+    assert found == list(wanted.values())
+    assert len(store.seen) == 1
+
+
+def test_small_files_that_lie_far_apart_are_asked_for_one_by_one() -> None:
+    """To read what lies between them would take longer than another request."""
+    files = {f"{n}": noise(100, n) for n in range(5)}
+    store, operator = packed(files, b"?" * 2**17)
+    with serving(store):
+        origin = opened(operator, listing_of(files))
+        found = read_small(origin, files)
+        origin.close()
+
+    assert found == list(files.values())
+    assert len(store.seen) == 5
+
+
+def test_what_broke_off_in_a_pack_is_taken_up_with_the_file_it_broke_in() -> None:
+    """Files that were whole aren't asked for again."""
+    files = {f"{n}": noise(1000, n) for n in range(9)}
+    store, operator = packed(files)
+    with serving(store):
+        store.cut = 4500
+        origin = opened(operator, listing_of(files))
+        found = read_small(origin, files)
+        origin.close()
+
+    assert found == list(files.values())
+    assert [ranged for _, ranged in store.seen] == ["bytes=0-8999", "bytes=4000-8999"]
+
+
+def test_small_files_whose_pack_is_gone_are_asked_for_where_they_are_now() -> None:
+    """A 404 is told to the caller, who looks again; what it says then is where they are."""
+    files = {f"{n}": noise(1000, n) for n in range(9)}
+    store, operator = packed(files)
+    with serving(store):
+        origin = opened(operator, listing_of(files))
+        some = dict(list(files.items())[:3])
+        first = read_small(origin, some)
+        store.contents = {"other": store.contents["pack"]}
+        for one, (_, offset) in operator.packs.items():
+            operator.packs[one] = ("other", offset)
+        rest = read_small(origin, {path: files[path] for path in files if path not in some})
+        origin.close()
+
+    assert first + rest == list(files.values())
+    assert operator.lost == [False, True]
 
 
 def test_chunks_of_a_large_file_are_objects_of_their_own() -> None:

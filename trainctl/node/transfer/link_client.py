@@ -7,7 +7,7 @@ import http.client
 import socket
 import ssl
 import threading
-from typing import Dict, Iterator, List, Mapping, Optional
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, TypeVar
 from urllib.parse import urlsplit
 
 from trainctl.node.calls.asking import Asking, Gone
@@ -18,10 +18,34 @@ from trainctl.node.system.pace import Pace
 from trainctl.node.transfer.blob_client import CONNECT_SECONDS, SILENCE_SECONDS, Later
 
 _AT_ONCE = 64
-"""Links that are asked for together: few enough that the last is used before it expires."""
+_SMALL_AT_ONCE = 1024
+"""Contents whose places are asked for together: so many, with no more chunks among them."""
+_GAP_BYTES = 2**16
+"""What lies between two contents is read too, if it isn't more: another request would take longer."""
 _READ_BYTES = 2**20
 _LATER = (408, 425, 429, 500, 502, 503, 504)
 _BROKEN = (OSError, http.client.HTTPException)
+T = TypeVar("T")
+
+
+class Place(NamedTuple):
+    """Where a content is: behind a link, an object of its own, or what begins at ``offset`` of a pack."""
+
+    link: str
+    offset: Optional[int]
+
+
+class Run(NamedTuple):
+    """Contents that one request brings: digest, offset in the pack, and size of each; without an offset, an object of its own."""
+
+    link: str
+    contents: List[Tuple[str, Optional[int], int]]
+
+    @property
+    def end(self) -> int:
+        """Where in the pack it ends."""
+        _, offset, size = self.contents[-1]
+        return (offset or 0) + size
 
 
 class Links:
@@ -29,16 +53,19 @@ class Links:
 
     def __init__(self, asking: Asking, listing: Listing) -> None:
         self._asking = asking
+        self._listing = listing.id
         self._lock = threading.Lock()
-        self._order: List[str] = []
-        for file in listing.contents.values():
-            self._order += [part.piece.sha256 for part in parts_of(file)]
-        self._order = list(dict.fromkeys(self._order))
+        found = {
+            part.piece.sha256: part for file in listing.contents.values() for part in parts_of(file)
+        }
+        self._order = list(found)
         self._places = {sha256: at for at, sha256 in enumerate(self._order)}
-        self._known: Dict[str, str] = {}
+        self._large = {sha256 for sha256, part in found.items() if not part.packed}
+        self._known: Dict[str, Place] = {}
+        self._lost = False
 
-    def of(self, sha256: str) -> str:
-        """The link to a content. Failure where the caller can't make one, or is gone."""
+    def of(self, sha256: str) -> Place:
+        """Where a content is. Failure where the caller can't make a link, or is gone."""
         with self._lock:
             if sha256 not in self._known:
                 self._ask(sha256)
@@ -47,17 +74,23 @@ class Links:
     def forget(self, sha256: str, link: str) -> None:
         """That one is refused, or used: another is to be made if it is wanted again."""
         with self._lock:
-            if self._known.get(sha256) == link:
+            known = self._known.get(sha256)
+            if known is not None and known.link == link:
                 del self._known[sha256]
 
+    def lose(self) -> None:
+        """There is nothing where a link led: what is known of places may not hold any more."""
+        with self._lock:
+            self._known.clear()
+            self._lost = True
+
     def _ask(self, sha256: str) -> None:
-        at = self._places.get(sha256)
-        if at is None:
+        if sha256 not in self._places:
             raise Failure("request", f"content {sha256} is in no listing that is fetched")
-        after = [one for one in self._order[at + 1 : at + _AT_ONCE] if one not in self._known]
-        wanted = [sha256, *after]
+        wanted = [sha256, *self._after(sha256)]
+        question = {"want": "links", "listing": self._listing, "contents": wanted}
         try:
-            answer = self._asking.ask({"want": "links", "contents": wanted})
+            answer = self._asking.ask({**question, "lost": self._lost})
         except Gone:
             raise Failure(
                 "origin",
@@ -67,7 +100,21 @@ class Links:
         if "error" in answer:
             error = answer["error"]
             raise Failure("origin", str(error["summary"]), str(error["detail"]))
-        self._known.update(zip(wanted, answer["links"]))
+        self._lost = False
+        links = answer["links"]
+        for one, (number, offset) in zip(wanted, answer["places"]):
+            self._known[one] = Place(links[number], offset)
+
+    def _after(self, sha256: str) -> Iterator[str]:
+        """What is wanted next: few enough that the last link is used before it expires, and of small contents, which share links, more."""
+        start = self._places[sha256] + 1
+        large = int(sha256 in self._large)
+        for one in self._order[start : start + _SMALL_AT_ONCE - 1]:
+            large += one in self._large
+            if large > _AT_ONCE:
+                return
+            if one not in self._known:
+                yield one
 
 
 class LinkClient:
@@ -85,12 +132,27 @@ class LinkClient:
 
         Failure ``missing`` where there is no such object, ``denied`` where a fresh link is refused; Later; and any of BROKEN.
         """
-        try:
-            response = self._begin(sha256, offset, len(view))
-            yield from self._receive(response, view)
-        except _BROKEN:
-            self.close()
-            raise
+        for again in (False, True):
+            place = self._links.of(sha256)
+            run = Run(place.link, [(sha256, place.offset, offset + len(view))])
+            response = self._begin(run, offset, len(view), last=again)
+            if response is not None:
+                yield from self._reading(response, self._receive(response, view))
+                return
+
+    def read_small(self, sizes: Mapping[str, int]) -> Iterator[Tuple[str, bytearray]]:
+        """Whole contents of these sizes, as they arrive; those that lie close together in a pack by one request. Errors as of ``read``."""
+        left = {sha256: size for sha256, size in sizes.items() if size}
+        yield from ((sha256, bytearray()) for sha256, size in sizes.items() if not size)
+        again = False
+        while left:
+            run = self._next_run(left)
+            response = self._begin(run, 0, run.end - (run.contents[0][1] or 0), last=again)
+            again = response is None
+            if response is not None:
+                for sha256, data in self._reading(response, self._received(response, run)):
+                    del left[sha256]
+                    yield sha256, data
 
     def abort(self) -> None:
         """Wake whoever waits for an answer, from another thread."""
@@ -104,25 +166,56 @@ class LinkClient:
         if self._connection is not None:
             self._connection.close()
 
-    def _begin(self, sha256: str, offset: int, length: int) -> http.client.HTTPResponse:
-        """The answer, at the offset. A link that is refused may have expired: one more is asked for."""
-        for attempt in range(2):
-            link = self._links.of(sha256)
-            response = self._ask(link, {"Range": f"bytes={offset}-"} if offset else {})
-            self._links.forget(sha256, link)
-            if response.status == 206 and offset:
+    def _next_run(self, sizes: Mapping[str, int]) -> Run:
+        """The first of the contents, and those that follow it closely in the same pack."""
+        places = {sha256: self._links.of(sha256) for sha256 in sizes}
+        first = next(iter(sizes))
+        link, offset = places[first]
+        run = Run(link, [(first, offset, sizes[first])])
+        if offset is None:
+            return run
+        others = sorted(
+            (place.offset, sha256)
+            for sha256, place in places.items()
+            if place.link == link and place.offset is not None and sha256 != first
+        )
+        for at, sha256 in others:
+            if run.end <= at <= run.end + _GAP_BYTES:
+                run.contents.append((sha256, at, sizes[sha256]))
+        return run
+
+    def _begin(
+        self, run: Run, offset: int, length: int, *, last: bool
+    ) -> Optional[http.client.HTTPResponse]:
+        """The answer, so many bytes into what the run begins with. None where its link is refused, which may have expired: ask for another."""
+        sha256, at, _ = run.contents[0]
+        start = (at or 0) + offset
+        last_byte = "" if at is None else start + length - 1
+        wanted = {"Range": f"bytes={start}-{last_byte}"} if start or at is not None else {}
+        try:
+            response = self._ask(run.link, wanted)
+            for one, _, _ in run.contents:
+                self._links.forget(one, run.link)
+            if response.status in (200, 206):
+                self._go_to(response, start, length, alone=at is None)
                 return response
-            if response.status == 200:
-                return self._skip(response, offset, length)
+        except _BROKEN:
             self.close()
-            if response.status in _LATER:
-                raise Later(_seconds(response.headers.get("Retry-After", "")), coming=False)
-            if response.status == 404:
-                raise Failure("missing", f"{self.where} does not have content {sha256}")
-            if attempt or response.status not in (400, 401, 403):
-                break
-        raise Failure(
-            "denied", f"{self.where} refuses a link that was made for this node ({response.status})"
+            raise
+        self.close()
+        if response.status in _LATER:
+            raise Later(_seconds(response.headers.get("Retry-After", "")), coming=False)
+        if response.status == 404:
+            self._links.lose()
+        if last or response.status not in (400, 401, 403, 404):
+            raise self._refusal(response.status, sha256)
+        return None
+
+    def _refusal(self, status: int, sha256: str) -> Failure:
+        if status == 404:
+            return Failure("missing", f"{self.where} does not have content {sha256}")
+        return Failure(
+            "denied", f"{self.where} refuses a link that was made for this node ({status})"
         )
 
     def _ask(self, link: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
@@ -140,24 +233,38 @@ class LinkClient:
         connection.request("GET", path, headers={"User-Agent": "trainctl", **headers})
         return connection.getresponse()
 
-    def _skip(
-        self, response: http.client.HTTPResponse, offset: int, length: int
-    ) -> http.client.HTTPResponse:
+    def _go_to(
+        self, response: http.client.HTTPResponse, start: int, length: int, *, alone: bool
+    ) -> None:
         """There are servers that ignore ranges; some of them send what was asked for all the same."""
-        left = (response.length or 0) - length
-        if left not in (0, offset):
-            self.close()
+        if response.length == length:
+            return
+        more = (response.length or 0) - start - length
+        if response.status == 206 or more < 0 or (alone and more):
             raise http.client.HTTPException(f"{self.where} sends {response.length} bytes")
+        self._drop(response, start)
+
+    def _drop(self, response: http.client.HTTPResponse, left: int) -> None:
         while left > 0:
+            self._pace.spend(min(left, _READ_BYTES))
             dropped = len(response.read(min(left, _READ_BYTES)))
             if not dropped:
                 raise ConnectionResetError(104, f"{self.where} cut the connection")
             left -= dropped
-        return response
+
+    def _received(
+        self, response: http.client.HTTPResponse, run: Run
+    ) -> Iterator[Tuple[str, bytearray]]:
+        at = run.contents[0][1] or 0
+        for sha256, offset, size in run.contents:
+            data = bytearray(size)
+            self._drop(response, (offset or at) - at)
+            for _ in self._receive(response, memoryview(data)):
+                pass
+            at = (offset or 0) + size
+            yield sha256, data
 
     def _receive(self, response: http.client.HTTPResponse, view: memoryview) -> Iterator[int]:
-        if response.length != len(view):
-            raise http.client.HTTPException(f"{self.where} sends {response.length} bytes")
         done = 0
         while done < len(view):
             self._pace.spend(min(_READ_BYTES, len(view) - done))
@@ -166,7 +273,16 @@ class LinkClient:
                 raise ConnectionResetError(104, f"{self.where} cut the connection")
             done += count
             yield count
-        response.read()
+
+    def _reading(self, response: http.client.HTTPResponse, arriving: Iterator[T]) -> Iterator[T]:
+        """The connection is of no use where something of the answer is left, whatever the reason."""
+        try:
+            yield from arriving
+        finally:
+            if response.length:
+                self.close()
+            else:
+                response.read()
 
 
 def _connection(scheme: str, netloc: str) -> http.client.HTTPConnection:

@@ -8,19 +8,32 @@ from trainctl.model.files import ResolvedSource
 from trainctl.model.json import hex_digest
 
 BLOBS, CHUNKED, LISTINGS = "blobs/sha256", "chunked/sha256", "listings"
+SLICES, PACKS = "slices", "packs"
 FINGERPRINTS, PARTIAL, REFERENCES = "fingerprints", "partial", "references"
 LEASES, COLLECTIONS = "leases", "collections"
+PACK = "pack"
+"""What stands for a fingerprint in the mark of a pack."""
 _READABLE = 80
 
 
 def blob(sha256: str) -> str:
-    """Content of at most one chunk."""
+    """Content of at most one chunk, or a pack of such."""
     return f"{BLOBS}/{sha256[:2]}/{sha256}"
 
 
 def chunked(sha256: str) -> str:
     """Which chunks make up larger content."""
     return f"{CHUNKED}/{sha256[:2]}/{sha256}.json"
+
+
+def slices(pack: str) -> str:
+    """Which contents are in a pack."""
+    return f"{SLICES}/{pack[:2]}/{pack}.json"
+
+
+def packs(listing_id: str) -> str:
+    """In which packs the small files of a listing are."""
+    return f"{PACKS}/{listing_id}.json"
 
 
 def listing(listing_id: str) -> str:
@@ -46,6 +59,11 @@ def marks(resolved: ResolvedSource) -> str:
 def mark(resolved: ResolvedSource, fingerprint: str, what: str, sha256: str) -> str:
     """Says that a chunk of a file, or the file, is there; ``what`` is the chunk's number or ``whole``."""
     return f"{marks(resolved)}/{fingerprint}.{what}.{sha256}"
+
+
+def pack_mark(resolved: ResolvedSource, pack: str) -> str:
+    """Says that a pack of a source's files is there."""
+    return f"{marks(resolved)}/{PACK}.{pack}"
 
 
 def reference(lineage: str, address: str) -> str:

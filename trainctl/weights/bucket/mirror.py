@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainctl.errors import StorageError
 from trainctl.model.files import Listing, ResolvedSource, SourceFile
 from trainctl.model.json import canonical
 from trainctl.spi.sources import Credential, WeightSource
-from trainctl.weights.bucket import keys
+from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket.beating import Beating, await_collections, leased
-from trainctl.weights.bucket.look import look_at, referred
-from trainctl.weights.bucket.shelf import Shelf, at_once
-from trainctl.weights.bucket.upload import SMALL_BYTES, Uploads
+from trainctl.weights.bucket.look import have, look_at, referred
+from trainctl.weights.bucket.packing import Packing
+from trainctl.weights.bucket.shelf import Marks, Shelf, at_once
+from trainctl.weights.bucket.upload import Uploads
 from trainctl.weights.mirror.fetch import Crowd, Progress, Tally, by_fingerprint, listing_of
 from trainctl.weights.mirror.layout import Content, Reference
 from trainctl.weights.mirror.port import Looked, Mirror
@@ -138,54 +139,68 @@ class BucketMirror:
             return listing
         groups = by_fingerprint(resolved)
         marks = shelf.marked(resolved)
-        contents = self._have(resolved, groups, marks.whole)
+        here = have(shelf, resolved, groups, marks)
+        contents = here.contents
         for one in contents:
             tally.add(sum(file.size for file in groups[one]), len(groups[one]))
         missing = {one: files for one, files in groups.items() if one not in contents}
-        uploads = Uploads(shelf, upstream, marks, threading.Event(), tally.add)
-        try:
-            for some, most in _by_size(missing):
-                some_of = replace(uploads, halt=threading.Event())  # a crowd's end sets it
-                contents.update(Crowd(some_of, tally, some).run(most, cancelled))
-        finally:
-            uploads.close()
+        small = {one: files for one, files in missing.items() if shelf.is_small(files[0].size)}
+        brought, put = self._pack(upstream, tally, small, cancelled)
+        contents.update(brought)
+        large = {one: files for one, files in missing.items() if one not in small}
+        contents.update(self._upload(upstream, tally, large, marks, cancelled))
         listing = listing_of(resolved, contents)
-        self._publish(resolved, listing, contents, beating)
+        self._publish(resolved, listing, contents, here.packs | put, beating)
         return listing
 
-    def _have(
+    def _pack(
         self,
-        resolved: ResolvedSource,
-        groups: Mapping[str, list[SourceFile]],
-        marked: Mapping[str, str],
+        upstream: Upstream,
+        tally: Tally,
+        missing: Mapping[str, list[SourceFile]],
+        cancelled: threading.Event,
+    ) -> tuple[dict[str, Content], frozenset[str]]:
+        """Bring small files; what they are, and the packs that they are in."""
+        if not missing:
+            return {}, frozenset()
+        packing = Packing(self.shelf, upstream, missing, tally.add)
+        try:
+            crowd = Crowd(packing, tally, missing, in_order=True)
+            contents = crowd.run(_SMALL_AT_ONCE, cancelled)
+        finally:
+            packing.close()
+        return contents, packing.put
+
+    def _upload(
+        self,
+        upstream: Upstream,
+        tally: Tally,
+        missing: Mapping[str, list[SourceFile]],
+        marks: Marks,
+        cancelled: threading.Event,
     ) -> dict[str, Content]:
-        """What is there of a source, asked for one by one unless a listing says so."""
-        found = self.shelf.turned_out(resolved)
-        likely = {
-            one: (sha256, files[0].size)
-            for one, files in groups.items()
-            if one not in found and (sha256 := marked.get(one) or files[0].sha256)
-        }
-        answers = at_once(lambda one: self.shelf.content(*one), list(likely.values()))
-        found.update(
-            {one: content for one, content in zip(likely, answers, strict=True) if content}
-        )
-        return found
+        """Bring the others; what they are."""
+        if not missing:
+            return {}
+        uploads = Uploads(self.shelf, upstream, marks, threading.Event(), tally.add)
+        try:
+            return Crowd(uploads, tally, missing).run(_LARGE_AT_ONCE, cancelled)
+        finally:
+            uploads.close()
 
     def _publish(
         self,
         resolved: ResolvedSource,
         listing: Listing,
         contents: Mapping[str, Content],
+        in_packs: frozenset[str],
         beating: Beating,
     ) -> None:
         objects, key = self.shelf.objects, keys.listing(listing.id)
+        if in_packs:
+            objects.put(keys.packs(listing.id), packs.hint(in_packs))
         objects.put(key, listing.to_bytes())
-        if beating.late and not all(
-            at_once(
-                lambda one: self.shelf.has(*one), [(one.sha256, one.size) for one in listing.files]
-            )
-        ):
+        if beating.late and not self._all_there(listing, in_packs):
             objects.delete([key])
             raise StorageError(
                 f"the mirror {self.url} lost content while it was mirrored",
@@ -200,24 +215,25 @@ class BucketMirror:
         }
         objects.put(keys.record(resolved), canonical(record))
 
+    def _all_there(self, listing: Listing, in_packs: frozenset[str]) -> bool:
+        wanted = {one.sha256: one.size for one in listing.files}
+        found = packs.find(self.shelf.objects, wanted.keys(), in_packs)
+        others = [one for one in wanted.items() if one[0] not in found]
+        return all(at_once(lambda one: self.shelf.has(*one), others))
+
     def _forget_marks(self, resolved: ResolvedSource) -> None:
         """They say nothing any more that the source's record doesn't say."""
         done = set(by_fingerprint(resolved))
+
+        def is_done(key: str) -> bool:
+            fingerprint = key.rpartition("/")[2].partition(".")[0]
+            if fingerprint != keys.PACK:
+                return fingerprint in done
+            return done.issuperset((self.shelf.document(key) or {}).get("files") or ())
+
         listed = [one.key for one in self.shelf.objects.list(keys.marks(resolved))]
-        self.shelf.objects.delete(
-            [one for one in listed if one.rpartition("/")[2].partition(".")[0] in done]
-        )
-
-
-def _by_size(
-    missing: Mapping[str, list[SourceFile]],
-) -> list[tuple[dict[str, list[SourceFile]], int]]:
-    """Small files and others, and how many of them come at once."""
-    small = {one: files for one, files in missing.items() if files[0].size < SMALL_BYTES}
-    large = {one: files for one, files in missing.items() if one not in small}
-    return [
-        (some, most) for some, most in ((small, _SMALL_AT_ONCE), (large, _LARGE_AT_ONCE)) if some
-    ]
+        answers = zip(listed, at_once(is_done, listed), strict=True)
+        self.shelf.objects.delete([one for one, is_over in answers if is_over])
 
 
 _: type[Mirror] = BucketMirror

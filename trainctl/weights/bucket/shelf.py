@@ -17,6 +17,8 @@ from trainctl.weights.mirror.layout import Content
 
 AT_ONCE = 32
 """Small requests at the same time: what takes time is the way there and back."""
+SMALL_BYTES = 2**20
+"""Below this size files are put into packs."""
 _MOST_RECORDS = 8
 T = TypeVar("T")
 R = TypeVar("R")
@@ -30,6 +32,10 @@ class Shelf:
     chunk_bytes: int = CHUNK_BYTES
     _listings: dict[str, Listing] = field(default_factory=dict)
     """Those that were loaded: a listing that was there is what it was."""
+
+    def is_small(self, size: int) -> bool:
+        """Whether a file of that size is put into a pack."""
+        return size < min(SMALL_BYTES, self.chunk_bytes)
 
     def document(self, key: str) -> dict[str, Any] | None:
         """A JSON object; None where there is none. StorageError for what is something else."""
@@ -94,9 +100,10 @@ class Shelf:
             return None
         return Whole(str(listing), digests) if self.has_listing(str(listing)) else None
 
-    def turned_out(self, resolved: ResolvedSource) -> dict[str, Content]:
+    def turned_out(self, resolved: ResolvedSource) -> Earlier:
         """What is there of a source's fingerprints by what its other pins turned out to be; the newest of these count."""
         found: dict[str, Content] = {}
+        listings: list[str] = []
         wanted = set(by_fingerprint(resolved))
         records = sorted(
             self.objects.list(f"{keys.FINGERPRINTS}/{keys.source_of(resolved)}"),
@@ -107,26 +114,33 @@ class Shelf:
             listing = self.load_listing(str(document.get("listing")))
             if listing is None or not self.has_listing(listing.id):
                 continue
+            listings.append(listing.id)
             contents = {
                 one.sha256: Content(one.sha256, one.size, one.chunks) for one in listing.files
             }
             for fingerprint, sha256 in dict(document.get("files") or {}).items():
                 if fingerprint in wanted and sha256 in contents:
                     found[fingerprint] = contents[sha256]
-        return found
+        return Earlier(found, tuple(listings))
 
     def marked(self, resolved: ResolvedSource) -> Marks:
         """What is known of a source that is not whole."""
         whole: dict[str, str] = {}
         chunks: dict[str, dict[int, str]] = {}
+        packs: list[str] = []
         for one in self.objects.list(keys.marks(resolved)):
             fingerprint, _, rest = one.key.rpartition("/")[2].partition(".")
             what, _, sha256 = rest.partition(".")
-            if what == "whole":
+            if fingerprint == keys.PACK:
+                packs.append(rest)
+            elif what == "whole":
                 whole[fingerprint] = sha256
             elif what.isdecimal():
                 chunks.setdefault(fingerprint, {})[int(what)] = sha256
-        return Marks(whole, {one: tuple(_unbroken(found)) for one, found in chunks.items()})
+        for document in at_once(lambda pack: self.document(keys.pack_mark(resolved, pack)), packs):
+            whole.update((document or {}).get("files") or {})
+        unbroken = {one: tuple(_unbroken(found)) for one, found in chunks.items()}
+        return Marks(whole, unbroken, tuple(packs))
 
 
 @dataclass(frozen=True)
@@ -138,11 +152,20 @@ class Whole:
 
 
 @dataclass(frozen=True)
+class Earlier:
+    """What other versions of a source have: contents by fingerprint, and the listings that these are of."""
+
+    contents: dict[str, Content]
+    listings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Marks:
-    """By fingerprint: files that are there, and of others the digests of the chunks that are, from the first on."""
+    """By fingerprint: files that are there, and of others the digests of the chunks that are, from the first on; and packs."""
 
     whole: dict[str, str]
     chunks: dict[str, tuple[str, ...]]
+    packs: tuple[str, ...] = ()
 
 
 def _unbroken(found: dict[int, str]) -> Iterator[str]:

@@ -19,15 +19,13 @@ from trainctl.weights.mirror.reception import Receiving, Upstream, stopped
 _UPLOADS = 8
 _MOST_CHUNKS = 16
 _POLL_SECONDS = 0.2
-SMALL_BYTES = 2**20
-"""Below this size memory is no concern."""
 
 
 @dataclass(frozen=True)
 class Uploads:
     """Brings single files into a bucket. ``arrived`` hears of every piece, in bytes; ``halt`` ends it between pieces.
 
-    Large files are held in memory for at most ``_MOST_CHUNKS`` chunks, all of them together.
+    They are held in memory for at most ``_MOST_CHUNKS`` chunks, all of them together.
     """
 
     shelf: Shelf
@@ -103,7 +101,7 @@ class _Incoming:
         try:
             self._sent.append(self._uploads.pool.submit(self._upload, number, digest, data))
         except RuntimeError:  # it was stopped, and nobody waited for this thread
-            self._release()
+            self._uploads.room.release()
 
     def publish(self, digests: Digests) -> Content:
         """All of it is there and right: say so in the bucket."""
@@ -131,31 +129,23 @@ class _Incoming:
         """Give back what is in memory."""
         for number in list(self._buffers):
             del self._buffers[number]
-            self._release()
+            self._uploads.room.release()
 
     def _buffer(self, number: int) -> bytearray:
         if number not in self._buffers:
             length = min(self._chunk_bytes, self._file.size - number * self._chunk_bytes)
-            while not self._is_small and not self._uploads.room.acquire(timeout=_POLL_SECONDS):
+            while not self._uploads.room.acquire(timeout=_POLL_SECONDS):
                 if self._uploads.halt.is_set():
                     raise stopped()
             self._buffers[number] = bytearray(length)
         return self._buffers[number]
-
-    @property
-    def _is_small(self) -> bool:
-        return self._file.size < min(SMALL_BYTES, self._chunk_bytes)
-
-    def _release(self) -> None:
-        if not self._is_small:
-            self._uploads.room.release()
 
     def _upload(self, number: int, digest: str, data: bytearray) -> None:
         try:
             self._objects.put(keys.blob(digest), data)
             self._mark(str(number), digest)
         finally:
-            self._release()
+            self._uploads.room.release()
 
     def _mark(self, what: str, sha256: str) -> None:
         if self._file.identified:

@@ -105,6 +105,7 @@ class Crowd:
     """Works through files with a few threads; the first error ends it for all and is raised.
 
     Of files above 1 MiB at most ``most_large`` come at a time: each of them may have several connections.
+    The largest come first; with ``in_order`` they come as they were given.
     """
 
     def __init__(
@@ -113,18 +114,22 @@ class Crowd:
         tally: Tally,
         missing: Mapping[str, list[SourceFile]],
         most_large: int | None = None,
+        *,
+        in_order: bool = False,
     ) -> None:
         self._transfer = transfer
         self._large_left = len(missing) if most_large is None else most_large
         self._tally = tally
         self._lock = threading.Lock()
         self._wanted = len(missing)
-        self._todo = deque(sorted(missing.items(), key=lambda item: item[1][0].size))
+        given = list(missing.items())
+        by_size = sorted(given, key=lambda item: item[1][0].size)
+        self._todo = deque(reversed(given) if in_order else by_size)
         self._done: dict[str, Content] = {}
         self._error: TrainctlError | None = None
 
     def run(self, parallelism: int, cancelled: threading.Event) -> dict[str, Content]:
-        """Fetch everything; the largest first, so that no large one is left for the end."""
+        """Fetch everything; by default the largest first, so that no large one is left for the end."""
         if cancelled.is_set():
             raise stopped()
         count = min(max(1, parallelism), len(self._todo))

@@ -1,0 +1,136 @@
+"""Small files put together into packs, and where each of them is found then. DESIGN.md, "Packs"."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from operator import attrgetter
+from typing import NamedTuple, TypeVar
+
+from trainctl.model.json import canonical
+from trainctl.weights.bucket import keys
+from trainctl.weights.bucket.objects import Objects
+from trainctl.weights.bucket.shelf import Shelf, at_once
+
+MOST_FILES = 4096
+"""In one pack: as many as fill it with 4 KiB each."""
+_READ_AT_LEAST = 100
+T = TypeVar("T")
+
+
+class Slice(NamedTuple):
+    """A content in a pack: its sha256, and which of the pack's bytes it is."""
+
+    sha256: str
+    offset: int
+    length: int
+
+
+class Place(NamedTuple):
+    """Where a content is found: from that byte of that pack on."""
+
+    pack: str
+    offset: int
+    length: int
+
+
+class Pack(NamedTuple):
+    """A pack: the sha256 of its bytes, which is its name, and what is in it."""
+
+    sha256: str
+    data: bytes
+    slices: tuple[Slice, ...]
+
+
+def planned(files: Iterable[tuple[T, int]], most_bytes: int) -> Iterator[list[T]]:
+    """Files and their sizes, in order, as groups that each are a pack of at most so many bytes."""
+    group: list[T] = []
+    room = most_bytes
+    for file, size in files:
+        if group and (size > room or len(group) == MOST_FILES):
+            yield group
+            group, room = [], most_bytes
+        group.append(file)
+        room -= size
+    if group:
+        yield group
+
+
+def put_together(contents: Mapping[str, bytes | bytearray]) -> Pack:
+    """The pack of contents by their sha256, in that order."""
+    slices: list[Slice] = []
+    offset = 0
+    for sha256, data in contents.items():
+        slices.append(Slice(sha256, offset, len(data)))
+        offset += len(data)
+    data = b"".join(contents.values())
+    return Pack(hashlib.sha256(data).hexdigest(), data, tuple(slices))
+
+
+def put(objects: Objects, pack: Pack) -> None:
+    """Have it there: its bytes, and then what is in it."""
+    objects.put(keys.blob(pack.sha256), pack.data)
+    objects.put(keys.slices(pack.sha256), to_bytes(len(pack.data), pack.slices))
+
+
+def to_bytes(size: int, slices: Sequence[Slice]) -> bytes:
+    """The stored form."""
+    return canonical({"version": 1, "size": size, "slices": slices})
+
+
+def from_bytes(data: bytes) -> tuple[Slice, ...]:
+    """Read it; ValueError for what is none of version 1."""
+    document = json.loads(data)
+    if not isinstance(document, dict) or document.get("version") != 1:
+        raise ValueError("it is of another version, or no record of slices")
+    try:
+        slices = tuple(
+            Slice(str(one), int(at), int(length)) for one, at, length in document["slices"]
+        )
+        end = int(document["size"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"it lacks {error}") from None
+    if any(one.offset < 0 or one.length < 0 or one.offset + one.length > end for one in slices):
+        raise ValueError("it names bytes that are in no pack")
+    return slices
+
+
+def load(objects: Objects, pack: str) -> tuple[Slice, ...] | None:
+    """What is in a pack; None where nothing says so, or nothing that can be read."""
+    data = objects.get(keys.slices(pack))
+    try:
+        return None if data is None else from_bytes(data)
+    except ValueError:
+        return None
+
+
+def find(objects: Objects, wanted: Set[str], packs: Collection[str]) -> dict[str, Place]:
+    """Where the wanted contents are, as far as they are in these packs."""
+
+    def look(pack: str) -> list[tuple[str, Place]]:
+        found = load(objects, pack) or ()
+        return [
+            (one.sha256, Place(pack, one.offset, one.length))
+            for one in found
+            if one.sha256 in wanted
+        ]
+
+    return dict(pair for pairs in at_once(look, sorted(packs)) for pair in pairs) if wanted else {}
+
+
+def newest(objects: Objects, wanted: int) -> list[str]:
+    """Some packs that are worth looking through for so many contents: it must not cost more than to have these come again."""
+    found = sorted(objects.list(keys.SLICES), key=attrgetter("modified"))
+    return [keys.stem(one.key) for one in found[-max(wanted, _READ_AT_LEAST) :]]
+
+
+def hinted(shelf: Shelf, listing_id: str) -> list[str]:
+    """The packs in which a listing's small files are said to be."""
+    found = (shelf.document(keys.packs(listing_id)) or {}).get("packs")
+    return [str(one) for one in found] if isinstance(found, list) else []
+
+
+def hint(packs: Iterable[str]) -> bytes:
+    """The stored form of that."""
+    return canonical({"version": 1, "packs": sorted(packs)})
