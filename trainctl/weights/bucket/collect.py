@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from trainctl.errors import Busy, StorageError
 from trainctl.ledger.clock import SystemClock
-from trainctl.model.files import Listing
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.beating import Beating, watched
 from trainctl.weights.bucket.look import referred
-from trainctl.weights.bucket.objects import Found
-from trainctl.weights.bucket.shelf import Shelf, at_once
+from trainctl.weights.bucket.marking import Mark, mark
+from trainctl.weights.bucket.repack import put_again
+from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.exclusive import holder_name
 from trainctl.weights.mirror.collect import Collected, Collecting, Removed
 from trainctl.weights.mirror.needs import Need, Watch
@@ -38,22 +38,6 @@ def collect(shelf: Shelf, asked: Collecting) -> Collected:
             shelf.objects.delete([key])
 
 
-@dataclass(frozen=True)
-class _Mark:
-    """What may go, in the order in which it goes."""
-
-    listings: tuple[Found, ...] = ()
-    records: tuple[Found, ...] = ()
-    blobs: tuple[Found, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.listings or self.records or self.blobs)
-
-    @property
-    def bytes(self) -> int:
-        return sum(one.size for one in self.blobs)
-
-
 @dataclass
 class _Collection:
     """One collection."""
@@ -72,27 +56,29 @@ class _Collection:
         dropped = self._unused(found, now)
         kept = [need for need in found if need not in dropped]
         busy = self.watch.busy(kept)
-        mark = _Mark() if busy else self._mark(kept, now)
-        return self._report(mark, dropped, kept, busy)
+        going = Mark() if busy else mark(self.shelf, kept, now)
+        return self._report(going, dropped, kept, busy)
 
     def run(self, key: str) -> Collected:
         """Announce, wait, look who needs what, delete."""
         objects, now = self.shelf.objects, self._time(key)
         self._refuse_beside_others(key)
         found = referred(self.shelf)
-        if not (self.watch.busy(found) or self._unused(found, now) or self._mark(found, now)):
-            return self._report(_Mark(), (), found, ())
+        if not (self.watch.busy(found) or self._unused(found, now) or mark(self.shelf, found, now)):
+            return self._report(Mark(), (), found, ())
         self._wait("so that whoever is mirroring is seen")
         found = referred(self.shelf)
         dropped = self._unused(found, now)
         kept = [need for need in found if need not in dropped]
         busy = self.watch.busy(kept)
-        mark = _Mark() if busy else self._mark(kept, now)
-        report = self._report(mark, dropped, kept, busy)
+        going = Mark() if busy else mark(self.shelf, kept, now)
+        report = self._report(going, dropped, kept, busy)
+        replaced = put_again(self.shelf, going.thin)
         self._delete([str(need.path) for need in dropped])
-        for some in (mark.listings, mark.records, mark.blobs):
-            self._delete([one.key for one in some])
-        if mark.listings or mark.blobs:
+        self._delete(going.listings)
+        self._delete([*going.records, *map(keys.slices, replaced)])
+        self._delete([*going.blobs, *map(keys.blob, replaced)])
+        if going.listings or going.blobs:
             stale = [one.key for one in objects.list(keys.LEASES) if one.modified < now]
             self._delete(stale)
         return report
@@ -128,54 +114,6 @@ class _Collection:
             self.asked.tell(f"Waiting {self.asked.grace_seconds:g} s, {why}.")
             self.asked.wait(self.asked.grace_seconds)
 
-    def _mark(self, kept: Sequence[Need], now: float) -> _Mark:
-        """What no kept listing names. What is younger than this collection stays, whosever it is, and what that names."""
-        wanted = frozenset().union(*(need.listings for need in kept))
-        unfinished = any(need.record.get("listing") is None for need in kept)
-        listings, staying = self._apart(
-            keys.LISTINGS, lambda one: keys.stem(one.key) not in wanted, now
-        )
-        listed = self._named(staying)
-        documents = self._documents(keys.FINGERPRINTS)
-        records = [
-            found
-            for found, document in documents
-            if found.modified < now and document.get("listing") not in wanted
-        ]
-        marks, left = self._apart(keys.PARTIAL, lambda one: not unfinished, now)
-        named = listed | {one.key.rpartition(".")[2] for one in left}
-        chunked, parted = self._apart(
-            keys.CHUNKED, lambda one: keys.stem(one.key) not in named, now
-        )
-        unlisted = [one for one in parted if keys.stem(one.key) not in listed]
-        for document in at_once(lambda one: self.shelf.document(one.key), unlisted):
-            named.update((document or {}).get("chunks") or ())
-        blobs, _ = self._apart(keys.BLOBS, lambda one: keys.stem(one.key) not in named, now)
-        return _Mark(tuple(listings), (*records, *marks, *chunked), tuple(blobs))
-
-    def _apart(
-        self, prefix: str, is_free: Callable[[Found], bool], now: float
-    ) -> tuple[list[Found], list[Found]]:
-        """Of what is there, what may go and what stays."""
-        going: list[Found] = []
-        staying: list[Found] = []
-        for one in self.shelf.objects.list(prefix):
-            (going if one.modified < now and is_free(one) else staying).append(one)
-        return going, staying
-
-    def _documents(self, prefix: str) -> list[tuple[Found, dict[str, Any]]]:
-        found = list(self.shelf.objects.list(prefix))
-        documents = at_once(lambda one: self.shelf.document(one.key), found)
-        return [(one, document or {}) for one, document in zip(found, documents, strict=True)]
-
-    def _named(self, listings: Sequence[Found]) -> set[str]:
-        """The contents, and the chunks of them, that listings name."""
-        found: set[str] = set()
-        for listing in at_once(self.shelf.load_listing, [keys.stem(one.key) for one in listings]):
-            for file in listing.files if listing else ():
-                found.update((file.sha256, *file.chunks))
-        return found
-
     def _delete(self, found: Sequence[str]) -> None:
         for start in range(0, len(found), _AT_ONCE):
             self.shelf.objects.delete(found[start : start + _AT_ONCE], self._go_on)
@@ -189,23 +127,21 @@ class _Collection:
             )
 
     def _report(
-        self, mark: _Mark, dropped: Sequence[Need], kept: Sequence[Need], busy: Sequence[Need]
+        self, going: Mark, dropped: Sequence[Need], kept: Sequence[Need], busy: Sequence[Need]
     ) -> Collected:
-        loaded = [self._readable(keys.stem(one.key)) for one in mark.listings]
         return Collected(
             dry_run=self.asked.dry_run,
-            bytes=mark.bytes,
-            blobs=len(mark.blobs),
-            listings=tuple(
-                Removed(one.id, len(one.files), one.size) for one in loaded if one is not None
-            ),
+            bytes=going.bytes,
+            blobs=going.contents,
+            listings=tuple(self._removed(going.listings)),
             dropped=tuple(dropped),
             kept=tuple(kept),
             busy=tuple(busy),
         )
 
-    def _readable(self, listing_id: str) -> Listing | None:
-        try:
-            return self.shelf.load_listing(listing_id)
-        except StorageError:
-            return None
+    def _removed(self, listings: Sequence[str]) -> Iterator[Removed]:
+        for key in listings:
+            with suppress(StorageError):
+                listing = self.shelf.read_listing(keys.stem(key))
+                if listing is not None:
+                    yield Removed(keys.stem(key), len(listing.files), listing.size)

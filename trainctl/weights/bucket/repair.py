@@ -1,16 +1,170 @@
-"""Fetching again what is wrong in a bucket: the file, or the one chunk of it, from its source as it is now."""
+"""What becomes of what is wrong in a bucket: it is fetched again from its source as that is now, or goes with what needs it."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
 
-from trainctl.errors import SourceGone, SourceWrong
+from trainctl.errors import SourceGone, SourceWrong, StorageError, TrainctlError
 from trainctl.model.files import ListedFile, ResolvedSource, SourceFile
-from trainctl.weights.bucket import keys
-from trainctl.weights.bucket.shelf import Shelf
+from trainctl.weights.bucket import keys, packs
+from trainctl.weights.bucket.marking import digest
+from trainctl.weights.bucket.packs import Slice
+from trainctl.weights.bucket.repack import cut, hint_anew
+from trainctl.weights.bucket.shelf import Shelf, in_turn
 from trainctl.weights.mirror.layout import fingerprint
 from trainctl.weights.mirror.mend import Origin
+from trainctl.weights.mirror.needs import Need
+from trainctl.weights.mirror.port import Origins
+from trainctl.weights.mirror.verify import Finding, Outcome
+
+
+class Use(NamedTuple):
+    """A content that is a file of a listing, or what begins at ``offset`` of one; ``need`` is None where no reference has the listing."""
+
+    need: Need | None
+    listing: str
+    file: ListedFile
+    offset: int
+
+
+class WrongPack(NamedTuple):
+    """A pack that isn't what its name says, or whose slices aren't: what should be in it, and what of that is wrong."""
+
+    pack: str
+    slices: tuple[Slice, ...]
+    wrong: tuple[Slice, ...]
+
+
+@dataclass(frozen=True)
+class Repair:
+    """Without ``origins`` it only says what is wrong."""
+
+    shelf: Shelf
+    origins: Origins | None
+    _looked_at: set[bytes] = field(default_factory=set)
+
+    def listing(self, listing_id: str, found: Sequence[Need]) -> Finding:
+        """A listing can't be repaired from itself: it goes, and the next apply writes it anew."""
+        users = {str(need.record.get("source")) for need in found if listing_id in need.listings}
+        outcome = self._gone([keys.listing(listing_id)])
+        path = Path(keys.listing(listing_id))
+        return Finding(path, "listing changed", 0, tuple(sorted(users)), outcome)
+
+    def slices(self, pack: str) -> Finding:
+        """Nor can a record of slices: what it named is missing then."""
+        path = Path(keys.slices(pack))
+        return Finding(path, "slices changed", 0, (), self._gone([keys.slices(pack)]))
+
+    def content(self, sha256: str, what: str, size: int, uses: Sequence[Use]) -> Finding:
+        """One object, from whoever has its content still; else it goes, and what needs it."""
+        key = keys.blob(sha256)
+        size = self._length(uses[0]) if uses else size
+        if self.origins is None:
+            return Finding(Path(key), what, size, _sources(uses), Outcome.WRONG)
+        data, detail = self._fetched(sha256, uses)
+        if data is not None:
+            self.shelf.objects.put(key, data)
+            return Finding(Path(key), what, size, _sources(uses), Outcome.REPAIRED)
+        self._gone([*_needing(uses), key])
+        return Finding(Path(key), what, size, _sources(uses), Outcome.REMOVED, detail)
+
+    def pack(
+        self, wrong: WrongPack, uses: Mapping[str, Sequence[Use]], right: Set[bytes]
+    ) -> list[Finding]:
+        """A pack: put as it was, or without what can't be had again. What is right elsewhere isn't fetched."""
+        objects, key = self.shelf.objects, keys.blob(wrong.pack)
+        contents = cut(objects.get(key) or b"", wrong.slices)
+        findings = []
+        for one in wrong.wrong:
+            its = uses.get(one.sha256, ())
+            data, detail = None, ""
+            if self.origins is None:
+                outcome = Outcome.WRONG
+            elif digest(one.sha256) in right:
+                outcome = Outcome.REPAIRED
+            else:
+                data, detail = self._fetched(one.sha256, its)
+                outcome = Outcome.REMOVED if data is None else Outcome.REPAIRED
+                contents.update({one.sha256: data} if data is not None else {})
+                if data is None:
+                    self._gone(_needing(its))
+            path = Path(key) / one.sha256
+            findings.append(Finding(path, "changed", one.length, _sources(its), outcome, detail))
+        if not wrong.wrong:
+            outcome = Outcome.WRONG if self.origins is None else Outcome.REPAIRED
+            findings.append(Finding(Path(key), "changed", 0, (), outcome))
+        if self.origins is not None:
+            self._put_again(wrong, contents)
+        return findings
+
+    def _put_again(self, wrong: WrongPack, contents: Mapping[str, bytes]) -> None:
+        left = {one.sha256: contents[one.sha256] for one in wrong.slices if one.sha256 in contents}
+        pack = packs.put_together(left)
+        if left:
+            packs.put(self.shelf.objects, pack)
+        if pack.sha256 != wrong.pack:
+            hint_anew(self.shelf, {wrong.pack: pack.sha256})
+            self._gone([keys.slices(wrong.pack)])
+            self._gone([keys.blob(wrong.pack)])
+
+    def chunked(self, files: Iterable[ListedFile]) -> None:
+        """What is said of larger contents must be what listings say; what isn't goes, and costs nobody anything that is there."""
+        if self.origins is None:
+            return
+        new = (file for file in files if digest(file.sha256) not in self._looked_at)
+        for file, chunks in in_turn(self._chunks, new):
+            self._looked_at.add(digest(file.sha256))
+            if chunks != file.chunks:
+                self.shelf.objects.delete([keys.chunked(file.sha256)])
+
+    def _chunks(self, file: ListedFile) -> tuple[str, ...]:
+        try:
+            content = self.shelf.content(file.sha256, file.size)
+        except StorageError:
+            return ()
+        return content.chunks if content else ()
+
+    def _fetched(self, sha256: str, uses: Sequence[Use]) -> tuple[bytes | None, str]:
+        """The content from any of its sources; else None and why."""
+        detail = "" if any(use.need for use in uses) else "nobody refers to it"
+        for use in uses:
+            if use.need is None or self.origins is None:
+                continue
+            try:
+                origin = self.origins(use.need.record)
+                length = self._length(use)
+                return fetched_again(self.shelf, origin, use.file, use.offset, length, sha256), ""
+            except TrainctlError as error:
+                detail = error.summary
+        return None, detail
+
+    def _length(self, use: Use) -> int:
+        return min(self.shelf.chunk_bytes, use.file.size - use.offset)
+
+    def _gone(self, unwanted: Sequence[str]) -> Outcome:
+        """Remove them, in that order, where anything is to be repaired."""
+        if self.origins is None:
+            return Outcome.WRONG
+        for key in unwanted:
+            self.shelf.objects.delete([key])
+        return Outcome.REMOVED
+
+
+def _sources(uses: Sequence[Use]) -> tuple[str, ...]:
+    return tuple(sorted({str(use.need.record.get("source")) for use in uses if use.need}))
+
+
+def _needing(uses: Iterable[Use]) -> list[str]:
+    """What must go before an object that can't be had again."""
+    found = {keys.listing(use.listing) for use in uses}
+    return sorted(found) + sorted(
+        {keys.chunked(use.file.sha256) for use in uses if use.file.chunks}
+    )
 
 
 def fetched_again(

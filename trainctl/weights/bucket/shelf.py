@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from trainctl.errors import StorageError
-from trainctl.model.files import CHUNK_BYTES, Listing, ResolvedSource
+from trainctl.model.files import CHUNK_BYTES, Listing, ResolvedSource, load_listing
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.objects import Objects
 from trainctl.weights.mirror.fetch import by_fingerprint
@@ -67,6 +70,20 @@ class Shelf:
         self._listings[listing_id] = listing
         return listing
 
+    def read_listing(self, listing_id: str) -> Listing | None:
+        """The same, not remembered, and never all of its files in memory."""
+        key = keys.listing(listing_id)
+        data = self.objects.get(key)
+        if data is None:
+            return None
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / f"{listing_id}.json"
+            path.write_bytes(data)
+            try:
+                return load_listing(path)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise damaged(self.objects, key, str(error)) from None
+
     def has_listing(self, listing_id: str) -> bool:
         """Whether the listing is there, and so all its content."""
         return self.objects.head(keys.listing(listing_id)) is not None
@@ -88,6 +105,10 @@ class Shelf:
         """Whether the content of that digest is there, by one request."""
         key = keys.blob(sha256) if size <= self.chunk_bytes else keys.chunked(sha256)
         return self.objects.head(key) is not None
+
+    def has_blob(self, sha256: str) -> bool:
+        """Whether there is an object of that content alone."""
+        return self.objects.head(keys.blob(sha256)) is not None
 
     def whole(self, resolved: ResolvedSource) -> Whole | None:
         """The source at this very pin, if all of it is there."""
@@ -181,6 +202,22 @@ def at_once(act: Callable[[T], R], values: Sequence[T], most: int = AT_ONCE) -> 
         return [act(one) for one in values]
     with ThreadPoolExecutor(min(most, len(values)), thread_name_prefix="bucket") as pool:
         return list(pool.map(act, values))
+
+
+def in_turn(
+    act: Callable[[T], R], values: Iterable[T], most: int = AT_ONCE
+) -> Iterator[tuple[T, R]]:
+    """Each value and its result, in order, however many there are; the first error is raised."""
+    waiting: deque[tuple[T, Future[R]]] = deque()
+    with ThreadPoolExecutor(most, thread_name_prefix="bucket") as pool:
+        for value in values:
+            waiting.append((value, pool.submit(act, value)))
+            if len(waiting) == most:
+                first, result = waiting.popleft()
+                yield first, result.result()
+        while waiting:
+            first, result = waiting.popleft()
+            yield first, result.result()
 
 
 def damaged(objects: Objects, key: str, why: str) -> StorageError:

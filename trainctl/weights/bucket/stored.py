@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import TypeVar
 
 from trainctl.errors import SourceError, StorageError
 from trainctl.objects.store import Bucket
+from trainctl.objects.store import Found as Listed
 from trainctl.weights.bucket.objects import Found, Objects
 from trainctl.weights.retry import Retry
 
+_PAGE = 1000
 T = TypeVar("T")
 
 
@@ -47,9 +50,21 @@ class Stored:
         return Found(key, found.size, found.modified.timestamp()) if found else None
 
     def list(self, prefix: str) -> Iterator[Found]:
-        """See Objects. All of it is asked for before the first is handed out, so that a page can be asked for again."""
-        for one in self._do(prefix, lambda bucket: [*bucket.list(prefix)]):
-            yield Found(one.key, one.size, one.modified.timestamp())
+        """See Objects. A page is asked for when its turn comes; after one that failed, what comes after the last key is."""
+        after = ""
+        listed: Iterator[Listed] | None = None
+
+        def page(bucket: Bucket) -> list[Listed]:
+            nonlocal listed
+            going, listed = listed or bucket.list(prefix, after), None
+            found = [*islice(going, _PAGE)]
+            listed = going
+            return found
+
+        while found := self._do(prefix, page):
+            for one in found:
+                yield Found(one.key, one.size, one.modified.timestamp())
+            after = found[-1].key
 
     def delete(self, keys: Sequence[str], before: Callable[[], None] = lambda: None) -> None:
         """See Objects."""

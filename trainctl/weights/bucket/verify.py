@@ -3,161 +3,161 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from trainctl.errors import StorageError, TrainctlError
-from trainctl.model.files import ListedFile, Listing
-from trainctl.weights.bucket import keys
+from trainctl.errors import StorageError
+from trainctl.model.files import Listing
+from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket.look import referred
+from trainctl.weights.bucket.marking import digest
 from trainctl.weights.bucket.objects import Found
-from trainctl.weights.bucket.repair import fetched_again
-from trainctl.weights.bucket.shelf import Shelf, at_once
+from trainctl.weights.bucket.packs import Slice
+from trainctl.weights.bucket.repack import cut
+from trainctl.weights.bucket.repair import Repair, Use, WrongPack
+from trainctl.weights.bucket.shelf import Shelf, at_once, in_turn
 from trainctl.weights.mirror.fetch import Progress, Tally
 from trainctl.weights.mirror.needs import Need
 from trainctl.weights.mirror.port import Origins
-from trainctl.weights.mirror.verify import Finding, Outcome, Verified
+from trainctl.weights.mirror.verify import Finding, Verified
 
 _AT_ONCE = 8
+_FEW = 4
 
 
-@dataclass(frozen=True)
-class _Use:
-    """An object that is a part of a listed file; ``need`` is None where no reference has the listing."""
+class _Looked(NamedTuple):
+    """One object: whether it is what its name says; of a pack, what should be in it and what of that is right."""
 
-    need: Need | None
-    listing: Listing
-    file: ListedFile
-    offset: int
-    length: int
+    is_right: bool
+    slices: tuple[Slice, ...] = ()
+    good: frozenset[str] = frozenset()
+    is_readable: bool = True
+
+
+@dataclass
+class _Seen:
+    """What a look at every object found. Contents that are right somewhere are told by their digests."""
+
+    contents: int = 0
+    size: int = 0
+    right: set[bytes] = field(default_factory=set)
+    wrong: dict[str, int] = field(default_factory=dict)
+    packs: list[WrongPack] = field(default_factory=list)
+    useless: list[str] = field(default_factory=list)
+    """Packs of which nobody can tell what is in them, or that are no more."""
 
 
 def verify(shelf: Shelf, origins: Origins | None, progress: Progress | None) -> Verified:
     """Read every content and look for what listings miss; with ``origins`` it is repaired. StorageError where the bucket refuses."""
     found = referred(shelf)
-    listings, damaged = _listings(shelf)
-    uses = _uses(shelf, found, listings)
-    blobs = list(shelf.objects.list(keys.BLOBS))
-    wrong = _wrong(shelf, blobs, progress)
-    there = {keys.stem(one.key) for one in blobs}
-    findings = [_of_listing(shelf, one, found, repair=origins is not None) for one in damaged]
-    for sha256, what in [
-        *((keys.stem(one.key), "changed") for one in wrong),
-        *((sha256, "missing") for sha256 in sorted(uses.keys() - there)),
-    ]:
-        size = next((one.size for one in wrong if keys.stem(one.key) == sha256), 0)
-        findings.append(_settle(shelf, sha256, what, size, uses.get(sha256, []), origins))
-    _mend_chunked(shelf, listings, repair=origins is not None)
-    return Verified(len(blobs), sum(one.size for one in blobs), tuple(findings))
+    # Before contents, as whoever mirrors meanwhile puts them the other way round.
+    listings = [keys.stem(one.key) for one in shelf.objects.list(keys.LISTINGS)]
+    seen = _look(shelf, progress)
+    repair = Repair(shelf, origins)
+    findings, uses = _read(shelf, listings, found, seen.right, repair)
+    findings += [repair.slices(pack) for pack in seen.useless]
+    for wrong in seen.packs:
+        findings += repair.pack(wrong, uses, seen.right)
+    for sha256, size in seen.wrong.items():
+        findings.append(repair.content(sha256, "changed", size, uses.get(sha256, [])))
+    known = seen.wrong.keys() | {one.sha256 for pack in seen.packs for one in pack.wrong}
+    for sha256 in _missing(shelf, sorted(uses.keys() - known)):
+        findings.append(repair.content(sha256, "missing", 0, uses[sha256]))
+    return Verified(seen.contents, seen.size, tuple(findings))
 
 
-def _listings(shelf: Shelf) -> tuple[list[Listing], list[str]]:
-    """The listings that can be read, and the ids of those that can't."""
-    good, damaged = [], []
-    for found in shelf.objects.list(keys.LISTINGS):
-        try:
-            listing = shelf.load_listing(keys.stem(found.key))
-        except StorageError:
-            damaged.append(keys.stem(found.key))
-            continue
-        if listing is not None:
-            good.append(listing)
-    return good, damaged
+def _look(shelf: Shelf, progress: Progress | None) -> _Seen:
+    """Read every object."""
+    seen, objects = _Seen(), shelf.objects
+    in_packs = {digest(keys.stem(one.key)) for one in objects.list(keys.SLICES)}
+    tally = Tally(sum(one.size for one in objects.list(keys.BLOBS)), progress)
+
+    def look(found: Found) -> _Looked | None:
+        sha256 = keys.stem(found.key)
+        looked = _look_at(shelf, sha256, is_pack=digest(sha256) in in_packs)
+        tally.add(found.size, 1)
+        return looked
+
+    for found, looked in in_turn(look, objects.list(keys.BLOBS), _AT_ONCE):
+        if looked is not None:
+            sha256 = keys.stem(found.key)
+            in_packs.discard(digest(sha256))
+            _take(seen, sha256, found.size, looked)
+    seen.useless += [one.hex() for one in in_packs if _is_useless(shelf, one.hex())]
+    return seen
 
 
-def _uses(
-    shelf: Shelf, found: Sequence[Need], listings: Sequence[Listing]
-) -> dict[str, list[_Use]]:
-    """By content, which files it is or is a part of."""
+def _look_at(shelf: Shelf, sha256: str, *, is_pack: bool) -> _Looked | None:
+    """None for an object that isn't there any more."""
+    data = shelf.objects.get(keys.blob(sha256))
+    if data is None:
+        return None
+    is_right = hashlib.sha256(data).hexdigest() == sha256
+    record = shelf.objects.get(keys.slices(sha256)) if is_pack else None
+    if record is None:
+        return _Looked(is_right)
+    try:
+        slices = packs.from_bytes(record)
+    except ValueError:
+        return _Looked(is_right, is_readable=False)
+    return _Looked(is_right, slices, frozenset(cut(data, slices)))
+
+
+def _take(seen: _Seen, sha256: str, size: int, looked: _Looked) -> None:
+    """Note what came of one object."""
+    seen.contents += len(looked.slices) or 1
+    seen.size += size
+    seen.right.update(map(digest, looked.good))
+    wrong = tuple(one for one in looked.slices if one.sha256 not in looked.good)
+    if not looked.is_readable:
+        seen.useless.append(sha256)
+    if looked.is_right:
+        seen.right.add(digest(sha256))
+    if looked.slices and (wrong or not looked.is_right):
+        seen.packs.append(WrongPack(sha256, looked.slices, wrong))
+    elif not looked.is_right:
+        seen.wrong[sha256] = size
+
+
+def _is_useless(shelf: Shelf, pack: str) -> bool:
+    """Whether there are slices still, and no pack: a collection may have come by."""
+    there = (shelf.objects.head(key) for key in (keys.slices(pack), keys.blob(pack)))
+    return [one is not None for one in there] == [True, False]
+
+
+def _read(
+    shelf: Shelf, listings: Sequence[str], found: Sequence[Need], right: set[bytes], repair: Repair
+) -> tuple[list[Finding], dict[str, list[Use]]]:
+    """Listings that are damaged; and by content, of those that aren't right, which files it is or is a part of."""
     users = {one: need for need in found for one in need.listings}
-    uses: dict[str, list[_Use]] = {}
-    for listing in listings:
+    findings: list[Finding] = []
+    uses: dict[str, list[Use]] = {}
+
+    def load(listing_id: str) -> Listing | None:
+        try:
+            return shelf.read_listing(listing_id) or Listing(())
+        except StorageError:
+            return None
+
+    for listing_id, listing in in_turn(load, listings, _FEW):
+        if listing is None:
+            findings.append(repair.listing(listing_id, found))
+            continue
         for file in listing.files:
             for number, sha256 in enumerate(file.chunks or (file.sha256,)):
-                offset = number * shelf.chunk_bytes
-                length = min(shelf.chunk_bytes, file.size - offset)
-                use = _Use(users.get(listing.id), listing, file, offset, length)
-                uses.setdefault(sha256, []).append(use)
-    return uses
+                if digest(sha256) not in right:
+                    use = Use(users.get(listing_id), listing_id, file, number * shelf.chunk_bytes)
+                    uses.setdefault(sha256, []).append(use)
+        repair.chunked(file for file in listing.files if file.chunks)
+    return findings, uses
 
 
-def _wrong(shelf: Shelf, blobs: Sequence[Found], progress: Progress | None) -> list[Found]:
-    tally = Tally(sum(one.size for one in blobs), progress)
-
-    def look(found: Found) -> bool:
-        data = shelf.objects.get(found.key)
-        tally.add(found.size, 1)
-        return data is None or hashlib.sha256(data).hexdigest() == keys.stem(found.key)
-
-    right = at_once(look, blobs, _AT_ONCE)
-    return [one for one, is_right in zip(blobs, right, strict=True) if not is_right]
-
-
-def _of_listing(shelf: Shelf, listing_id: str, found: Sequence[Need], *, repair: bool) -> Finding:
-    """A listing can't be repaired from itself: it goes, and the next apply writes it anew."""
-    if repair:
-        shelf.objects.delete([keys.listing(listing_id)])
-    users = {str(need.record.get("source")) for need in found if listing_id in need.listings}
-    outcome = Outcome.REMOVED if repair else Outcome.WRONG
-    return Finding(
-        Path(keys.listing(listing_id)), "listing changed", 0, tuple(sorted(users)), outcome
-    )
-
-
-def _settle(
-    shelf: Shelf, sha256: str, what: str, size: int, uses: Sequence[_Use], origins: Origins | None
-) -> Finding:
-    """Repair one object from whoever has it still; else remove it and what needs it."""
-    key = keys.blob(sha256)
-    size = uses[0].length if uses else size
-    needs = [use.need for use in uses if use.need is not None]
-    sources = tuple(sorted({str(need.record.get("source")) for need in needs}))
-    if origins is None:
-        return Finding(Path(key), what, size, sources, Outcome.WRONG)
-    detail = "" if needs else "nobody refers to it"
-    for use in uses:
-        if use.need is None:
-            continue
-        try:
-            origin = origins(use.need.record)
-            data = fetched_again(shelf, origin, use.file, use.offset, use.length, sha256)
-        except TrainctlError as error:
-            detail = error.summary
-        else:
-            shelf.objects.put(key, data)
-            return Finding(Path(key), what, size, sources, Outcome.REPAIRED)
-    shelf.objects.delete(_needing(uses))
-    shelf.objects.delete([key])
-    return Finding(Path(key), what, size, sources, Outcome.REMOVED, detail)
-
-
-def _needing(uses: Iterable[_Use]) -> list[str]:
-    """What must go before an object that can't be had again."""
-    found = {keys.listing(use.listing.id) for use in uses}
-    return sorted(found) + sorted(
-        {keys.chunked(use.file.sha256) for use in uses if use.file.chunks}
-    )
-
-
-def _mend_chunked(shelf: Shelf, listings: Sequence[Listing], *, repair: bool) -> None:
-    """What is said of larger contents must be what listings say; what isn't goes, and costs nobody anything that is there."""
-    if not repair:
-        return
-    listed = {file.sha256: file for listing in listings for file in listing.files}
-    named = [one for one in shelf.objects.list(keys.CHUNKED) if keys.stem(one.key) in listed]
-    known = at_once(lambda one: _chunks(shelf, listed[keys.stem(one.key)]), named)
-    wrong = [
-        one.key
-        for one, chunks in zip(named, known, strict=True)
-        if chunks != listed[keys.stem(one.key)].chunks
-    ]
-    shelf.objects.delete(wrong)
-
-
-def _chunks(shelf: Shelf, file: ListedFile) -> tuple[str, ...]:
-    try:
-        content = shelf.content(file.sha256, file.size)
-    except StorageError:
-        return ()
-    return content.chunks if content else ()
+def _missing(shelf: Shelf, contents: Sequence[str]) -> list[str]:
+    """Those that really aren't there: a collection may have put them into another pack meanwhile."""
+    if not contents:
+        return []
+    slices = [keys.stem(one.key) for one in shelf.objects.list(keys.SLICES)]
+    places = packs.find(shelf.objects, set(contents), slices)
+    there = at_once(lambda one: one in places or shelf.has_blob(one), contents)
+    return [one for one, is_there in zip(contents, there, strict=True) if not is_there]

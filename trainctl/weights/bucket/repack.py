@@ -1,0 +1,40 @@
+"""Putting a pack together again, of what is still wanted of it. DESIGN.md, "Collection"."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+
+from trainctl.weights.bucket import keys, packs
+from trainctl.weights.bucket.marking import Thin
+from trainctl.weights.bucket.packs import Slice
+from trainctl.weights.bucket.shelf import Shelf
+
+
+def put_again(shelf: Shelf, thin: Sequence[Thin]) -> list[str]:
+    """Put what is used of each pack into another; those that may go now. One with a slice that is wrong stays, for a verification."""
+    replaced: dict[str, str] = {}
+    for one in thin:
+        data = shelf.objects.get(keys.blob(one.pack))
+        contents = cut(data, one.used) if data is not None else {}
+        if len(contents) == len(one.used):
+            pack = packs.put_together(contents)
+            packs.put(shelf.objects, pack)
+            replaced[one.pack] = pack.sha256
+    if replaced:
+        hint_anew(shelf, replaced)
+    return [old for old, new in replaced.items() if old != new]
+
+
+def cut(data: bytes, slices: Iterable[Slice]) -> dict[str, bytes]:
+    """Those slices of a pack that are what they should be, by sha256."""
+    found = {one.sha256: data[one.offset : one.offset + one.length] for one in slices}
+    return {one: part for one, part in found.items() if hashlib.sha256(part).hexdigest() == one}
+
+
+def hint_anew(shelf: Shelf, replaced: Mapping[str, str]) -> None:
+    """Say where the small files of listings are now."""
+    for one in list(shelf.objects.list(keys.PACKS)):
+        hinted = packs.hinted(shelf, keys.stem(one.key))
+        if not replaced.keys().isdisjoint(hinted):
+            shelf.objects.put(one.key, packs.hint({replaced.get(pack, pack) for pack in hinted}))
