@@ -7,7 +7,7 @@ import random
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from tests.support.weights_data import noise
 from trainctl.errors import StorageError
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.mirror import BucketMirror
-from trainctl.weights.mirror.layout import Reference
+from trainctl.weights.mirror.layout import Reference, fingerprint
 
 CHUNK = 2**18
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,7 +89,11 @@ def test_killed_in_the_middle_it_resumes(
     killed_at(start(bucket, prefix, hub.url), chunks * CHUNK)
     mirror = mirror_in(bucket, prefix, CHUNK)
     assert_sound(mirror)
-    kept = [one for one in names(mirror, keys.PARTIAL) if "whole" not in one]
+    kept = [
+        one
+        for one in names(mirror, keys.PARTIAL)
+        if "whole" not in one and f"/{keys.PACK}." not in one
+    ]
     hub.seen.clear()
 
     listing = finish(start(bucket, prefix, hub.url))
@@ -179,8 +183,68 @@ def test_a_collection_that_is_killed_anywhere_loses_nothing(bucket: Bucket, pref
     assert lethal > 4
 
 
-def _cut_off(mirror: BucketMirror, lethal: int) -> bool:
-    """Collect, and have it fail before its request of that number; whether it came so far."""
+def test_a_collection_that_is_killed_while_it_puts_packs_again_loses_nothing(
+    bucket: Bucket, prefix: str
+) -> None:
+    """Cut off before each of its requests: what is used of a pack stays readable in one or the other, and the next one ends the work."""
+    small = {f"{number}": noise(40, number) for number in range(10)}
+    lethal, died = 1, True
+    while died:
+        place = f"{prefix}-{lethal}"
+        mirror = mirror_in(bucket, place, 512)
+        going, kept = MemorySource(small), MemorySource({"1": small["1"], "7": small["7"]})
+        mirror.mirror(going.resolve("hf://b/b", None, None), going, Reference("l", "w.x", "o", "p"))
+        listing = mirror.mirror(kept.resolve("hf://a/a", None, None), kept, REFERENCE)
+        mirror.drop_reference("l", "w.x")
+        await_tick(mirror)
+        died = _cut_off(mirror_in(bucket, place, 512), lethal)
+
+        assert contents(mirror, listing.id) == kept.files
+        assert_sound(mirror)
+        again = mirror_in(bucket, place, 512)
+        again.shelf.objects.delete(names(again, keys.COLLECTIONS))
+        await_tick(mirror)
+        gc(again)
+        assert contents(mirror, listing.id) == kept.files
+        assert again.stored_bytes() == 80
+        assert len(names(again, keys.SLICES)) == 1
+        lethal += 1
+    assert lethal > 8
+
+
+def test_a_writer_that_is_killed_anywhere_is_followed_by_one_that_ends_the_work(
+    bucket: Bucket, prefix: str
+) -> None:
+    """Cut off before each of its requests that change something: what must hold does, and what was put of packs isn't asked for again."""
+    files = {"large": noise(2000), **{f"{number}": noise(100, number) for number in range(12)}}
+    lethal, died = 1, True
+    while died:
+        source, place = MemorySource(files, announce=False, piece=100), f"{prefix}-{lethal}"
+        resolved = source.resolve("hf://a/a", None, None)
+        mirror = mirror_in(bucket, place, 512)
+
+        def write(mirror: BucketMirror, source: MemorySource = source) -> None:
+            mirror.mirror(source.resolve("hf://a/a", None, None), source, REFERENCE)
+
+        died = _cut_off(mirror_in(bucket, place, 512), lethal, write)
+        assert_sound(mirror)
+        mirror.shelf.objects.delete(names(mirror, keys.LEASES))
+        known = mirror.shelf.marked(resolved).whole
+        source.asked = []
+
+        listing = mirror.mirror(resolved, source, REFERENCE)
+
+        assert contents(mirror, listing.id) == files
+        assert not {path for path, _ in source.asked} & {
+            one.path for one in resolved.files if fingerprint(resolved, one) in known
+        }
+        assert names(mirror, keys.PARTIAL, keys.LEASES) == []
+        lethal += 1
+    assert lethal > 15
+
+
+def _cut_off(mirror: BucketMirror, lethal: int, act: Callable[[BucketMirror], object] = gc) -> bool:
+    """Do it, and have it fail before its request of that number that changes something; whether it came so far."""
     left = lethal
 
     def before(what: str, key: str) -> None:
@@ -191,7 +255,7 @@ def _cut_off(mirror: BucketMirror, lethal: int) -> bool:
 
     counted(mirror).before = before
     try:
-        gc(mirror)
+        act(mirror)
     except StorageError:
         return True
     return False

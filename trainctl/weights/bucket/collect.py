@@ -73,11 +73,16 @@ class _Collection:
         busy = self.watch.busy(kept)
         going = Mark() if busy else mark(self.shelf, kept, now)
         report = self._report(going, dropped, kept, busy)
-        replaced = put_again(self.shelf, going.thin)
+        replaced = put_again(self.shelf, going.thin, self._go_on)
+        # One that was killed may have left the beginnings of the same packs, which were marked.
+        anew = {*map(keys.blob, replaced.values()), *map(keys.slices, replaced.values())}
         self._delete([str(need.path) for need in dropped])
         self._delete(going.listings)
-        self._delete([*going.records, *map(keys.slices, replaced)])
-        self._delete([*going.blobs, *map(keys.blob, replaced)])
+        for some in (
+            [*going.records, *map(keys.slices, replaced)],
+            [*going.blobs, *map(keys.blob, replaced)],
+        ):
+            self._delete([key for key in some if key not in anew])
         if going.listings or going.blobs:
             stale = [one.key for one in objects.list(keys.LEASES) if one.modified < now]
             self._delete(stale)

@@ -67,11 +67,11 @@ def _in_packs(
     """Where contents are: those of other versions of the source, those that marks speak of, and those that are likely to be in any pack."""
     hinted = {pack for one in earlier.listings for pack in packs.hinted(shelf, one)}
     wanted = likely | {content.sha256 for content in earlier.contents.values()}
-    places = packs.find(shelf.objects, wanted, hinted | set(marks.packs))
+    places = packs.find_there(shelf.objects, wanted, hinted | set(marks.packs))
     left = likely - places.keys()
     if left:
         others = packs.newest(shelf.objects, len(left))
-        places |= packs.find(shelf.objects, left, set(others) - hinted)
+        places |= packs.find_there(shelf.objects, left, set(others) - hinted)
     return places
 
 

@@ -200,8 +200,9 @@ class BucketMirror:
         if in_packs:
             objects.put(keys.packs(listing.id), packs.hint(in_packs))
         objects.put(key, listing.to_bytes())
-        if beating.late and not self._all_there(listing, in_packs):
-            objects.delete([key])
+        lost = self._lost(listing, in_packs) if beating.late else []
+        if lost:
+            objects.delete([key, *lost])
             raise StorageError(
                 f"the mirror {self.url} lost content while it was mirrored",
                 "This machine was asleep or cut off, and a collection came by. Apply again.",
@@ -215,11 +216,18 @@ class BucketMirror:
         }
         objects.put(keys.record(resolved), canonical(record))
 
-    def _all_there(self, listing: Listing, in_packs: frozenset[str]) -> bool:
-        wanted = {one.sha256: one.size for one in listing.files}
-        found = packs.find(self.shelf.objects, wanted.keys(), in_packs)
-        others = [one for one in wanted.items() if one[0] not in found]
-        return all(at_once(lambda one: self.shelf.has(*one), others))
+    def _lost(self, listing: Listing, in_packs: frozenset[str]) -> list[str]:
+        """What says of contents that they are there which aren't."""
+        small = {one.sha256 for one in listing.files if self.shelf.is_small(one.size)}
+        packed = packs.find_there(self.shelf.objects, small, in_packs)
+        named = {
+            sha256: keys.chunked(one.sha256) if one.chunks else keys.packs(listing.id)
+            for one in listing.files
+            for sha256 in one.chunks or (one.sha256,)
+            if sha256 not in packed
+        }
+        answers = zip(named, at_once(self.shelf.has_blob, list(named)), strict=True)
+        return sorted({named[sha256] for sha256, is_there in answers if not is_there})
 
     def _forget_marks(self, resolved: ResolvedSource) -> None:
         """They say nothing any more that the source's record doesn't say."""

@@ -119,6 +119,19 @@ def find(objects: Objects, wanted: Set[str], packs: Collection[str]) -> dict[str
     return dict(pair for pairs in at_once(look, sorted(packs)) for pair in pairs) if wanted else {}
 
 
+def find_there(objects: Objects, wanted: Set[str], packs: Collection[str]) -> dict[str, Place]:
+    """The same, in packs that are there, too."""
+    return there(objects, find(objects, wanted, packs))
+
+
+def there(objects: Objects, places: Mapping[str, Place]) -> dict[str, Place]:
+    """The places whose packs are there. Slices alone are what somebody put who slept for an hour, and was thought to be dead."""
+    named = sorted({place.pack for place in places.values()})
+    answers = at_once(lambda pack: objects.head(keys.blob(pack)) is not None, named)
+    found = {pack for pack, is_there in zip(named, answers, strict=True) if is_there}
+    return {one: place for one, place in places.items() if place.pack in found}
+
+
 def newest(objects: Objects, wanted: int) -> list[str]:
     """Some packs that are worth looking through for so many contents: it must not cost more than to have these come again."""
     found = sorted(objects.list(keys.SLICES), key=attrgetter("modified"))

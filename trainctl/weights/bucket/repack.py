@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket.marking import Thin
@@ -11,19 +11,23 @@ from trainctl.weights.bucket.packs import Slice
 from trainctl.weights.bucket.shelf import Shelf
 
 
-def put_again(shelf: Shelf, thin: Sequence[Thin]) -> list[str]:
-    """Put what is used of each pack into another; those that may go now. One with a slice that is wrong stays, for a verification."""
+def put_again(shelf: Shelf, thin: Sequence[Thin], go_on: Callable[[], None]) -> dict[str, str]:
+    """Put what is used of each pack into another; by pack that may go now the one that stands for it.
+
+    A pack with a slice that is wrong stays, for a verification. ``go_on`` is called before each pack, and may raise.
+    """
     replaced: dict[str, str] = {}
     for one in thin:
         data = shelf.objects.get(keys.blob(one.pack))
         contents = cut(data, one.used) if data is not None else {}
         if len(contents) == len(one.used):
             pack = packs.put_together(contents)
+            go_on()
             packs.put(shelf.objects, pack)
             replaced[one.pack] = pack.sha256
     if replaced:
-        hint_anew(shelf, replaced)
-    return [old for old, new in replaced.items() if old != new]
+        _hint(shelf, replaced)
+    return replaced
 
 
 def cut(data: bytes, slices: Iterable[Slice]) -> dict[str, bytes]:
@@ -32,7 +36,7 @@ def cut(data: bytes, slices: Iterable[Slice]) -> dict[str, bytes]:
     return {one: part for one, part in found.items() if hashlib.sha256(part).hexdigest() == one}
 
 
-def hint_anew(shelf: Shelf, replaced: Mapping[str, str]) -> None:
+def _hint(shelf: Shelf, replaced: Mapping[str, str]) -> None:
     """Say where the small files of listings are now."""
     for one in list(shelf.objects.list(keys.PACKS)):
         hinted = packs.hinted(shelf, keys.stem(one.key))

@@ -14,7 +14,7 @@ from trainctl.model.files import ListedFile, ResolvedSource, SourceFile
 from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket.marking import digest
 from trainctl.weights.bucket.packs import Slice
-from trainctl.weights.bucket.repack import cut, hint_anew
+from trainctl.weights.bucket.repack import cut
 from trainctl.weights.bucket.shelf import Shelf, in_turn
 from trainctl.weights.mirror.layout import fingerprint
 from trainctl.weights.mirror.mend import Origin
@@ -76,7 +76,10 @@ class Repair:
     def pack(
         self, wrong: WrongPack, uses: Mapping[str, Sequence[Use]], right: Set[bytes]
     ) -> list[Finding]:
-        """A pack: put as it was, or without what can't be had again. What is right elsewhere isn't fetched."""
+        """A pack: put as it was, or where something of it can't be had again, what can, as objects of their own.
+
+        Both may happen beside a collection: under such names it only takes what nobody needs. What is right elsewhere isn't fetched.
+        """
         objects, key = self.shelf.objects, keys.blob(wrong.pack)
         contents = cut(objects.get(key) or b"", wrong.slices)
         findings = []
@@ -105,12 +108,13 @@ class Repair:
     def _put_again(self, wrong: WrongPack, contents: Mapping[str, bytes]) -> None:
         left = {one.sha256: contents[one.sha256] for one in wrong.slices if one.sha256 in contents}
         pack = packs.put_together(left)
-        if left:
-            packs.put(self.shelf.objects, pack)
-        if pack.sha256 != wrong.pack:
-            hint_anew(self.shelf, {wrong.pack: pack.sha256})
-            self._gone([keys.slices(wrong.pack)])
-            self._gone([keys.blob(wrong.pack)])
+        if pack.sha256 == wrong.pack:
+            self.shelf.objects.put(keys.blob(pack.sha256), pack.data)
+            return
+        for sha256, data in left.items():
+            self.shelf.objects.put(keys.blob(sha256), data)
+        unwanted = [keys.slices(wrong.pack), keys.blob(wrong.pack)]
+        self._gone([key for key in unwanted if key not in map(keys.blob, left)])
 
     def chunked(self, files: Iterable[ListedFile]) -> None:
         """What is said of larger contents must be what listings say; what isn't goes, and costs nobody anything that is there."""

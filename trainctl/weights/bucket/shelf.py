@@ -101,11 +101,6 @@ class Shelf:
         whole = len(chunks) == -(-size // self.chunk_bytes)
         return Content(sha256, size, chunks) if whole else None
 
-    def has(self, sha256: str, size: int) -> bool:
-        """Whether the content of that digest is there, by one request."""
-        key = keys.blob(sha256) if size <= self.chunk_bytes else keys.chunked(sha256)
-        return self.objects.head(key) is not None
-
     def has_blob(self, sha256: str) -> bool:
         """Whether there is an object of that content alone."""
         return self.objects.head(keys.blob(sha256)) is not None

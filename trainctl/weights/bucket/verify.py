@@ -158,6 +158,6 @@ def _missing(shelf: Shelf, contents: Sequence[str]) -> list[str]:
     if not contents:
         return []
     slices = [keys.stem(one.key) for one in shelf.objects.list(keys.SLICES)]
-    places = packs.find(shelf.objects, set(contents), slices)
+    places = packs.find_there(shelf.objects, set(contents), slices)
     there = at_once(lambda one: one in places or shelf.has_blob(one), contents)
     return [one for one, is_there in zip(contents, there, strict=True) if not is_there]

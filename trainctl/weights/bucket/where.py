@@ -39,7 +39,8 @@ class Where:
             there = self._places.items()
             self._places = {one: place for one, place in there if place.pack in listed}
             if self._read(listed):
-                return
+                break
+        self._places = packs.there(self._shelf.objects, self._places)
 
     def _read(self, wanted: Iterable[str]) -> bool:
         """Read what is in packs; whether all of them are there."""
