@@ -28,7 +28,7 @@ def chunked(sha256: str) -> str:
 
 def slices(pack: str) -> str:
     """Which contents are in a pack."""
-    return f"{SLICES}/{pack[:2]}/{pack}.json"
+    return f"{SLICES}/{pack[:2]}/{pack}"
 
 
 def packs(listing_id: str) -> str:

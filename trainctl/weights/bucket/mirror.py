@@ -165,8 +165,7 @@ class BucketMirror:
             return {}, frozenset()
         packing = Packing(self.shelf, upstream, missing, tally.add)
         try:
-            crowd = Crowd(packing, tally, missing, in_order=True)
-            contents = crowd.run(_SMALL_AT_ONCE, cancelled)
+            contents = Crowd(packing, tally, missing).run(_SMALL_AT_ONCE, cancelled)
         finally:
             packing.close()
         return contents, packing.put

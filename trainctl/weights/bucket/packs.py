@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from trainctl.model.json import canonical
+from trainctl.node.content.pack_index import Row, index_bytes, is_right, rows_of
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.objects import Objects
 from trainctl.weights.bucket.shelf import Shelf, at_once
@@ -71,29 +71,20 @@ def put_together(contents: Mapping[str, bytes | bytearray]) -> Pack:
 def put(objects: Objects, pack: Pack) -> None:
     """Have it there: its bytes, and then what is in it."""
     objects.put(keys.blob(pack.sha256), pack.data)
-    objects.put(keys.slices(pack.sha256), to_bytes(len(pack.data), pack.slices))
+    objects.put(keys.slices(pack.sha256), to_bytes(pack.slices))
 
 
-def to_bytes(size: int, slices: Sequence[Slice]) -> bytes:
-    """The stored form."""
-    return canonical({"version": 1, "size": size, "slices": slices})
+def to_bytes(slices: Iterable[Slice]) -> bytes:
+    """The stored form, which is that of any pack's index."""
+    return index_bytes(Row(bytes.fromhex(one.sha256), one.offset, one.length) for one in slices)
 
 
 def from_bytes(data: bytes) -> tuple[Slice, ...]:
-    """Read it; ValueError for what is none of version 1."""
-    document = json.loads(data)
-    if not isinstance(document, dict) or document.get("version") != 1:
-        raise ValueError("it is of another version, or no record of slices")
-    try:
-        slices = tuple(
-            Slice(str(one), int(at), int(length)) for one, at, length in document["slices"]
-        )
-        end = int(document["size"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"it lacks {error}") from None
-    if any(one.offset < 0 or one.length < 0 or one.offset + one.length > end for one in slices):
-        raise ValueError("it names bytes that are in no pack")
-    return slices
+    """Read it, in the order of the pack; ValueError for what is none."""
+    if not is_right(data):
+        raise ValueError("it is no index of a pack")
+    found = (Slice(row.digest.hex(), row.offset, row.length) for row in rows_of(data))
+    return tuple(sorted(found, key=attrgetter("offset", "length")))
 
 
 def load(objects: Objects, pack: str) -> tuple[Slice, ...] | None:

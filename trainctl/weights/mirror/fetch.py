@@ -105,7 +105,6 @@ class Crowd:
     """Works through files with a few threads; the first error ends it for all and is raised.
 
     Of files above 1 MiB at most ``most_large`` come at a time: each of them may have several connections.
-    The largest come first; with ``in_order`` they come as they were given.
     """
 
     def __init__(
@@ -114,22 +113,18 @@ class Crowd:
         tally: Tally,
         missing: Mapping[str, list[SourceFile]],
         most_large: int | None = None,
-        *,
-        in_order: bool = False,
     ) -> None:
         self._transfer = transfer
         self._large_left = len(missing) if most_large is None else most_large
         self._tally = tally
         self._lock = threading.Lock()
         self._wanted = len(missing)
-        given = list(missing.items())
-        by_size = sorted(given, key=lambda item: item[1][0].size)
-        self._todo = deque(reversed(given) if in_order else by_size)
+        self._todo = deque(sorted(missing.items(), key=_size_if_large))
         self._done: dict[str, Content] = {}
         self._error: TrainctlError | None = None
 
     def run(self, parallelism: int, cancelled: threading.Event) -> dict[str, Content]:
-        """Fetch everything; by default the largest first, so that no large one is left for the end."""
+        """Fetch everything; of large ones the largest first, so that none is left for the end, small ones in the order in which they were given."""
         if cancelled.is_set():
             raise stopped()
         count = min(max(1, parallelism), len(self._todo))
@@ -180,17 +175,13 @@ class Crowd:
             self._tally.add(files[0].size * (len(files) - 1), len(files))
 
     def _take(self) -> tuple[str, list[SourceFile]] | None:
-        """The largest that is left; a small one while there are enough large ones, and where there is none, nothing."""
+        """The largest that is left; the next small one while there are enough large ones, and where there is none, nothing."""
         with self._lock:
-            if not self._todo:
-                return None
-            for at in (-1, 0):
-                large = self._todo[at][1][0].size > LARGE_FROM_BYTES
-                if not large or self._large_left:
-                    self._large_left -= large
-                    found = self._todo[at]
-                    del self._todo[at]
-                    return found
+            if self._todo and self._large_left and _size_if_large(self._todo[-1]):
+                self._large_left -= 1
+                return self._todo.pop()
+            if self._todo and not _size_if_large(self._todo[0]):
+                return self._todo.popleft()
             return None
 
     def _fail(self, error: TrainctlError) -> None:
@@ -198,3 +189,8 @@ class Crowd:
             if not self._transfer.halt.is_set():
                 self._error = error
                 self._transfer.halt.set()
+
+
+def _size_if_large(item: tuple[str, list[SourceFile]]) -> int:
+    size = item[1][0].size
+    return size if size > LARGE_FROM_BYTES else 0
