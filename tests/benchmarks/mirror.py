@@ -93,7 +93,7 @@ SHAPES = {"small": _small, "big": _big, "model": _model}
 
 
 @contextmanager
-def _hub(root: Path) -> Iterator[str]:
+def serving_hub(root: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "tests.benchmarks.quick_hub", str(root)]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
@@ -158,7 +158,7 @@ def compare(name: str, root: Path, rounds: int, scratch: Path) -> bool:
     """Measure one shape and print it; whether its limits are kept."""
     files = [one for one in root.rglob("*") if one.is_file()]
     size = sum(one.stat().st_size for one in files)
-    with _hub(root) as url:
+    with serving_hub(root) as url:
         found = _measure(url, rounds, scratch)
         again, requests = _again(url, rounds, scratch)
     print(f"{name}: {len(files)} files, {size / 1e6:.0f} MB, load {os.getloadavg()[0]:.1f}")

@@ -16,9 +16,10 @@ from trainctl.weights.bucket.beating import Beating, await_collections, leased
 from trainctl.weights.bucket.look import have, look_at, referred
 from trainctl.weights.bucket.packing import Packing
 from trainctl.weights.bucket.shelf import Marks, Shelf, at_once
-from trainctl.weights.bucket.upload import Uploads
+from trainctl.weights.bucket.upload import MOST_AHEAD, Uploads
 from trainctl.weights.mirror.fetch import Crowd, Progress, Tally, by_fingerprint, listing_of
 from trainctl.weights.mirror.layout import Content, Reference
+from trainctl.weights.mirror.parts import Buffers
 from trainctl.weights.mirror.port import Looked, Mirror
 from trainctl.weights.mirror.reception import Upstream
 from trainctl.weights.mirror.report import MirroredSource, rows_of
@@ -181,7 +182,8 @@ class BucketMirror:
         """Bring the others; what they are."""
         if not missing:
             return {}
-        uploads = Uploads(self.shelf, upstream, marks, threading.Event(), tally.add)
+        ahead = Buffers(MOST_AHEAD, self.shelf.chunk_bytes)
+        uploads = Uploads(self.shelf, upstream, marks, threading.Event(), tally.add, ahead)
         try:
             return Crowd(uploads, tally, missing).run(_LARGE_AT_ONCE, cancelled)
         finally:

@@ -14,10 +14,12 @@ from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.shelf import Marks, Shelf
 from trainctl.weights.mirror.hashing import Digests
 from trainctl.weights.mirror.layout import Content
+from trainctl.weights.mirror.parts import Buffers
 from trainctl.weights.mirror.reception import Receiving, Upstream, stopped
 
 _UPLOADS = 8
-_MOST_CHUNKS = 16
+_MOST_CHUNKS = 10
+MOST_AHEAD = 6
 _POLL_SECONDS = 0.2
 
 
@@ -25,7 +27,8 @@ _POLL_SECONDS = 0.2
 class Uploads:
     """Brings single files into a bucket. ``arrived`` hears of every piece, in bytes; ``halt`` ends it between pieces.
 
-    They are held in memory for at most ``_MOST_CHUNKS`` chunks, all of them together.
+    They are held in memory for at most ``_MOST_CHUNKS`` chunks, all of them together, beside ``MOST_AHEAD`` that upstream's connections
+    are at: fewer than these wait for their turn in the former, so the one whose turn it is always finds room.
     """
 
     shelf: Shelf
@@ -33,6 +36,7 @@ class Uploads:
     marks: Marks
     halt: threading.Event
     arrived: Callable[[int], None]
+    ahead: Buffers
     room: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_MOST_CHUNKS))
     pool: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(_UPLOADS, thread_name_prefix="upload")
@@ -40,7 +44,9 @@ class Uploads:
 
     def fetch(self, file: SourceFile, key: str) -> Content:
         """Have the file's content in the bucket and say what it is; ``key`` is its fingerprint."""
-        receiving = Receiving(self.upstream, self.shelf.chunk_bytes, self.halt, self.arrived)
+        receiving = Receiving(
+            self.upstream, self.shelf.chunk_bytes, self.halt, self.arrived, self.ahead
+        )
         incoming = _Incoming(self, file, key)
         try:
             return incoming.publish(receiving.receive(file, incoming))
@@ -83,9 +89,9 @@ class _Incoming:
         """See Scratch."""
 
     def write(self, offset: int, piece: bytes | memoryview) -> None:
-        """See Scratch. Waits for room where too much is in memory."""
+        """See Scratch. Waits for room where too much is in memory. Only what nothing identifies begins anew."""
         self._raise_failure()
-        if not offset:
+        if not offset and not self._file.identified:
             self.close()
         view = memoryview(piece)
         while view:
