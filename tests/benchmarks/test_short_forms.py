@@ -17,7 +17,11 @@ ROOT = Path(__file__).resolve().parents[2]
         ("startup", ["2"], "version / pass"),
         ("mirror", ["--mib", "32", "--files", "50", "--rounds", "1"], "ratio"),
         ("buckets", ["--mib", "16", "--files", "50", "--rounds", "1"], "ratio to s5cmd"),
-        ("bucket_mirror", ["--mib", "32", "--files", "50", "--many", "500", "--rounds", "1"], "ratio to the least"),
+        (
+            "bucket_mirror",
+            ["--mib", "32", "--files", "50", "--many", "500", "--rounds", "1"],
+            "ratio to the least",
+        ),
         ("warm_delivery", [], "tree to mount"),
         ("fanout", ["--nodes", "2", "--mib", "64", "--mbit", "400"], "ratio to the lower bound"),
         ("loopback", ["--mib", "32", "--small", "100", "--rounds", "1"], "ratio to a minimal loop"),

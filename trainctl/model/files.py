@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Iterable, Iterator, Sequence
+from typing import Iterable, Iterator, Mapping, Sequence
 
 from trainctl.model.json import JsonObject, canonical
 from trainctl.model.packed import packed, packed_sorted
@@ -65,6 +65,8 @@ class ResolvedSource:
     """The revision that upstream has now, where it was asked for another and told."""
     known_as: str | None = None
     """The pin that this version had upstream, where its files are told by the listing of a mirror that has them."""
+    versions: Mapping[str, str] | None = field(default=None, compare=False)
+    """By path the version of a file that upstream keeps, where it is asked for these and not for what is there now."""
 
     @cached_property
     def size(self) -> int:

@@ -119,7 +119,13 @@ def _image(value: Mapping[str, Any]) -> ImageLine:
 
 def _resolved(value: Mapping[str, Any]) -> ResolvedSource:
     files = tuple(SourceFile(**one) for one in value["files"])
-    return ResolvedSource(value["source"], value["revision"], files, known_as=value.get("known_as"))
+    return ResolvedSource(
+        value["source"],
+        value["revision"],
+        files,
+        known_as=value.get("known_as"),
+        versions=value.get("versions"),
+    )
 
 
 def _code(value: Mapping[str, Any]) -> CodeTree:

@@ -53,6 +53,15 @@ class WeightSource(Protocol):
         ...
 
 
+@runtime_checkable
+class VersionedSource(WeightSource, Protocol):
+    """A source whose upstream may keep what was there before."""
+
+    def earlier(self, uri: str, credential: Credential | None) -> Iterator[ResolvedSource]:
+        """What was there before, the newest first, before patterns; nothing where upstream keeps none, or doesn't tell."""
+        ...
+
+
 Fill = Callable[[memoryview], None]
 """Puts the next bytes of a part where they are wanted; raises where they don't come."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from trainctl.errors import NodeError, SourceGone, SourceWrong, StorageError
@@ -26,19 +27,26 @@ def kept_version(mirror: Mirror, source: str, locked: LockEntry) -> ResolvedSour
 
 
 def instead_of(
-    now: ResolvedSource | SourceGone, source: str, locked: LockEntry, mirror: Mirror | None
+    now: ResolvedSource | SourceGone,
+    source: str,
+    locked: LockEntry,
+    mirror: Mirror | None,
+    earlier: Callable[[], ResolvedSource | None],
 ) -> tuple[ResolvedSource, Diagnostic]:
-    """The locked version out of the mirror, and the warning that says so. ``now`` is what upstream shows instead.
+    """The locked version out of the mirror, else from what upstream keeps of ``earlier``, and the warning that says so.
 
-    SourceWrong, or that there is nothing, if the mirror doesn't have all of it.
+    ``now`` is what upstream shows instead. SourceWrong, or that there is nothing, if none of them has all of it.
     """
     why = "The mirror doesn't have the locked version."
     try:
         kept = kept_version(mirror, source, locked) if mirror else None
         if mirror is not None and kept is not None:
-            return kept, _moved(locked, now, _differing(mirror, kept, now))
+            return kept, _moved(locked, now, _differing(mirror, kept, now), "from the mirror")
     except (NodeError, StorageError) as failure:
         why = f"The mirror, which may have the locked version, can't be asked: {failure.summary}."
+    if (before := earlier()) is not None:
+        changes = [] if isinstance(now, SourceGone) else difference(before.files, now.files)
+        return before, _moved(locked, now, changes, "as the bucket keeps it")
     if isinstance(now, SourceGone):
         now.detail = f"{now.detail}\nIt is in trainctl.lock. {why}".lstrip()
         raise now
@@ -49,8 +57,10 @@ def instead_of(
     )
 
 
-def _moved(locked: LockEntry, now: ResolvedSource | SourceGone, differing: list[str]) -> Diagnostic:
-    used = "The locked version is used, from the mirror."
+def _moved(
+    locked: LockEntry, now: ResolvedSource | SourceGone, differing: list[str], whence: str
+) -> Diagnostic:
+    used = f"The locked version is used, {whence}."
     if isinstance(now, SourceGone):
         return warning(
             f"{locked.source} is gone upstream", f"{now.summary}. {used}", code="upstream-moved"

@@ -11,7 +11,7 @@ from trainctl.errors import SourceError, SourceGone, SourceWrong
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.files import ResolvedSource
 from trainctl.model.source_uri import SourceUri, parse_source
-from trainctl.spi.sources import Credential, WeightSource
+from trainctl.spi.sources import Credential, VersionedSource, WeightSource
 from trainctl.weights.lock import LockEntry
 from trainctl.weights.locked import counted, instead_of
 from trainctl.weights.mirror.port import Mirror
@@ -19,6 +19,8 @@ from trainctl.weights.patterns import nearest_pattern, select
 from trainctl.weights.retry import Retry
 from trainctl.weights.safe_path import check_paths
 from trainctl.weights.sources import source_for
+
+_MOST_EARLIER = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,10 @@ def resolve(
     followed = None if upgrade or wanted.sha256 else locked
     pinned = _pinned(uri, wanted, followed)
     source = open_source(uri.scheme)
+
+    def earlier() -> ResolvedSource | None:
+        return _earlier(source, wanted, credential, followed) if followed is not None else None
+
     try:
         everything = (retry or Retry()).run(
             lambda: source.resolve(uri.text, pinned, credential), cancelled or threading.Event()
@@ -86,13 +92,13 @@ def resolve(
     except SourceGone as gone:
         if followed is None or uri.scheme == "file":
             raise
-        kept, told = instead_of(gone, uri.text, followed, mirror)
+        kept, told = instead_of(gone, uri.text, followed, mirror, earlier)
         return Resolution(kept, followed, True, {}, (told,))
     differs = followed is not None and resolved.pin != followed.pin
     if followed is not None and differs and uri.scheme == "hf":
         raise _rewritten(wanted, followed)
     if followed is not None and differs and uri.scheme != "file":
-        kept, told = instead_of(resolved, uri.text, followed, mirror)
+        kept, told = instead_of(resolved, uri.text, followed, mirror, earlier)
         return Resolution(kept, followed, True, unmatched, (told,))
     return Resolution(
         resolved,
@@ -105,6 +111,25 @@ def resolve(
             *_other_directory(wanted, resolved, followed),
         ),
     )
+
+
+def _earlier(
+    source: WeightSource, wanted: Wanted, credential: Credential | None, locked: LockEntry
+) -> ResolvedSource | None:
+    """What is locked, as upstream keeps it, if it does. No longer looked for than a plan can wait: so many files in all."""
+    if not isinstance(source, VersionedSource):
+        return None
+    looked_at = 0
+    for state in source.earlier(wanted.uri.text, credential):
+        files, _ = select(state.files, wanted.allow, wanted.ignore)
+        found = replace(state, files=files, revision=locked.revision)
+        if (len(files), found.size) == (locked.files, locked.bytes) and found.pin == locked.pin:
+            check_paths(wanted.source, files)
+            return found
+        looked_at += len(state.files)
+        if looked_at > _MOST_EARLIER:
+            return None
+    return None
 
 
 def _chosen(

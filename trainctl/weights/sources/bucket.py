@@ -75,8 +75,15 @@ class BucketSource:
             if response is not None:
                 yield rest(response, _named(resolved, file), file, offset)
             else:
-                bucket, tag = self._resolved(resolved, credential), _etag(file)
-                yield stack.enter_context(bucket.open(file.path, offset, size=file.size, etag=tag))
+                bucket, version = self._resolved(resolved, credential), resolved.versions or {}
+                pieces = bucket.open(
+                    file.path,
+                    offset,
+                    size=file.size,
+                    etag=_etag(file),
+                    version=version.get(file.path),
+                )
+                yield stack.enter_context(pieces)
 
     @contextmanager
     def part(

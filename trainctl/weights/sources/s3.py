@@ -1,42 +1,64 @@
-"""``s3:`` sources: a bucket whose listing tells which objects have a sha256, and true names.
-
-The engine's listing tells neither. Source of the forms: ListObjectsV2 and HeadObject of the Amazon S3 API Reference.
-"""
+"""``s3:`` sources: a bucket whose listing tells which objects have a sha256, and true names. The engine's tells neither."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
-import time
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from itertools import chain
-from urllib.parse import urlsplit
-from xml.etree import ElementTree
+from itertools import chain, islice
+from operator import attrgetter
+from posixpath import basename
 
 from trainctl.errors import SourceError
-from trainctl.model.files import SourceFile
-from trainctl.node.checkpoints import sigv4
-from trainctl.objects.access import AwsKeys, access_of
-from trainctl.objects.client import endpoint_of, region_of
+from trainctl.model.files import ResolvedSource, SourceFile, in_order
+from trainctl.objects.place import place_of
 from trainctl.objects.store import Bucket
-from trainctl.spi.sources import Credential
-from trainctl.weights.sources.bucket import BucketSource, sent_of
-from trainctl.weights.sources.http import HttpClient, Response
+from trainctl.spi.sources import Credential, VersionedSource
+from trainctl.weights.sources.bucket import LINK_SECONDS, BucketSource
+from trainctl.weights.sources.s3_api import Listed, Lister, Version
 
-_LARGEST_PAGE = 16 * 2**20
 _AT_ONCE = 8
-_EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
+_MOST_VERSIONS = 200_000
+"""More than that nobody waits for."""
 
 
 class S3Source(BucketSource):
     """A bucket whose content is known by its sha256 where S3 has it, and by its ETag otherwise."""
 
+    def link(
+        self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
+    ) -> str | None:
+        """See BucketSource; of a version of a file, if it is one."""
+        version = (resolved.versions or {}).get(file.path)
+        if version is None:
+            return super().link(resolved, file, credential)
+        bucket = self._resolved(resolved, credential)
+        return self._lister(bucket, credential).link(file.path, version, LINK_SECONDS)
+
+    def earlier(self, uri: str, credential: Credential | None) -> Iterator[ResolvedSource]:
+        """See VersionedSource. It goes back second by second, as the bucket tells times."""
+        bucket = self._resolved(ResolvedSource(uri, "", ()), credential)
+        whole = place_of(uri, credential.endpoint if credential else None, self._environ)
+        only = basename(whole.prefix) if bucket.place.prefix != whole.prefix else None
+        lister = self._lister(bucket, credential)
+        try:
+            found = list(islice(lister.versions(only), _MOST_VERSIONS + 1))
+        except SourceError:  # not every server has versions, and not everybody may see them
+            return
+        if len(found) > _MOST_VERSIONS or all(one.id == "null" for one in found):
+            return
+        # An object alone is known by its ETag.
+        describe = lister.described if only is None else attrgetter("file")
+        known: dict[Listed, SourceFile] = {}
+        for state in _states(found):
+            missing = [one for one in state if one not in known]
+            with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="head") as pool:
+                known.update(zip(missing, pool.map(describe, missing), strict=True))
+            versions = {one.file.path: one.version or "null" for one in state}
+            yield ResolvedSource(uri, "", in_order(known[one] for one in state), versions=versions)
+
     def _files(self, bucket: Bucket, credential: Credential | None) -> Iterator[SourceFile]:
-        lister = _Lister(self._http, bucket, credential, self._environ)
+        lister = self._lister(bucket, credential)
         pages = lister.pages()
         try:
             first = next(pages, [])
@@ -50,109 +72,24 @@ class S3Source(BucketSource):
             for page in chain([first], pages):
                 yield from pool.map(lister.described, page)
 
-
-@dataclass(frozen=True)
-class _Listed:
-    file: SourceFile
-    hashed: bool
+    def _lister(self, bucket: Bucket, credential: Credential | None) -> Lister:
+        return Lister(self._http, bucket, credential, self._environ)
 
 
-class _Lister:
-    """Requests of S3's own, signed here."""
-
-    def __init__(
-        self,
-        http: HttpClient,
-        bucket: Bucket,
-        credential: Credential | None,
-        environ: Mapping[str, str],
-    ) -> None:
-        self._http = http
-        self._place = bucket.place
-        sent = sent_of(credential)
-        access = access_of("s3", sent.value, sent.origin) if sent else None
-        self._keys = access if isinstance(access, AwsKeys) else None
-        self._region = region_of(bucket.place, access, environ)
-        self._endpoint = urlsplit(endpoint_of(bucket.place, access, environ))
-        self._prefix = f"{bucket.place.prefix}/" if bucket.place.prefix else ""
-
-    def pages(self) -> Iterator[list[_Listed]]:
-        """What lies in the directory, without keys that end in ``/``: these mark directories."""
-        token = ""
-        while True:
-            query = [("list-type", "2"), ("prefix", self._prefix)]
-            page = self._page([*query, ("continuation-token", token)] if token else query)
-            yield [
-                self._listed(one)
-                for one in page.iterfind("{*}Contents")
-                if not _text(one, "Key").endswith("/")
-            ]
-            token = _text(page, "NextContinuationToken")
-            if not token:
-                return
-
-    def described(self, listed: _Listed) -> SourceFile:
-        """The file with its sha256, if S3 has that of the whole object; asked only where the listing says that there is one."""
-        if not listed.hashed:
-            return listed.file
-        path = f"/{self._place.bucket}/{self._prefix}{listed.file.path}"
-        target = sigv4.Target("HEAD", self._endpoint.netloc, self._endpoint.path + path)
-        try:
-            with self._ask(target, {"x-amz-checksum-mode": "ENABLED"}) as response:
-                found = _sha256(response.headers.get("x-amz-checksum-sha256") or "")
-        except SourceError as error:
-            if error.retryable:
-                raise
-            found = None
-        return replace(listed.file, validator=f"sha256:{found}") if found else listed.file
-
-    def _listed(self, one: ElementTree.Element) -> _Listed:
-        key, size, etag = (_text(one, name) for name in ("Key", "Size", "ETag"))
-        if not (key.startswith(self._prefix) and size.isdecimal() and etag):
-            raise self._senseless()
-        tag = etag if etag.endswith('"') else f'"{etag}"'
-        file = SourceFile(key[len(self._prefix) :], int(size), f"etag:{tag}")
-        # Of an object that was put in parts, whose ETag ends in their number, there is only a digest of digests.
-        whole = _text(one, "ChecksumType") in ("", "FULL_OBJECT") and "-" not in tag
-        return _Listed(file, whole and _text(one, "ChecksumAlgorithm") == "SHA256")
-
-    def _page(self, query: sigv4.Query) -> ElementTree.Element:
-        path = f"{self._endpoint.path}/{self._place.bucket}"
-        target = sigv4.Target("GET", self._endpoint.netloc, path, query)
-        with self._ask(target, {}) as response:
-            body = response.read(_LARGEST_PAGE)
-        try:
-            if b"<!DOCTYPE" in body:  # S3 sends none, and only one could make a small body grow
-                raise self._senseless()
-            return ElementTree.fromstring(body)  # noqa: S314
-        except ElementTree.ParseError:
-            raise self._senseless() from None
-
-    def _ask(
-        self, target: sigv4.Target, more: Mapping[str, str]
-    ) -> AbstractContextManager[Response]:
-        query = sigv4.quoted_query(target.query)
-        path = sigv4.quoted_path(target.path) + (f"?{query}" if query else "")
-        headers = {"User-Agent": "trainctl", **more}
-        if self._keys is not None:
-            key = sigv4.Credential(self._keys.key_id, self._keys.secret, self._keys.session)
-            signed = sigv4.headers(target, key, self._region, _EMPTY_SHA256, time.time(), more)
-            headers.update(signed)
-        url = f"{self._endpoint.scheme}://{target.host}{path}"
-        return self._http.get(url, self._place.url, headers, method=target.method)
-
-    def _senseless(self) -> SourceError:
-        return SourceError(f"{self._place.url}: its server's list of objects makes no sense")
+def _states(versions: Sequence[Version]) -> Iterator[list[Listed]]:
+    """What was there before the last change, before the one before it, and so on; changes of one second are one."""
+    left: dict[str, list[Version]] = defaultdict(list)
+    changed: dict[str, list[str]] = defaultdict(list)
+    for one in sorted(versions, key=attrgetter("modified")):
+        left[one.path].append(one)
+        changed[one.modified].append(one.path)
+    for time in sorted(changed, reverse=True):
+        for path in changed[time]:
+            left[path].pop()
+        newest = (each[-1].listed for each in left.values() if each)
+        state = [listed for listed in newest if listed is not None]
+        if state:
+            yield state
 
 
-def _text(element: ElementTree.Element, name: str) -> str:
-    return element.findtext(f"{{*}}{name}") or ""
-
-
-def _sha256(told: str) -> str | None:
-    """The hex digest that a header tells in base64; None for that of an object's parts, which has their number behind it."""
-    try:
-        digest = base64.b64decode(told, validate=True)
-    except (binascii.Error, ValueError):
-        return None
-    return digest.hex() if len(digest) == hashlib.sha256().digest_size else None
+_: type[VersionedSource] = S3Source

@@ -1,0 +1,185 @@
+"""Requests of S3's own, which tell what the engine's listing doesn't: true names, digests, and what was there before.
+
+Source of the forms: ListObjectsV2, ListObjectVersions and HeadObject of the Amazon S3 API Reference.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+from urllib.parse import urlsplit
+from xml.etree import ElementTree
+
+from trainctl.errors import SourceError
+from trainctl.model.files import SourceFile
+from trainctl.node.checkpoints import sigv4
+from trainctl.objects.access import AwsKeys, access_of
+from trainctl.objects.client import endpoint_of, region_of
+from trainctl.objects.store import Bucket
+from trainctl.spi.sources import Credential
+from trainctl.weights.sources.bucket import sent_of
+from trainctl.weights.sources.http import HttpClient, Response
+
+_LARGEST_PAGE = 16 * 2**20
+_EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A file as a listing tells it; ``hashed``: there is a sha256 of it, which a request of its own tells. ``version`` is one of many."""
+
+    file: SourceFile
+    hashed: bool
+    version: str | None = None
+
+
+class Version(NamedTuple):
+    """What once was at a path from that time on, which the bucket tells as text that sorts; nothing, where it was deleted."""
+
+    path: str
+    modified: str
+    id: str
+    listed: Listed | None
+
+
+class Lister:
+    """Requests of S3's own, signed here."""
+
+    def __init__(
+        self,
+        http: HttpClient,
+        bucket: Bucket,
+        credential: Credential | None,
+        environ: Mapping[str, str],
+    ) -> None:
+        self._http = http
+        self._place = bucket.place
+        sent = sent_of(credential)
+        access = access_of("s3", sent.value, sent.origin) if sent else None
+        keys = access if isinstance(access, AwsKeys) else None
+        self._key = sigv4.Credential(keys.key_id, keys.secret, keys.session) if keys else None
+        self._region = region_of(bucket.place, access, environ)
+        self._endpoint = urlsplit(endpoint_of(bucket.place, access, environ))
+        self._prefix = f"{bucket.place.prefix}/" if bucket.place.prefix else ""
+
+    def pages(self) -> Iterator[list[Listed]]:
+        """What lies in the directory, without keys that end in ``/``: these mark directories."""
+        token = ""
+        while True:
+            query = [("list-type", "2"), ("prefix", self._prefix)]
+            page = self._page([*query, ("continuation-token", token)] if token else query)
+            yield [
+                self._listed(one)
+                for one in page.iterfind("{*}Contents")
+                if not _text(one, "Key").endswith("/")
+            ]
+            token = _text(page, "NextContinuationToken")
+            if not token:
+                return
+
+    def versions(self, only: str | None = None) -> Iterator[Version]:
+        """What ever lay in the directory, or under that name in it: by path, and the newest first of each."""
+        query = [("versions", ""), ("prefix", self._prefix + (only or ""))]
+        after: list[tuple[str, str]] = []
+        while True:
+            page = self._page([*query, *after])
+            for one in page:
+                kind, key = one.tag.rpartition("}")[2], _text(one, "Key")
+                if kind not in ("Version", "DeleteMarker") or key.endswith("/"):
+                    continue
+                listed = self._listed(one) if kind == "Version" else None
+                path = key[len(self._prefix) :]
+                if only in (None, path):
+                    yield Version(path, _text(one, "LastModified"), _text(one, "VersionId"), listed)
+            if _text(page, "IsTruncated") != "true":
+                return
+            after = [
+                ("key-marker", _text(page, "NextKeyMarker")),
+                ("version-id-marker", _text(page, "NextVersionIdMarker")),
+            ]
+
+    def link(self, path: str, version: str, seconds: int) -> str:
+        """A URL by which anybody may read that version of a file for so many seconds."""
+        target = self._target("GET", path, version)
+        query = sigv4.quoted_query(target.query)
+        if self._key is not None:
+            query = sigv4.presigned_query(target, self._key, self._region, seconds, time.time())
+        return f"{self._endpoint.scheme}://{target.host}{sigv4.quoted_path(target.path)}?{query}"
+
+    def described(self, listed: Listed) -> SourceFile:
+        """The file with its sha256, if S3 has that of the whole object; asked only where the listing says that there is one."""
+        if not listed.hashed:
+            return listed.file
+        target = self._target("HEAD", listed.file.path, listed.version)
+        try:
+            with self._ask(target, {"x-amz-checksum-mode": "ENABLED"}) as response:
+                found = _sha256(response.headers.get("x-amz-checksum-sha256") or "")
+        except SourceError as error:
+            if error.retryable:
+                raise
+            found = None
+        return replace(listed.file, validator=f"sha256:{found}") if found else listed.file
+
+    def _listed(self, one: ElementTree.Element) -> Listed:
+        key, size, etag = (_text(one, name) for name in ("Key", "Size", "ETag"))
+        if not (key.startswith(self._prefix) and size.isdecimal() and etag):
+            raise self._senseless()
+        tag = etag if etag.endswith('"') else f'"{etag}"'
+        file = SourceFile(key[len(self._prefix) :], int(size), f"etag:{tag}")
+        # Of an object that was put in parts, whose ETag ends in their number, there is only a digest of digests.
+        whole = _text(one, "ChecksumType") in ("", "FULL_OBJECT") and "-" not in tag
+        hashed = whole and _text(one, "ChecksumAlgorithm") == "SHA256"
+        return Listed(file, hashed, _text(one, "VersionId") or None)
+
+    def _target(self, method: str, path: str, version: str | None) -> sigv4.Target:
+        whole = f"{self._endpoint.path}/{self._place.bucket}/{self._prefix}{path}"
+        query = [("versionId", version)] if version else []
+        return sigv4.Target(method, self._endpoint.netloc, whole, query)
+
+    def _page(self, query: sigv4.Query) -> ElementTree.Element:
+        path = f"{self._endpoint.path}/{self._place.bucket}"
+        target = sigv4.Target("GET", self._endpoint.netloc, path, query)
+        with self._ask(target, {}) as response:
+            body = response.read(_LARGEST_PAGE)
+        try:
+            if b"<!DOCTYPE" in body:  # S3 sends none, and only one could make a small body grow
+                raise self._senseless()
+            return ElementTree.fromstring(body)  # noqa: S314
+        except ElementTree.ParseError:
+            raise self._senseless() from None
+
+    def _ask(
+        self, target: sigv4.Target, more: Mapping[str, str]
+    ) -> AbstractContextManager[Response]:
+        query = sigv4.quoted_query(target.query)
+        path = sigv4.quoted_path(target.path) + (f"?{query}" if query else "")
+        headers = {"User-Agent": "trainctl", **more}
+        if self._key is not None:
+            signed = sigv4.headers(
+                target, self._key, self._region, _EMPTY_SHA256, time.time(), more
+            )
+            headers.update(signed)
+        url = f"{self._endpoint.scheme}://{target.host}{path}"
+        return self._http.get(url, self._place.url, headers, method=target.method)
+
+    def _senseless(self) -> SourceError:
+        return SourceError(f"{self._place.url}: its server's list of objects makes no sense")
+
+
+def _text(element: ElementTree.Element, name: str) -> str:
+    return element.findtext(f"{{*}}{name}") or ""
+
+
+def _sha256(told: str) -> str | None:
+    """The hex digest that a header tells in base64; None for that of an object's parts, which has their number behind it."""
+    try:
+        digest = base64.b64decode(told, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return digest.hex() if len(digest) == hashlib.sha256().digest_size else None
