@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,12 +21,11 @@ from urllib.parse import quote
 from urllib.request import urlopen
 
 from tests.benchmarks.quick_hub import COMMIT, REPO
-from tests.support.bucket_mirrors import Counted, mirror_in
+from tests.support.bucket_mirrors import Counted, Directory, mirror_in
 from tests.support.buckets import Bucket
 from trainctl.model.files import CHUNK_BYTES, ResolvedSource, SourceFile, in_order
 from trainctl.spi.sources import Credential
 from trainctl.weights.bucket.mirror import BucketMirror
-from trainctl.weights.bucket.objects import Found
 from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.mirror.collect import Collecting
 from trainctl.weights.mirror.layout import Reference
@@ -79,49 +77,6 @@ def least(hub: str, endpoint: str, prefix: str) -> dict[str, float]:
         if file.size >= CHUNK_BYTES:
             bring(file)
     return {}
-
-
-class Directory:
-    """See Objects: a directory that stands for a bucket, and never for more than one program."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self.url = root.as_uri()
-
-    def get(self, key: str) -> bytes | None:
-        path = self._root / key
-        return path.read_bytes() if path.is_file() else None
-
-    def put(self, key: str, data: bytes | bytearray) -> None:
-        path = self._root / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-
-    def put_if_absent(self, key: str, data: bytes) -> bool:
-        absent = self.head(key) is None
-        if absent:
-            self.put(key, data)
-        return absent
-
-    def head(self, key: str) -> Found | None:
-        path = self._root / key
-        return self._found(path) if path.is_file() else None
-
-    def list(self, prefix: str) -> Iterator[Found]:
-        for folder, _, names in os.walk(self._root / prefix):
-            yield from (self._found(Path(folder) / name) for name in names)
-
-    def delete(self, keys: Sequence[str], before: Callable[[], None] = lambda: None) -> None:
-        before()
-        for key in keys:
-            (self._root / key).unlink(missing_ok=True)
-
-    def sign(self, keys: Sequence[str], seconds: int) -> Sequence[str]:
-        return [(self._root / key).as_uri() for key in keys]
-
-    def _found(self, path: Path) -> Found:
-        status = path.stat()
-        return Found(path.relative_to(self._root).as_posix(), status.st_size, status.st_mtime)
 
 
 class MadeUp:

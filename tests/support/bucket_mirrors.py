@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tests.support.buckets import Bucket
@@ -77,6 +79,49 @@ class Counted:
     def sign(self, keys: Sequence[str], seconds: int) -> Sequence[str]:
         self.asked["sign"] += 1
         return self.objects.sign(keys, seconds)
+
+
+class Directory:
+    """See Objects: a directory that stands for a bucket, and never for more than one program."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.url = root.as_uri()
+
+    def get(self, key: str) -> bytes | None:
+        path = self._root / key
+        return path.read_bytes() if path.is_file() else None
+
+    def put(self, key: str, data: bytes | bytearray) -> None:
+        path = self._root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        absent = self.head(key) is None
+        if absent:
+            self.put(key, data)
+        return absent
+
+    def head(self, key: str) -> Found | None:
+        path = self._root / key
+        return self._found(path) if path.is_file() else None
+
+    def list(self, prefix: str) -> Iterator[Found]:
+        for folder, _, names in os.walk(self._root / prefix):
+            yield from (self._found(Path(folder) / name) for name in names)
+
+    def delete(self, keys: Sequence[str], before: Callable[[], None] = lambda: None) -> None:
+        before()
+        for key in keys:
+            (self._root / key).unlink(missing_ok=True)
+
+    def sign(self, keys: Sequence[str], seconds: int) -> Sequence[str]:
+        return [(self._root / key).as_uri() for key in keys]
+
+    def _found(self, path: Path) -> Found:
+        status = path.stat()
+        return Found(path.relative_to(self._root).as_posix(), status.st_size, status.st_mtime)
 
 
 def mirror_in(

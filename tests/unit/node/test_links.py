@@ -19,7 +19,7 @@ from trainctl.node.content.listing import CHUNK_BYTES, Listing, parse
 from trainctl.node.content.parts import Part, parts_of
 from trainctl.node.system.failure import Failure
 from trainctl.node.transfer.http_origin import LinkedOrigin
-from trainctl.node.transfer.link_client import Links
+from trainctl.node.transfer.links import Links
 
 
 @dataclass

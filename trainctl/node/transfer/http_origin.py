@@ -11,7 +11,8 @@ from trainctl.node.content.parts import Part
 from trainctl.node.system.failure import Failure
 from trainctl.node.system.pace import Pace
 from trainctl.node.transfer.blob_client import BROKEN, BlobClient, Later
-from trainctl.node.transfer.link_client import LinkClient, Links
+from trainctl.node.transfer.link_client import LinkClient
+from trainctl.node.transfer.links import Links
 from trainctl.node.transfer.origin import Arrived, Origin
 
 _PATIENCE_SECONDS = 60.0

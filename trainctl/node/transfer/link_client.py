@@ -6,33 +6,20 @@ import contextlib
 import http.client
 import socket
 import ssl
-import threading
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, TypeVar
+from typing import Iterator, List, Mapping, NamedTuple, Optional, Tuple, TypeVar
 from urllib.parse import urlsplit
 
-from trainctl.node.calls.asking import Asking, Gone
-from trainctl.node.content.listing import Listing
-from trainctl.node.content.parts import parts_of
 from trainctl.node.system.failure import Failure
 from trainctl.node.system.pace import Pace
 from trainctl.node.transfer.blob_client import CONNECT_SECONDS, SILENCE_SECONDS, Later
+from trainctl.node.transfer.links import Links
 
-_AT_ONCE = 64
-_SMALL_AT_ONCE = 1024
-"""Contents whose places are asked for together: so many, with no more chunks among them."""
 _GAP_BYTES = 2**16
 """What lies between two contents is read too, if it isn't more: another request would take longer."""
 _READ_BYTES = 2**20
 _LATER = (408, 425, 429, 500, 502, 503, 504)
 _BROKEN = (OSError, http.client.HTTPException)
 T = TypeVar("T")
-
-
-class Place(NamedTuple):
-    """Where a content is: behind a link, an object of its own, or what begins at ``offset`` of a pack."""
-
-    link: str
-    offset: Optional[int]
 
 
 class Run(NamedTuple):
@@ -46,75 +33,6 @@ class Run(NamedTuple):
         """Where in the pack it ends."""
         _, offset, size = self.contents[-1]
         return (offset or 0) + size
-
-
-class Links:
-    """The links to a listing's contents, which the caller makes when their turn comes; used by many threads."""
-
-    def __init__(self, asking: Asking, listing: Listing) -> None:
-        self._asking = asking
-        self._listing = listing.id
-        self._lock = threading.Lock()
-        found = {
-            part.piece.sha256: part for file in listing.contents.values() for part in parts_of(file)
-        }
-        self._order = list(found)
-        self._places = {sha256: at for at, sha256 in enumerate(self._order)}
-        self._large = {sha256 for sha256, part in found.items() if not part.packed}
-        self._known: Dict[str, Place] = {}
-        self._lost = False
-
-    def of(self, sha256: str) -> Place:
-        """Where a content is. Failure where the caller can't make a link, or is gone."""
-        with self._lock:
-            if sha256 not in self._known:
-                self._ask(sha256)
-            return self._known[sha256]
-
-    def forget(self, sha256: str, link: str) -> None:
-        """That one is refused, or used: another is to be made if it is wanted again."""
-        with self._lock:
-            known = self._known.get(sha256)
-            if known is not None and known.link == link:
-                del self._known[sha256]
-
-    def lose(self) -> None:
-        """There is nothing where a link led: what is known of places may not hold any more."""
-        with self._lock:
-            self._known.clear()
-            self._lost = True
-
-    def _ask(self, sha256: str) -> None:
-        if sha256 not in self._places:
-            raise Failure("request", f"content {sha256} is in no listing that is fetched")
-        wanted = [sha256, *self._after(sha256)]
-        question = {"want": "links", "listing": self._listing, "contents": wanted}
-        try:
-            answer = self._asking.ask({**question, "lost": self._lost})
-        except Gone:
-            raise Failure(
-                "origin",
-                "the command that this node was called by has ended",
-                "What arrived is kept. Apply again.",
-            ) from None
-        if "error" in answer:
-            error = answer["error"]
-            raise Failure("origin", str(error["summary"]), str(error["detail"]))
-        self._lost = False
-        links = answer["links"]
-        for one, (number, offset) in zip(wanted, answer["places"]):
-            self._known[one] = Place(links[number], offset)
-
-    def _after(self, sha256: str) -> Iterator[str]:
-        """What is wanted next: few enough that the last link is used before it expires, and of small contents, which share links, more."""
-        start = self._places[sha256] + 1
-        large = int(sha256 in self._large)
-        for one in self._order[start : start + _SMALL_AT_ONCE - 1]:
-            large += one in self._large
-            if large > _AT_ONCE:
-                return
-            if one not in self._known:
-                yield one
 
 
 class LinkClient:

@@ -9,7 +9,7 @@ from trainctl.node.system.pace import Pace
 from trainctl.node.transfer.origin import DirectoryOrigin, Origin
 
 if TYPE_CHECKING:
-    from trainctl.node.transfer.link_client import Links
+    from trainctl.node.transfer.links import Links
 
 
 def open_origin(

@@ -18,7 +18,7 @@ from trainctl.node.transfer.shared import shared_of
 if TYPE_CHECKING:
     from trainctl.node.calls.asking import Asking
     from trainctl.node.transfer.from_peer import FromPeer
-    from trainctl.node.transfer.link_client import Links
+    from trainctl.node.transfer.links import Links
 
 
 class Sources:
@@ -90,7 +90,7 @@ def _links(
     """Links to a bucket's objects; None for a mirror that isn't in a bucket."""
     if asking is None or request["origin"].get("type") != "bucket":
         return None
-    from trainctl.node.transfer.link_client import Links  # only who fetches that way pays for it
+    from trainctl.node.transfer.links import Links  # only who fetches that way pays for it
 
     return Links(asking, listing)
 
