@@ -22,10 +22,14 @@ from tests.support.bucket_mirrors import (
 from tests.support.buckets import Bucket, moto, rclone
 from tests.support.mirrors import REFERENCE, MemorySource
 from tests.support.weights_data import noise
-from trainctl.errors import SourceCut, SourceGone
+from trainctl.errors import SourceBusy, SourceCut, SourceGone, StorageError
 from trainctl.model.files import Listing, ResolvedSource
+from trainctl.objects.store import Bucket as OpenBucket
 from trainctl.weights.bucket import keys, packs
+from trainctl.weights.bucket import stored as stored_module
+from trainctl.weights.bucket.beating import Beating
 from trainctl.weights.bucket.mirror import BucketMirror
+from trainctl.weights.bucket.stored import Stored
 from trainctl.weights.bucket.where import Where
 from trainctl.weights.mirror.collect import Collecting
 from trainctl.weights.mirror.layout import Reference
@@ -333,3 +337,52 @@ def test_a_record_of_slices_says_them_in_the_order_of_the_pack() -> None:
     slices = (packs.Slice("f" * 64, 0, 0), packs.Slice("b" * 64, 0, 7), packs.Slice("a" * 64, 7, 1))
 
     assert packs.from_bytes(packs.to_bytes(slices)) == slices
+
+
+def test_a_writer_that_slept_while_its_pack_was_collected_says_so_and_the_next_brings_it_again(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slices alone are believed by nobody: no listing stays, and what is gone is fetched once more."""
+    source, client = MemorySource({"a": b"a", "b": b"b"}, announce=False, piece=1), make()
+
+    def collected(what: str, key: str) -> None:
+        if key.startswith(keys.LISTINGS) and what == "put":
+            make().shelf.objects.delete([keys.blob(one_pack(make()))])
+
+    counted(client).before = collected
+    monkeypatch.setattr(Beating, "late", property(lambda self: True))
+    with pytest.raises(StorageError, match="lost content"):
+        client.mirror(resolved(source), source, REFERENCE)
+    monkeypatch.undo()
+    assert names(make(), keys.LISTINGS, keys.FINGERPRINTS) == []
+    assert make().look([resolved(source)]).known[0].here == 0
+
+    listing = make().mirror(resolved(source), source, REFERENCE)
+
+    assert contents(make(), listing.id) == source.files
+    assert_sound(make())
+
+
+def test_a_page_that_fails_is_asked_for_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies behind the last key that was handed out comes next: nothing twice, and nothing left out."""
+    stored = counted(make()).objects
+    assert isinstance(stored, Stored)
+    for number in range(10):
+        stored.put(f"many/{number}", b"")
+    asked: list[str] = []
+    real = OpenBucket.list
+
+    def flaky(self: OpenBucket, prefix: str = "", after: str = "") -> Iterator[object]:
+        asked.append(after)
+        for number, one in enumerate(real(self, prefix, after)):
+            if len(asked) < 3 and number == 4:
+                raise SourceBusy("later")
+            yield one
+
+    monkeypatch.setattr(stored_module, "_PAGE", 3)
+    monkeypatch.setattr(OpenBucket, "list", flaky)
+
+    found = [one.key for one in stored.list("many")]
+
+    assert found == [f"many/{number}" for number in range(10)]
+    assert asked == ["", "many/2", "many/5"]
