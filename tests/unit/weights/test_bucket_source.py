@@ -398,3 +398,22 @@ def test_a_bucket_that_keeps_no_versions_has_only_what_is_there(
 
     with pytest.raises(SourceWrong, match="not upstream any more"):
         locked_twice(source, "s3://models/a", tmp_path, lambda: put(s3, **{"a/x": b"new"}))
+
+
+def test_of_versions_of_one_second_the_last_is_the_one_that_was_there(
+    versioned: tuple[Any, str], source: S3Source, tmp_path: Path
+) -> None:
+    """Times tell seconds only, and the bucket's own order tells the rest."""
+    client, name = versioned
+    next_second()
+    for data in (b"1st", b"2nd", b"3rd"):
+        client.put_object(Bucket=name, Key="a/x", Body=data)
+
+    found = locked_twice(
+        source, f"s3://{name}/a", tmp_path,
+        lambda: client.put_object(Bucket=name, Key="a/x", Body=b"new"),
+    )  # fmt: skip
+
+    again = S3Source(environ=source._environ)
+    with again.open(found.resolved, found.resolved.files[0], 0, KEYS) as pieces:
+        assert b"".join(pieces) == b"3rd"

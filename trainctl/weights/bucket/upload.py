@@ -18,8 +18,8 @@ from trainctl.weights.mirror.parts import Buffers
 from trainctl.weights.mirror.reception import Receiving, Upstream, stopped
 
 _UPLOADS = 8
-_MOST_CHUNKS = 10
-MOST_AHEAD = 6
+_MOST_CHUNKS = 8
+MOST_AHEAD = 8
 _POLL_SECONDS = 0.2
 
 

@@ -80,7 +80,10 @@ def _states(versions: Sequence[Version]) -> Iterator[list[Listed]]:
     """What was there before the last change, before the one before it, and so on; changes of one second are one."""
     left: dict[str, list[Version]] = defaultdict(list)
     changed: dict[str, list[str]] = defaultdict(list)
-    for one in sorted(versions, key=attrgetter("modified")):
+    # The newest of a path come first, which tells more than times, as these are of seconds.
+    oldest_first = list(reversed(versions))
+    oldest_first.sort(key=attrgetter("modified"))
+    for one in oldest_first:
         left[one.path].append(one)
         changed[one.modified].append(one.path)
     for time in sorted(changed, reverse=True):
