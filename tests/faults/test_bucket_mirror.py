@@ -146,9 +146,9 @@ def test_writers_beside_collections_find_what_they_mirrored(bucket: Bucket, pref
 def write(bucket: Bucket, prefix: str, lineage: int, turn: int) -> None:
     """Mirror what others mirror too, in part; have all of it; let go of it."""
     mirror = mirror_in(bucket, prefix, 512)
-    files = {
-        f"f{number}": noise(1300, number) for number in range(lineage + turn, lineage + turn + 4)
-    }
+    some = range(lineage + turn, lineage + turn + 4)
+    files = {f"f{number}": noise(1300, number) for number in some}
+    files |= {f"small-{number}": noise(90, number) for number in some}
     source = MemorySource(files, piece=512)
     reference = Reference(f"lineage-{lineage}", "weights.model", "ann", "demo")
     resolved = source.resolve(f"hf://acme/{turn}", None, None)
