@@ -178,6 +178,7 @@ def test_a_flipped_byte_in_a_pack_is_found_by_the_files_name_and_mended(make: Ma
         ("changed", Outcome.WRONG, Path(keys.blob(pack)) / wrong, 100)
     ]
     assert found.findings[0].sources == ("hf://acme/model",)
+    assert found.findings[0].detail == mended.findings[0].detail == "2"
     assert [one.outcome for one in mended.findings] == [Outcome.REPAIRED]
     assert source.asked == [("2", 0)]
     assert make().verify(None).findings == ()

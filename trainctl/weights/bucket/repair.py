@@ -85,13 +85,14 @@ class Repair:
         findings = []
         for one in wrong.wrong:
             its = uses.get(one.sha256, ())
-            data, detail = None, ""
+            data, detail = None, its[0].file.path if its else ""
             if self.origins is None:
                 outcome = Outcome.WRONG
             elif digest(one.sha256) in right:
                 outcome = Outcome.REPAIRED
             else:
-                data, detail = self._fetched(one.sha256, its)
+                data, why = self._fetched(one.sha256, its)
+                detail = ": ".join(filter(None, (detail, why)))
                 outcome = Outcome.REMOVED if data is None else Outcome.REPAIRED
                 contents.update({one.sha256: data} if data is not None else {})
                 if data is None:
