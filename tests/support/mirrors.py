@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainctl.model.files import CHUNK_BYTES, ResolvedSource, SourceFile
+from trainctl.node.content.pack_index import is_right, rows_of
+from trainctl.node.content.packs import Slice
 from trainctl.spi.sources import Credential
 from trainctl.weights.mirror import DirectoryMirror, Reference
+from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.retry import Retry
 
 REFERENCE = Reference("lineage-1", "weights.model", "ann@laptop", "demo")
@@ -82,23 +85,54 @@ def contents(mirror: DirectoryMirror, listing_id: str) -> dict[str, bytes]:
     """Every file of a listing as the mirror has it; each is held against its name."""
     listing = mirror.load_listing(listing_id)
     assert listing is not None
-    found = {file.path: mirror.blob_path(file.sha256).read_bytes() for file in listing.files}
+    known = Contents(mirror._layout)
+    found = {file.path: read(mirror, file.sha256, known) for file in listing.files}
     for file in listing.files:
         assert hashlib.sha256(found[file.path]).hexdigest() == file.sha256
     return found
 
 
+def place_of(mirror: DirectoryMirror, sha256: str) -> Slice:
+    """Where a content lies, alone or in a pack."""
+    found = Contents(mirror._layout).find(sha256)
+    assert found is not None
+    return found
+
+
+def read(mirror: DirectoryMirror, sha256: str, known: Contents | None = None) -> bytes:
+    """A content, wherever it lies."""
+    place = (known or Contents(mirror._layout)).find(sha256)
+    assert place is not None, sha256
+    with Path(place.path).open("rb") as stream:
+        stream.seek(place.offset)
+        return stream.read(place.length)
+
+
+def stored(root: Path) -> dict[str, int]:
+    """The size of every content that lies in a mirror, alone or in packs."""
+    loose = {blob.name: blob.stat().st_size for blob in root.glob("blobs/sha256/*/*")}
+    rows = (row for index in root.glob("packs/*/index") for row in rows_of(index.read_bytes()))
+    return {**loose, **{row.digest.hex(): row.length for row in rows}}
+
+
 def assert_sound(root: Path) -> None:
-    """What must hold whatever happened: every blob is what its name says, every listing has its blobs."""
+    """What must hold whatever happened: every blob and every slice is what its name says, every listing has its contents."""
+    for pack in root.glob("packs/*"):
+        assert sorted(path.name for path in pack.iterdir()) == ["data", "index"]
+        index, data = (pack / "index").read_bytes(), (pack / "data").read_bytes()
+        assert is_right(index)
+        for row in rows_of(index):
+            assert hashlib.sha256(data[row.offset : row.offset + row.length]).digest() == row.digest
     for blob in root.glob("blobs/sha256/*/*"):
         assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
         assert blob.stat().st_mode & 0o777 == 0o444
     layout = mirror_at(root)._layout
+    known = Contents(layout)
     for path in root.glob("listings/*.json"):
         assert hashlib.sha256(path.read_bytes()).hexdigest() == path.stem
         listing = layout.load_listing(path.stem)
         assert listing is not None
-        assert all(layout.has_blob(file.sha256, file.size) for file in listing.files)
+        assert all(known.has(file.sha256, file.size) for file in listing.files)
 
 
 def leftovers(root: Path) -> list[str]:

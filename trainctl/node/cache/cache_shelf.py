@@ -28,20 +28,22 @@ class CacheShelf(Shelf):
         self._reserved: Set[str] = set()
         self._looked = -_FRESH_SECONDS
 
-    def open(self, sha256: str, offset: int, length: Optional[int]) -> Optional[Opened]:
+    def open(
+        self, sha256: str, offset: int, length: Optional[int], near: Optional[Opened] = None
+    ) -> Optional[Opened]:
         """See Shelf. Whoever gets it verifies it, as a map may say more than a disk has kept."""
         found = open_blob(self._layout.blob_name(sha256))
         if found is not None:
-            return Opened(found)
+            return Opened.file(found)
         count = 0 if length is None else here(self._map(sha256), offset, length)
         found = open_blob(self._layout.part_name(sha256))
         if found is None:  # it may just have got its name
             found = open_blob(self._layout.blob_name(sha256))
-            return Opened(found) if found is not None else None
+            return Opened.file(found) if found is not None else None
         if length is not None and count >= min(length, STEP_BYTES):
-            return Opened(found, offset + count)
+            return Opened(found, 0, offset + count, whole=False)
         if _is_stamped(found, sha256):  # one of several that get their names together
-            return Opened(found)
+            return Opened.file(found)
         found.close()
         return None
 

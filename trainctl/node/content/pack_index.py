@@ -1,7 +1,7 @@
 """The index of a pack, as bytes: where in the pack each content lies, found by its digest without reading all of it.
 
-    MAGIC, then for each content a row: sha256 (32 bytes), offset and length in the pack (4 bytes each, big endian),
-    sorted by digest; at last the sha256 of all that
+MAGIC, then for each content a row: sha256 (32 bytes), offset and length in the pack (4 bytes each, big endian),
+sorted by digest; at last the sha256 of all that
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Callable, Iterable, Iterator, NamedTuple, Optional
 MAGIC = b"tctlpk1\n"
 ROW = struct.Struct(">32sII")
 _SEAL_BYTES = hashlib.sha256().digest_size
-_REACH_ROWS = 64
+_LEAST_REACH = 32
 
 Read = Callable[[int, int], bytes]
 """So many bytes of an index, from an offset on: ``read(length, offset)``."""
@@ -53,9 +53,9 @@ def rows_of(data: bytes) -> Iterator[Row]:
 
 
 def find_row(read: Read, count: int, digest: bytes) -> Optional[Row]:
-    """The row of a digest among ``count``, read around where it should be: digests are spread evenly."""
+    """The row of a digest among ``count``, read around where it should be: digests are spread evenly, to half the root of ``count``."""
     at = int.from_bytes(digest[:8], "big") * count >> 64
-    reach = _REACH_ROWS
+    reach = _LEAST_REACH + int(count**0.5)
     while True:
         first, end = max(0, at - reach), min(count, at + reach)
         rows = read((end - first) * ROW.size, len(MAGIC) + first * ROW.size)
@@ -70,4 +70,4 @@ def _row_in(rows: bytes, digest: bytes) -> Optional[Row]:
     at = rows.find(digest)
     while at % ROW.size and at >= 0:
         at = rows.find(digest, at + 1)
-    return Row(*ROW.unpack_from(rows, at)) if at >= 0 else None
+    return Row(*ROW.unpack_from(rows, at)) if 0 <= at <= len(rows) - ROW.size else None

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import hmac
 import json
-import os
 import re
 import socket
 import time
-from contextlib import ExitStack
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any, BinaryIO, Dict, List, Optional, Protocol, Tuple, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Dict, List, Optional, Protocol, Tuple, Union, cast
 
 from trainctl.node.content.pack import ABSENT, COMING, EVENLY, LENGTH
 from trainctl.node.content.parts import PACKED_BYTES
+from trainctl.node.content.runs import Place, read_runs
 from trainctl.node.system.failure import Failure
 from trainctl.node.system.layout import sha256
 from trainctl.node.transfer.evenness import Evenness, Stream
-from trainctl.node.transfer.shelf import Opened, Shelf
+from trainctl.node.transfer.shelf import Opened, Shelf, opened_together
 
 if TYPE_CHECKING:
     import ssl
@@ -99,8 +98,12 @@ class BlobRequests(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.BAD_REQUEST)
             return
         until = self._patience()
-        with ExitStack() as stack:
-            self._send_pack([self._packed(digest, until, stack) for digest in digests])
+
+        def open_near(digest: str, near: Optional[Opened]) -> Optional[Opened]:
+            return self._open(digest, until, near=near)
+
+        with opened_together(open_near, digests) as found:
+            self._send_pack([self._packed(*one) for one in zip(digests, found)])
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
         """Say nothing: standard error is for what goes wrong."""
@@ -133,16 +136,21 @@ class BlobRequests(BaseHTTPRequestHandler):
         return time.monotonic() + (min(int(asked[1]), _LONGEST_WAIT) if asked else 0)
 
     def _open(
-        self, digest: str, until: float, offset: int = 0, length: Optional[int] = None
+        self,
+        digest: str,
+        until: float,
+        offset: int = 0,
+        length: Optional[int] = None,
+        near: Optional[Opened] = None,
     ) -> Optional[Opened]:
         """The blob, once it is here: waited for only while somebody brings it."""
         shelf = self._served.shelf
         while True:
-            found = shelf.open(digest, offset, length)
+            found = shelf.open(digest, offset, length, near)
             if found is not None or time.monotonic() >= until or self._served.ending.is_set():
                 return found
             if not shelf.coming(digest):
-                return shelf.open(digest, offset, length)  # it may have come between the two looks
+                return shelf.open(digest, offset, length, near)  # it came between the two looks
             time.sleep(_LOOK_SECONDS)
 
     def _answer_absent(self, digest: str) -> None:
@@ -152,11 +160,10 @@ class BlobRequests(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NOT_FOUND)
 
     def _send_blob(self, found: Opened, offset: int, length: Optional[int]) -> None:
-        stream = found.stream
-        size = os.fstat(stream.fileno()).st_size if found.end is None else found.end
+        size = found.size
         if length is None:
             self._answer(HTTPStatus.OK, {"Content-Length": str(size)})
-            self._send(stream, 0, size)
+            self._send(found.stream, found.start, size)
             return
         end = min(offset + length, size)
         if offset >= end:
@@ -164,10 +171,10 @@ class BlobRequests(BaseHTTPRequestHandler):
             return
         headers = {
             "Content-Length": str(end - offset),
-            "Content-Range": f"bytes {offset}-{end - 1}/{size if found.end is None else '*'}",
+            "Content-Range": f"bytes {offset}-{end - 1}/{size if found.whole else '*'}",
         }
         self._answer(HTTPStatus.PARTIAL_CONTENT, headers)
-        self._send(stream, offset, end - offset)
+        self._send(found.stream, found.start + offset, end - offset)
 
     def _digests(self) -> Optional[List[str]]:
         """What a pack is asked for; None if the request is none."""
@@ -183,28 +190,31 @@ class BlobRequests(BaseHTTPRequestHandler):
             pass
         return None
 
-    def _packed(
-        self, digest: str, until: float, stack: ExitStack
-    ) -> Tuple[int, Optional[BinaryIO]]:
-        found = self._open(digest, until)
+    def _packed(self, digest: str, found: Optional[Opened]) -> Union[int, Place]:
+        """Where a small content lies, or what is written in its place."""
         if found is None:
-            return (COMING if self._served.shelf.coming(digest) else ABSENT), None
-        stream = stack.enter_context(found.stream)
-        size = os.fstat(stream.fileno()).st_size
-        return (size, stream) if size < PACKED_BYTES else (ABSENT, None)
+            return COMING if self._served.shelf.coming(digest) else ABSENT
+        if found.size >= PACKED_BYTES:
+            return ABSENT
+        return Place(found.stream.fileno(), found.start, found.end)
 
-    def _send_pack(self, parts: List[Tuple[int, Optional[BinaryIO]]]) -> None:
-        total = sum(LENGTH.size + (size if stream else 0) for size, stream in parts)
+    def _send_pack(self, parts: List[Union[int, Place]]) -> None:
+        places = [one for one in parts if isinstance(one, Place)]
+        sent = sum(one.end - one.start for one in places)
+        total = LENGTH.size * len(parts) + sent
         data = bytearray(self._head(HTTPStatus.OK, {"Content-Length": str(total)}))
-        for size, stream in parts:
-            data += LENGTH.pack(size)
-            if stream is not None:
-                data += stream.read(size)
+        contents = read_runs(places)
+        for one in parts:
+            if isinstance(one, Place):
+                data += LENGTH.pack(one.end - one.start)
+                data += next(contents)
+            else:
+                data += LENGTH.pack(one)
             if len(data) >= _BUFFER_BYTES:
                 self.connection.sendall(data)
                 data.clear()
         self.connection.sendall(data)
-        self._served.count(total - LENGTH.size * len(parts))
+        self._served.count(sent)
 
     def _send(self, stream: BinaryIO, offset: int, count: int) -> None:
         """A file that became shorter ends the connection, so that the client notices."""

@@ -6,9 +6,11 @@ import fcntl
 import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Tuple
 
+from trainctl.node.content.runs import Place, read_runs
 from trainctl.node.system import layout
 from trainctl.node.system.failure import Failure
 from trainctl.node.system.pace import Pace
+from trainctl.node.transfer.shelf import MirrorShelf, Opened, opened_together
 
 if TYPE_CHECKING:
     from trainctl.node.content.parts import Part
@@ -53,58 +55,82 @@ class Origin:
 
 
 class DirectoryOrigin(Origin):
-    """A mirror in a directory of this machine: ``blobs/sha256/<2>/<64>``. One stream reads while another hashes."""
+    """A directory of this machine that is laid out like a mirror. One stream reads while another hashes."""
 
     streams = 2
 
     def __init__(self, path: Any, pace: Optional[Pace] = None) -> None:
         self._path = layout.absolute(path, "origin")
+        self._shelf = MirrorShelf(self._path)
         self._pace = pace or Pace()
-        self._open: Optional[int] = None
+        self._open: Optional[Opened] = None
         self._name = ""
 
     def read(self, sha256: str, offset: int, view: memoryview, arrived: Arrived) -> None:
         """See Origin."""
-        descriptor = self._descriptor(sha256)
+        found = self._opened(sha256)
         done = 0
         while done < len(view):
-            self._pace.spend(min(_READ_BYTES, len(view) - done))
-            count = os.preadv(descriptor, [view[done : done + _READ_BYTES]], offset + done)
+            at = found.start + offset + done
+            end = min(done + _READ_BYTES, len(view), done + max(0, found.end - at))
+            self._pace.spend(end - done)
+            count = os.preadv(found.stream.fileno(), [view[done:end]], at)
             if count == 0:
-                raise Failure(
-                    "origin",
-                    f"the mirror's blob {sha256} ends at {offset + done} bytes",
-                    f"It lies in {self._path}. Apply again: what is wrong there is mirrored anew.",
-                )
+                raise self._cut_off(sha256, offset + done)
             arrived(view[done : done + count])
             done += count
 
+    def read_small(self, sizes: Mapping[str, int]) -> Dict[str, bytearray]:
+        """See Origin. Those that lie together are read together."""
+        with opened_together(self._shelf.open_near, sizes) as found:
+            places = []
+            for (sha256, size), one in zip(sizes.items(), found):
+                if one is None:
+                    raise self._absent(sha256)
+                if one.size != size:
+                    raise self._cut_off(sha256, one.size)
+                places.append(Place(one.stream.fileno(), one.start, one.end))
+            self._pace.spend(sum(sizes.values()))
+            return dict(zip(sizes, map(bytearray, read_runs(places))))
+
     def clone(self, sha256: str, target: int) -> bool:
         """See Origin."""
-        try:
-            fcntl.ioctl(target, _FICLONE, self._descriptor(sha256))
-        except OSError:
+        stream = self._shelf.alone(sha256)
+        if stream is None:
             return False
+        with stream:
+            try:
+                fcntl.ioctl(target, _FICLONE, stream.fileno())
+            except OSError:
+                return False
         return True
 
     def close(self) -> None:
         """See Origin."""
         if self._open is not None:
-            os.close(self._open)
+            self._open.stream.close()
             self._open, self._name = None, ""
 
-    def _descriptor(self, sha256: str) -> int:
+    def _opened(self, sha256: str) -> Opened:
         if self._open is not None and self._name == sha256:
             return self._open
         self.close()
-        path = self._path / "blobs" / "sha256" / sha256[:2] / sha256
-        try:
-            self._open = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise Failure(
-                "origin",
-                f"the mirror {self._path} does not hold blob {sha256}",
-                "Apply again: what is missing there is mirrored anew.",
-            ) from None
+        self._open = self._shelf.open(sha256, 0, None)
+        if self._open is None:
+            raise self._absent(sha256)
         self._name = sha256
         return self._open
+
+    def _absent(self, sha256: str) -> Failure:
+        return Failure(
+            "origin",
+            f"the mirror {self._path} does not hold blob {sha256}",
+            "Apply again: what is missing there is mirrored anew.",
+        )
+
+    def _cut_off(self, sha256: str, at: int) -> Failure:
+        return Failure(
+            "origin",
+            f"the mirror's blob {sha256} ends at {at} bytes",
+            f"It lies in {self._path}. Apply again: what is wrong there is mirrored anew.",
+        )

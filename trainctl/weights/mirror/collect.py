@@ -16,6 +16,7 @@ from trainctl.errors import Busy, StorageError
 from trainctl.model.files import Listing
 from trainctl.weights.exclusive import holder_name, known_dead, lease
 from trainctl.weights.mirror.condemned import Condemned, restore
+from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import explained
 from trainctl.weights.mirror.layout import Layout
@@ -203,7 +204,7 @@ class _Collection:
 
     def _forget_fingerprints(self) -> None:
         """Drop records of contents that are gone; they are hints, and one too few costs a transfer at most."""
-        compact_all(self.layout)
+        compact_all(Contents(self.layout))
         for path in self.layout.root.glob("fingerprints/*/*.json"):
             try:
                 sha256 = json.loads(path.read_bytes())["sha256"]

@@ -25,6 +25,7 @@ from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.exclusive import shown
 from trainctl.weights.mirror.batch import Batch
 from trainctl.weights.mirror.condemned import restore
+from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.disk import explained, require_space, write_record
 from trainctl.weights.mirror.fetch import (
     Crowd,
@@ -36,6 +37,7 @@ from trainctl.weights.mirror.fetch import (
     present,
 )
 from trainctl.weights.mirror.layout import Content, Layout, Reference
+from trainctl.weights.mirror.packing import salvage
 from trainctl.weights.mirror.partial import bytes_kept, sweep
 from trainctl.weights.mirror.parts import Buffers
 from trainctl.weights.mirror.rebuild import relearn
@@ -47,6 +49,17 @@ from trainctl.weights.retry import Retry
 _MOST_LARGE = 4
 _MOST_CHUNKS = 6
 """In memory at a time, of all files together."""
+
+
+@dataclass(frozen=True)
+class _Bringing:
+    """What all parts of a source have in common while they are brought."""
+
+    contents: Contents
+    batch: Batch
+    tally: Tally
+    parallelism: int
+    cancelled: threading.Event
 
 
 @dataclass(frozen=True)
@@ -82,45 +95,48 @@ class DirectoryMirror:
             sweep(layout.partial)
             self._refer(resolved, reference, None)
             restore(layout)
+            salvage(layout, resolved.source)
+            contents = Contents(layout)
         with shown(layout.reference(reference.lineage, reference.address)):
             tally = Tally(resolved.size, progress)
             upstream = Upstream(source, resolved, credential, self.retry)
             with explained(self.root):
-                require_space(self.root, sum(map(self._still_to_come, parts(resolved))))
+                to_come = (self._still_to_come(contents, part) for part in parts(resolved))
+                require_space(self.root, sum(to_come))
             stop = cancelled or threading.Event()
-            listed = (
-                file
-                for part in parts(resolved)
-                for file in self._bring(replace(upstream, resolved=part), tally, parallelism, stop)
-            )
-            return self._list(resolved, reference, Listing(listed_in_order(listed)))
+            with explained(self.root), Batch(contents, resolved.source) as batch:
+                bringing = _Bringing(contents, batch, tally, parallelism, stop)
+                listed = (
+                    file
+                    for part in parts(resolved)
+                    for file in self._bring(replace(upstream, resolved=part), bringing)
+                )
+                listing = Listing(listed_in_order(listed))
+            return self._list(resolved, reference, listing)
 
-    def _bring(
-        self, upstream: Upstream, tally: Tally, parallelism: int, cancelled: threading.Event
-    ) -> Iterator[ListedFile]:
-        """Every file of a part, once all of it is here."""
-        part = upstream.resolved
+    def _bring(self, upstream: Upstream, bringing: _Bringing) -> Iterator[ListedFile]:
+        """Every file of a part; all of it is here when the batch has ended."""
+        part, tally = upstream.resolved, bringing.tally
         groups = by_fingerprint(part)
-        with explained(self.root), Batch(self._layout, part.source) as batch:
-            contents = self._have(part.source, groups)
-            for key in contents:
-                tally.add(sum(file.size for file in groups[key]), len(groups[key]))
-            missing = {key: files for key, files in groups.items() if key not in contents}
-            if missing:
-                buffers = Buffers(_MOST_CHUNKS, self.chunk_bytes)
-                transfer = Transfer(
-                    self._layout, upstream, threading.Event(), tally.add, batch, buffers
-                )
-                contents.update(
-                    Crowd(transfer, tally, missing, _MOST_LARGE).run(parallelism, cancelled)
-                )
-        found = {file.path: contents[key] for key, files in groups.items() for file in files}
-        return (found[file.path].listed(file.path) for file in part.files)
+        found = self._have(bringing.contents, part.source, groups)
+        for key in found:
+            tally.add(sum(file.size for file in groups[key]), len(groups[key]))
+        missing = {key: files for key, files in groups.items() if key not in found}
+        if missing:
+            buffers = Buffers(_MOST_CHUNKS, self.chunk_bytes)
+            transfer = Transfer(
+                self._layout, upstream, threading.Event(), tally.add, bringing.batch, buffers
+            )
+            crowd = Crowd(transfer, tally, missing, _MOST_LARGE)
+            found.update(crowd.run(bringing.parallelism, bringing.cancelled))
+        by_path = {file.path: found[key] for key, files in groups.items() for file in files}
+        return (by_path[file.path].listed(file.path) for file in part.files)
 
-    def _still_to_come(self, part: ResolvedSource) -> int:
+    def _still_to_come(self, contents: Contents, part: ResolvedSource) -> int:
         """The bytes of a part that are missing."""
         groups = by_fingerprint(part)
-        here, kept = self._have(part.source, groups), bytes_kept(self._layout.partial)
+        here = self._have(contents, part.source, groups)
+        kept = bytes_kept(self._layout.partial)
         missing = {key: files[0].size for key, files in groups.items() if key not in here}
         return sum(max(0, size - kept.get(key, 0)) for key, size in missing.items())
 
@@ -128,7 +144,7 @@ class DirectoryMirror:
         """How many of the source's bytes are here, and its listing's id if all are. Writes nothing."""
         with explained(self.root):
             groups = by_fingerprint(resolved)
-            contents = present(self._layout, resolved.source, groups)
+            contents = present(Contents(self._layout), resolved.source, groups)
             done = sum(file.size for key in contents for file in groups[key])
             if len(contents) < len(groups):
                 return done, None
@@ -144,10 +160,6 @@ class DirectoryMirror:
         """The listing, or None if it is not here."""
         with explained(self.root):
             return self._layout.load_listing(listing_id)
-
-    def blob_path(self, sha256: str) -> Path:
-        """Where the content with this sha256 is, for those that read it on this machine."""
-        return self._layout.blob(sha256)
 
     def sources(self) -> list[MirroredSource]:
         """What is here and who wants it: the rows of ``mirror list``."""
@@ -174,27 +186,30 @@ class DirectoryMirror:
     def _layout(self) -> Layout:
         return Layout(self.root, self.chunk_bytes)
 
-    def _have(self, source: str, groups: Mapping[str, list[SourceFile]]) -> dict[str, Content]:
-        contents = present(self._layout, source, groups)
+    def _have(
+        self, contents: Contents, source: str, groups: Mapping[str, list[SourceFile]]
+    ) -> dict[str, Content]:
+        found = present(contents, source, groups)
         for key, files in groups.items():
-            if key not in contents and files[0].sha256 is not None:
+            if key not in found and files[0].sha256 is not None:
                 content = relearn(self._layout, files[0].sha256, files[0].size)
-                contents.update({key: content} if content else {})
-        return contents
+                found.update({key: content} if content else {})
+        return found
 
     def _list(self, resolved: ResolvedSource, reference: Reference, listing: Listing) -> Listing:
         layout = self._layout
         with explained(self.root):
             with contextlib.suppress(FileNotFoundError):  # a destroy dropped it meanwhile
                 os.utime(layout.reference(reference.lineage, reference.address))
-            if not all(layout.has_blob(file.sha256, file.size) for file in listing.files):
+            contents = Contents(layout)
+            places = {contents.named_in(file.sha256, file.size) for file in listing.files}
+            if None in places:
                 raise StorageError(
                     f"the mirror {self.root} lost content while it was mirrored",
                     "This machine was asleep, or somebody removes files there. Apply again.",
                 )
             if not self.has_listing(listing.id):
-                directories = {layout.blob(file.sha256).parent for file in listing.files}
-                make_durable(directories, layout.partial)
+                make_durable(filter(None, places), layout.partial)
                 write_record(layout.listing(listing.id), listing.pieces(), layout.partial)
             self._refer(resolved, reference, listing.id)
         return listing

@@ -12,7 +12,8 @@ from typing import Callable, Protocol
 
 from trainctl.errors import TrainctlError
 from trainctl.model.files import Listing, ResolvedSource, SourceFile, listed_in_order
-from trainctl.weights.mirror.layout import Content, Layout, fingerprint
+from trainctl.weights.mirror.contents import Contents
+from trainctl.weights.mirror.layout import Content, fingerprint
 from trainctl.weights.mirror.reception import stopped
 from trainctl.weights.mirror.records import Records
 
@@ -69,9 +70,10 @@ def listing_of(resolved: ResolvedSource, contents: Mapping[str, Content]) -> Lis
 
 
 def present(
-    layout: Layout, source: str, groups: Mapping[str, Sequence[SourceFile]]
+    contents: Contents, source: str, groups: Mapping[str, Sequence[SourceFile]]
 ) -> dict[str, Content]:
     """What the mirror has of a source's files, by their fingerprints."""
+    layout = contents.layout
     small = {key for key, files in groups.items() if files[0].size <= layout.chunk_bytes}
     silent = {key for key in small if groups[key][0].sha256 is None}
     recorded = Records.of(layout, source).find(silent) if silent else {}
@@ -83,7 +85,7 @@ def present(
             content = layout.known(key)
         elif announced is not None:
             content = Content(announced, files[0].size)
-        if content is not None and layout.has_blob(content.sha256, content.size):
+        if content is not None and contents.has(content.sha256, content.size):
             found[key] = content
     return found
 

@@ -7,6 +7,7 @@ from typing import Iterator, Optional, Sequence, Tuple
 
 from trainctl.model.files import Listing, ResolvedSource, SourceFile, read_files
 from trainctl.model.packed import packed
+from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import explained
 from trainctl.weights.mirror.fetch import by_fingerprint, parts, present
@@ -43,8 +44,9 @@ def known(mirror: DirectoryMirror, resolved: ResolvedSource) -> Known:
     """Look without writing. StorageError where the mirror can't be read."""
     layout = Layout(mirror.root, mirror.chunk_bytes)
     with explained(mirror.root):
+        contents = Contents(layout)
         listed = _listed(layout, resolved)
-        found = _by_listing(layout, listed) if listed else _by_record(layout, resolved)
+        found = _by_listing(contents, listed) if listed else _by_record(contents, resolved)
         rows = packed(found, tuple, lambda *row: row)
         if listed is None and all(here for _, _, here in rows):
             _, listed = mirror.mirrored_bytes(resolved)
@@ -71,21 +73,21 @@ def kept(mirror: DirectoryMirror, source: str, pin: str) -> Listing | None:
     layout = Layout(mirror.root, mirror.chunk_bytes)
     with explained(mirror.root):
         listed = listed_as(layout, source, pin)
-        if listed is None or not all(here for _, _, here in _by_listing(layout, listed)):
+        if listed is None or not all(here for _, _, here in _by_listing(Contents(layout), listed)):
             return None
         return layout.load_listing(listed)
 
 
-def _by_listing(layout: Layout, listing: str) -> Iterator[Row]:
-    for file in read_files(layout.listing(listing)):
-        yield file.sha256, file.size, layout.has_blob(file.sha256, file.size)
+def _by_listing(contents: Contents, listing: str) -> Iterator[Row]:
+    for file in read_files(contents.layout.listing(listing)):
+        yield file.sha256, file.size, contents.has(file.sha256, file.size)
 
 
-def _by_record(layout: Layout, resolved: ResolvedSource) -> Iterator[Row]:
+def _by_record(contents: Contents, resolved: ResolvedSource) -> Iterator[Row]:
     for part in parts(resolved):
-        contents = present(layout, part.source, by_fingerprint(part))
+        found = present(contents, part.source, by_fingerprint(part))
         for file in part.files:
-            content = contents.get(fingerprint(part, file))
+            content = found.get(fingerprint(part, file))
             yield content.sha256 if content else file.sha256, file.size, content is not None
 
 
@@ -98,4 +100,6 @@ def stored_bytes(mirror: DirectoryMirror) -> int:
     """The bytes of all content in the mirror, whoever wants it."""
     with explained(mirror.root):
         blobs = (mirror.root / "blobs").rglob("*")
-        return sum(path.stat().st_size for path in blobs if path.is_file())
+        loose = sum(path.stat().st_size for path in blobs if path.is_file())
+        packs = Layout(mirror.root).packs.glob("*/data")
+        return loose + sum(path.stat().st_size for path in packs)

@@ -90,8 +90,13 @@ class Layout:
         """Where files are while they are not whole."""
         return self.root / "partial"
 
+    @property
+    def packs(self) -> Path:
+        """Where packs of small contents are."""
+        return self.root / "packs"
+
     def blob(self, sha256: str) -> Path:
-        """Where the content with this sha256 is or will be."""
+        """Where the file of the content with this sha256 alone is or will be."""
         return Path(self.blob_name(sha256))
 
     def blob_name(self, sha256: str) -> str:
@@ -99,7 +104,7 @@ class Layout:
         return f"{self.root}/blobs/sha256/{sha256[:2]}/{sha256}"
 
     def blobs(self) -> Iterator[tuple[Path, int]]:
-        """Every content that is there, in the order of their digests, with its size in bytes."""
+        """Every content that has a file of its own, in the order of their digests, with its size in bytes."""
         for number in range(256):
             with contextlib.suppress(FileNotFoundError), os.scandir(
                 self.root / f"blobs/sha256/{number:02x}"
@@ -119,7 +124,7 @@ class Layout:
         make_directory(self.partial)
 
     def has_blob(self, sha256: str, size: int) -> bool:
-        """Whether the content is there with its size."""
+        """Whether the content is there with its size, as a file of its own."""
         try:
             return os.stat(self.blob_name(sha256)).st_size == size  # noqa: PTH116
         except (FileNotFoundError, NotADirectoryError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,13 @@ from pathlib import Path
 from trainctl.errors import SourceGone, SourceWrong
 from trainctl.model.files import ListedFile, ResolvedSource, SourceFile
 from trainctl.spi.sources import Credential, WeightSource
-from trainctl.weights.exclusive import holder_name, lease
+from trainctl.weights.exclusive import lease
 from trainctl.weights.mirror.batch import Batch
+from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.disk import make_directory, sync_directory
 from trainctl.weights.mirror.hashing import file_sha256
 from trainctl.weights.mirror.layout import Layout, fingerprint
-from trainctl.weights.mirror.partial import Partial
+from trainctl.weights.mirror.partial import Partial, own_place
 from trainctl.weights.mirror.reception import Upstream, stopped
 from trainctl.weights.mirror.records import Records
 from trainctl.weights.mirror.transfer import Transfer
@@ -74,7 +74,7 @@ def _fetch_whole(
     cancelled: threading.Event,
 ) -> None:
     upstream = Upstream(origin.source, origin.resolved, origin.credential, origin.retry)
-    with Batch(layout, origin.resolved.source) as batch:
+    with Batch(Contents(layout), origin.resolved.source) as batch:
         content = Transfer(layout, upstream, cancelled, lambda count: None, batch).fetch(
             wanted, fingerprint(origin.resolved, wanted)
         )
@@ -92,7 +92,7 @@ class _Mending:
         self._origin = origin
         self._wanted = wanted
         self._file = file
-        self._directory = layout.partial / f"{key}.{holder_name()}.{secrets.token_hex(4)}"
+        self._directory = own_place(layout.partial, key)
 
     def run(self) -> None:
         """Do it; SourceWrong, and the blob left as a partial transfer, where upstream's bytes don't fit."""

@@ -33,9 +33,9 @@ class Partial:
     def open(cls, parent: Path, key: str) -> Partial:
         """Take over what a dead or finished process has left, else begin with a copy of what another has."""
         make_directory(parent)
-        mine = parent / f"{key}.{holder_name()}.{secrets.token_hex(4)}"
+        mine = own_place(parent, key)
         others = sorted(parent.glob(f"{key}.*.*"), key=_progress, reverse=True)
-        free = [other for other in others if _let_go(other.name[len(key) + 1 :].rpartition(".")[0])]
+        free = [other for other in others if let_go(other.name[len(key) + 1 :].rpartition(".")[0])]
         for other in free:
             with contextlib.suppress(FileNotFoundError):
                 other.rename(mine)
@@ -77,7 +77,7 @@ class Partial:
 
     def write(self, offset: int, piece: bytes | memoryview) -> None:
         """Put bytes at their place."""
-        _write(self._descriptor, offset, piece)
+        write_at(self._descriptor, offset, piece)
         if len(piece) > _PIECE:
             write_out(self._descriptor, offset, len(piece))
 
@@ -102,9 +102,7 @@ class Partial:
     def release(self) -> None:
         """Keep what is there for whoever comes next."""
         self._close()
-        key = self.directory.name.partition(".")[0]
-        with contextlib.suppress(OSError):
-            self.directory.rename(self.directory.with_name(f"{key}.{_FREE}.{secrets.token_hex(4)}"))
+        set_free(self.directory)
 
     def _close(self) -> None:
         for descriptor in (self._descriptor, self._journal):
@@ -135,7 +133,7 @@ class Small:
 
     def write(self, offset: int, piece: bytes | memoryview) -> None:
         """Put bytes at their place."""
-        _write(self._descriptor, offset, piece)
+        write_at(self._descriptor, offset, piece)
 
     def publish(self, target: Path) -> None:
         """Give the whole file its final name, durably and read-only."""
@@ -151,6 +149,18 @@ class Small:
         self._path.unlink(missing_ok=True)
 
     release = discard
+
+
+def own_place(parent: Path, key: str) -> Path:
+    """Where this process may keep what has not wholly arrived; nobody else uses the name."""
+    return parent / f"{key}.{holder_name()}.{secrets.token_hex(4)}"
+
+
+def set_free(directory: Path) -> None:
+    """Leave it to whoever comes next."""
+    key = directory.name.partition(".")[0]
+    with contextlib.suppress(OSError):
+        directory.rename(directory.with_name(f"{key}.{_FREE}.{secrets.token_hex(4)}"))
 
 
 def bytes_kept(parent: Path) -> dict[str, int]:
@@ -171,11 +181,12 @@ def sweep(parent: Path) -> None:
         remove_if_dead(path)
     for path in parent.glob("*.*.*"):
         holder = path.name.partition(".")[2].rpartition(".")[0]
-        if path.is_dir() and not (path / "data").exists() and _let_go(holder):
+        if path.is_dir() and not (path / "data").exists() and let_go(holder):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _let_go(holder: str) -> bool:
+def let_go(holder: str) -> bool:
+    """Whether what bears that holder's name may be taken over."""
     return holder == _FREE or known_dead(holder)
 
 
@@ -186,7 +197,8 @@ def _progress(directory: Path) -> int:
         return 0
 
 
-def _write(descriptor: int, offset: int, piece: bytes | memoryview) -> None:
+def write_at(descriptor: int, offset: int, piece: bytes | bytearray | memoryview) -> None:
+    """Put all of the bytes at their place in an open file."""
     view = memoryview(piece)
     while view:
         written = os.pwrite(descriptor, view, offset)

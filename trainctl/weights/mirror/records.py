@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Container, Iterator
 
 from trainctl.model.json import hex_digest
+from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.disk import write_record
 from trainctl.weights.mirror.layout import Content, Layout
 
@@ -55,13 +56,13 @@ class Records:
         """What is recorded of these fingerprints, whether the content is there or not."""
         return {key: Content(sha256, size) for key, sha256, size in self._read() if key in wanted}
 
-    def compact(self) -> None:
+    def compact(self, contents: Contents) -> None:
         """Drop the records of contents that are gone, and have one file of the others."""
         old = self._files()
         alive = {
             _line(key, sha256, size)
             for key, sha256, size in self._read()
-            if self._layout.has_blob(sha256, size)
+            if contents.has(sha256, size)
         }
         if alive and len(old) > 1:
             self._write(b"".join(sorted(alive)))
@@ -86,10 +87,10 @@ class Records:
                         yield found[1].decode(), found[2].decode(), int(found[3])
 
 
-def compact_all(layout: Layout) -> None:
+def compact_all(contents: Contents) -> None:
     """``Records.compact`` for every source."""
-    for directory in layout.root.glob("fingerprints/small/*"):
-        Records(layout, directory).compact()
+    for directory in contents.layout.root.glob("fingerprints/small/*"):
+        Records(contents.layout, directory).compact(contents)
 
 
 def _line(key: str, sha256: str, size: int) -> bytes:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from trainctl.errors import SourceWrong, TrainctlError
 from trainctl.model.files import SourceFile
+from trainctl.node.content.parts import PACKED_BYTES
 from trainctl.weights.exclusive import lease
-from trainctl.weights.mirror.batch import LARGEST_BYTES, Batch
+from trainctl.weights.mirror.batch import Batch
 from trainctl.weights.mirror.disk import explained
 from trainctl.weights.mirror.hashing import Digests, upstream_hash
 from trainctl.weights.mirror.layout import Content, Layout
@@ -40,7 +41,7 @@ class Transfer:
             return self._fetch(file, key)
 
     def _fetch(self, file: SourceFile, key: str) -> Content:
-        if file.size <= min(LARGEST_BYTES, self.layout.chunk_bytes):
+        if file.size < PACKED_BYTES and file.size <= self.layout.chunk_bytes:
             return self._take(file, key)
         if file.size <= self.layout.chunk_bytes or not file.identified:
             return self._receive(file, key, Small(self.layout.partial))

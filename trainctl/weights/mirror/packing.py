@@ -1,0 +1,167 @@
+"""A pack while it is written: its bytes, a journal of what is in it, and how what a killed process left becomes one after all.
+
+It is a directory below ``partial`` until its index is there, and then gets its name by one rename. DESIGN.md, "Packs".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import shutil
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from trainctl.model.json import hex_digest
+from trainctl.node.content.pack_index import ROW, Row, index_bytes, rows_of
+from trainctl.weights.mirror.disk import make_directory, sync_directory, write_out
+from trainctl.weights.mirror.layout import Content, Layout
+from trainctl.weights.mirror.partial import let_go, own_place, set_free, write_at
+from trainctl.weights.mirror.records import Records
+
+MOST_BYTES = 64 * 2**20
+MOST_CONTENTS = 2**15
+_HELD_BYTES = 2**20
+_HELD_CONTENTS = 256
+_LINE = struct.Struct(">32sII32s")
+_ANNOUNCED = bytes(32)
+"""In place of a fingerprint: upstream had told the content's digest."""
+
+
+class Packing:
+    """One pack that this process fills; for one thread at a time. ``key`` names whose it is while it is not whole."""
+
+    def __init__(self, layout: Layout, key: str) -> None:
+        self._layout = layout
+        self._directory = own_place(layout.partial, key)
+        make_directory(self._directory)
+        self._data = _create(self._directory / "data")
+        self._journal = _create(self._directory / "journal")
+        self._digests: set[bytes] = set()
+        self._rows = bytearray()
+        self._size = self._written = self._noted = 0
+        self._held = bytearray()
+        self._lines = bytearray()
+
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._digests
+
+    def takes(self, size: int) -> bool:
+        """Whether a content of this size still fits."""
+        return len(self._digests) < MOST_CONTENTS and self._size + size <= MOST_BYTES
+
+    def append(self, digest: bytes, data: bytes, fingerprint: str | None = None) -> None:
+        """Take a verified content, with its fingerprint where upstream didn't announce its digest."""
+        row = Row(digest, self._size, len(data))
+        self._digests.add(digest)
+        self._rows += ROW.pack(*row)
+        self._held += data
+        self._size += len(data)
+        known = _ANNOUNCED if fingerprint is None else bytes.fromhex(fingerprint)
+        self._lines += _LINE.pack(*row, known)
+        if len(self._held) >= _HELD_BYTES or len(self._lines) >= _HELD_CONTENTS * _LINE.size:
+            self._write()
+
+    def finish(self) -> None:
+        """Have it in the mirror, durably. Where the disk refuses, what has been written is kept for whoever comes next."""
+        try:
+            self._write()
+            rows = (Row(*row) for row in ROW.iter_unpack(self._rows))
+            publish(self._layout, self._directory, self._data, rows)
+        except BaseException:
+            self.release()
+            raise
+        self._close()
+
+    def release(self) -> None:
+        """Leave what has been written to whoever comes next."""
+        self._close()
+        set_free(self._directory)
+
+    def _write(self) -> None:
+        """Bytes before the lines that speak of them."""
+        write_at(self._data, self._written, self._held)
+        write_out(self._data, self._written, len(self._held))
+        write_at(self._journal, self._noted, self._lines)
+        self._written += len(self._held)
+        self._noted += len(self._lines)
+        self._held.clear()
+        self._lines.clear()
+
+    def _close(self) -> None:
+        os.close(self._data)
+        os.close(self._journal)
+
+
+def publish(layout: Layout, directory: Path, data: int, rows: Iterable[Row]) -> None:
+    """Give a directory with an open ``data`` its index, and then its name among the packs."""
+    os.fchmod(data, 0o444)
+    os.fsync(data)
+    (directory / "index").unlink(missing_ok=True)
+    index = _create(directory / "index")
+    try:
+        write_at(index, 0, index_bytes(rows))
+        os.fchmod(index, 0o444)
+        os.fsync(index)
+    finally:
+        os.close(index)
+    (directory / "journal").unlink(missing_ok=True)
+    sync_directory(directory)
+    make_directory(layout.packs)
+    directory.rename(layout.packs / secrets.token_hex(16))
+    sync_directory(layout.packs)
+
+
+def salvage(layout: Layout, source: str) -> None:
+    """Make packs of what was left of those that dead processes filled from a source; every content in them is hashed again."""
+    records = Records.of(layout, source)
+    key = pack_key(source)
+    for left in layout.partial.glob(f"{key}.*.*"):
+        mine = own_place(layout.partial, key)
+        if let_go(left.name[len(key) + 1 :].rpartition(".")[0]):
+            with contextlib.suppress(FileNotFoundError):
+                left.rename(mine)
+                _recover(layout, mine, records)
+    records.flush()
+
+
+def pack_key(source: str) -> str:
+    """The beginning of the names that packs of a source have while they are not whole."""
+    return hex_digest(source)
+
+
+def _recover(layout: Layout, directory: Path, records: Records) -> None:
+    rows: list[Row] = []
+    data = os.open(directory / "data", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        for row, fingerprint in _lines(directory):
+            if hashlib.sha256(os.pread(data, row.length, row.offset)).digest() == row.digest:
+                rows.append(row)
+                if fingerprint != _ANNOUNCED:
+                    records.note(fingerprint.hex(), Content(row.digest.hex(), row.length))
+        if rows:
+            os.ftruncate(data, max(row.offset + row.length for row in rows))
+            publish(layout, directory, data, rows)
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+    except OSError:
+        set_free(directory)
+        raise
+    finally:
+        os.close(data)
+
+
+def _lines(directory: Path) -> Iterator[tuple[Row, bytes]]:
+    """What the journal says; the index where that has gone already. A line that was cut is none."""
+    try:
+        text = (directory / "journal").read_bytes()
+    except FileNotFoundError:
+        return ((row, _ANNOUNCED) for row in rows_of((directory / "index").read_bytes()))
+    whole = memoryview(text)[: len(text) // _LINE.size * _LINE.size]
+    return ((Row(*line[:3]), line[3]) for line in _LINE.iter_unpack(whole))
+
+
+def _create(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
