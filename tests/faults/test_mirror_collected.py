@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.collecting import CHUNK_BYTES, files, gc, write
-from tests.support.mirrors import assert_sound, contents, mirror_at
+from tests.support.mirrors import assert_sound, contents, mirror_at, stored
 from trainctl.weights.mirror import DirectoryMirror
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,7 +49,7 @@ def check_killed(top: Path, lethal: int) -> int:
     gc(mirror)
     assert_sound(mirror.root)
     assert contents(mirror, kept) == files(0)
-    assert len(list(mirror.root.glob("blobs/sha256/*/*"))) == len(set(files(0).values()))
+    assert len(stored(mirror.root)) == len(set(files(0).values()))
     assert not list(mirror.root.glob("condemned/*"))
     return code
 

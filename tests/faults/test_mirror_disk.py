@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.hub import Hub, serve
-from tests.support.mirrors import REFERENCE, MemorySource, assert_sound, contents, mirror_at
+from tests.support.mirrors import (
+    REFERENCE,
+    MemorySource,
+    assert_sound,
+    contents,
+    mirror_at,
+    place_of,
+)
 from tests.support.weights_data import noise
 from trainctl.errors import StorageError
 from trainctl.weights.mirror import disk
@@ -146,7 +153,7 @@ def test_a_blob_that_lost_bytes_is_fetched_again(tmp_path: Path) -> None:
     resolved = source.resolve("file:///x", None, None)
     mirror = mirror_at(tmp_path, 64)
     listing = mirror.mirror(resolved, source, REFERENCE)
-    blob = mirror.blob_path(listing.files[0].sha256)
+    blob = Path(place_of(mirror, listing.files[0].sha256).path)
     blob.chmod(0o600)
     blob.write_bytes(b"short")
     done, known = mirror.mirrored_bytes(resolved)

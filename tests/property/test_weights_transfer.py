@@ -14,6 +14,7 @@ from tests.support.mirrors import (
     contents,
     leftovers,
     mirror_at,
+    stored,
 )
 from tests.support.weights_data import noise
 from trainctl.errors import SourceBusy, SourceWrong
@@ -58,7 +59,7 @@ def test_one_wrong_bit_is_always_noticed(bit: int, small: bool) -> None:
         root = Path(scratch)
         with pytest.raises(SourceWrong, match=r"deep/w\.bin"):
             mirror_at(root, 2**20 if small else CHUNK).mirror(resolved, source, REFERENCE)
-        assert not list(root.glob("blobs/sha256/*/*"))
+        assert not stored(root)
         assert not list(root.glob("listings/*"))
         assert leftovers(root) == []
 

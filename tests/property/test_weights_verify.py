@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mirrors import REFERENCE, MemorySource, contents, impatient, mirror_at
+from tests.support.mirrors import REFERENCE, MemorySource, contents, impatient, mirror_at, place_of
 from tests.support.weights_data import noise
 from trainctl.weights.mirror import DirectoryMirror
 from trainctl.weights.mirror.mend import Origin
@@ -35,10 +35,11 @@ def test_every_single_flipped_bit_is_found_and_repaired(tmp_path: Path, *, annou
     resolved = source.resolve("memory://model", None, None)
     listing = mirror.mirror(resolved, source, REFERENCE)
     for file in listing.files:
-        blob = mirror.blob_path(file.sha256)
         for bit in range(8 * file.size):
+            place = place_of(mirror, file.sha256)
+            blob = Path(place.path)
             wrong = bytearray(blob.read_bytes())
-            wrong[bit // 8] ^= 1 << bit % 8
+            wrong[place.offset + bit // 8] ^= 1 << bit % 8
             blob.chmod(0o644)
             blob.write_bytes(wrong)
 

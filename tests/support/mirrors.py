@@ -117,8 +117,9 @@ def stored(root: Path) -> dict[str, int]:
 
 def assert_sound(root: Path) -> None:
     """What must hold whatever happened: every blob and every slice is what its name says, every listing has its contents."""
-    for pack in root.glob("packs/*"):
+    for pack in {path.parent for path in root.glob("packs/*/index")}:
         assert sorted(path.name for path in pack.iterdir()) == ["data", "index"]
+        assert {path.stat().st_mode & 0o777 for path in pack.iterdir()} == {0o444}
         index, data = (pack / "index").read_bytes(), (pack / "data").read_bytes()
         assert is_right(index)
         for row in rows_of(index):

@@ -15,6 +15,7 @@ from tests.support.mirrors import (
     impatient,
     leftovers,
     mirror_at,
+    stored,
 )
 from tests.support.weights_data import noise, small_model
 from trainctl.errors import Interrupted, SourceGone, StorageError
@@ -152,7 +153,7 @@ def test_cancelled_before_it_begins_it_fetches_nothing(tmp_path: Path) -> None:
         mirror_at(tmp_path, 64).mirror(
             source.resolve(URI, None, None), source, REFERENCE, cancelled=cancelled
         )
-    assert not list(tmp_path.glob("blobs/sha256/*/*"))
+    assert not stored(tmp_path)
 
 
 def test_rows_say_who_uses_what_and_what_is_shared(tmp_path: Path) -> None:
@@ -216,11 +217,12 @@ def test_a_damaged_listing_is_an_error_that_names_it(tmp_path: Path) -> None:
 
 
 def test_files_are_private(tmp_path: Path) -> None:
-    """Directories are 0700, records 0600, blobs 0444."""
-    source = MemorySource({"a": b"x"})
-    mirror_at(tmp_path / "deep" / "m").mirror(source.resolve(URI, None, None), source, REFERENCE)
+    """Directories are 0700, records 0600, blobs and packs 0444."""
+    source = MemorySource({"a": b"x", "b": noise(500)})
+    mirror = mirror_at(tmp_path / "deep" / "m", 64)
+    mirror.mirror(source.resolve(URI, None, None), source, REFERENCE)
     modes = {
-        (path.is_dir(), "blobs" in path.parts): path.stat().st_mode & 0o777
+        (path.is_dir(), bool({"blobs", "packs"} & {*path.parts})): path.stat().st_mode & 0o777
         for path in (tmp_path / "deep").rglob("*")
     }
     assert modes == {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mirrors import REFERENCE, MemorySource, assert_sound, contents, mirror_at
+from tests.support.mirrors import REFERENCE, MemorySource, assert_sound, contents, mirror_at, stored
 from trainctl.errors import Busy, StorageError
 from trainctl.weights.exclusive import BEAT_SECONDS, STALE_SECONDS, holder_name, lease
 from trainctl.weights.mirror import DirectoryMirror, Reference
@@ -52,7 +52,7 @@ def during(act: Callable[[], object]) -> dict[str, object]:
 
 def blobs(mirror: DirectoryMirror) -> int:
     """How many contents there are."""
-    return len(list(mirror.root.glob("blobs/sha256/*/*")))
+    return len(stored(mirror.root))
 
 
 def test_what_somebody_refers_to_stays(mirror: DirectoryMirror) -> None:

@@ -16,8 +16,11 @@ from tests.support.mirrors import (
     contents,
     impatient,
     mirror_at,
+    place_of,
+    stored,
 )
 from trainctl.errors import SourceGone
+from trainctl.node.content.packs import Slice
 from trainctl.weights.mirror import DirectoryMirror
 from trainctl.weights.mirror.mend import Origin
 from trainctl.weights.mirror.verify import Outcome, Verified, Verifying, verify
@@ -37,9 +40,13 @@ class Mirrored:
         self.listing = self.mirror.mirror(resolved, self.source, REFERENCE).id
         self.source.asked.clear()
 
-    def blob(self, name: str) -> Path:
+    def place(self, name: str) -> Slice:
         """Where a file's content lies."""
-        return self.mirror.blob_path(hashlib.sha256(FILES[name]).hexdigest())
+        return place_of(self.mirror, hashlib.sha256(FILES[name]).hexdigest())
+
+    def has(self, name: str) -> bool:
+        """Whether the mirror has the content of a file."""
+        return hashlib.sha256(FILES[name]).hexdigest() in stored(self.mirror.root)
 
     def verify(self, *, repair: bool = True) -> Verified:
         """Verify, with the source as it is now."""
@@ -51,18 +58,19 @@ class Mirrored:
         return Origin(self.source, resolved, None, impatient())
 
     def damage(self, name: str, how: str) -> None:
-        """Have a blob wrong."""
-        blob = self.blob(name)
+        """Have a content wrong where it lies, or the file that holds it."""
+        place = self.place(name)
+        path = Path(place.path)
         if how == "missing":
-            blob.unlink()
+            path.unlink()
             return
-        blob.chmod(0o644)
-        data = bytearray(blob.read_bytes())
+        path.chmod(0o644)
+        data = bytearray(path.read_bytes())
         if how == "flipped":
-            data[len(data) // 2] ^= 1
+            data[place.offset + place.length // 2] ^= 1
         elif how == "longer":
             data += b"x"
-        blob.write_bytes(bytes(data[: len(data) // 3] if how == "truncated" else data))
+        path.write_bytes(bytes(data[: len(data) // 3] if how == "truncated" else data))
 
 
 @pytest.fixture(params=[True, False], ids=["announced", "unannounced"])
@@ -90,10 +98,16 @@ def test_what_is_wrong_is_found_and_mended(mirrored: Mirrored, name: str, how: s
     still = mirrored.verify(repair=False)
     report = mirrored.verify()
 
-    assert [one.outcome for one in told.findings] == [Outcome.WRONG]
+    assert {one.outcome for one in told.findings} == {Outcome.WRONG}
     assert told == still
     assert not told.whole
-    assert [(one.outcome, one.sources) for one in report.findings] == [(Outcome.REPAIRED, (URI,))]
+    assert [one.path.name for one in report.findings] == [one.path.name for one in told.findings]
+    assert {one.outcome for one in report.findings} == {Outcome.REPAIRED}
+    if (name, how) == ("small", "longer"):
+        assert [one.what for one in report.findings] == ["pack changed"]
+    else:
+        named = {one.path.name: one.sources for one in report.findings}
+        assert named[hashlib.sha256(FILES[name]).hexdigest()] == (URI,)
     assert report.whole
     assert contents(mirrored.mirror, mirrored.listing) == FILES
     assert mirrored.verify().findings == ()
@@ -120,7 +134,7 @@ def test_what_upstream_has_no_more_goes(mirrored: Mirrored, name: str) -> None:
     assert [one.outcome for one in report.findings] == [Outcome.REMOVED]
     assert "has not got the content" in report.findings[0].detail
     assert not report.whole
-    assert not mirrored.blob(name).exists()
+    assert not mirrored.has(name)
     assert not mirrored.mirror.has_listing(mirrored.listing)
     mirrored.source.files[name] = FILES[name]
     again = mirrored.mirror.mirror(

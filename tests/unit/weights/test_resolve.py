@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.hub import serve
-from tests.support.mirrors import REFERENCE, MemorySource, impatient
+from tests.support.mirrors import REFERENCE, MemorySource, impatient, place_of
 from trainctl.errors import SourceBusy, SourceError, SourceGone, SourceWrong
 from trainctl.weights.mirror.here import HereMirror
 from trainctl.weights.resolve import Resolution, Wanted, resolve
@@ -147,7 +147,7 @@ def test_a_mirror_that_lost_content_is_not_used(tmp_path: Path) -> None:
     wanted = Wanted("s3://bucket/p", tmp_path)
     first = resolve(wanted, open_source=lambda scheme: upstream)
     listing = mirror.mirror(first.resolved, upstream, REFERENCE)
-    mirror.blob_path(listing.files[0].sha256).unlink()
+    Path(place_of(mirror, listing.files[0].sha256).path).unlink()
     upstream.files = {"w.bin": b"0"}
     with pytest.raises(SourceWrong, match=r"trainctl\.lock"):
         resolve(wanted, locked=first.entry, mirror=mirror, open_source=lambda scheme: upstream)

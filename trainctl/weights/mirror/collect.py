@@ -15,12 +15,14 @@ from pathlib import Path
 from trainctl.errors import Busy, StorageError
 from trainctl.model.files import Listing
 from trainctl.weights.exclusive import holder_name, known_dead, lease
+from trainctl.weights.mirror.collect_packs import Doomed, doomed_packs, move_kept, needed_again
 from trainctl.weights.mirror.condemned import Condemned, restore
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.directory import DirectoryMirror
-from trainctl.weights.mirror.disk import explained
+from trainctl.weights.mirror.disk import FULL, explained
 from trainctl.weights.mirror.layout import Layout
 from trainctl.weights.mirror.needs import Need, Watch, needs
+from trainctl.weights.mirror.packed import read_index
 from trainctl.weights.mirror.partial import sweep
 from trainctl.weights.mirror.records import compact_all
 
@@ -71,10 +73,16 @@ class _Mark:
 
     listings: tuple[Path, ...] = ()
     blobs: tuple[Path, ...] = ()
+    packs: tuple[Doomed, ...] = ()
     partials: tuple[Path, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.listings or self.blobs or self.partials)
+        return bool(self.listings or self.blobs or self.packs or self.partials)
+
+    @property
+    def contents(self) -> tuple[Path, ...]:
+        """What holds content: files and packs."""
+        return (*self.blobs, *(one.path for one in self.packs))
 
 
 def collect(mirror: DirectoryMirror, asked: Collecting) -> Collected:
@@ -120,7 +128,8 @@ class _Collection:
         kept = [need for need in found if need not in dropped]
         busy = self.watch.busy(kept)
         mark = _Mark() if busy else self._mark(kept)
-        size = _sizes(mark.blobs) + sum(_sizes(path.glob("*")) for path in mark.partials)
+        size = _sizes(mark.blobs) + sum(one.bytes for one in mark.packs)
+        size += sum(_sizes(path.glob("*")) for path in mark.partials)
         return self._report(mark, dropped, kept, busy, size)
 
     def run(self) -> Collected:
@@ -138,18 +147,19 @@ class _Collection:
             condemned.announce()
             kept = needs(self.layout)
         busy = self.watch.busy(kept)
-        mark = _Mark() if busy else self._mark(kept)
+        mark = _Mark() if busy else self._movable(self._mark(kept))
         if not mark:
             condemned.close()
             return self._report(mark, dropped, kept, busy, 0)
         removed = self._report(mark, dropped, kept, (), 0)
-        condemned.take((*mark.listings, *mark.blobs))
+        condemned.take((*mark.listings, *mark.contents))
         mark, _, busy = self._reprieve(condemned, mark)
         if mark:
             self._wait("so that references which are written just now are seen")
             mark, kept, busy = self._reprieve(condemned, mark)
         condemned.delete(mark.listings)
         freed = condemned.delete(mark.blobs) + sum(_remove(path) for path in mark.partials)
+        freed += sum(one.bytes for one in mark.packs if condemned.delete([one.path]))
         condemned.close()
         self._forget_fingerprints()
         gone = {path.stem for path in mark.listings}
@@ -165,13 +175,33 @@ class _Collection:
         condemned.put_back(back)
         blobs = _blobs(self._listings(wanted))
         again = [path for path in mark.blobs if busy or _digest(path.name) in blobs]
-        condemned.put_back(again)
+        packs = self._packs_again(condemned, mark, blobs, everything=bool(busy))
+        condemned.put_back([*again, *(one.path for one in packs)])
         left = _Mark(
             tuple(path for path in mark.listings if path not in set(back)),
             tuple(path for path in mark.blobs if path not in set(again)),
+            tuple(one for one in mark.packs if one not in packs),
             () if busy else mark.partials,
         )
         return left, found, busy
+
+    def _packs_again(
+        self, condemned: Condemned, mark: _Mark, named: set[bytes], *, everything: bool
+    ) -> Sequence[Doomed]:
+        if everything:
+            return mark.packs
+        found = [(one, read_index(condemned.place(one.path))) for one in mark.packs]
+        return needed_again(self.layout, found, named)
+
+    def _movable(self, mark: _Mark) -> _Mark:
+        """With those packs only of which what is needed could be put into others: that takes room."""
+        try:
+            return replace(mark, packs=tuple(move_kept(self.layout, mark.packs)))
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            self.asked.tell("There is no room to put into new packs what is needed of old ones.")
+            return replace(mark, packs=tuple(one for one in mark.packs if not one.kept))
 
     def _mark(self, kept: Sequence[Need]) -> _Mark:
         """What no kept listing names. What is written meanwhile may be marked too, and is reprieved."""
@@ -182,6 +212,7 @@ class _Collection:
         return _Mark(
             tuple(path for path in listings if path.stem not in wanted),
             tuple(path for path, _ in self.layout.blobs() if _digest(path.name) not in named),
+            tuple(doomed_packs(self.layout, named)),
             () if unfinished else tuple(_abandoned(self.layout)),
         )
 
@@ -225,7 +256,7 @@ class _Collection:
         return Collected(
             dry_run=self.asked.dry_run,
             bytes=freed,
-            blobs=len(mark.blobs),
+            blobs=len(mark.blobs) + sum(one.contents for one in mark.packs),
             listings=tuple(Removed(one.id, len(one.files), one.size) for one in loaded),
             dropped=tuple(dropped),
             kept=tuple(kept),

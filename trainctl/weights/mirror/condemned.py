@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import secrets
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -34,16 +35,20 @@ class Condemned:
         """Condemn files; those that are gone already are not missed. Nothing is taken once a writer took the announcement away."""
         for path in paths:
             with contextlib.suppress(FileNotFoundError):
-                path.rename(self._directory / _name(self._layout, path))
+                path.rename(self.place(path))
 
     def put_back(self, paths: Iterable[Path]) -> None:
         """Let files be found again."""
         for path in paths:
-            _return(self._directory / _name(self._layout, path), path)
+            _return(self.place(path), path)
+
+    def place(self, path: Path) -> Path:
+        """Where a condemned file lies."""
+        return self._directory / _name(self._layout, path)
 
     def delete(self, paths: Iterable[Path]) -> int:
         """Delete those that nobody took back meanwhile; the bytes freed."""
-        return sum(_delete(self._directory / _name(self._layout, path)) for path in paths)
+        return sum(_delete(self.place(path)) for path in paths)
 
     def close(self) -> None:
         """Remove the directory once it is empty."""
@@ -60,9 +65,9 @@ def restore(layout: Layout) -> None:
 
 
 def _emptied(layout: Layout, directory: Path) -> bool:
-    """Blobs first, so that a listing that can be seen has its blobs. False if the directory is in use again."""
+    """Listings last, so that one that can be seen has its contents. False if the directory is in use again."""
     try:
-        found = sorted(directory.iterdir(), key=lambda path: not path.name.startswith("blobs"))
+        found = sorted(directory.iterdir(), key=lambda path: path.name.startswith("listings"))
     except FileNotFoundError:  # another writer was faster
         return True
     for path in found:
@@ -93,9 +98,19 @@ def _return(condemned: Path, path: Path) -> None:
 
 
 def _delete(path: Path) -> int:
+    if path.is_dir():
+        return _delete_pack(path)
     try:
         size = path.stat().st_size
         path.unlink()
     except FileNotFoundError:
         return 0
+    return size
+
+
+def _delete_pack(path: Path) -> int:
+    """The index goes first: nothing is found any more in what is left if this is killed."""
+    (path / "index").unlink(missing_ok=True)
+    size = _delete(path / "data")
+    shutil.rmtree(path, ignore_errors=True)
     return size

@@ -16,7 +16,7 @@ from trainctl.weights.exclusive import holder_name
 
 SPARE_BYTES = 64 * 2**20
 
-_FULL = {errno.ENOSPC, errno.EDQUOT}
+FULL = {errno.ENOSPC, errno.EDQUOT}
 _FORBIDDEN = {errno.EACCES, errno.EPERM}
 
 
@@ -30,7 +30,7 @@ def explained(root: Path) -> Iterator[None]:
 
 
 def _explanation(root: Path, error: OSError) -> StorageError:
-    if error.errno in _FULL:
+    if error.errno in FULL:
         return StorageError(
             f"the disk of the mirror {root} {_refusal(root, error)}",
             "Free some space, or name another place in mirror: {url: …}. "

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 from trainctl.errors import SourceGone, SourceWrong
 from trainctl.model.files import ListedFile, ResolvedSource, SourceFile
@@ -34,21 +36,62 @@ class Origin:
     retry: Retry
 
 
-def mend(layout: Layout, origin: Origin, file: ListedFile, cancelled: threading.Event) -> None:
-    """Have the content right again. SourceGone where upstream has not got it any more; SourceError's other kinds as ever.
+class Mender:
+    """``with Mender(layout) as mender``: small contents that it mends are there when it ends."""
 
-    Killed anywhere, what was right of it lies in ``partial`` as a transfer that the next apply resumes.
-    """
-    wanted = _same(layout, origin.resolved, file)
-    if not file.chunks or not layout.blob(file.sha256).exists():
-        layout.blob(file.sha256).unlink(missing_ok=True)
-        _fetch_whole(layout, origin, wanted, file, cancelled)
-        return
-    key = fingerprint(origin.resolved, wanted)
-    with lease(layout.partial / f"{key}.lease", cancelled) as held:
-        if not held:
-            raise stopped()
-        _Mending(layout, origin, wanted, file, key).run()
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._contents = Contents(layout)
+        self._batches: dict[str, Batch] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Mender:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def mend(self, origin: Origin, file: ListedFile) -> None:
+        """Have the content right again. SourceGone where upstream has not got it any more; SourceError's other kinds as ever.
+
+        What was wrong of a small one is in no pack any more. Killed anywhere, what was right of a large one lies in
+        ``partial`` as a transfer that the next apply resumes.
+        """
+        layout = self._layout
+        if not file.chunks:
+            layout.blob(file.sha256).unlink(missing_ok=True)
+            if self._contents.has(file.sha256, file.size):  # it lies in another pack, too
+                return
+        wanted = _same(layout, origin.resolved, file)
+        if not file.chunks or not layout.blob(file.sha256).exists():
+            self._fetch_whole(origin, wanted, file)
+            return
+        key = fingerprint(origin.resolved, wanted)
+        with lease(layout.partial / f"{key}.lease", threading.Event()) as held:
+            if not held:
+                raise stopped()
+            _Mending(layout, origin, wanted, file, key).run()
+
+    def _fetch_whole(self, origin: Origin, wanted: SourceFile, file: ListedFile) -> None:
+        upstream = Upstream(origin.source, origin.resolved, origin.credential, origin.retry)
+        batch = self._batch(origin.resolved.source)
+        never = threading.Event()
+        content = Transfer(self._layout, upstream, never, lambda count: None, batch).fetch(
+            wanted, fingerprint(origin.resolved, wanted)
+        )
+        if content.sha256 != file.sha256:
+            raise SourceWrong(f"{origin.resolved.source}: {wanted.path!a} has other content now")
+
+    def _batch(self, source: str) -> Batch:
+        if source not in self._batches:
+            batch = Batch(self._contents, source)
+            self._batches[source] = self._stack.enter_context(batch)
+        return self._batches[source]
 
 
 def _same(layout: Layout, resolved: ResolvedSource, file: ListedFile) -> SourceFile:
@@ -64,22 +107,6 @@ def _same(layout: Layout, resolved: ResolvedSource, file: ListedFile) -> SourceF
         f"{resolved.source} has not got the content of {file.path!a} any more",
         "The next apply mirrors what it has now.",
     )
-
-
-def _fetch_whole(
-    layout: Layout,
-    origin: Origin,
-    wanted: SourceFile,
-    file: ListedFile,
-    cancelled: threading.Event,
-) -> None:
-    upstream = Upstream(origin.source, origin.resolved, origin.credential, origin.retry)
-    with Batch(Contents(layout), origin.resolved.source) as batch:
-        content = Transfer(layout, upstream, cancelled, lambda count: None, batch).fetch(
-            wanted, fingerprint(origin.resolved, wanted)
-        )
-    if content.sha256 != file.sha256:
-        raise SourceWrong(f"{origin.resolved.source}: {wanted.path!a} has other content now")
 
 
 class _Mending:

@@ -5,7 +5,6 @@ It is a directory below ``partial`` until its index is there, and then gets its 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import secrets
@@ -52,7 +51,9 @@ class Packing:
         """Whether a content of this size still fits."""
         return len(self._digests) < MOST_CONTENTS and self._size + size <= MOST_BYTES
 
-    def append(self, digest: bytes, data: bytes, fingerprint: str | None = None) -> None:
+    def append(
+        self, digest: bytes, data: bytes | memoryview, fingerprint: str | None = None
+    ) -> None:
         """Take a verified content, with its fingerprint where upstream didn't announce its digest."""
         row = Row(digest, self._size, len(data))
         self._digests.add(digest)
@@ -65,20 +66,23 @@ class Packing:
             self._write()
 
     def finish(self) -> None:
-        """Have it in the mirror, durably. Where the disk refuses, what has been written is kept for whoever comes next."""
+        """Have it in the mirror, durably. Where the disk refuses, what has been written is left to whoever comes next."""
         try:
             self._write()
             rows = (Row(*row) for row in ROW.iter_unpack(self._rows))
             publish(self._layout, self._directory, self._data, rows)
         except BaseException:
-            self.release()
+            set_free(self._directory)
             raise
-        self._close()
+        finally:
+            os.close(self._data)
+            os.close(self._journal)
 
-    def release(self) -> None:
-        """Leave what has been written to whoever comes next."""
-        self._close()
-        set_free(self._directory)
+    def discard(self) -> None:
+        """Remove it."""
+        os.close(self._data)
+        os.close(self._journal)
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def _write(self) -> None:
         """Bytes before the lines that speak of them."""
@@ -89,10 +93,6 @@ class Packing:
         self._noted += len(self._lines)
         self._held.clear()
         self._lines.clear()
-
-    def _close(self) -> None:
-        os.close(self._data)
-        os.close(self._journal)
 
 
 def publish(layout: Layout, directory: Path, data: int, rows: Iterable[Row]) -> None:
@@ -121,9 +121,11 @@ def salvage(layout: Layout, source: str) -> None:
     for left in layout.partial.glob(f"{key}.*.*"):
         mine = own_place(layout.partial, key)
         if let_go(left.name[len(key) + 1 :].rpartition(".")[0]):
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 left.rename(mine)
-                _recover(layout, mine, records)
+            except FileNotFoundError:  # another process was faster
+                continue
+            _recover(layout, mine, records)
     records.flush()
 
 
@@ -158,7 +160,9 @@ def _lines(directory: Path) -> Iterator[tuple[Row, bytes]]:
     try:
         text = (directory / "journal").read_bytes()
     except FileNotFoundError:
-        return ((row, _ANNOUNCED) for row in rows_of((directory / "index").read_bytes()))
+        index = directory / "index"
+        rows = rows_of(index.read_bytes() if index.exists() else b"")
+        return ((row, _ANNOUNCED) for row in rows)
     whole = memoryview(text)[: len(text) // _LINE.size * _LINE.size]
     return ((Row(*line[:3]), line[3]) for line in _LINE.iter_unpack(whole))
 

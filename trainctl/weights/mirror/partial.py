@@ -176,7 +176,10 @@ def sweep(parent: Path) -> None:
     """Remove what dead processes left and nobody can use. Partials with data stay: they are worth resuming."""
     for path in parent.glob("tmp.*"):
         if known_dead(path.name[len("tmp.") :].rpartition(".")[0]):
-            path.unlink(missing_ok=True)
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
     for path in parent.glob("*.lease"):
         remove_if_dead(path)
     for path in parent.glob("*.*.*"):

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import islice
 from pathlib import Path
 
 from trainctl.errors import StorageError, TrainctlError
 from trainctl.model.files import ListedFile, Listing
+from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import explained
 from trainctl.weights.mirror.fetch import Progress, Tally
-from trainctl.weights.mirror.hashing import file_sha256
+from trainctl.weights.mirror.hashed import counted, hash_all
 from trainctl.weights.mirror.layout import Layout
-from trainctl.weights.mirror.mend import Origin, mend
+from trainctl.weights.mirror.mend import Mender, Origin
 from trainctl.weights.mirror.needs import Need, needs
 
 _MOST_THREADS = 8
@@ -86,27 +84,25 @@ def verify(mirror: DirectoryMirror, asked: Verifying) -> Verified:
     with explained(mirror.root):
         found = needs(layout)
         listings, damaged = _listings(layout)
-        count, total = _counted(layout)
-        wrong = dict(_wrong(layout, Tally(total, asked.progress), asked.parallelism))
-        missing = _missing(layout, found, listings)
-        uses = _uses(found, listings, {path.name for path in (*wrong, *missing)})
+        count, total = counted(layout)
+        hashed = hash_all(layout, Tally(total, asked.progress), asked.parallelism)
+        if asked.repair:
+            hashed.leave_wrong(layout)
+        wrong = {path.name for path in hashed.wrong}
+        missing = [one for one in _missing(layout, found, listings) if one.name not in wrong]
+        uses = _uses(found, listings, wrong | {path.name for path in missing})
         findings = [*_of_listings(damaged, found, repair=asked.repair)]
-        for path, what in [
-            *((path, "changed") for path in wrong),
-            *((path, "missing") for path in missing),
-        ]:
-            its = uses.get(path.name, [])
-            size = its[0].file.size if its else wrong.get(path, 0)
-            findings.append(_settle(layout, path, what, size, its, asked))
+        findings += _of_packs(hashed.files, repair=asked.repair)
+        with Mender(layout) as mender:
+            for path, size in hashed.wrong.items():
+                if path.name in uses or path not in hashed.doubtful:
+                    its = uses.get(path.name, [])
+                    findings.append(_settle(layout, mender, path, "changed", size, its, asked))
+            for path in missing:
+                its = uses[path.name]
+                size = its[0].file.size
+                findings.append(_settle(layout, mender, path, "missing", size, its, asked))
     return Verified(count, total, tuple(findings))
-
-
-def _counted(layout: Layout) -> tuple[int, int]:
-    """How many contents are there, and their bytes."""
-    count = total = 0
-    for _, size in layout.blobs():
-        count, total = count + 1, total + size
-    return count, total
 
 
 def _listings(layout: Layout) -> tuple[list[Listing], list[Path]]:
@@ -131,9 +127,10 @@ def _referred(found: Sequence[Need], listings: Sequence[Listing]) -> Iterator[tu
 
 def _missing(layout: Layout, found: Sequence[Need], listings: Sequence[Listing]) -> list[Path]:
     """What is referred to and not there."""
+    known = Contents(layout)
     referred = {listing.id: listing for _, listing in _referred(found, listings)}
-    paths = (layout.blob(file.sha256) for one in referred.values() for file in one.files)
-    return list(dict.fromkeys(path for path in paths if not path.exists()))
+    named = (file.sha256 for one in referred.values() for file in one.files)
+    return [layout.blob(sha256) for sha256 in dict.fromkeys(named) if known.find(sha256) is None]
 
 
 def _uses(
@@ -148,21 +145,6 @@ def _uses(
     return uses
 
 
-def _wrong(layout: Layout, tally: Tally, parallelism: int) -> Iterator[tuple[Path, int]]:
-    """What isn't what its name says, with its size. Some are looked at together, as there may be millions."""
-
-    def look(blob: tuple[Path, int]) -> bool:
-        path, size = blob
-        right = file_sha256(path) in (path.name, None)
-        tally.add(size, 1)
-        return right
-
-    blobs = layout.blobs()
-    with ThreadPoolExecutor(max(1, parallelism), thread_name_prefix="verify") as pool:
-        while some := list(islice(blobs, _AT_ONCE)):
-            yield from (blob for blob, right in zip(some, pool.map(look, some)) if not right)
-
-
 def _of_listings(
     damaged: Sequence[Path], found: Sequence[Need], *, repair: bool
 ) -> Iterator[Finding]:
@@ -175,8 +157,20 @@ def _of_listings(
         yield Finding(path, "listing changed", 0, tuple(sorted(users)), outcome)
 
 
+def _of_packs(damaged: Mapping[Path, str], *, repair: bool) -> Iterator[Finding]:
+    """What is right in such a pack lies in another by now, and what isn't found there is missing."""
+    for path, what in damaged.items():
+        yield Finding(path, what, 0, (), Outcome.REPAIRED if repair else Outcome.WRONG)
+
+
 def _settle(
-    layout: Layout, path: Path, what: str, size: int, uses: Sequence[_Use], asked: Verifying
+    layout: Layout,
+    mender: Mender,
+    path: Path,
+    what: str,
+    size: int,
+    uses: Sequence[_Use],
+    asked: Verifying,
 ) -> Finding:
     """Repair one content from whoever has it still; else remove it and the listings that need it."""
     sources = tuple(sorted({str(use.need.record.get("source")) for use in uses}))
@@ -187,7 +181,7 @@ def _settle(
         try:
             if asked.origins is None:
                 break
-            mend(layout, asked.origins(use.need.record), use.file, threading.Event())
+            mender.mend(asked.origins(use.need.record), use.file)
         except TrainctlError as error:
             detail = error.summary
         else:

@@ -1,0 +1,101 @@
+"""Every content of a mirror's directory, read and hashed: files of their own, and slices of packs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from trainctl.node.content.pack_index import Row, is_right, rows_of
+from trainctl.weights.mirror.fetch import Tally
+from trainctl.weights.mirror.hashing import file_sha256
+from trainctl.weights.mirror.layout import Layout
+from trainctl.weights.mirror.packed import packs_of, read_index, remove, repack, wrong_rows
+
+_FILES_AT_ONCE = 1000
+_ROWS_AT_ONCE = 256
+
+
+@dataclass
+class Hashed:
+    """What isn't right. ``wrong``: contents, with their sizes; one of a pack has a name below it.
+
+    ``files`` of packs are not as they were written, with what is wrong; ``doubtful`` are those of ``wrong`` that only a damaged index
+    speaks of. ``right`` is what is right in packs with something wrong.
+    """
+
+    wrong: dict[Path, int] = field(default_factory=dict)
+    files: dict[Path, str] = field(default_factory=dict)
+    doubtful: set[Path] = field(default_factory=set)
+    right: dict[Path, list[Row]] = field(default_factory=dict)
+
+    def leave_wrong(self, layout: Layout) -> None:
+        """Have no pack with anything wrong: what is right in them lies in others first."""
+        repack(layout, self.right.items())
+        for pack in self.right:
+            remove(layout, pack)
+
+
+def counted(layout: Layout) -> tuple[int, int]:
+    """How many contents are there, and their bytes."""
+    count = total = 0
+    for _, size in layout.blobs():
+        count, total = count + 1, total + size
+    for pack in packs_of(layout):
+        for row in rows_of(read_index(pack)):
+            count, total = count + 1, total + row.length
+    return count, total
+
+
+def hash_all(layout: Layout, tally: Tally, parallelism: int) -> Hashed:
+    """Read everything; some of it at a time, as there may be millions."""
+    found = Hashed()
+    with ThreadPoolExecutor(max(1, parallelism), thread_name_prefix="verify") as pool:
+        found.wrong.update(_wrong_files(layout, tally, pool))
+        for pack in packs_of(layout):
+            _look_through(pack, found, tally, pool)
+    return found
+
+
+def _wrong_files(
+    layout: Layout, tally: Tally, pool: ThreadPoolExecutor
+) -> Iterator[tuple[Path, int]]:
+    def look(blob: tuple[Path, int]) -> bool:
+        path, size = blob
+        right = file_sha256(path) in (path.name, None)
+        tally.add(size, 1)
+        return right
+
+    blobs = layout.blobs()
+    while some := list(islice(blobs, _FILES_AT_ONCE)):
+        yield from (blob for blob, right in zip(some, pool.map(look, some)) if not right)
+
+
+def _look_through(pack: Path, found: Hashed, tally: Tally, pool: ThreadPoolExecutor) -> None:
+    """A pack without an index is one that was half removed: nobody finds anything in it."""
+    index = read_index(pack)
+    rows = sorted(rows_of(index), key=lambda row: row.offset)
+    some = [rows[first : first + _ROWS_AT_ONCE] for first in range(0, len(rows), _ROWS_AT_ONCE)]
+
+    def look(rows: list[Row]) -> list[Row]:
+        wrong = wrong_rows(pack, rows)
+        tally.add(sum(row.length for row in rows), len(rows))
+        return wrong
+
+    wrong = {row for each in pool.map(look, some) for row in each}
+    damaged = not is_right(index) and (pack / "index").exists()
+    paths = {pack / row.digest.hex(): row.length for row in wrong}
+    found.wrong.update(paths)
+    if damaged:
+        found.files[pack / "index"] = "index changed"
+        found.doubtful.update(paths)
+    elif rows and _size(pack / "data") > max(row.offset + row.length for row in rows):
+        found.files[pack / "data"] = "pack changed"
+    if wrong or pack in {path.parent for path in found.files}:
+        found.right[pack] = [row for row in rows if row not in wrong]
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

@@ -1,0 +1,97 @@
+"""Packs that are whole: what is in them, whether it is right, and how some of it gets into new ones. DESIGN.md, "Packs"."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from trainctl.model.json import hex_digest
+from trainctl.node.content.pack_index import Row
+from trainctl.node.content.runs import Place, read_runs
+from trainctl.weights.mirror.disk import scratch_name
+from trainctl.weights.mirror.layout import Layout
+from trainctl.weights.mirror.packing import Packing
+
+_KEY = hex_digest("packs")
+
+
+def packs_of(layout: Layout) -> list[Path]:
+    """Every pack that is there."""
+    return sorted(layout.packs.glob("*"))
+
+
+def read_index(pack: Path) -> bytes:
+    """A pack's index; nothing where there is none, or the disk can't read it."""
+    try:
+        return (pack / "index").read_bytes()
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EIO):
+            raise
+        return b""
+
+
+def wrong_rows(pack: Path, rows: Sequence[Row]) -> list[Row]:
+    """Those of a pack's contents that are not what their digests say."""
+    try:
+        descriptor = os.open(pack / "data", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return list(rows)
+    try:
+        return list(_wrong(descriptor, rows))
+    finally:
+        os.close(descriptor)
+
+
+def _wrong(descriptor: int, rows: Sequence[Row]) -> Iterator[Row]:
+    size = os.fstat(descriptor).st_size
+    there = [row for row in rows if row.offset + row.length <= size]
+    yield from (row for row in rows if row.offset + row.length > size)
+    try:
+        wrong = [row for row, data in _read(descriptor, there) if _digest(data) != row.digest]
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        wrong = list(there)
+        if len(there) > 1:  # the disk can't read some of it
+            wrong = [bad for row in there for bad in _wrong(descriptor, [row])]
+    yield from wrong
+
+
+def repack(layout: Layout, kept: Iterable[tuple[Path, Sequence[Row]]]) -> None:
+    """Have these contents of packs, which are right, in new ones."""
+    packing: Packing | None = None
+    try:
+        for pack, rows in ((pack, rows) for pack, rows in kept if rows):
+            with (pack / "data").open("rb") as stream:
+                for row, data in _read(stream.fileno(), sorted(rows, key=lambda row: row.offset)):
+                    if packing is not None and not packing.takes(row.length):
+                        full, packing = packing, None
+                        full.finish()
+                    packing = packing or Packing(layout, _KEY)
+                    packing.append(row.digest, data)
+    except BaseException:
+        if packing is not None:
+            packing.discard()
+        raise
+    if packing is not None:
+        packing.finish()
+
+
+def remove(layout: Layout, pack: Path) -> None:
+    """Take a pack away at once."""
+    gone = layout.partial / scratch_name()
+    pack.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _read(descriptor: int, rows: Sequence[Row]) -> Iterator[tuple[Row, memoryview]]:
+    places = (Place(descriptor, row.offset, row.offset + row.length) for row in rows)
+    return zip(rows, read_runs(places))
+
+
+def _digest(data: memoryview) -> bytes:
+    return hashlib.sha256(data).digest()
