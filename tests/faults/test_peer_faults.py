@@ -46,9 +46,11 @@ def gang(tmp_path: Path) -> Gang:
 class Lying(MirrorShelf):
     """Hands out everything, with one bit in each blob turned."""
 
-    def open(self, sha256: str, offset: int, length: int | None) -> Opened | None:
+    def open(
+        self, sha256: str, offset: int, length: int | None, near: Opened | None = None
+    ) -> Opened | None:
         """See Shelf."""
-        found = super().open(sha256, offset, length)
+        found = super().open(sha256, offset, length, near)
         if found is None:
             return None
         with found.stream as stream:
@@ -56,13 +58,15 @@ class Lying(MirrorShelf):
         data[offset] ^= 1
         descriptor = os.memfd_create("lie")
         os.pwrite(descriptor, data, 0)
-        return Opened(os.fdopen(descriptor, "rb", buffering=0))
+        return Opened.file(os.fdopen(descriptor, "rb", buffering=0))
 
 
 class Promising(Shelf):
     """Says of everything that it is coming, for ever."""
 
-    def open(self, sha256: str, offset: int, length: int | None) -> Opened | None:
+    def open(
+        self, sha256: str, offset: int, length: int | None, near: Opened | None = None
+    ) -> Opened | None:
         """See Shelf."""
         return None
 

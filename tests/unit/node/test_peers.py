@@ -105,12 +105,16 @@ class Halting(MirrorShelf):
         super().__init__(path)
         self.go_on = threading.Event()
 
-    def open(self, sha256: str, offset: int, length: int | None) -> Opened | None:
+    def open(
+        self, sha256: str, offset: int, length: int | None, near: Opened | None = None
+    ) -> Opened | None:
         """See Shelf."""
         if offset:
             assert self.go_on.wait(60)
-        found = super().open(sha256, offset, length)
-        return found and Opened(found.stream, CHUNK_BYTES // 2 if offset == 0 else None)
+        found = super().open(sha256, offset, length, near)
+        if found is None or offset:
+            return found
+        return found._replace(end=CHUNK_BYTES // 2, whole=False)
 
 
 def test_a_chunk_is_passed_on_while_it_arrives(tmp_path: Path) -> None:
