@@ -16,6 +16,7 @@ import pytest
 from tests.support.authority import authority
 from tests.support.heard import holds, recorder
 from tests.support.hub import Fault, Hub, serve
+from tests.support.mirrors import stored
 from tests.support.nodes import python38, wait_for
 from tests.support.project import Project
 from tests.support.sshd import Sshd, User, require_sshd, sshd
@@ -122,7 +123,7 @@ def test_no_token_of_the_hub_reaches_a_host(lab: Lab) -> None:
     lab.project.run("apply", "--auto-approve", "--wait")
     status = lab.project.json("status", "job.sft")
 
-    stored = [one for one in lab.hub.asked("model.safetensors") if one.path.startswith("/cdn/")]
+    linked = [one for one in lab.hub.asked("model.safetensors") if one.path.startswith("/cdn/")]
     assert plan["weights"][0]["bytes_through_operator"] == len(b'{"a": 1}')
     assert status["status"] == "TRAINING_JOB_COMPLETED"
     (mirrored,) = status["mirrored"]
@@ -131,9 +132,9 @@ def test_no_token_of_the_hub_reaches_a_host(lab: Lab) -> None:
     assert mirrored["bytes_through_operator"] == entry["mirrored"]["bytes_through_operator"] == 8
     assert ", 8 B through the operator's machine" in lab.project.run("status", "job.sft").stdout
     assert ", 8 B through the operator's machine" in lab.project.run("history").stdout
-    assert len(stored) == len({one.headers.get("Range") for one in stored}) == PARTS
-    assert "Authorization" not in stored[0].headers
-    assert {path.stat().st_size for path in lab.mirror.glob("blobs/sha256/*/*")} == {len(PARTED), 8}
+    assert len(linked) == len({one.headers.get("Range") for one in linked}) == PARTS
+    assert "Authorization" not in linked[0].headers
+    assert set(stored(lab.mirror).values()) == {len(PARTED), 8}
     assert lab.hosts[0].home.parent / "heard" in holds(lab.hosts[0].home.parent, "hf://acme/tiny")
     assert [path for host in lab.hosts for path in holds(host.home.parent, TOKEN)] == []
 
@@ -225,7 +226,7 @@ def test_destroy_leaves_the_mirror_and_gc_empties_it(lab: Lab) -> None:
     assert f"node://lab{lab.mirror}" in told
     assert left
     assert all(lab.mirror in path.parents for path in left)
-    assert not list(lab.mirror.glob("blobs/sha256/*/*"))
+    assert not stored(lab.mirror)
     assert not list(lab.mirror.glob("listings/*"))
 
 
