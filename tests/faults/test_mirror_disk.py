@@ -29,6 +29,29 @@ ROOT = Path(__file__).resolve().parents[2]
 CHUNK = 2**20
 
 
+FILLING = """
+    mount -t tmpfs -o size=100m none "$1"
+    mkdir "$1/mirror"
+    "$2" -c '
+import sys
+from pathlib import Path
+from tests.support import mirroring
+from trainctl.weights.mirror import directory
+checked = directory.require_space
+def fill(root, missing):
+    checked(root, missing)
+    with open(sys.argv[1] + "/filler", "wb") as out:
+        out.write(bytes(disk_free(root) - 12 * 2**20))
+from trainctl.weights.mirror.disk import free_bytes as disk_free
+directory.require_space = fill
+sys.exit(mirroring.main(sys.argv[1] + "/mirror", sys.argv[2], str(2**20)))
+' "$1" "$3" && exit 9
+    rm "$1/filler"
+    exec "$2" -m tests.support.mirroring "$1/mirror" "$3" 1048576
+"""
+"""Mirror to a disk with 12 MiB left, which has to fail, and again when there is room."""
+
+
 @pytest.fixture
 def hub() -> Iterator[Hub]:
     with serve() as running:
@@ -73,27 +96,7 @@ def test_too_little_space_is_said_before_anything_moves(hub: Hub, tmp_path: Path
 
 def test_a_disk_that_fills_up_meanwhile_keeps_what_came(hub: Hub, tmp_path: Path) -> None:
     """ENOSPC in the middle is StorageError; with space again, the next run asks only for the rest."""
-    script = """
-        mount -t tmpfs -o size=100m none "$1"
-        mkdir "$1/mirror"
-        "$2" -c '
-import sys
-from pathlib import Path
-from tests.support import mirroring
-from trainctl.weights.mirror import directory
-checked = directory.require_space
-def fill(root, missing):
-    checked(root, missing)
-    with open(sys.argv[1] + "/filler", "wb") as out:
-        out.write(bytes(disk_free(root) - 12 * 2**20))
-from trainctl.weights.mirror.disk import free_bytes as disk_free
-directory.require_space = fill
-sys.exit(mirroring.main(sys.argv[1] + "/mirror", sys.argv[2], str(2**20)))
-' "$1" "$3" && exit 9
-        rm "$1/filler"
-        exec "$2" -m tests.support.mirroring "$1/mirror" "$3" 1048576
-    """
-    done = in_namespace(script, str(tmp_path), sys.executable, hub.url)
+    done = in_namespace(FILLING, str(tmp_path), sys.executable, hub.url)
     assert done.returncode == 0, done.stdout + done.stderr
     errors = [line for line in done.stdout.splitlines() if '"error"' in line]
     assert len(errors) == 1
@@ -101,6 +104,18 @@ sys.exit(mirroring.main(sys.argv[1] + "/mirror", sys.argv[2], str(2**20)))
     assert "is full" in errors[0]
     second = hub.asked("model.safetensors")[-1]
     assert int(second.headers["Range"][6:-1]) >= 2 * CHUNK
+
+
+def test_a_disk_that_fills_up_amid_a_pack_keeps_what_came(hub: Hub, tmp_path: Path) -> None:
+    """ENOSPC while small files are written is StorageError; with space again most of them are not asked for again."""
+    names = [f"{number:03}.bin" for number in range(200)]
+    hub.add("acme/model", {name: noise(100_000, number) for number, name in enumerate(names)})
+    done = in_namespace(FILLING, str(tmp_path), sys.executable, hub.url)
+    assert done.returncode == 0, done.stdout + done.stderr
+    errors = [line for line in done.stdout.splitlines() if '"error"' in line]
+    assert len(errors) == 1
+    assert "is full" in json.loads(errors[0])["text"]
+    assert sum(len(hub.asked(name)) for name in names) < 300
 
 
 def test_a_read_only_file_system_is_named(hub: Hub, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -83,6 +84,33 @@ def test_killed_in_the_middle_it_resumes(hub: Hub, tmp_path: Path, megabytes: in
     assert len(offsets) <= 1
     assert all(int(text[6:-1]) >= (megabytes - 10) * CHUNK for text in offsets)
     assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_small_files_a_kill_takes_those_in_memory_only(
+    hub: Hub, tmp_path: Path, seed: int
+) -> None:
+    """Killed twice amid a thousand of them, at random: at most 256 that had come are asked for again each time."""
+    files = {f"{number:04}.txt": noise(2000, number) for number in range(1000)}
+    hub.add("acme/model", files)
+    moments = sorted(random.Random(seed).sample(range(100, 900), 2))
+    for moment in moments:
+        process = start(tmp_path, hub)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if json.loads(line)["files"] >= moment:
+                process.kill()
+                break
+        process.wait()
+        process.stdout.close()
+        assert_sound(tmp_path)
+    listing = finish(start(tmp_path, hub))
+    asked = [hub.asked(name) for name in files]
+
+    assert contents(mirror_at(tmp_path, CHUNK), listing) == files
+    assert sum(map(len, asked)) <= len(files) + len(moments) * (256 + 8)
+    assert leftovers(tmp_path) == []
+    assert_sound(tmp_path)
 
 
 def test_killed_between_any_two_effects_it_converges(hub: Hub, tmp_path: Path) -> None:

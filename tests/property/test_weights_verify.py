@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mirrors import REFERENCE, MemorySource, contents, impatient, mirror_at, place_of
+from tests.support.mirrors import (
+    REFERENCE,
+    MemorySource,
+    assert_sound,
+    contents,
+    impatient,
+    mirror_at,
+    place_of,
+)
 from tests.support.weights_data import noise
 from trainctl.weights.mirror import DirectoryMirror
 from trainctl.weights.mirror.mend import Origin
@@ -47,6 +55,30 @@ def test_every_single_flipped_bit_is_found_and_repaired(tmp_path: Path, *, annou
 
             assert [one.outcome for one in found.findings] == [Outcome.REPAIRED], (file.path, bit)
             assert contents(mirror, listing.id) == FILES
+
+    assert _verified(mirror, source).findings == ()
+
+
+def test_every_single_flipped_bit_of_an_index_is_found_and_repaired(tmp_path: Path) -> None:
+    """Of a pack with two contents: each is told, and afterwards the mirror is as it was, and sound."""
+    files = {"small": b"tiny", "other": b"other"}
+    source = MemorySource(files, piece=CHUNK)
+    mirror = mirror_at(tmp_path, CHUNK)
+    listing = mirror.mirror(source.resolve("memory://model", None, None), source, REFERENCE)
+    size = next(tmp_path.glob("packs/*/index")).stat().st_size
+    for bit in range(8 * size):
+        (index, *_) = tmp_path.glob("packs/*/index")
+        wrong = bytearray(index.read_bytes())
+        wrong[bit // 8 % len(wrong)] ^= 1 << bit % 8
+        index.chmod(0o644)
+        index.write_bytes(wrong)
+
+        found = _verified(mirror, source)
+
+        assert "index changed" in [one.what for one in found.findings], bit
+        assert {one.outcome for one in found.findings} == {Outcome.REPAIRED}, bit
+        assert contents(mirror, listing.id) == files
+        assert_sound(tmp_path)
 
     assert _verified(mirror, source).findings == ()
 
