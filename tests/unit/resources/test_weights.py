@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.mirrors import stored
 from trainctl.apply.step import Step
 from trainctl.errors import StalePlan
 from trainctl.jobs.secrets import Secrets
@@ -117,4 +118,4 @@ def test_deleting_drops_the_reference_only(shelf: Shelf) -> None:
     for _ in range(2):
         shelf.handler.delete(step)
     assert [row.projects for row in shelf.mirror.sources()] in ([], [()])
-    assert any((shelf.directory / "mirror").rglob("sha256/*/*"))
+    assert stored(shelf.directory / "mirror")
