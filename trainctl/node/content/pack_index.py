@@ -67,7 +67,14 @@ def find_row(read: Read, count: int, digest: bytes) -> Optional[Row]:
 
 
 def _row_in(rows: bytes, digest: bytes) -> Optional[Row]:
-    at = rows.find(digest)
-    while at % ROW.size and at >= 0:
-        at = rows.find(digest, at + 1)
-    return Row(*ROW.unpack_from(rows, at)) if 0 <= at <= len(rows) - ROW.size else None
+    low, high = 0, len(rows) // ROW.size
+    while low < high:
+        middle = (low + high) // 2
+        at = middle * ROW.size
+        if rows[at : at + len(digest)] < digest:
+            low = middle + 1
+        else:
+            high = middle
+    at = low * ROW.size
+    found = rows[at : at + len(digest)] == digest and at + ROW.size <= len(rows)
+    return Row(*ROW.unpack_from(rows, at)) if found else None

@@ -97,6 +97,7 @@ class _Indexes:
         self._open: OrderedDict[str, int] = OrderedDict()
 
     def read(self, path: str, length: int, offset: int) -> bytes:
+        """So many bytes of one of them."""
         if path not in self._open:
             self._open[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             if len(self._open) > _MOST_OPEN:
