@@ -26,6 +26,8 @@ from trainctl.errors import SourceGone
 from trainctl.node.content.pack_index import rows_of
 from trainctl.weights.mirror import DirectoryMirror, Reference, packing
 from trainctl.weights.mirror.collect import Collected, Collecting, collect
+from trainctl.weights.mirror.fetch import Tally
+from trainctl.weights.mirror.hashed import hash_all
 from trainctl.weights.mirror.layout import fingerprint
 from trainctl.weights.mirror.mend import Origin
 from trainctl.weights.mirror.partial import set_free
@@ -361,6 +363,21 @@ def test_what_lies_right_in_another_pack_is_asked_of_nobody(tmp_path: Path) -> N
     assert [one.outcome for one in report.findings] == [Outcome.REPAIRED]
     assert source.asked == []
     assert packs(mirror.root) == [[b"1" * 100]]
+
+
+def test_a_repair_beside_another_loses_nothing(tmp_path: Path) -> None:
+    """Two that found the same pack wrong both leave it for another; what is right in it stays."""
+    mirror = mirror_at(tmp_path)
+    fill(mirror, {"a": b"1" * 100, "b": b"2" * 100})
+    _flip(mirror, b"1" * 100)
+    layout = mirror._layout
+    found = [hash_all(layout, Tally(200, None), 1) for _ in range(2)]
+
+    for one in found:
+        one.leave_wrong(layout)
+
+    assert packs(tmp_path) == [[b"2" * 100]]
+    assert leftovers(tmp_path) == []
 
 
 def test_what_upstream_has_no_more_is_gone_from_its_pack(tmp_path: Path) -> None:

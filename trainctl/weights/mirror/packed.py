@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -62,17 +63,16 @@ def _wrong(descriptor: int, rows: Sequence[Row]) -> Iterator[Row]:
 
 
 def repack(layout: Layout, kept: Iterable[tuple[Path, Sequence[Row]]]) -> None:
-    """Have these contents of packs, which are right, in new ones."""
+    """Have these contents of packs, which are right, in new ones. Of a pack that has gone somebody else did the same, or will put it back."""
     packing: Packing | None = None
     try:
-        for pack, rows in ((pack, rows) for pack, rows in kept if rows):
-            with (pack / "data").open("rb") as stream:
-                for row, data in _read(stream.fileno(), sorted(rows, key=lambda row: row.offset)):
-                    if packing is not None and not packing.takes(row.length):
-                        full, packing = packing, None
-                        full.finish()
-                    packing = packing or Packing(layout, _KEY)
-                    packing.append(row.digest, data)
+        for digest, data in _contents(kept):
+            if packing is not None and not packing.takes(len(data)):
+                full, packing = packing, None
+                full.finish()
+            packing = packing or Packing(layout, _KEY)
+            if digest not in packing:
+                packing.append(digest, data)
     except BaseException:
         if packing is not None:
             packing.discard()
@@ -81,10 +81,24 @@ def repack(layout: Layout, kept: Iterable[tuple[Path, Sequence[Row]]]) -> None:
         packing.finish()
 
 
+def _contents(kept: Iterable[tuple[Path, Sequence[Row]]]) -> Iterator[tuple[bytes, memoryview]]:
+    for pack, rows in kept:
+        try:
+            descriptor = os.open(pack / "data", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            ordered = sorted(rows, key=lambda row: row.offset)
+            yield from ((row.digest, data) for row, data in _read(descriptor, ordered))
+        finally:
+            os.close(descriptor)
+
+
 def remove(layout: Layout, pack: Path) -> None:
-    """Take a pack away at once."""
+    """Take a pack away at once, if nobody else has."""
     gone = layout.partial / scratch_name()
-    pack.rename(gone)
+    with contextlib.suppress(FileNotFoundError):
+        pack.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)
 
 
