@@ -8,7 +8,7 @@ _MAIN = "trainctl.weights.mirror.program"
 _MODULES = {
     "trainctl": ("errors",),
     "trainctl.model": ("files", "flow", "json", "packed", "source_uri", "units"),
-    "trainctl.node.calls": ("asking", "bytecode", "call_server", "frames", "programs", "protocol", "tls"),
+    "trainctl.node.calls": ("asking", "bytecode", "call_server", "frames", "guard", "programs", "protocol", "tls"),
     "trainctl.node.content": ("listing", "pack", "pack_index", "packs", "parts", "runs"),
     "trainctl.node.system": ("addresses", "descriptors", "failure", "files", "layout", "syscalls"),
     "trainctl.node.transfer": ("blob_requests", "caller", "evenness", "server", "shelf"),

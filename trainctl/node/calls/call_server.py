@@ -15,6 +15,7 @@ import traceback
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from trainctl.node.calls.frames import Frames, frame
+from trainctl.node.calls.guard import Guard
 from trainctl.node.system.descriptors import close_all_but
 from trainctl.node.system.syscalls import PR_SET_PDEATHSIG, prctl
 
@@ -54,6 +55,7 @@ class _Server:
         self._pid = os.getpid()
         self._calls: Dict[int, _Call] = {}
         self._heard = Frames()
+        self._guard = Guard()
         self._over = False
         self._selector = selectors.PollSelector()  # without a descriptor that forks would share
 
@@ -115,6 +117,7 @@ class _Server:
     def _become(self, output: int, errors: int, request: bytes) -> None:
         """Be a process of its own, with what one call has, that ends with the session."""
         os.setsid()
+        self._guard.began(os.getpid())
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for target, source in enumerate((os.open(os.devnull, os.O_RDWR), output, errors)):
@@ -152,6 +155,7 @@ class _Server:
                 for stream in list(call.streams):
                     self._drain(call, stream)
                 del self._calls[pid]
+                self._guard.ended(pid)
                 code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
                 self._say({"call": call.number, "exit": code})
 
