@@ -8,9 +8,12 @@ from collections.abc import Callable
 
 from trainctl.errors import NodeUnreachable
 
+_REMEMBERED_SECONDS = 1.0
+"""A command often asks a host twice in a row: who is away isn't waited for twice. Who tries again waits longer than this."""
+
 
 class Attempts:
-    """One attempt at a time, under ``lock``. Whoever waited while one failed gets its error, and doesn't try once more."""
+    """One attempt at a time, under ``lock``. Whoever waited while one failed, or comes just afterwards, gets its error, and doesn't try once more."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -23,7 +26,7 @@ class Attempts:
         with self.lock:
             if is_open():
                 return
-            if self._why is not None and self._failed_at > began:
+            if self._why is not None and began < self._failed_at + _REMEMBERED_SECONDS:
                 why = self._why
                 raise NodeUnreachable(why.summary, why.detail, code=why.code) from why
             try:

@@ -198,6 +198,20 @@ class Host:
         words = ["pkill", "--ns", str(self._first), "--nslist", "pid", signal_name, "."]
         subprocess.run(words, check=True)
 
+    @contextmanager
+    def away(self, fault: str) -> Iterator[None]:
+        """Without ``power``, with its link ``cut``, or in a ``freeze`` of its processes, for as long as the block lasts."""
+        strike, mend = {
+            "power": (self.power_off, self.power_on),
+            "cut": (lambda: self.link(up=False), lambda: self.link(up=True)),
+            "freeze": (lambda: self.freeze(on=True), lambda: self.freeze(on=False)),
+        }[fault]
+        strike()
+        try:
+            yield
+        finally:
+            mend()
+
     def do(self, *words: str, given: bytes = b"") -> str:
         """Run a program there as root; what it printed."""
         inside = ["nsenter", f"--target={self._first}", "--all", "--", *words]

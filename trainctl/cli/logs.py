@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from trainctl.cli.options import Format
+from trainctl.cli.partial import told_of
 from trainctl.cli.session import Session
 from trainctl.errors import NodeError
+from trainctl.model.away import Away
 from trainctl.operations.logs import Selection, log_pieces
 from trainctl.operations.runs import Run, refresh
 from trainctl.operations.workspace import Workspace
 from trainctl.views.events_json import EventsJson
 from trainctl.views.logs import LogJson, LogText
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """The run as it stands after its log was printed; ``code`` is 0 if that was all of the log."""
+
+    run: Run
+    code: int
 
 
 def print_logs(
@@ -20,8 +32,8 @@ def print_logs(
     format_: Format,
     *,
     closes: bool = True,
-) -> Run:
-    """The job's own lines and nothing else, with the rank before each where there are several; the run as it is then.
+) -> Printed:
+    """The job's own lines and nothing else, with the rank before each where there are several; what else there is to say of it.
 
     With ``closes`` a summary is the last event.
     """
@@ -32,18 +44,24 @@ def print_logs(
     else:
         several = wanted.rank is None and len(run.record.ranks) > 1
         view = LogText(session.output, several=several)
+    away: list[Away] = []
     try:
         for piece in log_pieces(workspace, run, wanted):
-            view.show(piece)
+            if isinstance(piece, Away):
+                away.append(piece)
+            else:
+                view.show(piece)
     finally:
         view.close()
+    if isinstance(view, LogJson):
+        view.lacks(away)
     run = _now(workspace, run, wanted)
     if not run.record.ranks and format_ is Format.TEXT:
         why = f": {run.record.error}" if run.record.error else "."
         session.output.note(f"Run {run.record.number} ({run.record.id}) never started{why}")
     if format_ is Format.JSON and closes:
         emit.close("end of log", {"run": run.record.id, "status": run.record.status.value})
-    return run
+    return Printed(run, told_of(session, away, "the log"))
 
 
 def _now(workspace: Workspace, run: Run, wanted: Selection) -> Run:

@@ -17,9 +17,10 @@ class CachedFile:
 
 @dataclass(frozen=True, slots=True)
 class CacheContent:
-    """What a cache holds. ``at`` is when it was looked at, in Unix seconds; ``limit`` the declared size, in bytes."""
+    """What a cache holds on a node. ``at`` is when it was looked at, in Unix seconds; ``limit`` the declared size, in bytes."""
 
     address: str
+    node: str
     directory: str
     at: float
     files: int

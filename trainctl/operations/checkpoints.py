@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainctl.errors import NodeError, UsageError
+from trainctl.model.away import Away
 from trainctl.model.status import Artifact, Checkpoint
 from trainctl.operations.runs import Run, control
 from trainctl.operations.workspace import Workspace
@@ -25,9 +26,14 @@ def checkpoints_of(workspace: Workspace, run: Run) -> Checkpoints:
 
 
 def checkpoints(workspace: Workspace, run: Run) -> list[Checkpoint]:
-    """The checkpoints of a run, by rank and time."""
-    found = [checkpoint_from(row, run) for row in checkpoints_of(workspace, run).rows()]
-    return sorted(found, key=lambda one: (one.rank, one.created_at, one.step or 0, one.name))
+    """All checkpoints of a run, by rank and time. NodeUnreachable if of some rank nobody can tell."""
+    return _ordered(checkpoints_of(workspace, run).rows(), run)
+
+
+def known_checkpoints(workspace: Workspace, run: Run) -> tuple[list[Checkpoint], tuple[Away, ...]]:
+    """Those of which somebody can tell, and the nodes that keep others back; NodeUnreachable if nobody answers."""
+    rows, away = checkpoints_of(workspace, run).survey()
+    return _ordered(rows, run), away
 
 
 def choose(rows: list[dict[str, Any]], run: Run, name: str | None, rank: int) -> dict[str, Any]:
@@ -81,6 +87,11 @@ def checkpoint_from(row: Mapping[str, Any], run: Run) -> Checkpoint:
         )
     known = {key: row[key] for key in _KNOWN if key in row}
     return Checkpoint(**{"run": run.record.id, "step": None, **known})
+
+
+def _ordered(rows: Iterable[Mapping[str, Any]], run: Run) -> list[Checkpoint]:
+    found = [checkpoint_from(row, run) for row in rows]
+    return sorted(found, key=lambda one: (one.rank, one.created_at, one.step or 0, one.name))
 
 
 def _label(row: Mapping[str, Any]) -> str:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainctl.errors import NodeForgot, NodeUnreachable, UsageError
+from trainctl.model.away import Away, away_of
 from trainctl.model.log import Piece
 from trainctl.operations.log_frames import Frames
-from trainctl.operations.merging import as_they_come
+from trainctl.operations.merging import as_they_come, begun
 from trainctl.operations.runs import Run, check_rank, control
 from trainctl.operations.streaming import pieces
 from trainctl.operations.workspace import Workspace
@@ -74,8 +75,12 @@ class Selection:
         }
 
 
-def log_pieces(workspace: Workspace, run: Run, wanted: Selection) -> Iterator[Piece]:
-    """The lines of a run's log, of several ranks by time, and those to come as they come."""
+def log_pieces(workspace: Workspace, run: Run, wanted: Selection) -> Iterator[Piece | Away]:
+    """The lines of a run's log, of several ranks by time, and those to come as they come.
+
+    What was written on nodes that can't be asked is left out, which is told of each at the end; NodeUnreachable if these are all.
+    Who follows waits for them.
+    """
     check_rank(run, wanted.rank)
     ranks = [one.rank for one in run.record.ranks]
     left = threading.Event()
@@ -92,10 +97,15 @@ def log_pieces(workspace: Workspace, run: Run, wanted: Selection) -> Iterator[Pi
     if len(readers) == 1:
         yield from readers[0].read(follow=wanted.follow)
         return
-    written = [reader.read(follow=False, to_be_continued=wanted.follow) for reader in readers]
-    yield from heapq.merge(*written, key=lambda piece: piece.time)
+    written = [reader.written(to_be_continued=wanted.follow) for reader in readers]
+    yield from heapq.merge(*begun(written), key=lambda piece: piece.time)
     if wanted.follow:
         yield from as_they_come([reader.read(follow=True) for reader in readers], give_up)
+        return
+    silent = {reader.rank: reader.silent for reader in readers if reader.silent is not None}
+    if len(silent) == len(readers):
+        raise next(iter(silent.values()))
+    yield from away_of(run.record, silent)
 
 
 class _Reader:
@@ -114,9 +124,17 @@ class _Reader:
         self._left = left
         self._give_up = give_up
         self._run = run
-        self._rank = rank
+        self.rank = rank
+        self.silent: NodeUnreachable | None = None
         self._request = wanted.request
         self._frames = Frames(rank)
+
+    def written(self, *, to_be_continued: bool) -> Iterator[Piece]:
+        """What is there, as far as the node can be asked; ``silent`` says why not."""
+        try:
+            yield from self.read(follow=False, to_be_continued=to_be_continued)
+        except NodeUnreachable as error:
+            self.silent = error
 
     def read(self, *, follow: bool, to_be_continued: bool = False) -> Iterator[Piece]:
         """What is there; with ``follow`` to the end of the run, over whatever happens to the connection."""
@@ -140,7 +158,7 @@ class _Reader:
         record = self._run.record
 
         def produce(take: Callable[[bytes], None]) -> None:
-            runs.read_lines(record, self._rank, request, take)
+            runs.read_lines(record, self.rank, request, take)
 
         try:
             for data in pieces(produce, self._give_up):
@@ -148,7 +166,7 @@ class _Reader:
                 if self._frames.offset:
                     self._request["tail"] = None  # from here on every line is wanted
         except NodeForgot as error:
-            node = next(one.node for one in record.ranks if one.rank == self._rank)
+            node = next(one.node for one in record.ranks if one.rank == self.rank)
             raise NodeForgot(
                 f"{node} knows nothing of run {record.number} ({record.id}) any more",
                 "Its log went with what was deleted there.",

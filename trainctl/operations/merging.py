@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import chain, islice
 from queue import Empty, Full, Queue
 from typing import TypeVar
 
@@ -46,6 +48,13 @@ def as_they_come(sources: Sequence[Iterator[T]], give_up: Callable[[], None]) ->
             give_up()
         while any(thread.is_alive() for thread in threads):
             _drain(waiting)
+
+
+def begun(sources: Sequence[Iterator[T]]) -> list[Iterator[T]]:
+    """The same sources, once each has given its first or said that it has none: who is slow to begin is waited for together with the others."""
+    with ThreadPoolExecutor(len(sources), thread_name_prefix="first") as pool:
+        firsts = list(pool.map(lambda source: list(islice(source, 1)), sources))
+    return [chain(first, source) for first, source in zip(firsts, sources, strict=True)]
 
 
 def _work(source: Iterator[T], waiting: Queue[T | BaseException], left: threading.Event) -> None:

@@ -11,7 +11,7 @@ from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord
 from trainctl.operations.workspace import Workspace
-from trainctl.resources.run_control import RunControl, runs_of
+from trainctl.resources.run_control import RunControl, Told, runs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +109,16 @@ def refresh(workspace: Workspace, run: Run) -> Run:
 def refresh_all(workspace: Workspace, runs: Sequence[Run]) -> list[tuple[Run, NodeError | None]]:
     """As ``refresh``, of many runs: each node is asked once, and one append holds what changed.
 
-    A run that nobody could be asked about is as it was, with the reason beside it.
+    A run of which some node could not be asked is as it was, but for the ranks of the others, with the reason beside it.
     """
     live = [run.record for run in runs if run.record.status.live]
     told = control(workspace).statuses(live) if live else {}
     found: list[tuple[Run, NodeError | None]] = []
     changed: dict[Address, dict[str, Any]] = {}
     for run in runs:
-        now = told.get(run.record.key, run.record)
-        if isinstance(now, NodeError):
-            found.append((run, now))
-            continue
-        found.append((Run(run.job, now), None))
-        if now != run.record:
+        now, problem = told.get(run.record.key, Told(run.record, None))
+        found.append((Run(run.job, now), problem))
+        if problem is None and now != run.record:
             changed[run.job.address] = {"run": now.to_json()}
     if changed:
         workspace.ledger.observe_many(changed)

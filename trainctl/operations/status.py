@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from trainctl.errors import NodeError, StorageError, TrainctlError
 from trainctl.jobs.environment import work_directory
 from trainctl.model.address import Address, Kind
+from trainctl.model.away import Away
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.status import Checkpoint, JobStatus
 from trainctl.model.units import parse_duration
-from trainctl.operations.checkpoints import checkpoints
+from trainctl.operations.checkpoints import known_checkpoints
 from trainctl.operations.runs import Run, find_run, jobs_of_matrix, newest_runs, refresh_all
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import node_named
@@ -44,20 +45,21 @@ def _look(workspace: Workspace, runs: Sequence[Run]) -> list[JobStatus]:
 
 def _one(workspace: Workspace, run: Run, problem: TrainctlError | None) -> JobStatus:
     found: Sequence[Checkpoint] = ()
+    missing: Sequence[Away] = ()
     try:
-        if problem is None and _may_have_checkpoints(run):
-            found = checkpoints(workspace, run)
+        if (problem is None or problem.retryable) and _may_have_checkpoints(run):
+            found, missing = known_checkpoints(workspace, run)
     except (NodeError, StorageError) as error:
-        problem = error
+        problem = problem or error
     values = run.job.attributes.get("matrix") or ()
     matrix = tuple((str(one["name"]), str(one["value"])) for one in values)
-    stale = problem.summary if problem else ""
+    why = [problem.summary] if problem else [one.why for one in missing]
     like = _like(run) if run.record.status.live else None
     return JobStatus(
         run.job.address,
         run.record,
         tuple(found),
-        stale,
+        "; ".join(why),
         matrix,
         deadline=_deadline(run),
         forecast=like.phases if like else {},

@@ -7,23 +7,34 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trainctl.errors import NodeError, UsageError
+from trainctl.errors import NodeError, NodeUnreachable, UsageError
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Kind
+from trainctl.model.away import Away
 from trainctl.model.cache import CacheContent, CachedFile, Cleared
 from trainctl.model.units import parse_size
 from trainctl.operations.streaming import pieces
 from trainctl.operations.workspace import Workspace
-from trainctl.resources.caches import Keeper, keeper, scope_of
+from trainctl.resources.caches import Keeper, keeper, other_keepers, scope_of
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """One recorded cache, and the directory of it that is meant."""
+    """One recorded cache, and which of the directories that a node keeps for it is meant; ``others`` may be asked where its keeper is away."""
 
     cache: Recorded
     kept: Keeper
     directory: str
+    others: tuple[Keeper, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a cache holds, and the nodes that could not be asked. ``same``: who answered keeps the same directory as they."""
+
+    content: CacheContent
+    away: tuple[Away, ...] = ()
+    same: bool = True
 
 
 def choose(
@@ -46,21 +57,41 @@ def choose(
         )
         shared = next(declared, None)
         kept = keeper(shared or cache, state.resources.get)
-        return Chosen(shared or cache, kept, kept.directories[-1]) if kept else None
+        others = other_keepers(shared or cache, state.resources.get)
+        return Chosen(shared or cache, kept, kept.directories[-1], tuple(others)) if kept else None
     kept = keeper(cache, state.resources.get) if cache is not None else None
-    return Chosen(cache, kept, kept.directories[0]) if cache and kept else None
+    if cache is None or kept is None:
+        return None
+    return Chosen(
+        cache, kept, kept.directories[0], tuple(other_keepers(cache, state.resources.get))
+    )
 
 
-def summarize(workspace: Workspace, chosen: Chosen) -> CacheContent:
-    """What the cache holds now. NodeUnreachable where nobody can tell."""
-    kept, own = chosen.kept, chosen.directory == chosen.kept.directories[0]
+def summarize(workspace: Workspace, chosen: Chosen) -> Summary:
+    """What the cache holds now, on the first of its nodes that can be asked. NodeUnreachable where nobody can tell."""
+    silent: list[tuple[Keeper, NodeUnreachable]] = []
+    for kept in (chosen.kept, *chosen.others):
+        try:
+            content = _content(workspace, chosen, kept)
+        except NodeUnreachable as error:
+            silent.append((kept, error))
+        else:
+            away = tuple(Away(one.node.id, (), why.summary) for one, why in silent)
+            return Summary(content, away, not away or bool(chosen.cache.attributes.get("dir")))
+    raise silent[0][1]
+
+
+def _content(workspace: Workspace, chosen: Chosen, kept: Keeper) -> CacheContent:
+    which = chosen.kept.directories.index(chosen.directory)
+    directory, own = kept.directories[which], which == 0
     agent = workspace.agents.to_look(kept.provider, kept.node)
-    request = {"root": kept.node.root, "directory": chosen.directory}
+    request = {"root": kept.node.root, "directory": directory}
     *rows, total = _lines(pieces(lambda take: agent.read("read_cache", request, take)))
     size = chosen.cache.attributes.get("size") if own else None
     return CacheContent(
         address=str(chosen.cache.address),
-        directory=chosen.directory,
+        directory=directory,
+        node=kept.node.id,
         at=total["at"],
         files=total["files"],
         bytes=total["bytes"],

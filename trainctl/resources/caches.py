@@ -123,6 +123,14 @@ def keeper(cache: Recorded, lookup: Lookup) -> Keeper | None:
     return Keeper(cluster.provider, node, _with_team(node, str(directory), cache.attributes))
 
 
+def other_keepers(cache: Recorded, lookup: Lookup) -> list[Keeper]:
+    """The cluster's other nodes that have a cache of that name: their own, or the same where ``dir`` names a directory that they share."""
+    cluster = lookup(Address(Kind.CLUSTER, str(cache.attributes["cluster"])))
+    made = cache.outputs.get("on")
+    keepers = _keepers(cluster, cache.attributes)[1:] if cluster else []
+    return [one for one in keepers if made is None or one.node.name in made]
+
+
 def scope_of(cache: Recorded) -> str:
     """``project`` or ``team``."""
     return str(cache.attributes.get("scope") or "project")

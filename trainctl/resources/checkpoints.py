@@ -11,6 +11,7 @@ from trainctl.errors import NodeError, NodeForgot, NodeUnreachable, StorageError
 from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.environment import checkpoint_directory, file_name
 from trainctl.model.address import Address
+from trainctl.model.away import Away, away_of
 from trainctl.model.run import RankRecord, RunRecord
 from trainctl.node.system.failure import Failure
 from trainctl.resources.run_control import LOOK_SECONDS, RunControl
@@ -50,24 +51,41 @@ class Checkpoints:
     def rows(self, *, brief: bool = True, of: int | None = None) -> list[Row]:
         """Every checkpoint of every rank: a manifest each of those that are complete, with ``state``, ``url`` and ``node``.
 
-        NodeError if nobody can tell; what only an unreachable node knows is left out where there is a store beside it: a bucket,
-        or a directory in which another rank's node sees what that rank has kept; and where only that ``of`` another rank is
-        wanted. What a forgotten node knew is gone.
+        NodeUnreachable if nobody can tell, be it of one rank; what only an unreachable node knows is left out where there is a store
+        beside it: a bucket, or a directory in which another rank's node sees what that rank has kept; and where only that ``of``
+        another rank is wanted. What a forgotten node knew is gone.
         """
+        found, silent = self._told(brief=brief)
+        for rank, why in silent.items():
+            if of in (None, rank):
+                raise why
+        return found
+
+    def survey(self) -> tuple[list[Row], tuple[Away, ...]]:
+        """The rows that somebody can tell, and the nodes of the ranks of which nobody can. NodeUnreachable if these are all."""
+        found, silent = self._told(brief=True)
+        if silent and len(silent) == len(self._run.ranks):
+            raise next(iter(silent.values()))
+        return found, away_of(self._run, silent)
+
+    def _told(self, *, brief: bool) -> tuple[list[Row], dict[int, NodeUnreachable]]:
+        """What is known, and of the ranks of which nobody could tell why."""
         complete = self._in_bucket(brief=brief) if self.in_bucket else []
         found = [self._row(one, "complete", None) for one in complete]
         known = {(one["rank"], one["name"]) for one in complete}
         answers, silent = self._ask_all(brief=brief)
+        untold: dict[int, NodeUnreachable] = {}
         for rank in self._run.ranks:
             answer = answers.get(rank.rank)
-            wanted = of in (None, rank.rank)
-            rows = (
-                self._seen_by_others(rank.rank, answers, silent[rank.rank], wanted=wanted)
-                if answer is None
-                else self._of_rank(rank, answer)
-            )
+            if answer is not None:
+                rows = self._of_rank(rank, answer)
+            else:
+                rows = self._seen_by_others(rank.rank, answers)
+                why = silent[rank.rank]
+                if isinstance(why, NodeUnreachable) and not self.in_bucket and not rows:
+                    untold[rank.rank] = why
             found += [row for row in rows if (row["rank"], row["name"]) not in known]
-        return _together(found)
+        return _together(found), untold
 
     def _of_rank(self, rank: RankRecord, answer: Mapping[str, Any]) -> list[Row]:
         """What a rank's own node has of it."""
@@ -81,14 +99,10 @@ class Checkpoints:
                 found.append(self._row(one, state, rank.node))
         return found
 
-    def _seen_by_others(
-        self, rank: int, answers: Mapping[int, Mapping[str, Any]], why: NodeError, *, wanted: bool
-    ) -> list[Row]:
-        """What other nodes see in the store of a rank whose node can't be asked; NodeUnreachable if it is wanted and nobody can tell."""
+    def _seen_by_others(self, rank: int, answers: Mapping[int, Mapping[str, Any]]) -> list[Row]:
+        """What other nodes see in the store of a rank whose node can't be asked."""
         told = [one for answer in answers.values() for one in answer["complete"]]
         theirs = {str(one["name"]): one for one in told if one["rank"] == rank}
-        if wanted and isinstance(why, NodeUnreachable) and not self.in_bucket and not theirs:
-            raise why
         return [self._row(one, "complete", None) for one in theirs.values()]
 
     def read(

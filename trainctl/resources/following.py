@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainctl.apply.step import Lookup
-from trainctl.errors import NodeError
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.plan.runs import node_count
 from trainctl.resources.agents import nodes_of
-from trainctl.resources.run_control import RunControl, runs_of
+from trainctl.resources.run_control import RunControl, Told, runs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +43,12 @@ def ahead(
     now = control.statuses(live)
     found = _Found()
     for address, recorded in newest.items():
-        run = now.get(recorded.key, recorded) if recorded else None
-        if isinstance(run, NodeError):
-            found.blockers.append(f"{address}: {run.summary}")
-        elif run is None:
+        if recorded is None:
             found.blockers.append(f"{address} has not run")
+            continue
+        run, problem = now.get(recorded.key, Told(recorded, None))
+        if problem is not None:
+            found.blockers.append(f"{address}: {problem.summary}")
         elif run.status.live and len(run.ranks) == 1 and run.ranks[0].node in possible:
             possible = {run.ranks[0].node}
             found.follows.append((address, run))

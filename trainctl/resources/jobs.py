@@ -150,9 +150,9 @@ def observed(control: RunControl, jobs: Sequence[Recorded]) -> dict[Address, Obs
     now = control.statuses(list(live.values()))
     found = {job.address: Observation(Presence.PRESENT) for job in jobs}
     for address, run in live.items():
-        seen = now[run.key]
-        if isinstance(seen, NodeError):
-            found[address] = Observation(Presence.UNREACHABLE, detail=seen.summary)
+        seen, problem = now[run.key]
+        if problem is not None:
+            found[address] = Observation(Presence.UNREACHABLE, detail=problem.summary)
         else:
             found[address] = Observation(Presence.PRESENT, {"run": seen.to_json()})
     return found

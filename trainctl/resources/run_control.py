@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainctl.errors import NodeError, NodeForgot
 from trainctl.ledger.state import Recorded
@@ -13,7 +13,7 @@ from trainctl.model.run import RankRecord, RunRecord
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.answers import OnEvent
 from trainctl.resources.agents import Agents, node_named
-from trainctl.resources.runs import lost, with_status
+from trainctl.resources.runs import lost, with_some, with_status
 from trainctl.spi.provider import Node
 
 STOP_GRACE_SECONDS = 30.0
@@ -34,6 +34,13 @@ def runs_of(recorded: Recorded | None) -> tuple[RunRecord, ...]:
     return tuple(RunRecord.from_json(run) for run in runs)
 
 
+class Told(NamedTuple):
+    """A run as its nodes tell it; with an ``error`` as it was last seen, but for the ranks whose nodes answered."""
+
+    run: RunRecord
+    error: NodeError | None
+
+
 class RunControl:
     """Reaches the nodes of a run through the records of their clusters."""
 
@@ -43,15 +50,15 @@ class RunControl:
 
     def status(self, run: RunRecord) -> RunRecord:
         """The run's record as its nodes tell it now; LOST where a node knows nothing of a live run."""
-        now = self.statuses([run])[run.key]
-        if isinstance(now, NodeError):
-            raise now
+        now, error = self.statuses([run])[run.key]
+        if error is not None:
+            raise error
         return now
 
-    def statuses(self, runs: Sequence[RunRecord]) -> dict[str, RunRecord | NodeError]:
-        """As ``status``, of many runs by their keys: each node is asked once. What can't be learned is there as its error."""
+    def statuses(self, runs: Sequence[RunRecord]) -> dict[str, Told]:
+        """As ``status``, of many runs by their keys: each node is asked once. Why something can't be learned is told beside what can."""
         keys: dict[str, set[str]] = {}
-        found: dict[str, RunRecord | NodeError] = {}
+        found: dict[str, Told] = {}
         for run in runs:
             for rank in run.ranks:
                 keys.setdefault(rank.node, set()).add(run.key)
@@ -61,13 +68,16 @@ class RunControl:
             told = [answers[rank.node] for rank in run.ranks]
             failed = next((one for one in told if isinstance(one, NodeError)), None)
             mine = [None if isinstance(one, NodeError) else one.get(run.key) for one in told]
-            silent = {
-                rank.rank
-                for rank, one in zip(run.ranks, told, strict=True)
-                if isinstance(one, NodeError)
+            heard = {
+                rank.rank: answer
+                for rank, one, answer in zip(run.ranks, told, mine, strict=True)
+                if not isinstance(one, NodeError)
             }
-            known = with_status(run, mine)
-            found[run.key] = known if failed is None or lost(silent, mine) else failed
+            silent = {rank.rank for rank in run.ranks} - heard.keys()
+            if failed is None or lost(silent, mine):
+                found[run.key] = Told(with_status(run, mine), None)
+            else:
+                found[run.key] = Told(with_some(run, heard), failed)
         return found
 
     def _ask_status(

@@ -154,6 +154,16 @@ def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> 
     )
 
 
+def with_some(run: RunRecord, answers: Mapping[int, Mapping[str, Any] | None]) -> RunRecord:
+    """The run's record with what the nodes of some ranks said of these; all that is decided by every rank is as it was."""
+    return replace(
+        run,
+        ranks=tuple(
+            _rank(one, answers[one.rank]) if one.rank in answers else one for one in run.ranks
+        ),
+    )
+
+
 def _times(name: str, answers: Sequence[Mapping[str, Any] | None]) -> list[float]:
     """A time of every rank that tells it, in rank order: of a run the first one counts, as clocks of different hosts don't compare."""
     return [answer[name] for answer in answers if answer and answer.get(name)]

@@ -6,9 +6,10 @@ import csv
 import heapq
 import io
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from trainctl.model.away import Away
 from trainctl.model.cache import CacheContent, CachedFile, Cleared
 from trainctl.model.units import format_bytes
 from trainctl.views.escape import escape
@@ -45,9 +46,14 @@ def file_type(mode: int) -> str:
 
 
 def cache_json(
-    found: CacheContent | None, project_id: str, sort: str, *, descending: bool
+    found: CacheContent | None,
+    project_id: str,
+    sort: str,
+    away: Sequence[Away] = (),
+    *,
+    descending: bool,
 ) -> dict[str, Any]:
-    """The service's object, with the cache's address, directory and limit; totals of nothing where there is no cache."""
+    """The service's object, with the cache's address, node, directory and limit; totals of nothing where there is no cache."""
     size = found.bytes if found else 0
     return {
         "timestamp": moment(found.at) if found else None,
@@ -57,8 +63,10 @@ def cache_json(
         "total_size_human_readable": human(size),
         "files": [_file_json(one) for one in _sorted(found, sort, descending)] if found else [],
         "cache": found.address if found else None,
+        "node": found.node if found else None,
         "directory": found.directory if found else None,
         "limit_bytes": found.limit if found else None,
+        "away": [{"node": one.node, "why": one.why} for one in away],
     }
 
 
@@ -93,6 +101,11 @@ def cache_lines(
     left = len(found.entries) - len(shown)
     more = [f"… and {left} more: -o csv or -o json shows all."] if left else []
     return [*head, *lines, *more]
+
+
+def elsewhere_lines(found: CacheContent, away: Sequence[Away]) -> list[str]:
+    """Of each node that was to tell and is away a warning that says whose answer this is instead."""
+    return [f"Warning: {escape(one.why)}: this is what {found.node} has" for one in away]
 
 
 def too_full(found: CacheContent) -> str | None:

@@ -7,8 +7,10 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from trainctl.model.away import Away
 from trainctl.model.status import Artifact, Checkpoint
 from trainctl.model.units import format_bytes
+from trainctl.views.away import away_json
 from trainctl.views.escape import escape
 from trainctl.views.moments import minute, moment
 from trainctl.views.text import table
@@ -48,6 +50,11 @@ def checkpoint_json(one: Checkpoint) -> dict[str, Any]:
         "created_at": moment(one.created_at),
         "url": one.url,
     }
+
+
+def checkpoints_json(found: Sequence[Checkpoint], away: Sequence[Away]) -> dict[str, Any]:
+    """What ``checkpoints list --format json`` prints; ``away`` are the nodes that keep others back."""
+    return {"checkpoints": [checkpoint_json(one) for one in found], "away": away_json(away)}
 
 
 def checkpoint_table(found: Sequence[Checkpoint], width: int | None = None) -> list[str]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from trainctl.model.address import Address
+from trainctl.model.away import Away
 from trainctl.model.events import Event, EventType
 from trainctl.model.log import Piece
 from trainctl.model.units import format_bytes
+from trainctl.views.away import away_json, away_words
 from trainctl.views.events_json import EventsJson
 from trainctl.views.output import Output
 
@@ -83,12 +88,21 @@ class LogJson:
             events += [self._event(line, piece.rank, piece.time) for line in lines]
         self._emit.several(events)
 
+    def lacks(self, away: Sequence[Away]) -> None:
+        """Tell of the nodes whose ranks' lines could not be had."""
+        rows = zip(away, away_json(away), strict=True)
+        self._emit.several([self._missing(one, row) for one, row in rows])
+
     def close(self) -> None:
         """Tell of the lines that never ended."""
         self._emit.several([event for rank in sorted(self._open) for event in self._rest(rank)])
 
     def _rest(self, rank: int, time: float | None = None) -> list[Event]:
         return [self._event(self._open.pop(rank), rank, time)] if rank in self._open else []
+
+    def _missing(self, one: Away, row: Mapping[str, Any]) -> Event:
+        data = {"severity": "warning", **row}
+        return Event(EventType.DIAGNOSTIC, away_words(one, "the log"), self._address, data)
 
     def _gap(self, piece: Piece) -> Event:
         data = {"severity": "warning", "rank": piece.rank, "left_out": piece.left_out}

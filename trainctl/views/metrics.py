@@ -9,9 +9,11 @@ from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from trainctl.model.address import Address
+from trainctl.model.away import Away
 from trainctl.model.metrics import VOLUMES, Gpu, Sample, Volume
 from trainctl.model.run import RunRecord
 from trainctl.model.units import format_bytes, format_duration
+from trainctl.views.away import away_json
 from trainctl.views.escape import escape
 from trainctl.views.moments import moment
 from trainctl.views.text import Style, pad, table
@@ -86,14 +88,17 @@ def sample_json(one: Sample) -> dict[str, Any]:
     }
 
 
-def metrics_json(address: Address, run: RunRecord, samples: Sequence[Sample]) -> dict[str, Any]:
-    """What ``metrics --format json`` prints: the history of all ranks, the oldest sample first."""
+def metrics_json(
+    address: Address, run: RunRecord, samples: Sequence[Sample], away: Sequence[Away] = ()
+) -> dict[str, Any]:
+    """What ``metrics --format json`` prints: the history of all ranks, the oldest sample first, but for those of nodes that were ``away``."""
     return {
         "address": str(address),
         "run": run.id,
         "number": run.number,
         "status": run.status.value,
         "samples": [sample_json(one) for one in samples],
+        "away": away_json(away),
     }
 
 

@@ -190,6 +190,17 @@ def status_table(statuses: Sequence[JobStatus], width: int | None = None) -> lis
     return table(headers, rows, width=width, shrinks=frozenset({"NODE", "STATUS"}))
 
 
+def stale_lines(found: Iterable[JobStatus]) -> list[str]:
+    """Of each reason why nodes could not be asked a warning, with the jobs that are as they were last seen."""
+    jobs: dict[str, list[str]] = {}
+    for one in found:
+        if one.stale:
+            jobs.setdefault(one.stale, []).append(str(one.address))
+    return [
+        f"Warning: {escape(why)}: {', '.join(names)} as last seen" for why, names in jobs.items()
+    ]
+
+
 def _row(one: JobStatus) -> list[str]:
     run = one.run
     return [

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainctl.operations.merging import as_they_come
+from trainctl.operations.merging import as_they_come, begun
 
 
 def alive() -> list[str]:
@@ -58,6 +58,19 @@ def test_an_error_ends_all() -> None:
     with pytest.raises(ValueError, match="broken"):
         next(merged)
     assert alive() == []
+
+
+def test_all_begin_at_once() -> None:
+    """Each is waited for together with the others, which may be what it waits for; nothing of any is lost."""
+    met = threading.Barrier(3, timeout=30)
+
+    def meeting(*rest: str) -> Iterator[str]:
+        met.wait()
+        yield from rest
+
+    found = begun([meeting("a", "b"), meeting(), meeting("c")])
+
+    assert [list(one) for one in found] == [["a", "b"], [], ["c"]]
 
 
 def test_leaving_early_ends_the_sources() -> None:

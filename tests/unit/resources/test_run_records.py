@@ -10,7 +10,7 @@ import pytest
 from trainctl.jobs.environment import places
 from trainctl.model.address import Address
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.resources.runs import lost, specification, with_status
+from trainctl.resources.runs import lost, specification, with_some, with_status
 from trainctl.spi.provider import Node
 
 JOB = Address.parse("job.sft")
@@ -77,6 +77,15 @@ def test_a_live_run_that_its_node_does_not_know_is_lost() -> None:
     assert with_status(run_of(S.RUNNING), [None]).status is S.LOST
     ended = run_of(S.COMPLETED, status=S.COMPLETED, ended_at=5.0)
     assert with_status(ended, [None]) == ended
+
+
+def test_what_only_some_nodes_tell_is_of_their_ranks_alone() -> None:
+    """The run, and the rank of a node that says nothing, stay as they were seen last; a rank that a node doesn't know is lost."""
+    run = run_of(S.RUNNING, S.RUNNING, S.RUNNING)
+    now = with_some(run, {0: answer(S.FAILED, exit_code=3), 2: None})
+
+    assert [rank.status for rank in now.ranks] == [S.FAILED, S.RUNNING, S.LOST]
+    assert (now.status, now.ended_at, now.error) == (S.RUNNING, None, None)
 
 
 def test_exit_codes_and_errors_are_kept() -> None:

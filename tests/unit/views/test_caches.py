@@ -27,7 +27,9 @@ ENTRIES = (
     CachedFile("a,b\n.txt", 0, 1e30, 0o100600),
     CachedFile("link", 0, 1.5e9, 0o120777),
 )
-CONTENT = CacheContent("cache.demo-lab", "/caches/demo", 1.75e9, 3, 1_520_000_000, ENTRIES)
+CONTENT = CacheContent(
+    "cache.demo-lab", "lab/gpu-0", "/caches/demo", 1.75e9, 3, 1_520_000_000, ENTRIES
+)
 
 
 def order(sort: str, *, descending: bool = False) -> list[str]:
@@ -89,7 +91,9 @@ def test_orders() -> None:
 def test_a_table_of_very_many_ends_with_a_note() -> None:
     """The first ones of the order are shown, and how to get the rest."""
     many = tuple(CachedFile(f"{n:07}", n, 1e9, 0o100644) for n in range(MOST_ROWS + 5))
-    content = CacheContent("cache.demo-lab", "/caches/demo", 1.75e9, len(many), 9, many)
+    content = CacheContent(
+        "cache.demo-lab", "lab/gpu-0", "/caches/demo", 1.75e9, len(many), 9, many
+    )
     lines = cache_lines(content, "abcdefg", "size", descending=True, width=None)
 
     assert lines[5].startswith(f"{MOST_ROWS + 4:07}")

@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 from tests.support.plans import HOLDER, World, a_run, applied, at, change_of, intent_of
 from trainctl.ledger.history import Row
 from trainctl.model.action import Reason
+from trainctl.model.away import Away
 from trainctl.model.delivery import Delivered
 from trainctl.model.diagnostics import Position, error
 from trainctl.model.node_cache import CachedListing, CacheReport
@@ -23,7 +24,7 @@ from trainctl.model.status import Checkpoint, JobStatus
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Observation, Options, Plan, WeightsFacts
 from trainctl.spi.provider import Presence
-from trainctl.views.checkpoints import checkpoint_json
+from trainctl.views.checkpoints import checkpoints_json
 from trainctl.views.mirror import mirror_json
 from trainctl.views.mirror_care import collected_json, verified_json
 from trainctl.views.node_cache import evict_json, verify_json
@@ -189,13 +190,14 @@ def test_the_other_listings_hold_against_their_schemas() -> None:
     checkpoint = Checkpoint(
         "checkpoint-5", "abcdefg", 0, 5, 12, 1, "complete", 6.0, "file:///c", type="lora"
     )
+    away = Away("lab/gpu-1", (1,), "lab/gpu-1 doesn't answer")
     run = replace(a_run(1, RunStatus.RUNNING, started_at=2.0), phases={"delivering": 0.5})
     status = JobStatus(at("job.sft"), run, (checkpoint,))
     source = MirroredSource("file:./w", "mtime", None, 1, 2, 0, 3.0, ("demo",), ("ann@laptop",))
 
     assert problems("status", status_json(status)) == []
     assert problems("status", {"jobs": [status_json(status)]}) == []
-    assert problems("checkpoints", {"checkpoints": [checkpoint_json(checkpoint)]}) == []
+    assert problems("checkpoints", checkpoints_json((checkpoint,), (away,))) == []
     assert problems("mirror", mirror_json([source])) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -10,10 +11,12 @@ import typer
 from trainctl.cli.options import ClusterOption, ProjectArgument, TeamOption
 from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import open_workspace
+from trainctl.errors import NodeUnreachable
 from trainctl.jobs.environment import project_id
+from trainctl.model.away import Away
 from trainctl.model.cache import CacheContent
 from trainctl.operations.training_caches import choose, summarize
-from trainctl.views.caches import cache_csv, cache_json, cache_lines, too_full
+from trainctl.views.caches import cache_csv, cache_json, cache_lines, elsewhere_lines, too_full
 
 
 class Sort(StrEnum):
@@ -58,25 +61,31 @@ def command(
     with open_workspace(session) as workspace:
         state = workspace.ledger.state()
         chosen = choose(state, project, cluster, team=team)
-        found = summarize(workspace, chosen) if chosen else None
+        summary = summarize(workspace, chosen) if chosen else None
         identity = project_id(state.lineage, project.removeprefix("project."))
-    _show(session, found, identity, sort, order is Order.DESC, form)
+    found, away = (summary.content, summary.away) if summary else (None, ())
+    _show(session, found, away, identity, sort, order is Order.DESC, form)
     full = too_full(found) if found else f"{project} has no training cache yet"
     if full:
         session.output.note(f"Warning: {full}")
-    return 0
+    if found is None or summary is None:
+        return 0
+    for line in elsewhere_lines(found, away):
+        session.output.note(line)
+    return 0 if summary.same else NodeUnreachable.exit_code
 
 
 def _show(
     session: Session,
     found: CacheContent | None,
+    away: Sequence[Away],
     identity: str,
     sort: Sort,
     descending: bool,
     form: Form,
 ) -> None:
     if form is Form.JSON:
-        session.output.json(cache_json(found, identity, sort.value, descending=descending))
+        session.output.json(cache_json(found, identity, sort.value, away, descending=descending))
     elif form is Form.CSV:
         session.output.print(cache_csv(found, sort.value, descending=descending))
     elif found is not None:

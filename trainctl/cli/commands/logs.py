@@ -62,5 +62,4 @@ def command(
     )
     with open_workspace(session) as workspace:
         found = find_run(workspace.ledger.state(), job_address(address), run)
-        print_logs(session, workspace, found, wanted, format_)
-    return 0
+        return print_logs(session, workspace, found, wanted, format_).code

@@ -10,12 +10,13 @@ from typing import Annotated
 import typer
 
 from trainctl.cli.options import RunOption
+from trainctl.cli.partial import told_of
 from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import UsageError
 from trainctl.model.metrics import Sample
-from trainctl.operations.metrics import history, watch
-from trainctl.operations.runs import Run, find_run, job_address, refresh
+from trainctl.operations.metrics import look, watch
+from trainctl.operations.runs import Run, find_run, job_address
 from trainctl.operations.workspace import Workspace
 from trainctl.views.live import Live
 from trainctl.views.metrics import (
@@ -61,17 +62,19 @@ def command(
         found = find_run(workspace.ledger.state(), job_address(address), run)
         if follow:
             _follow(session, workspace, found, rank, format_, plot=plot)
-        else:
-            found = refresh(workspace, found)
-            _print(session, found, history(workspace, found, only=rank), format_, plot=plot)
-    return 0
+            return 0
+        seen = look(workspace, found, rank)
+    if format_ is Form.JSON:
+        record = seen.run.record
+        session.output.json(metrics_json(found.job.address, record, seen.samples, seen.away))
+    else:
+        _print(session, seen.run, seen.samples, format_, plot=plot)
+    return told_of(session, seen.away, "the samples")
 
 
 def _print(session: Session, run: Run, samples: list[Sample], format_: Form, *, plot: bool) -> None:
     output = session.output
-    if format_ is Form.JSON:
-        output.json(metrics_json(run.job.address, run.record, samples))
-    elif format_ is Form.CSV:
+    if format_ is Form.CSV:
         output.print(metrics_csv(samples))
     else:
         for line in _lines(session, run, samples, plot=plot, live=False):

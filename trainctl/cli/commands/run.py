@@ -83,7 +83,7 @@ def _follow(session: Session, workspace: Workspace, runs: list[Run], format_: Fo
         try:
             ended = print_logs(
                 session, workspace, run, Selection(follow=True), format_, closes=run is runs[-1]
-            )
+            ).run
         except KeyboardInterrupt:
             name = str(run.job.address).removeprefix("job.")
             session.output.note(

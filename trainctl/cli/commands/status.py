@@ -16,7 +16,7 @@ from trainctl.model.status import JobStatus
 from trainctl.operations.look_caches import full_caches
 from trainctl.operations.runs import job_address
 from trainctl.operations.status import all_statuses, is_matrix, status
-from trainctl.views.statuses import status_json, status_lines, status_table
+from trainctl.views.statuses import stale_lines, status_json, status_lines, status_table
 from trainctl.views.sweeps import sweep_lines
 
 
@@ -65,3 +65,5 @@ def _show_all(
     )
     for line in lines:
         output.print(line)
+    for line in stale_lines(found):
+        output.note(line)
