@@ -34,7 +34,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One host of a cluster. ``python`` and ``dir`` are as declared, empty where they are to be found out."""
+    """One host of a cluster. ``python`` and ``dir`` are as declared, empty where they are to be found out; ``ports`` as ``FIRST-LAST``."""
 
     name: str
     login: Login
@@ -42,6 +42,7 @@ class Host:
     dir: str = ""
     gpus: int | None = None
     price_per_hour: float | None = None
+    ports: str = ""
 
 
 def hosts_of(cluster: Cluster) -> tuple[Host, ...]:
@@ -72,6 +73,7 @@ def _hosts(cluster: Cluster) -> Iterator[Host]:
             str(one.get("dir") or ""),
             one.get("gpus"),
             one.get("price_per_hour"),
+            str(own.get("ports") or ""),
         )
 
 

@@ -198,6 +198,7 @@ def _node(cluster: Cluster, host: Host, places: Places, key: str) -> Node:
         gpus=host.gpus,
         details=host.login.details,
         price_per_hour=host.price_per_hour,
+        ports=host.ports,
     )
 
 

@@ -17,6 +17,7 @@ _USER = r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$(?!\n)"
 _JUMP = r"^[A-Za-z0-9_\[][A-Za-z0-9_.@:,+\[\]-]*$(?!\n)"
 _FILE = r"^[^-\x00-\x1f\x7f][^\x00-\x1f\x7f]*$(?!\n)"
 _PLACE = r"^(/|~/)[^\x00-\x1f\x7f]*$(?!\n)"
+_PORTS = r"^[0-9]{1,5}-[0-9]{1,5}$(?!\n)"
 _KEY = r"^[a-z][A-Za-z0-9@.-]* +[A-Za-z0-9+/]+=*( +[^\x00-\x1f\x7f]*)?$(?!\n)"
 
 
@@ -37,6 +38,12 @@ _LOGIN: JsonObject = {
         _JUMP, "The host to go through, as ssh -J has it: user@host:port, several with commas."
     ),
 }
+_OPEN: JsonObject = {
+    "ports": _text(
+        _PORTS,
+        "The ports of a host that the other hosts can connect to, FIRST-LAST, where a firewall lets no others through; by default any.",
+    ),
+}
 _HOST: JsonObject = {
     "type": "object",
     "additionalProperties": False,
@@ -46,6 +53,7 @@ _HOST: JsonObject = {
         "name": _text(_NAME, "What the node is called: letters, digits, dots, dashes; by default its address."),
         "address": _text(_ADDRESS, "A host name, an IP address or an alias of ssh's configuration; the account is user, the port port."),
         **_LOGIN,
+        **_OPEN,
         "host_key": _text(_KEY, "The host's public key, TYPE BASE64 as ssh-keyscan prints it: no other is accepted."),
         "python": _text(_PLACE, "An interpreter of 3.8 or newer there: an absolute path, or one that begins with ~/."),
         "dir": _text(_PLACE, "Where trainctl keeps what it may delete: an absolute path, or one that begins with ~/; ~/.cache/trainctl by default."),
@@ -70,6 +78,7 @@ def schema() -> JsonObject:
         "required": ["hosts"],
         "properties": {
             **_LOGIN,
+            **_OPEN,
             "connect_timeout": {
                 "type": "integer",
                 "minimum": 1,
@@ -88,8 +97,11 @@ def schema() -> JsonObject:
 
 
 def problems(cluster: Cluster) -> Iterator[Wrong]:
-    """Hosts that are declared twice, and keys that are none."""
+    """Hosts that are declared twice, keys that are none, and ranges without a port."""
     hosts = hosts_of(cluster)
+    ports = str(cluster.settings.get("ports") or "")
+    if not _is_range(ports):
+        yield _no_range(("ports",))
     names: dict[str, int] = {}
     places: dict[Any, int] = {}
     for number, host in enumerate(hosts):
@@ -108,12 +120,28 @@ def problems(cluster: Cluster) -> Iterator[Wrong]:
                 f"hosts[{number}] is the same host as hosts[{first}]",
                 f"Both have the address {host.login.address!r}. Write it once, or give each a dir: of its own.",
             )
+        if host.ports != ports and not _is_range(host.ports):
+            yield _no_range(("hosts", number, "ports"))
         if host.login.host_key and not _is_key(host.login.host_key):
             yield Wrong(
                 ("hosts", number, "host_key"),
                 "host_key is not a public key",
                 "Write its type and its base64, as ssh-keyscan prints them: ssh-ed25519 AAAA…",
             )
+
+
+def _is_range(ports: str) -> bool:
+    """Whether all of its ports, of which there is one or more, need no root; no range is fine, too."""
+    first, _, last = (ports or "1024-65535").partition("-")
+    return 1024 <= int(first) <= int(last) <= 65535
+
+
+def _no_range(path: tuple[str | int, ...]) -> Wrong:
+    return Wrong(
+        path,
+        "ports is no range of ports that a user may listen on",
+        "Write the first and the last, from 1024 to 65535: 29000-29100.",
+    )
 
 
 def _is_key(text: str) -> bool:

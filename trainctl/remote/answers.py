@@ -25,7 +25,7 @@ _KINDS: Mapping[str, type[TrainctlError]] = {
     "wrong": SourceWrong,
     "missing": NodeForgot,
 }
-_CODES = {"checkpoints": "checkpoint-store"}
+_CODES = {"checkpoints": "checkpoint-store", "ports": "no-free-port"}
 _LONGEST_LINE = 64 * 2**20
 _LAST_LINES = 12
 

@@ -99,6 +99,8 @@ class Delivery:
         with contextlib.ExitStack() as stack:
             peers = self._peers(seats, documents)
             told = stack.enter_context(peers).told() if peers else {}
+            for why in peers.left_out if peers else ():
+                step.tell(f"without a peer: {why.summary}")
             orders = [
                 _Order(rank, seat, documents, self._opened(seat, stack), self._more(seat, told))
                 for rank, seat in enumerate(seats)

@@ -227,7 +227,7 @@ class Deployment:
     ) -> list[dict[str, Any]]:
         """What starts each rank."""
         nodes = [one.rank.node.id for one in equipped]
-        addresses = self._leader_addresses(equipped[0].rank) if len(nodes) > 1 else []
+        gang = self._gang(equipped[0].rank) if len(nodes) > 1 else None
         names = sorted(set(secret_environment(step.attributes).values()))
         values = {name: self._secrets.value(name) for name in names}
         values |= self._checkpoint_secrets(step, run)
@@ -243,7 +243,7 @@ class Deployment:
                 gpus=one.rank.node.gpus,
                 nodes=nodes,
                 rank=one.rank.number,
-                addresses=addresses,
+                gang=gang,
                 venv=one.venv,
                 checkpoints=self._checkpoints.specification(step.attributes, run.store or {}),
                 container=one.image.container if one.image else None,
@@ -254,10 +254,11 @@ class Deployment:
             found.append({"root": node.root, "data": node.data, "run": spec, "secrets": values})
         return found
 
-    def _leader_addresses(self, leader: Rank) -> list[str]:
+    def _gang(self, leader: Rank) -> dict[str, Any]:
+        """How rank 0 is reached: its addresses, the preferred first, and the ports that others may connect to there."""
         node = leader.node
         facts = leader.agent.call("facts", {"root": node.root, "data": node.data})
-        return leader_addresses(node, facts)
+        return {"addresses": leader_addresses(node, facts), "ports": node.ports}
 
 
 def _mirrored(step: Step, listings: Iterable[str]) -> Iterator[dict[str, Any]]:

@@ -169,4 +169,6 @@ def _outputs(*runs: RunRecord) -> dict[str, Any]:
 
 def _why_not_started(run: RunRecord) -> TrainctlError:
     said = run.error or "the run could not be started"
-    return checkpoint_store_error(said) if run.cause == "checkpoints" else NodeError(said)
+    if run.cause == "checkpoints":
+        return checkpoint_store_error(said)
+    return NodeError(said, code="no-free-port") if run.cause == "ports" else NodeError(said)

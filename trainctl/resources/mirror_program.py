@@ -10,7 +10,7 @@ _MODULES = {
     "trainctl.model": ("files", "flow", "json", "packed", "source_uri", "units"),
     "trainctl.node.calls": ("asking", "bytecode", "call_server", "frames", "guard", "programs", "protocol", "tls"),
     "trainctl.node.content": ("listing", "pack", "pack_index", "packs", "parts", "runs"),
-    "trainctl.node.system": ("addresses", "descriptors", "failure", "files", "layout", "syscalls"),
+    "trainctl.node.system": ("addresses", "descriptors", "failure", "files", "layout", "ports", "syscalls"),
     "trainctl.node.transfer": ("blob_requests", "caller", "evenness", "server", "shelf"),
     "trainctl.spi": ("sources",),
     "trainctl.weights": ("exclusive", "retry", "safe_path"),

@@ -136,7 +136,7 @@ class HostOrigins:
     def _enter(self) -> NodeServer:
         with self._lock:
             if self._server is None:
-                request = {"root": self._mirror.path}
+                request = {"root": self._mirror.path, "ports": self._mirror.place.node.ports}
                 self._server = NodeServer(self._mirror.agent, request, self.register)
             self._users += 1
             return self._server

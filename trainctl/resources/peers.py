@@ -28,15 +28,20 @@ class Peers:
         self._listings = listings
         self._register = register
         self._servers: list[NodeServer] = []
+        self.left_out: list[TrainctlError] = []
 
     def __enter__(self) -> Peers:
         return self
 
     def told(self) -> dict[str, Peer]:
-        """By node id what the ``peers`` of a request say. A node that can't serve is left out; one alone has no peers."""
+        """By node id what the ``peers`` of a request say. A node that can't serve is ``left_out``; one alone has no peers."""
         asked = {node.id: self._start(node, agent, where) for node, agent, where in self._nodes}
-        answers = {node_id: _peer(node_id, server) for node_id, server in asked.items()}
-        found = {node_id: peer for node_id, peer in answers.items() if peer is not None}
+        found: dict[str, Peer] = {}
+        for node_id, server in asked.items():
+            try:
+                found[node_id] = _peer(node_id, server)
+            except TrainctlError as error:
+                self.left_out.append(error)
         return found if len(found) > 1 else {}
 
     def __exit__(
@@ -51,15 +56,12 @@ class Peers:
             server.close()
 
     def _start(self, node: Node, agent: NodeAgent, where: Mapping[str, Any]) -> NodeServer:
-        request = {**where, "listings": list(self._listings)}
+        request = {**where, "ports": node.ports, "listings": list(self._listings)}
         server = NodeServer(agent, request, self._register)
         self._servers.append(server)
         return server
 
 
-def _peer(node_id: str, server: NodeServer) -> Peer | None:
-    """What the others are told of it. Its deliveries will say what is wrong with a node, if anything is."""
-    try:
-        return {"node": node_id, **server.where(), "holds": server.told()["holds"]}
-    except TrainctlError:
-        return None
+def _peer(node_id: str, server: NodeServer) -> Peer:
+    """What the others are told of it."""
+    return {"node": node_id, **server.where(), "holds": server.told()["holds"]}

@@ -44,14 +44,14 @@ def specification(
     gpus: int | None,
     nodes: Sequence[str],
     rank: int = 0,
-    addresses: Sequence[str] = (),
+    gang: Mapping[str, Any] | None = None,
     venv: str | None = None,
     checkpoints: Mapping[str, Any] | None = None,
     container: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What one node needs to know to run one rank: everything but secret values.
 
-    ``nodes`` are the run's, by rank; ``addresses`` those of rank 0's node that the others may reach. ``listings`` by weights address; ``venv`` is the environment that was built for it there,
+    ``nodes`` are the run's, by rank; ``gang`` how rank 0's node is reached if there are several. ``listings`` by weights address; ``venv`` is the environment that was built for it there,
     ``checkpoints`` its ``store`` and ``load``.
     """
     plain = environment(
@@ -92,7 +92,7 @@ def specification(
             "declared": gpus,
         },
         **order(address, attributes, lineage),
-        **({"gang": {"addresses": list(addresses)}} if len(nodes) > 1 else {}),
+        **({"gang": dict(gang)} if gang else {}),
         **({"container": dict(container)} if container else {}),
         "made_of": {"attributes": attributes, "listings": listings},
         **caches(attributes, where),

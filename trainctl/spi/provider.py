@@ -49,6 +49,8 @@ class Node:
     details: Mapping[str, Any] = field(default_factory=dict)
     price_per_hour: float | None = None
     """What it costs, in the currency of the manifest; None leaves it to the cluster's price."""
+    ports: str = ""
+    """``FIRST-LAST``: the ports that others can connect to there, and at which alone anything listens; empty for any."""
 
     @property
     def id(self) -> str:

@@ -20,6 +20,7 @@ from trainctl.node.runs.attempt import Attempt, Ended
 from trainctl.node.runs.record import Run
 from trainctl.node.system.failure import Failure
 from trainctl.node.system.files import read_json, write_json
+from trainctl.node.system.ports import ports_of
 from trainctl.node.system.processes import boot_id
 from trainctl.node.turns.peers import Ending, Peers, Retry
 from trainctl.node.turns.turn import Pending, Turn
@@ -67,8 +68,9 @@ class GangMember(Peers):
 
     def _lead(self) -> Helper:
         addresses = [str(one) for one in self._gang["addresses"]]
-        token, rendezvous, retry = secrets.token_hex(32), Rendezvous(), Retry.of(self._spec)
-        listeners = listen(addresses)
+        ports = ports_of(self._gang.get("ports"))
+        token, rendezvous, retry = secrets.token_hex(32), Rendezvous(ports), Retry.of(self._spec)
+        listeners = listen(addresses, ports)
         policy = Policy(
             int(self._spec["group_size"]),
             addresses,

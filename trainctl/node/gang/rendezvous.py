@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import random
 import socket
 from typing import Optional
+
+from trainctl.node.system.ports import at_one_of
 
 _PORTS = range(20000, 30000)
 """Below the ports that Linux gives to outgoing connections (net.ipv4.ip_local_port_range, from 32768 on), so that none takes it as soon as
 it is given up."""
 
-_ATTEMPTS = 200
-
 
 class Rendezvous:
-    """Holds a port of this host, on all of its addresses: bound and not listening, so that nobody can connect to it meanwhile."""
+    """Holds one of the ports of this host, on all of its addresses: bound and not listening, so that nobody can connect to it meanwhile."""
 
-    def __init__(self) -> None:
+    def __init__(self, ports: Optional[range] = None) -> None:
+        self._ports = _PORTS if ports is None else ports
         self._held: Optional[socket.socket] = None
 
     def allocate(self) -> int:
-        """A port that is free, another each time. OSError if there is none."""
+        """A port that is free, another each time. Failure if there is none."""
         self.release()
-        for _ in range(_ATTEMPTS):
-            port = random.choice(_PORTS)  # noqa: S311 - two that choose at once should choose differently
-            with contextlib.suppress(OSError):
-                self._held = _bound(port)
-                return port
-        raise OSError("no port from 20000 to 29999 is free")
+        self._held = at_one_of(self._ports, _bound)
+        return int(self._held.getsockname()[1])
 
     def release(self) -> None:
         """Leave the port to the job."""

@@ -9,6 +9,7 @@ import random
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from trainctl.node.runs import record as runs
+from trainctl.node.system.failure import Failure
 
 COLLECT_SECONDS = 5.0
 """How long other exits are waited for when the first one looks like a consequence."""
@@ -214,8 +215,9 @@ class Rules:
         self._cause, self._collect_until = None, None
         try:
             port = self._allocate()
-        except OSError as error:
-            self._finish(_cause(0, runs.DEPLOY_FAILED, str(error)))
+        except Failure as error:
+            why = f"{error.summary}. {error.detail}"
+            self._finish(_cause(0, runs.DEPLOY_FAILED, why))
             return
         found = {"do": "lay out", "attempt": self._attempt, "leader": self._leader, "port": port}
         self._say_all(found)

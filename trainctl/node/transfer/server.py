@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Optional, Set, Tuple
 
 from trainctl.node.system.addresses import family, is_private
 from trainctl.node.system.failure import Failure
+from trainctl.node.system.ports import at_one_of
 from trainctl.node.transfer.blob_requests import BlobRequests
 from trainctl.node.transfer.evenness import Evenness
 from trainctl.node.transfer.shelf import Shelf
@@ -24,7 +25,7 @@ _FULL = b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection
 
 
 class BlobServer(ThreadingMixIn, TCPServer):
-    """Serves one shelf to whoever has the token; a thread for each connection, and a bound on how many there are.
+    """Serves one shelf to whoever has the token, at one of the ``ports`` or at any; a thread for each connection, and a bound on how many there are.
 
     Failure for an address that the world can reach, unless ``tls`` is how connections are encrypted.
     """
@@ -38,6 +39,7 @@ class BlobServer(ThreadingMixIn, TCPServer):
         token: str,
         address: str = "127.0.0.1",
         *,
+        ports: Optional[range] = None,
         tls: Optional[ssl.SSLContext] = None,
         most_connections: int = _MOST_CONNECTIONS,
         silence_seconds: float = 30.0,
@@ -55,7 +57,15 @@ class BlobServer(ThreadingMixIn, TCPServer):
         self._most = most_connections
         self._lock = threading.Lock()
         self._open: Set[socket.socket] = set()
-        super().__init__((address, 0), BlobRequests)
+        if ports is None:
+            self._listen(address, 0)
+        else:
+            self.allow_reuse_address = True  # connections of a server that has ended bar no port
+            at_one_of(ports, lambda port: self._listen(address, port))
+
+    def _listen(self, address: str, port: int) -> socket.socket:
+        super().__init__((address, port), BlobRequests)
+        return self.socket
 
     @property
     def address(self) -> str:

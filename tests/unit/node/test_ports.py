@@ -1,0 +1,104 @@
+"""Where a host's servers listen where only some ports may be reached."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from trainctl.node.gang.coordinator import listen
+from trainctl.node.gang.rendezvous import Rendezvous
+from trainctl.node.system.failure import Failure
+from trainctl.node.system.ports import ports_of
+from trainctl.node.transfer.server import BlobServer, serving
+from trainctl.node.transfer.shelf import MirrorShelf
+
+HERE = "127.0.0.1"
+
+
+def blobs(ports: range, stack: ExitStack) -> int:
+    server = BlobServer(MirrorShelf(Path("/")), "t" * 16, HERE, ports=ports)
+    return stack.enter_context(serving(server)).port
+
+
+def gang(ports: range, stack: ExitStack) -> int:
+    (listener,) = listen([HERE, "203.0.113.1"], ports)
+    stack.callback(listener.close)
+    return int(listener.getsockname()[1])
+
+
+def meeting(ports: range, stack: ExitStack) -> int:
+    held = Rendezvous(ports)
+    stack.callback(held.release)
+    return held.allocate()
+
+
+@pytest.fixture
+def free() -> Iterator[range]:
+    """Three neighbouring ports at which nobody listens."""
+    with ExitStack() as stack:
+        while True:
+            first = stack.enter_context(socket.create_server((HERE, 0))).getsockname()[1]
+            try:
+                for port in (first + 1, first + 2):
+                    stack.enter_context(socket.create_server((HERE, port)))
+            except (OSError, OverflowError):
+                continue
+            break
+        stack.close()
+        yield range(first, first + 3)
+
+
+@pytest.mark.parametrize("open_one", [blobs, gang, meeting])
+def test_every_listener_keeps_to_the_range(
+    open_one: Callable[[range, ExitStack], int], free: range
+) -> None:
+    """Each port is given once, all of them are used, and then an error names the host and the range."""
+    with ExitStack() as stack:
+        found = [open_one(free, stack) for _ in free]
+        with pytest.raises(Failure) as raised:
+            open_one(free, stack)
+
+    assert sorted(found) == list(free)
+    said = f"none of the ports {free[0]}-{free[-1]} is free on {os.uname().nodename}"
+    assert (raised.value.kind, raised.value.summary) == ("ports", said)
+
+
+def test_they_are_in_each_others_way(free: range) -> None:
+    """A port that one of them has is none for another, whichever it is."""
+    with ExitStack() as stack:
+        found = {one(free, stack) for one in (meeting, blobs, gang)}
+
+        assert found == set(free)
+
+
+@pytest.mark.parametrize("open_one", [blobs, gang])
+def test_a_connection_that_was_closed_bars_no_port(
+    open_one: Callable[[range, ExitStack], int], free: range
+) -> None:
+    """The server's side closes first, which leaves a port waiting for a minute; the next server has it all the same."""
+    with socket.create_server((HERE, free[0])) as listener:
+        client = socket.create_connection((HERE, free[0]))
+        connection, _ = listener.accept()
+        connection.close()
+    client.close()
+    with ExitStack() as stack:
+        assert open_one(free[:1], stack) == free[0]
+
+
+def test_without_a_range_any_port_will_do() -> None:
+    """As ever."""
+    assert ports_of(None) is None
+    assert ports_of("") is None
+    assert ports_of("29000-29001") == range(29000, 29002)
+
+
+@pytest.mark.parametrize("text", ["29000", "2-1", "0-5", "1-65536", "a-b", "1-2-3", 29000, "1-2\n"])
+def test_what_is_no_range(text: object) -> None:
+    """It is refused before anything listens."""
+    with pytest.raises(Failure, match="no range of ports"):
+        ports_of(text)
