@@ -1,0 +1,103 @@
+"""Whom nodes ask for what, when several need the same."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Sequence
+from graphlib import TopologicalSorter
+
+import pytest
+
+from trainctl.node.content.listing import CHUNK_BYTES, File, Listing
+from trainctl.node.content.parts import names_of, to_hex
+from trainctl.node.transfer.owners import Owners
+
+Held = Sequence[Sequence[bool]]
+"""By node, of each part whether it is there."""
+
+
+def listing_of(chunks: int, small: int = 0) -> Listing:
+    """One file of so many chunks, and so many small ones."""
+
+    def name(number: int) -> str:
+        return hashlib.sha256(str(number).encode()).hexdigest()
+
+    large = File("large", chunks * CHUNK_BYTES, name(-1), tuple(map(name, range(chunks))))
+    rest = [File(f"small-{number}", 1000, name(1000 + number), ()) for number in range(small)]
+    return Listing("id", (large, *rest), {})
+
+
+def lines(listing: Listing, held: Held) -> list[list[tuple[bool, list[str]]]]:
+    """By node, of each part whether it has it, and whom it would ask."""
+    names = [name for name, _ in names_of(listing)]
+    holds = {f"node-{number}": to_hex(row) for number, row in enumerate(held)}
+    owners = [Owners(listing, node, holds) for node in sorted(holds)]
+    return [
+        [(here, one.line(name)) for name, here in zip(names, row, strict=True)]
+        for one, row in zip(owners, held, strict=True)
+    ]
+
+
+def every_second(nodes: int, parts: int) -> Held:
+    """Every second node has every second part."""
+    return [[node % 2 == 0 and part % 2 == 0 for part in range(parts)] for node in range(nodes)]
+
+
+def sends(listing: Listing, held: Held) -> Counter[str]:
+    """How many parts each node sends where all goes well."""
+    found = lines(listing, held)
+    return Counter(line[0] for row in found for here, line in row if not here and line)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nobody_waits_in_a_circle(seed: int) -> None:
+    """Whatever anyone holds, and whether or not it is there when it is asked for: a part has an order in which each node asks only nodes before it."""
+    chance = random.Random(seed)
+    listing = listing_of(chance.randrange(2, 9), small=chance.randrange(4))
+    parts = len(list(names_of(listing)))
+    held = [[chance.random() < 0.4 for _ in range(parts)] for _ in range(chance.randrange(2, 7))]
+    rows = lines(listing, held)
+
+    for part in range(parts):
+        asked = {f"node-{node}": row[part][1] for node, row in enumerate(rows)}
+        order = list(TopologicalSorter(asked).static_order())
+        assert set(order) == set(asked)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_who_has_a_part_is_asked_before_who_has_not(seed: int) -> None:
+    """And of a part that nobody has exactly one node asks the mirror first."""
+    chance = random.Random(seed)
+    listing, count = listing_of(6, small=3), chance.randrange(2, 7)
+    held = [[chance.random() < 0.3 for _ in range(9)] for _ in range(count)]
+    rows = lines(listing, held)
+
+    for part in range(9):
+        holders = {f"node-{node}" for node in range(count) if held[node][part]}
+        begins = [row[part][1][:1] for row in rows if not row[part][0]]
+        if holders:
+            assert {name for line in begins for name in line} <= holders
+            assert all(begins)
+        else:
+            assert begins.count([]) == 1
+
+
+@pytest.mark.parametrize(("nodes", "chunks"), [(4, 24), (8, 24), (8, 12), (4, 48), (8, 48)])
+def test_all_send_about_as_much(nodes: int, chunks: int) -> None:
+    """Where half of the nodes have half of it, the busiest sends at most a fifth more than the mean, or half a chunk's worth for all others."""
+    listing = listing_of(chunks)
+    found = sends(listing, every_second(nodes, chunks))
+
+    mean = found.total() / nodes
+    assert max(found.values()) <= max(1.2 * mean, mean + nodes / 2)
+
+
+def test_small_files_that_some_have_are_handed_out_by_one() -> None:
+    """They travel in packs: all ask the same holder for one."""
+    listing = listing_of(2, small=20)
+    held = [[True] * 22, [True] * 22, [False] * 22, [False] * 22]
+    rows = lines(listing, held)
+
+    assert [line[0] for _, line in rows[2][2:]] == [line[0] for _, line in rows[3][2:]]
