@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,12 @@ from trainctl.resources.certificates import Certificate, new_certificate
 TOKEN = "a-token-of-peers-in-tests"
 
 
+_BEAT_SECONDS = 10.0
+"""A server ends when its caller is silent for a minute."""
+
+
 class Serving:
-    """One node's ``serve``, held open."""
+    """One node's ``serve``, held open by a caller that says now and then that it is there."""
 
     def __init__(
         self, node: TestNode, name: str, listings: Sequence[Any], listen: str = "127.0.0.1"
@@ -38,6 +43,9 @@ class Serving:
         if "ask" in self.told:
             self._certificate = new_certificate()
             self.told = self._said({"answer": self.told["ask"], **asdict(self._certificate)})
+        self._over = threading.Event()
+        self._beating = threading.Thread(target=self._beat, daemon=True)
+        self._beating.start()
 
     token = TOKEN
 
@@ -49,6 +57,13 @@ class Serving:
         self.process.stdin.flush()
         found: dict[str, Any] = json.loads(self.process.stdout.readline())["event"]
         return found
+
+    def _beat(self) -> None:
+        assert self.process.stdin is not None
+        with suppress(OSError, ValueError):  # it was ended, or killed
+            while not self._over.wait(_BEAT_SECONDS):
+                self.process.stdin.write(b"\n")
+                self.process.stdin.flush()
 
     @property
     def port(self) -> int:
@@ -66,6 +81,8 @@ class Serving:
 
     def end(self) -> int:
         """Let go of it; the bytes that it has sent."""
+        self._over.set()
+        self._beating.join()
         out, _ = self.process.communicate()
         return int(json.loads(out.splitlines()[-1])["result"]["sent"])
 
