@@ -17,9 +17,9 @@ from trainctl.weights.mirror.layout import Content
 from trainctl.weights.mirror.parts import Buffers
 from trainctl.weights.mirror.reception import Receiving, Upstream, stopped
 
-_UPLOADS = 8
-_MOST_CHUNKS = 8
-MOST_AHEAD = 8
+_UPLOADS = 2
+_MOST_CHUNKS = 3
+MOST_AHEAD = 3
 _POLL_SECONDS = 0.2
 
 
@@ -27,7 +27,7 @@ _POLL_SECONDS = 0.2
 class Uploads:
     """Brings single files into a bucket. ``arrived`` hears of every piece, in bytes; ``halt`` ends it between pieces.
 
-    They are held in memory for at most ``_MOST_CHUNKS`` chunks, all of them together, beside ``MOST_AHEAD`` that upstream's connections
+    They are held in memory, which is to stay below 300 MB, for at most ``_MOST_CHUNKS`` chunks, all of them together, beside ``MOST_AHEAD`` that upstream's connections
     are at: fewer than these wait for their turn in the former, so the one whose turn it is always finds room.
     """
 
