@@ -13,6 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.support.declared import declare, job, lasting
+from tests.support.mirrors import stored
 from tests.support.project import Project
 from trainctl_schemas import schema
 
@@ -44,7 +45,7 @@ def valid(made: Project, name: str, *arguments: str, code: int = 0) -> Any:
 
 
 def blob(root: Path) -> Path:
-    """The one large content below a directory of blobs."""
+    """The one large content below a directory of blobs, or of packs if it is all that a pack has."""
     found = [path for path in root.rglob("*") if path.is_file() and path.stat().st_size == SIZE]
     assert len(found) == 1
     return found[0]
@@ -94,9 +95,9 @@ def test_flipped_bits_are_found_and_mended(fresh: Project) -> None:
     """The mirror from its source, the node's cache from the mirror; exit codes say when something stays wrong."""
     wants(fresh, "a")
     fresh.run(*APPLY, "--wait")
-    mirrored, cached = blob(fresh.mirror / "blobs"), blob(fresh.directory.parent / "nvme" / "blobs")
+    cached = blob(fresh.directory.parent / "nvme" / "blobs")
     content = (fresh.directory / "a" / "model.bin").read_bytes()
-    for path in (mirrored, cached):
+    for path in (blob(fresh.mirror / "packs"), cached):
         flip(path)
 
     told = valid(fresh, "mirror-verify", "mirror", "verify", code=1)
@@ -109,7 +110,8 @@ def test_flipped_bits_are_found_and_mended(fresh: Project) -> None:
     assert [(one["outcome"], one["wrong_files"]) for one in cache["listings"]] == [
         ("repaired", ["model.bin"])
     ]
-    assert (mirrored.read_bytes(), cached.read_bytes()) == (content, content)
+    assert blob(fresh.mirror / "packs").read_bytes() == content
+    assert cached.read_bytes() == content
     assert [row["outcome"] for row in csv.DictReader(io.StringIO(again))] == ["whole"]
 
 
@@ -117,7 +119,7 @@ def test_what_cant_be_mended_is_mirrored_again(fresh: Project) -> None:
     """A source that has changed gives nothing back; the plan sees the gap, and the next apply fills it."""
     wants(fresh, "a")
     fresh.run(*APPLY, "--wait")
-    flip(blob(fresh.mirror / "blobs"))
+    flip(blob(fresh.mirror / "packs"))
     os.utime(fresh.directory / "a" / "model.bin")
     removed = valid(fresh, "mirror-verify", "mirror", "verify", "--repair", code=1)
     actions = fresh.actions()
@@ -186,7 +188,7 @@ def test_one_project_leaves_while_another_comes(fresh: Project) -> None:
     assert freed["bytes"] == 2 * SIZE
     assert list((fresh.directory.parent / "nvme").iterdir()) == []
     assert list(fresh.nodes.iterdir()) == []
-    assert [path for path in (fresh.mirror / "blobs").rglob("*") if path.is_file()] == []
+    assert stored(fresh.mirror) == {}
 
 
 def test_a_node_that_fails_hides_no_other(fresh: Project) -> None:

@@ -160,20 +160,15 @@ def test_how_commands_follow_one_another(fresh: Project) -> None:
 
 
 def test_a_run_that_could_not_be_deployed_is_planned_again(fresh: Project) -> None:
-    """The mirror lost a blob: DEPLOY_FAILED, with the reason in status; once it is there again apply runs the job."""
+    """The mirror lost its content: DEPLOY_FAILED, with the reason in status; once it is there again apply runs the job."""
     declare(fresh, {"prep": job("true", weights=["tiny"])}, weights=WEIGHTS)
     fresh.run(*APPLY, "--target", "weights.tiny")
-    blob = max(
-        (fresh.mirror / "blobs").rglob("*"),
-        key=lambda path: path.stat().st_size if path.is_file() else 0,
-    )
-    hidden = blob.with_name("hidden")
-    blob.parent.chmod(0o700)
-    blob.rename(hidden)
+    packs, hidden = fresh.mirror / "packs", fresh.mirror / "hidden"
+    packs.rename(hidden)
     failed = fresh.run(*WAIT, code=None)
     status = fresh.json("status", "prep")
     logs = fresh.run("logs", "prep")
-    hidden.rename(blob)
+    hidden.rename(packs)
 
     assert failed.returncode in (1, 12)
     assert "job.prep" in failed.stderr

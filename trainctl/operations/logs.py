@@ -103,7 +103,7 @@ def log_pieces(workspace: Workspace, run: Run, wanted: Selection) -> Iterator[Pi
         yield from as_they_come([reader.read(follow=True) for reader in readers], give_up)
         return
     silent = {reader.rank: reader.silent for reader in readers if reader.silent is not None}
-    if len(silent) == len(readers):
+    if silent and len(silent) == len(readers):
         raise next(iter(silent.values()))
     yield from away_of(run.record, silent)
 

@@ -52,7 +52,7 @@ def as_they_come(sources: Sequence[Iterator[T]], give_up: Callable[[], None]) ->
 
 def begun(sources: Sequence[Iterator[T]]) -> list[Iterator[T]]:
     """The same sources, once each has given its first or said that it has none: who is slow to begin is waited for together with the others."""
-    with ThreadPoolExecutor(len(sources), thread_name_prefix="first") as pool:
+    with ThreadPoolExecutor(max(1, len(sources)), thread_name_prefix="first") as pool:
         firsts = list(pool.map(lambda source: list(islice(source, 1)), sources))
     return [chain(first, source) for first, source in zip(firsts, sources, strict=True)]
 
