@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,6 +52,23 @@ def test_planning_writes_nothing(tmp_path: Path) -> None:
     assert mirror.sources() == []
     assert mirror.load_listing("0" * 64) is None
     assert not (tmp_path / "m").exists()
+
+
+def test_two_at_once_fetch_small_files_once(tmp_path: Path) -> None:
+    """Nobody sees a pack before it is whole, so the second waits for the first, and finds everything."""
+    source = MemorySource({f"{number:03}": noise(100, number) for number in range(200)})
+    resolved = source.resolve(URI, None, None)
+
+    with ThreadPoolExecutor(4) as pool:
+        asked = [
+            pool.submit(mirror_at(tmp_path).mirror, resolved, source, REFERENCE) for _ in range(4)
+        ]
+        listings = {one.result().id for one in asked}
+
+    assert len(listings) == 1
+    assert len(source.asked) == 200
+    assert_sound(tmp_path)
+    assert leftovers(tmp_path) == []
 
 
 @pytest.mark.parametrize("announce", [True, False])

@@ -37,7 +37,7 @@ from trainctl.weights.mirror.fetch import (
     present,
 )
 from trainctl.weights.mirror.layout import Content, Layout, Reference
-from trainctl.weights.mirror.packing import salvage
+from trainctl.weights.mirror.packing import packing_alone, salvage
 from trainctl.weights.mirror.partial import bytes_kept, sweep
 from trainctl.weights.mirror.parts import Buffers
 from trainctl.weights.mirror.rebuild import relearn
@@ -89,21 +89,22 @@ class DirectoryMirror:
 
         What is here already is not fetched again. SourceError's kinds name the file; Interrupted when cancelled.
         """
-        layout = self._layout
+        layout, stop = self._layout, cancelled or threading.Event()
         with explained(self.root):
             layout.prepare()
             sweep(layout.partial)
             self._refer(resolved, reference, None)
             restore(layout)
-            salvage(layout, resolved.source)
-            contents = Contents(layout)
-        with shown(layout.reference(reference.lineage, reference.address)):
+        wanted = layout.reference(reference.lineage, reference.address)
+        with shown(wanted), packing_alone(layout, resolved.source, stop):
+            with explained(self.root):
+                salvage(layout, resolved.source)
+                contents = Contents(layout)
             tally = Tally(resolved.size, progress)
             upstream = Upstream(source, resolved, credential, self.retry)
             with explained(self.root):
                 to_come = (self._still_to_come(contents, part) for part in parts(resolved))
                 require_space(self.root, sum(to_come))
-            stop = cancelled or threading.Event()
             with explained(self.root), Batch(contents, resolved.source) as batch:
                 bringing = _Bringing(contents, batch, tally, parallelism, stop)
                 listed = (

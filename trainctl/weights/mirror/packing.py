@@ -10,14 +10,18 @@ import os
 import secrets
 import shutil
 import struct
+import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from trainctl.model.json import hex_digest
 from trainctl.node.content.pack_index import ROW, Row, index_bytes, rows_of
+from trainctl.weights.exclusive import lease
 from trainctl.weights.mirror.disk import make_directory, sync_directory, write_out
 from trainctl.weights.mirror.layout import Content, Layout
 from trainctl.weights.mirror.partial import let_go, own_place, set_free, write_at
+from trainctl.weights.mirror.reception import stopped
 from trainctl.weights.mirror.records import Records
 
 MOST_BYTES = 64 * 2**20
@@ -112,6 +116,15 @@ def publish(layout: Layout, directory: Path, data: int, rows: Iterable[Row]) -> 
     make_directory(layout.packs)
     directory.rename(layout.packs / secrets.token_hex(16))
     sync_directory(layout.packs)
+
+
+@contextmanager
+def packing_alone(layout: Layout, source: str, cancelled: threading.Event) -> Iterator[None]:
+    """Wait until nobody else brings this source, whose pack nobody sees before it is whole: what they bring needn't come twice."""
+    with lease(layout.partial / f"{pack_key(source)}.lease", cancelled) as held:
+        if not held:
+            raise stopped()
+        yield
 
 
 def salvage(layout: Layout, source: str) -> None:
