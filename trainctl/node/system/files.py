@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import shutil
@@ -15,6 +16,15 @@ PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
 _FEW = 128
 _ATTEMPTS = 5
+_NO_NAMELESS = (
+    errno.EOPNOTSUPP,
+    errno.EISDIR,
+    errno.EINVAL,
+    errno.ENOENT,
+    errno.EXDEV,
+    errno.EPERM,
+)
+"""What is said where files can't be without a name, or can't get one: by the file system, or as there is no /proc."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -53,7 +63,36 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def create_once(path: Path, data: bytes) -> bool:
-    """Create a file with its content at once; False, and nothing changed, if the name is taken."""
+    """Create a file with its content at once; False, and nothing changed, if the name is taken.
+
+    Who is killed in between leaves nothing, except on a file system that has no files without names.
+    """
+    try:
+        _link_nameless(path, data)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_NAMELESS:
+            error.filename = str(path)
+            raise
+        return _create_by_name(path, data)
+    sync_directory(path.parent)
+    return True
+
+
+def _link_nameless(path: Path, data: bytes) -> None:
+    """open(2): O_TMPFILE, and how such a file gets a name."""
+    descriptor = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, PRIVATE_FILE)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(descriptor)
+        os.link(
+            f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor
+        )  # else it is link(2), which doesn't follow
+
+
+def _create_by_name(path: Path, data: bytes) -> bool:
     temporary = _write_temporary(path, data)
     try:
         os.link(temporary, path)
