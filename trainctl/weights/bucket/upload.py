@@ -27,8 +27,9 @@ _POLL_SECONDS = 0.2
 class Uploads:
     """Brings single files into a bucket. ``arrived`` hears of every piece, in bytes; ``halt`` ends it between pieces.
 
-    They are held in memory, which is to stay below 300 MB, for at most ``_MOST_CHUNKS`` chunks, all of them together, beside ``MOST_AHEAD`` that upstream's connections
-    are at: fewer than these wait for their turn in the former, so the one whose turn it is always finds room.
+    They are held in memory, which is to stay below 300 MB, for at most ``_MOST_CHUNKS`` chunks, all of them together, beside the
+    ``MOST_AHEAD`` that upstream's connections are at. Nobody waits for ever: a chunk that is whole goes its way without room for another,
+    and fewer than ``MOST_AHEAD``, so of ``_MOST_CHUNKS``, came before their turn.
     """
 
     shelf: Shelf

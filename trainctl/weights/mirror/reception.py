@@ -156,10 +156,17 @@ class _Reception:
                 self._go_on()
                 if self._offset + len(piece) > file.size:
                     raise longer(upstream.resolved.source, file, self._offset + len(piece))
-                self._scratch.write(self._offset, piece)
-                self._count(piece)
+                self._take(memoryview(piece))
         if self._offset < file.size:
             raise shorter(upstream.resolved.source, file, self._offset)
+
+    def _take(self, piece: memoryview) -> None:
+        """Chunk by chunk: what is whole goes its way before there must be room for the next, which may have to wait for it."""
+        while piece:
+            room = self._chunk_bytes - self._offset % self._chunk_bytes
+            self._scratch.write(self._offset, piece[:room])
+            self._count(piece[:room])
+            piece = piece[room:]
 
     def _begin_anew(self) -> None:
         """Forget what has arrived: what comes now may be of other content, and nothing could tell."""
