@@ -87,9 +87,8 @@ def _link_nameless(path: Path, data: bytes) -> None:
         stream.write(data)
         stream.flush()
         os.fsync(descriptor)
-        os.link(
-            f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor
-        )  # else it is link(2), which doesn't follow
+        # With a descriptor it is linkat(2), which follows the name in /proc; link(2) would not.
+        os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
 
 
 def _create_by_name(path: Path, data: bytes) -> bool:
