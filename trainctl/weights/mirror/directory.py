@@ -96,7 +96,8 @@ class DirectoryMirror:
             self._refer(resolved, reference, None)
             restore(layout)
         wanted = layout.reference(reference.lineage, reference.address)
-        with shown(wanted), packing_alone(layout, resolved.source, stop):
+        alone = packing_alone(layout, resolved.source, resolved.revision, stop)
+        with shown(wanted), alone:
             with explained(self.root):
                 salvage(layout, resolved.source)
                 contents = Contents(layout)

@@ -119,9 +119,12 @@ def publish(layout: Layout, directory: Path, data: int, rows: Iterable[Row]) -> 
 
 
 @contextmanager
-def packing_alone(layout: Layout, source: str, cancelled: threading.Event) -> Iterator[None]:
-    """Wait until nobody else brings this source, whose pack nobody sees before it is whole: what they bring needn't come twice."""
-    with lease(layout.partial / f"{pack_key(source)}.lease", cancelled) as held:
+def packing_alone(
+    layout: Layout, source: str, revision: str, cancelled: threading.Event
+) -> Iterator[None]:
+    """Wait until nobody else brings this revision, whose packs nobody sees before they are whole: what comes needn't come twice."""
+    place = layout.partial / f"{hex_digest([source, revision])}.lease"
+    with lease(place, cancelled) as held:
         if not held:
             raise stopped()
         yield
