@@ -29,15 +29,16 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield made
 
 
-def live(lab: Lab, top: Path, outage: Outage) -> None:
-    """The whole life of a job with this outage."""
+def live(lab: Lab, top: Path, outage: Outage) -> list[str]:
+    """The whole life of a job with this outage; what is left of it."""
     print(f"OUTAGE_SEED={SEED} {outage}")
     while len(lab.hosts) < outage.hosts:
         lab.host()
     began = time.monotonic()
     with operated(lab, top) as made:
-        Life(made, lab.hosts[: outage.hosts], outage).live()
+        left = Life(made, lab.hosts[: outage.hosts], outage).live()
     print(f"{time.monotonic() - began:.0f} s")
+    return left
 
 
 @pytest.mark.parametrize("draw", range(DRAWS))
@@ -46,7 +47,7 @@ def test_what_goes_wrong_comes_right(lab: Lab, tmp_path: Path, draw: int) -> Non
     chance = random.Random(f"{SEED} {draw}")
     phase, fault = chance.choice(PHASES), chance.choice(FAULTS)
     hosts, kept = chance.choice((1, 2)), chance.choice(KEPT)
-    live(lab, tmp_path, Outage.drawn(chance, phase, fault, hosts, kept))
+    assert live(lab, tmp_path, Outage.drawn(chance, phase, fault, hosts, kept)) == []
 
 
 @pytest.mark.long
@@ -59,4 +60,4 @@ def test_every_fault_in_every_phase_comes_right(
 ) -> None:
     """All of them, with a mirror on the operator's machine and with one on the first host."""
     chance = random.Random(f"{SEED} {phase} {fault} {hosts}")
-    live(lab, tmp_path, Outage.drawn(chance, phase, fault, hosts, kept))
+    assert live(lab, tmp_path, Outage.drawn(chance, phase, fault, hosts, kept)) == []

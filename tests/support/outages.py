@@ -95,8 +95,8 @@ class Life:
         )  # a mirror on a host may have others' already
         made.write({"trainctl.yaml": text, "src/nothing": "", "weights/word": "hello\n", "weights/noise": noise})  # fmt: skip
 
-    def live(self) -> None:
-        """All of it; asserts that it comes right."""
+    def live(self) -> list[str]:
+        """All of it; asserts that it comes right, and hands back what it leaves behind."""
         try:
             phase = self._outage.phase
             self._command(("apply", "--auto-approve"), phase not in ("running", "collecting", "destroying"))  # fmt: skip
@@ -110,7 +110,7 @@ class Life:
             self._check_run()
             self._command(("destroy", "--auto-approve", "--delete-checkpoints"), phase == "destroying")  # fmt: skip
             self._settled("destroy", "--auto-approve", "--delete-checkpoints")
-            self._check_left()
+            return self._left()
         finally:
             self._restore()
             for host in self._hosts:
@@ -217,13 +217,15 @@ class Life:
         assert newest == {(rank, name) for rank in range(count) for name in ("step-1", "step-2")}
         assert self._made.run("plan", "--detailed-exitcode").returncode == 0
 
-    def _check_left(self) -> None:
-        """No process, mount or file that was not there before."""
+    def _left(self) -> list[str]:
+        """Processes are awaited; every file and mount that was not there before, and every resource in the state."""
+        left = self._made.run("state", "list").stdout.splitlines()
         for host, (files, mounts) in zip(self._hosts, self._before, strict=True):
             host.await_quiet()
-            assert set(_files(host)) - {"gate", *_OF_THE_ACCOUNT} - files == set(), host.name
-            assert host.mounts() == mounts, host.name
-        assert self._made.run("state", "list").stdout == ""
+            new = set(_files(host)) - {"gate", *_OF_THE_ACCOUNT} - files
+            left += [f"{host.name}: {one}" for one in sorted(new)]
+            left += [f"{host.name}: mounts"] if host.mounts() != mounts else []
+        return left
 
     def _check_errors(self, told: Sequence[dict[str, Any]], errors: str) -> None:
         self._check_told(errors)
