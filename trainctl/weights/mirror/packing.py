@@ -18,7 +18,7 @@ from pathlib import Path
 from trainctl.model.json import hex_digest
 from trainctl.node.content.pack_index import ROW, Row, index_bytes, rows_of
 from trainctl.weights.exclusive import lease
-from trainctl.weights.mirror.disk import make_directory, sync_directory, write_out
+from trainctl.weights.mirror.disk import explained, make_directory, sync_directory, write_out
 from trainctl.weights.mirror.layout import Content, Layout
 from trainctl.weights.mirror.partial import let_go, own_place, set_free, write_at
 from trainctl.weights.mirror.reception import stopped
@@ -124,7 +124,7 @@ def packing_alone(
 ) -> Iterator[None]:
     """Wait until nobody else brings this revision, whose packs nobody sees before they are whole: what comes needn't come twice."""
     place = layout.partial / f"{hex_digest([source, revision])}.lease"
-    with lease(place, cancelled) as held:
+    with explained(layout.root), lease(place, cancelled) as held:
         if not held:
             raise stopped()
         yield
