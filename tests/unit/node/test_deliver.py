@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.nodes import NodeError, TestNode
 from trainctl.model.files import CHUNK_BYTES
+from trainctl.node.system.processes import identity
 
 BIG = os.urandom(2 * CHUNK_BYTES + 12345)
 
@@ -40,6 +41,20 @@ def test_a_second_delivery_takes_nothing_from_the_mirror(node: TestNode) -> None
     result = node.deliver(lease="run-2", origin={"type": "directory", "path": "/nowhere"})
 
     assert (result["bytes_node"], result["bytes_origin"]) == (len(BIG), 0)
+
+
+def test_what_a_dead_holder_left_of_a_lock_goes(node: TestNode) -> None:
+    """With a delivery that has nothing to do, which takes no lock; one that somebody alive holds stays."""
+    node.mirror.add("model.bin", BIG)
+    node.deliver()
+    locks = node.root / "cache" / "locks"
+    (locks / "listing-x.lock.1").write_text(json.dumps({**identity(), "ticks": 0}))
+    held = locks / "room.lock.7"
+    held.write_text(json.dumps(identity()))
+
+    node.deliver()
+
+    assert list(locks.iterdir()) == [held]
 
 
 def test_contents_are_shared_between_listings(node: TestNode) -> None:

@@ -98,6 +98,7 @@ def _deliver(
         large and not private_mounts(layout.partial).possible
     )
     if trees.sound(listing, thoroughly=thoroughly):
+        Lock.clear_dead(layout.locks)
         return {}
     with Lock(layout.locks, f"listing-{listing.id}"):
         trees.settle(listing.id)

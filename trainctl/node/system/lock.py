@@ -76,6 +76,15 @@ class Lock:
                 self._held.unlink()
             self._held = None
 
+    @classmethod
+    def clear_dead(cls, directory: Path) -> None:
+        """Remove what dead holders left of any lock there: of one that nobody takes again it would stay."""
+        left = (re.fullmatch(r"([^.].*)\.lock\.\d+", path.name) for path in directory.iterdir())
+        for name in {match[1] for match in left if match}:
+            lock = cls(directory, name)
+            if lock.try_acquire():
+                lock.release()
+
     def _path(self, number: int) -> Path:
         return self._directory / f"{self._name}.lock.{number}"
 
