@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -60,8 +59,7 @@ def test_what_nobody_uses_goes_with_its_bytecode(
 @pytest.mark.parametrize("called", [True, False])
 def test_what_was_called_within_a_day_stays(node: TestNode, folder: Path, *, called: bool) -> None:
     """Every call touches its program, whatever comes of it; one that is not called goes."""
-    data = os.urandom(9) + node_archive().data  # a program that no other test runs at the same time
-    archive = Archive(data, hashlib.sha256(data).hexdigest())
+    archive = node_archive()
     mine = archive.sha256
     program = folder / f"{mine}.pyz"
     install(node, folder, archive)
@@ -79,12 +77,24 @@ def test_what_was_called_within_a_day_stays(node: TestNode, folder: Path, *, cal
     )
 
 
-@pytest.mark.parametrize(("digest", "stays"), [(OTHER, True), (ANOTHER, False)])
+@pytest.mark.parametrize(
+    ("place", "digest", "stays"),
+    [
+        ("agent", OTHER, True),
+        ("agent", ANOTHER, False),
+        ("link", OTHER, True),
+        ("nowhere", OTHER, True),
+        ("elsewhere", OTHER, False),
+    ],
+)
 def test_what_a_process_runs_stays(
-    node: TestNode, folder: Path, digest: str, *, stays: bool
+    node: TestNode, folder: Path, place: str, digest: str, *, stays: bool
 ) -> None:
-    """By the digest among its arguments, as every call has it; not by that of another program."""
-    words = [sys.executable, "-c", "input()", "/some/program.pyz", digest, "start"]
+    """By path and digest among its arguments, as every call has them; not another program's, and not the same one's in another place."""
+    folder.with_name("link").symlink_to(folder)
+    folder.with_name("elsewhere").mkdir()
+    program = folder.with_name(place) / f"{digest}.pyz"
+    words = [sys.executable, "-c", "input()", str(program), digest, "start"]
     with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
         left = install(node, folder, node_archive())
         process.communicate(b"\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import time
 from pathlib import Path
@@ -12,13 +13,13 @@ _IDLE_SECONDS = 86_400.0
 """A program that was called within a day is somebody's: of another version of trainctl, whose command may be under way between two calls."""
 
 _OF_A_PROGRAM = re.compile(r"([0-9a-f]{64})[.-]")
-_ARGUMENT = re.compile(rb"\0([0-9a-f]{64})(?=\0)")
+_ARGUMENTS = re.compile(rb"\0([^\0]*)\0([0-9a-f]{64})(?=\0)")
 
 
 def remove_unused(folder: Path, mine: str) -> None:
     """Remove programs, their bytecode and what killed installations left, but for ``mine`` and those that processes run or called within a day.
 
-    A process has the digest of its program among its arguments, and may load more of it for as long as it lives.
+    A process has its program's path and digest among its arguments, and may start another with them for as long as it lives.
     """
     kept: Dict[str, List[Path]] = {}
     for path in folder.iterdir():
@@ -26,7 +27,7 @@ def remove_unused(folder: Path, mine: str) -> None:
         if found and found[1] != mine:
             kept.setdefault(found[1], []).append(path)
     idle = {digest for digest, paths in kept.items() if _is_idle(paths)}
-    running = _running() if idle else set()
+    running = _running(folder) if idle else set()
     for digest in idle - running:
         for path in kept[digest] if _is_idle(kept[digest]) else ():
             with contextlib.suppress(OSError):
@@ -45,12 +46,20 @@ def _times(paths: List[Path]) -> Iterator[float]:
             yield path.stat().st_mtime
 
 
-def _running() -> Set[str]:
-    """The programs of all processes here."""
+def _running(folder: Path) -> Set[str]:
+    """The programs of all processes of this machine that may have them from here."""
     found: Set[str] = set()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            found.update(
-                one.decode() for one in _ARGUMENT.findall((process / "cmdline").read_bytes())
-            )
+            for path, digest in _ARGUMENTS.findall((process / "cmdline").read_bytes()):
+                if _may_be_in(folder, Path(os.fsdecode(path)).parent):
+                    found.add(digest.decode())
     return found
+
+
+def _may_be_in(folder: Path, other: Path) -> bool:
+    """Whether it is that directory; also where it can't be looked at, as another user's, or as one of other mounts."""
+    try:
+        return other.is_absolute() and other.samefile(folder)
+    except OSError:
+        return True
