@@ -25,7 +25,8 @@ _JSON = json.JSONEncoder(ensure_ascii=False)
 
 def escape(text: str) -> str:
     r"""One line that holds every character visibly: newline, tab and whatever else can't be seen as ``\n``, ``\t``, ``\u202e``."""
-    return UNSEEN.sub(written, text)
+    # What Python calls printable has none of these: most text is, and need not be looked through by an expression.
+    return text if text.isprintable() else UNSEEN.sub(written, text)
 
 
 def escape_lines(text: str) -> list[str]:

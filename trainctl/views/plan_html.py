@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainctl.plan.values import Plan
 from trainctl.views.html import code, page, preformatted, text
-from trainctl.views.plan_sections import PAGE, Section, changes, heading, sections, signed
+from trainctl.views.plan_sections import PAGE, Section, changes, heading, in_full, sections, signed
 from trainctl.views.plan_text import cost_lines
 
 _CLASSES = {"+": "add", "-": "take", "!": "change", "": ""}
@@ -15,7 +15,7 @@ def plan_html(plan: Plan, now: float | None = None, *, concise: bool = False) ->
     body = [line for one in sections(plan, now) for line in _section(one)]
     body += [f"<p>{text(line)}</p>" for line in cost_lines(plan, PAGE)]
     if not concise:
-        body += [_change(one) for one in changes(plan)]
+        body += [_change(in_full(one, plan)) for one in changes(plan)]
     return page(heading(plan), [*body, f"<p>Plan digest: {code(plan.digest)}</p>"])
 
 

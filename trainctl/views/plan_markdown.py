@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from trainctl.plan.values import Plan
 from trainctl.views.markdown import code, fenced, fold
-from trainctl.views.plan_sections import PAGE, Section, changes, heading, sections, signed
+from trainctl.views.plan_sections import PAGE, Section, changes, heading, in_full, sections, signed
 from trainctl.views.plan_text import cost_lines
 
 LIMIT = 65_536
@@ -26,7 +26,7 @@ def plan_markdown(plan: Plan, now: float | None = None, *, concise: bool = False
         lines += [f"**{section.title}:**", "", *_content(section), ""]
     lines += [line for cost in cost_lines(plan, PAGE) for line in (cost, "")]
     if not concise:
-        lines += _changes(changes(plan), LIMIT - _TAIL - _size(lines))
+        lines += _changes(plan, LIMIT - _TAIL - _size(lines))
     return [*lines, f"Plan digest: `{plan.digest}`"]
 
 
@@ -37,10 +37,11 @@ def _content(section: Section) -> list[str]:
     return _clipped(items, _SECTION, "- ")
 
 
-def _changes(found: Sequence[Section], room: int) -> list[str]:
+def _changes(plan: Plan, room: int) -> list[str]:
     """A fold for each change for as long as there is room."""
+    found = changes(plan)
     lines: list[str] = []
-    for number, change in enumerate(found):
+    for number, change in enumerate(in_full(one, plan) for one in found):
         text = _clipped([_colored(one) for one in change.lines], _FOLD)
         one = [*fold(change.title, fenced(text, "diff")), ""]
         if _size(lines) + _size(one) > room:

@@ -71,16 +71,16 @@ def sections(plan: Plan, now: float | None) -> list[Section]:
     return [one for one in found if one.items or one.lines]
 
 
-def changes(plan: Plan) -> list[Section]:
-    """Each change in full, what can be lost first."""
+def changes(plan: Plan) -> list[Change]:
+    """What is to be shown in full, what can be lost first."""
     found = [change for change in plan.changes if change.action in _FIRST]
-    found.sort(key=lambda change: _FIRST.index(change.action))
-    return [
-        Section(
-            f"{LEGEND[change.action][0]} {change.address}", lines=change_lines(change, plan, PAGE)
-        )
-        for change in found
-    ]
+    return sorted(found, key=lambda change: _FIRST.index(change.action))
+
+
+def in_full(change: Change, plan: Plan) -> Section:
+    """One change."""
+    title = f"{LEGEND[change.action][0]} {change.address}"
+    return Section(title, lines=change_lines(change, plan, PAGE))
 
 
 def signed(line: str) -> Signed:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import unicodedata
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainctl.views.escape import escape, escape_lines, literal
+from trainctl.views.escape import UNSEEN, escape, escape_lines, literal
 from trainctl.views.text import columns, shorten, table
 
 
@@ -56,3 +57,10 @@ def test_a_table_shrinks_to_the_width_it_is_given() -> None:
 
     assert table(["A", "B"], rows, width=30)[1] == "aaaaaaaaaaa…aaaaaaaaaaa  short"
     assert table(["A", "B"], rows)[1] == "a" * 40 + "  short"
+
+
+def test_what_python_calls_printable_is_shown_as_it_is() -> None:
+    """Of all characters there are: such a text is not looked through."""
+    printable = "".join(filter(str.isprintable, map(chr, range(sys.maxunicode + 1))))
+    assert UNSEEN.search(printable) is None
+    assert escape(printable) is printable
