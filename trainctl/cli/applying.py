@@ -31,6 +31,8 @@ from trainctl.views.events_json import EventsJson
 from trainctl.views.events_text import EventsText
 from trainctl.views.progress import Progress
 
+_SAVED = ", or apply a plan file that was made with plan --out"
+
 
 @dataclass(frozen=True, slots=True)
 class Consent:
@@ -48,7 +50,7 @@ class Consent:
     def require_someone(self, session: Session) -> None:
         """Refuse at once where nobody can be asked and nobody agreed beforehand."""
         if not self.auto_approve:
-            require_terminal(session)
+            require_terminal(session, _SAVED)
 
     def given(self, session: Session, question: str) -> bool:
         """Whether the user agrees."""

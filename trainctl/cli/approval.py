@@ -6,12 +6,12 @@ from trainctl.cli.session import Session
 from trainctl.errors import UsageError
 
 
-def require_terminal(session: Session) -> None:
-    """Refuse at once, before any work, where nobody could answer."""
+def require_terminal(session: Session, instead: str = "") -> None:
+    """Refuse at once, before any work, where nobody could answer; ``instead`` is what else can be done than to say yes beforehand."""
     if not session.stdin.isatty():
         raise UsageError(
             "there is no terminal to ask on",
-            "Pass --auto-approve, or apply a plan file that was made with plan --out.",
+            f"Pass --auto-approve{instead}.",
             code="no-terminal",
         )
 

@@ -19,7 +19,7 @@ INTERRUPTED = Interrupted.exit_code
 
 def report(error: TrainctlError, session: Session) -> int:
     """Show an error that was raised on purpose."""
-    for line in problem_lines(error, session.output.error_style):
+    for line in problem_lines(error, session.output.error_style, session.output.error_width):
         session.output.note(line)
     if session.debug:
         session.output.note(_trace(error))

@@ -68,9 +68,13 @@ def show_plan(
     else:
         width = shutil.get_terminal_size().columns
         lines = plan_text(plan, style=output.style, width=width, now=time.time(), concise=concise)
-    output.print("\n".join(lines))
+    text = "\n".join(lines)
+    if format_ is PlanFormat.TEXT:
+        output.prose(text)
+    else:
+        output.print(text)
     for line in [
-        *diagnostic_lines(plan.diagnostics, output.error_style),
+        *diagnostic_lines(plan.diagnostics, output.error_style, output.error_width),
         *more_lines(plan.diagnostics, output.error_style),
     ]:
         output.note(line)

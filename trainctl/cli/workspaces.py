@@ -52,6 +52,6 @@ def _confirm(session: Session, question: str) -> bool:
 def addresses(values: tuple[str, ...], flag: str) -> tuple[Address, ...]:
     """Addresses as they were typed; UsageError names the flag."""
     try:
-        return tuple(Address.parse(value) for value in values)
+        return tuple(Address.read(value) for value in values)
     except ValueError as error:
         raise UsageError(f"{flag}: {error}") from None

@@ -46,14 +46,14 @@ class Row:
 
 
 def rows(entries: Iterable[Entry], address: Address | None = None) -> list[Row]:
-    """What happened, the oldest first; of one address if it is given."""
+    """What happened, the oldest first; of one address if it is given, and of one of many also by what they have in common."""
     fold, found = Fold(), []
     told: set[str | None] = set()
     for entry in entries:
         about = getattr(entry, "address", None)
         intent = fold.open.get(about) if about is not None else None
         changed = fold.apply(entry)
-        if (address is None or about == address) and (changed or isinstance(entry, Note)):
+        if (address is None or _is_of(about, address)) and (changed or isinstance(entry, Note)):
             row = _row(entry, intent, fold)
             if row is not None and row.deliveries and row.run in told:
                 row = replace(row, deliveries=())
@@ -61,6 +61,10 @@ def rows(entries: Iterable[Entry], address: Address | None = None) -> list[Row]:
                 found.append(row)
                 told |= {row.run} if row.deliveries else set()
     return found
+
+
+def _is_of(about: Address | None, address: Address) -> bool:
+    return about is not None and address in (about, about.group)
 
 
 def state_at(entries: Iterable[Entry], serial: int) -> State:

@@ -103,14 +103,15 @@ def child(node: Node, step: str | int) -> Node | None:
 
 
 def place(root: Node, path: Path) -> Position:
-    """Where the value at a path stands, or the nearest thing above it that exists."""
-    node = root
+    """Where the value at a path stands, or the nearest thing above it that exists; of a mapping where its key does."""
+    node, where = root, root.where
     for step in path:
         below = child(node, step)
         if below is None:
             break
+        where = node.key_place(step) if isinstance(step, str) and below.entries else below.where
         node = below
-    return node.where
+    return where
 
 
 def edited(root: Node, edits: Mapping[Path, Node | None]) -> Node:

@@ -15,6 +15,8 @@ _ADDRESS = re.compile(
     rf"(?P<kind>[a-z]+)\.(?P<name>{NAME.pattern})(?:\[(?P<key>\".*\")\])?", re.DOTALL
 )
 
+_BARE = re.compile(r"([^\[]+)\[([^\"].*)\]", re.DOTALL)
+
 
 class Kind(StrEnum):
     """The kinds of resources, in the order in which they are listed."""
@@ -67,6 +69,17 @@ class Address(NamedTuple):
     def typed(self) -> str:
         """As it is typed in a shell."""
         return str(self) if self.key is None else shlex.quote(str(self))
+
+    @classmethod
+    def read(cls, text: str) -> Address:
+        """An address as users type it, whose shell may have taken the quotes of its key; a name without a kind is a job's.
+
+        ValueError as of ``parse``.
+        """
+        kind = text.partition(".")[0]
+        text = text if kind in _KINDS and kind != text else f"job.{text}"
+        bare = _BARE.fullmatch(text)
+        return cls.parse(f"{bare[1]}[{json.dumps(bare[2])}]" if bare else text)
 
     @classmethod
     def parse(cls, text: str) -> Address:

@@ -8,6 +8,7 @@ from typing import Any
 
 from trainctl.errors import NodeError, UsageError
 from trainctl.ledger.state import Recorded, State
+from trainctl.manifest.nearest import nearest
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord
 from trainctl.operations.workspace import Workspace
@@ -30,9 +31,11 @@ class Run:
 def job_address(text: str) -> Address:
     """A job's address as users type it: ``job.sft``, or its name alone."""
     try:
-        address = Address.parse(text if text.startswith("job.") else f"job.{text}")
+        address = Address.read(text)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    if address.kind is not Kind.JOB:
+        raise UsageError(f"{address} is not a job", "Only jobs run.", code="not-a-job")
     return address
 
 
@@ -40,17 +43,16 @@ def find_run(state: State, address: Address, run: str | None = None) -> Run:
     """A run by id or number, the newest by default; UsageError says what there is."""
     job = state.resources.get(address)
     many = [] if job else jobs_of_matrix(state, address)
-    if many:
+    if len(many) == 1:
+        job = state.resources[many[0]]
+    elif many:
         raise UsageError(
             f"{address} is {len(many)} jobs: name one of them",
             f"For example {many[0].typed}. They are in: trainctl status {address}",
         )
     if job is None:
-        known = ", ".join(str(one) for one in sorted(state.resources) if one.kind is Kind.JOB)
         raise UsageError(
-            f"{address} is not in the state",
-            f"In the state: {known or 'no job'}.",
-            code="not-in-state",
+            f"{address} is not in the state", _jobs_there(state, address), code="not-in-state"
         )
     runs = runs_of(job)
     if not runs:
@@ -67,6 +69,18 @@ def find_run(state: State, address: Address, run: str | None = None) -> Run:
         f"Its runs: {', '.join(f'{r.number} ({r.id})' for r in runs)}.",
         code="no-such-run",
     )
+
+
+def _jobs_there(state: State, address: Address) -> str:
+    """What was probably meant, or what there is; the jobs of a matrix by the name they have in common."""
+    of_it = jobs_of_matrix(state, address.group)
+    if of_it:
+        return f"Of {address.group} there are: {', '.join(map(str, of_it))}."
+    jobs = sorted({one.group for one in state.resources if one.kind is Kind.JOB})
+    near = nearest(address.name, {one.name for one in jobs})
+    if near is not None:
+        return f"Did you mean job.{near}?"
+    return f"In the state: {', '.join(map(str, jobs)) or 'no job'}."
 
 
 def check_rank(run: Run, rank: int | None) -> None:

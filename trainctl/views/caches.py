@@ -128,6 +128,8 @@ def cleared_json(done: Cleared) -> dict[str, Any]:
 
 def cleared_lines(done: Cleared) -> list[str]:
     """What went, or would."""
+    if not (done.files or done.left):
+        return [f"There is nothing to remove in {escape(done.directory)}."]
     verb = "Would remove" if done.dry_run else "Removed"
     what = f"{counted(done.files, 'file')}, {format_bytes(done.bytes)}"
     lines = [f"{verb} {what} from {escape(done.directory)}."]

@@ -7,11 +7,13 @@ from trainctl.model.diagnostics import Position
 from trainctl.views.escape import escape
 from trainctl.views.text import columns
 
-_WIDTH = 80
+WIDTH = 80
+"""Columns that a line takes at most where nobody says how many there are."""
+_NARROWEST = 20
 _TAB = "    "
 
 
-def excerpt_lines(where: Position | None) -> list[str]:
+def excerpt_lines(where: Position | None, width: int = WIDTH) -> list[str]:
     """The line with its number and the line with the caret; nothing where there is no line that may be shown.
 
     Long lines are cut to what stands around the place.
@@ -22,7 +24,9 @@ def excerpt_lines(where: Position | None) -> list[str]:
     line, column = found
     number = str(where.line)
     text, caret = _window(
-        _shown(line[:column]), _shown(line[column:].rstrip()), _WIDTH - len(number) - 5
+        _shown(line[:column]),
+        _shown(line[column:].rstrip()),
+        max(width - len(number) - 5, _NARROWEST),
     )
     return [f"  {number} | {text}", f"  {' ' * len(number)} | {' ' * caret}^"]
 

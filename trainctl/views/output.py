@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, TextIO
@@ -13,6 +12,7 @@ from typing import Any, TextIO
 from trainctl.model.redaction import Redactor
 from trainctl.views.escape import UNSEEN, without_orders
 from trainctl.views.log_line import tamed
+from trainctl.views.text import wrap
 
 _STYLES = {
     "bold": "\x1b[1m",
@@ -27,6 +27,7 @@ _OURS = frozenset({*_STYLES.values(), _RESET})
 
 _HIDDEN = re.compile(UNSEEN.pattern + r"(?:(?<=\x1b)\[\d{1,2}m)?")
 """What acts or hides, perhaps a style of ours. It begins with one set of characters, which makes long texts fast."""
+_USUAL_WIDTH = 80
 _CI = ("CI", "GITHUB_ACTIONS", "TF_BUILD")
 
 
@@ -73,7 +74,12 @@ class Output:
     @property
     def width(self) -> int | None:
         """Columns of the terminal that shows the result; None where nothing need fit."""
-        return shutil.get_terminal_size().columns if self._is_terminal else None
+        return _columns_of(self._stdout) if self._is_terminal else None
+
+    @property
+    def error_width(self) -> int | None:
+        """The same of the one that shows what is said about the work."""
+        return _columns_of(self._stderr) if self.error_is_terminal else None
 
     def style(self, text: str, name: str) -> str:
         """The text in a style, if standard output shows any."""
@@ -91,6 +97,10 @@ class Output:
     def print(self, text: str = "", *, links: bool = False) -> None:
         """A line or several of the result, on standard output; with ``links`` signed URLs can be used, as they are what was asked for."""
         _write(self._stdout, self._clean(text, links=links) + "\n")
+
+    def prose(self, text: str) -> None:
+        """A line or several of the result that people read: a terminal breaks it between words."""
+        _write(self._stdout, _broken(self._clean(text), self.width) + "\n")
 
     def log(self, text: str, prefix: str = "") -> None:
         """A line that a job printed, at once: to a pipe as it is, to a terminal without what acts on more than the line."""
@@ -123,9 +133,9 @@ class Output:
             self._stdout.flush()
 
     def note(self, text: str) -> None:
-        """A line about the work, on standard error, after whatever was printed before."""
+        """A line about the work, on standard error, after whatever was printed before; a terminal breaks it between words."""
         self._stdout.flush()
-        _write(self._stderr, self._clean(text) + "\n")
+        _write(self._stderr, _broken(self._clean(text), self.error_width) + "\n")
         self._stderr.flush()
 
     def ask(self, text: str) -> None:
@@ -155,6 +165,23 @@ def _written(found: str, styles: bool) -> str:
     return "".join(
         _as_json(character) if _HIDDEN.match(character) else character for character in found
     )
+
+
+def _columns_of(stream: TextIO) -> int:
+    """The window's columns; COLUMNS says otherwise, and 80 is what a terminal has that doesn't tell."""
+    named = os.environ.get("COLUMNS", "")
+    if named.isdecimal() and int(named):
+        return int(named)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _USUAL_WIDTH
+    except (OSError, ValueError):
+        return _USUAL_WIDTH
+
+
+def _broken(text: str, width: int | None) -> str:
+    if width is None:
+        return text
+    return "\n".join(part for line in text.split("\n") for part in wrap(line, width))
 
 
 def _as_json(character: str) -> str:

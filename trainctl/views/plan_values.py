@@ -17,6 +17,8 @@ from trainctl.views.text import Style, columns, counted, pad
 UNKNOWN = "(known after apply)"
 _DIGEST = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}|([0-9a-f]{12})[0-9a-f]{28}")
 _LONGEST_NAME = 44
+_NEXT_TO_NAMES = 36
+"""Columns that are left for values where names are aligned."""
 _COLOURS = {"+": "green", "-": "red", "~": "yellow"}
 _INDENT = "      "
 
@@ -40,7 +42,8 @@ def row_lines(
     ``unknown`` are names of what only apply will know, each with its value until then, None where it has none.
     """
     names = [row.name for row in rows]
-    widths = [width for width in map(columns, names) if width <= _LONGEST_NAME]
+    most = min(_LONGEST_NAME, page.width - _NEXT_TO_NAMES)
+    widths = [width for width in map(columns, names) if width <= most]
     size = max([*widths, *(len(name) for name in unknown)], default=0)
     forced = tuple(forces)
     lines: list[str] = []

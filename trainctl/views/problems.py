@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from trainctl.errors import ManifestError, TrainctlError, TrustError
 from trainctl.model.diagnostics import Diagnostic, Severity
 from trainctl.views.escape import escape, escape_lines
-from trainctl.views.excerpt import excerpt_lines
+from trainctl.views.excerpt import WIDTH, excerpt_lines
 from trainctl.views.text import Style, plain
 
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
@@ -17,11 +18,17 @@ _EXCERPTS = 50
 """How many diagnostics are shown with their line; nobody reads more at once."""
 
 
-def problem_lines(error: TrainctlError, style: Style = plain) -> list[str]:
+def problem_lines(
+    error: TrainctlError, style: Style = plain, width: int | None = None
+) -> list[str]:
     """An error as it is shown on standard error: what and where, what to do, where to read more."""
     if isinstance(error, ManifestError | TrustError):
         found = [one for one in error.diagnostics if isinstance(one, Diagnostic)]
-        return [*diagnostic_lines(found, style), count_line(found), *more_lines(found, style)]
+        return [
+            *diagnostic_lines(found, style, width),
+            count_line(found),
+            *more_lines(found, style),
+        ]
     address = str(error.address) if error.address else None
     return [*error_lines(error, address, style), *more_lines([error], style)]
 
@@ -34,18 +41,36 @@ def error_lines(error: TrainctlError, address: str | None, style: Style = plain)
     return [f"{label} {said}{_code(error.code, style)}", *_indented(error.detail)]
 
 
-def diagnostic_lines(diagnostics: Iterable[Diagnostic], style: Style = plain) -> list[str]:
-    """Every diagnostic: ``file:line:column: error: summary [code]``, the line it is about, then the detail."""
+def diagnostic_lines(
+    diagnostics: Iterable[Diagnostic], style: Style = plain, width: int | None = None
+) -> list[str]:
+    """Every diagnostic: ``file:line:column: error: summary [code]``, the line it is about, then the detail.
+
+    What is the same of many jobs of a matrix is told of one, with how many more there are. Of the line as much is shown as fits in
+    ``width`` columns, and never more than 80.
+    """
     lines: list[str] = []
-    for number, one in enumerate(diagnostics):
+    room = min(width or WIDTH, WIDTH)
+    for number, (one, more) in enumerate(_merged(diagnostics)):
         where = f"{escape(str(one.where))}: " if one.where else ""
         label = style(f"{one.severity}:", _COLORS[one.severity])
-        address = f"{one.address}: " if one.address and one.address not in one.summary else ""
+        also = f" and {more} more" if more else ""
+        address = f"{one.address}{also}: " if one.address and one.address not in one.summary else ""
         said = escape(address + one.summary)
         lines.append(f"{where}{label} {said}{_code(one.code, style)}")
-        lines += excerpt_lines(one.where) if number < _EXCERPTS else ()
+        lines += excerpt_lines(one.where, room) if number < _EXCERPTS else ()
         lines += _indented(one.detail)
     return lines
+
+
+def _merged(diagnostics: Iterable[Diagnostic]) -> Iterator[tuple[Diagnostic, int]]:
+    """Each diagnostic with how many jobs of the same matrix have it too."""
+    alike: dict[Diagnostic, list[Diagnostic]] = {}
+    for one in diagnostics:
+        group = one.address.partition("[")[0] if one.address else None
+        alike.setdefault(replace(one, address=group), []).append(one)
+    for first, *others in alike.values():
+        yield first, len(others)
 
 
 def count_line(diagnostics: Sequence[Diagnostic]) -> str:

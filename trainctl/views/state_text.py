@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainctl.ledger.history import Row
 from trainctl.ledger.state import Intent, Recorded, State
-from trainctl.model.address import Kind
+from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import Delivered
 from trainctl.model.run import RunRecord
 from trainctl.model.units import format_bytes, format_duration
@@ -53,10 +53,15 @@ def resource_lines(recorded: Recorded, style: Style = plain) -> list[str]:
     return lines
 
 
-def history_lines(rows: Sequence[Row]) -> list[str]:
-    """What was done, when and by whom, the oldest first."""
+def history_lines(
+    rows: Sequence[Row], address: Address | None = None, width: int | None = None
+) -> list[str]:
+    """What was done, when and by whom, the oldest first; without looks that found what was known.
+
+    ``address`` is what it is about, if not all.
+    """
     if not rows:
-        return ["Nothing has happened yet."]
+        return [f"Nothing has happened to {address}." if address else "Nothing has happened yet."]
     cells = [
         [
             str(row.serial),
@@ -68,12 +73,22 @@ def history_lines(rows: Sequence[Row]) -> list[str]:
             escape((row.reason or "").replace("_", " ")),
             _moved(row),
         ]
-        for row in rows
+        for row in _telling(rows)
     ]
     headers = ["SERIAL", "TIME (UTC)", "WHO", "ADDRESS", "ACTION", "STATUS", "REASON", "MOVED"]
     if not any(row[-1] for row in cells):
         headers, cells = headers[:-1], [row[:-1] for row in cells]
-    return table(headers, cells, right=frozenset({"SERIAL"}))
+    may = frozenset({"WHO", "ADDRESS", "REASON", "MOVED"})
+    return table(headers, cells, right=frozenset({"SERIAL"}), width=width, shrinks=may)
+
+
+def _telling(rows: Iterable[Row]) -> Iterator[Row]:
+    last: dict[str | None, tuple[str | None, str]] = {}
+    for row in rows:
+        now = (row.run, row.status)
+        if row.action != "observe" or row.deliveries or last.get(row.address) != now:
+            yield row
+        last[row.address] = now
 
 
 def _moved(row: Row) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Sequence
 
@@ -9,6 +10,7 @@ Style = Callable[[str, str], str]
 """Paints a text in a style: ``bold``, ``dim``, ``red``, ``green``, ``yellow``, ``cyan``. ``Output.style`` is one."""
 
 _NARROWEST = 10
+_PAINT = re.compile(r"\x1b\[\d{1,2}m")
 
 
 def plain(text: str, style: str) -> str:
@@ -41,6 +43,28 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
     """The text filled with spaces to a width; ``right`` puts it at the right end."""
     space = " " * max(width - columns(text), 0)
     return space + text if right else text + space
+
+
+def wrap(line: str, width: int) -> list[str]:
+    """The line in lines of so many columns, broken between words; a word that is longer stays whole.
+
+    Sentences go on where they began. What begins at the margin or with a sign, as headings and rows do, goes on further in.
+    """
+    unpainted = _PAINT.sub("", line)
+    if columns(unpainted) <= width:
+        return [line]
+    text = unpainted.lstrip(" ")
+    begins = " " * (len(unpainted) - len(text))
+    goes_on = begins if begins and text[0].isalnum() else begins + "  "
+    first, *words = line.split(" ")
+    lines = [first]
+    for word in words:
+        longer = f"{lines[-1]} {word}"
+        if columns(_PAINT.sub("", longer)) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(goes_on + word)
+    return lines
 
 
 def table(

@@ -229,7 +229,7 @@ def test_dependencies_lifecycle_and_places(project: Path) -> None:
     assert job.lifecycle == Lifecycle(True, ("image",), ("config", "code"))
     assert resources["weights.data"].lifecycle == Lifecycle()
     assert (job.provider, resources["weights.data"].provider) == ("local", "trainctl")
-    assert str(job.where) == "trainctl.yaml:23:5"
+    assert str(job.where) == "trainctl.yaml:22:3"
     assert str(resources["weights.sft-0"].where) == "trainctl.yaml:27:28"
 
 

@@ -72,7 +72,7 @@ def test_what_is_wrong_hides_nothing_beside_it(tmp_path: Path) -> None:
     """A wrong item shifts no other's place; what a section can't do without is missing alone."""
     text = "jobs:\n  a:\n    weights: [5, nope, {sorce: x}]\n    cluster: nowhere\n"
     assert told(problems(tmp_path, text)) == {
-        "3:5": "runtime is missing",
+        "2:3": "runtime is missing",
         "3:15": "weights[0]: expected text or a mapping",
         "3:18": "weights: no weights is called 'nope'",
         "3:24": "weights[2].source is missing",

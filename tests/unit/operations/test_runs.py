@@ -34,11 +34,35 @@ STATE = State(
         ("job.sft", SFT),
         ('sweep["lr=1e-5"]', Address.parse('job.sweep["lr=1e-5"]')),
         ("job.job.x", Address.parse("job.job.x")),
+        ("sweep[lr=1e-5]", Address.parse('job.sweep["lr=1e-5"]')),
+        ('job.sweep[a=b[0],c="x"]', Address.parse('job.sweep["a=b[0],c=\\"x\\""]')),
     ],
 )
 def test_a_job_may_be_named_shortly(text: str, address: Address) -> None:
-    """With its kind or without."""
+    """With its kind or without, and with a key whose quotes the shell took."""
     assert job_address(text) == address
+
+
+def test_what_does_not_run_is_said_to_be_no_job() -> None:
+    """And is not looked for among the jobs."""
+    with pytest.raises(UsageError, match=r"weights\.w is not a job"):
+        job_address("weights.w")
+
+
+def test_of_a_matrix_the_only_job_is_meant_and_what_is_not_there_is_guessed() -> None:
+    """One that is left needs no key; of several, or of a name that is nearly right, it is said what there is."""
+    only, other = (Address.parse(f'job.fit["lr={lr}"]') for lr in (1, 2))
+    one = State(resources={only: job(only, "ddd")})
+    assert find_run(one, only.group).record.id == "ddd"
+    with pytest.raises(UsageError) as caught:
+        find_run(one, other)
+    assert caught.value.detail == f"Of job.fit there are: {only}."
+    with pytest.raises(UsageError) as caught:
+        find_run(one, Address.parse("job.fti"))
+    assert caught.value.detail == "Did you mean job.fit?"
+    both = State(resources={only: job(only, "ddd"), other: job(other, "eee")})
+    with pytest.raises(UsageError, match="is 2 jobs"):
+        find_run(both, only.group)
 
 
 def test_what_is_no_address_is_refused() -> None:

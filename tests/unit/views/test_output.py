@@ -173,3 +173,24 @@ def test_text_gives_no_orders_to_a_ci_system() -> None:
         output, out, _ = make(io.StringIO, **environment)
         output.print(text)
         assert out.getvalue() == wanted
+
+
+@pytest.mark.parametrize("width", [30, 60, 100])
+def test_a_terminal_breaks_lines_between_words_and_a_pipe_does_not(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No line is wider than the window but for one long word, every word is there in its order, and rows go on further in."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    said = "job.fit: " + "no program is found " * 6 + "/a/" + "long" * 40 + "\n  # (" + "word " * 40
+    output, out, err = make(Terminal)
+    output.note(output.error_style(said, "bold"))
+    output.prose(said)
+    for text in (out.getvalue(), re.sub(r"\x1b\[\d+m", "", err.getvalue())):
+        assert text.split() == said.split()
+        assert all(len(line) <= width or "longlong" in line for line in text.splitlines())
+        assert text.splitlines()[1].startswith("  ")
+        assert text.splitlines()[-1].startswith("    word")
+    piped, out, err = make()
+    piped.note(said)
+    piped.prose(said)
+    assert out.getvalue() == err.getvalue() == said + "\n"

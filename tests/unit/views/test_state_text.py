@@ -7,6 +7,7 @@ from dataclasses import replace
 from tests.support.plans import World, applied, at, change_of, intent_of
 from trainctl.ledger.history import Row
 from trainctl.ledger.state import State
+from trainctl.model.address import Address
 from trainctl.model.delivery import Delivered, Mirrored
 from trainctl.plan.planner import make_plan
 from trainctl.views.state_text import history_lines, resource_lines, state_lines
@@ -83,6 +84,36 @@ def test_history_shows_what_was_delivered_beside_the_forecast() -> None:
         "2.0 GB in 4.0 s, forecast 2.0 s"
     )
     assert "MOVED" not in history_lines([row])[0]
+
+
+def test_history_leaves_out_looks_that_found_what_was_known() -> None:
+    """A run that is still running is told of once, however often somebody looked; each change of it is told."""
+    seen = Row(1, 0.0, "eve@host", "job.a", "observe", None, "r1", "TRAINING_JOB_RUNNING")
+    rows = [
+        replace(seen, action="create"),
+        seen,
+        replace(seen, address="job.b"),
+        replace(seen, status="TRAINING_JOB_COMPLETED"),
+        replace(seen, status="TRAINING_JOB_COMPLETED"),
+    ]
+    told = [line.split()[4:7] for line in history_lines(rows)[1:]]
+    assert told == [
+        ["job.a", "create", "running"],
+        ["job.b", "observe", "running"],
+        ["job.a", "observe", "completed"],
+    ]
+
+
+def test_history_fits_a_narrow_window() -> None:
+    """Where and why give way; times and states stay whole."""
+    row = Row(
+        1, 0.0, "somebody@a.long.host", 'job.fit["lr=1e-2,seed=12"]', "create", "x", "r1", "ok"
+    )
+    lines = history_lines([row], width=80)
+    assert max(map(len, lines)) <= 80
+    assert "1970-01-01 00:00:00" in lines[1]
+    assert "…" in lines[1]
+    assert history_lines([], Address.parse("job.x")) == ["Nothing has happened to job.x."]
 
 
 def test_history_shows_what_was_mirrored_and_what_of_it_crossed_the_operators_machine() -> None:

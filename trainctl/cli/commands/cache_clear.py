@@ -9,9 +9,10 @@ import typer
 from trainctl.cli.approval import approve, require_terminal
 from trainctl.cli.options import ClusterOption, Format, FormatOption, ProjectArgument, TeamOption
 from trainctl.cli.planning import AutoApprove
-from trainctl.cli.session import session_of
+from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import UsageError
+from trainctl.model.cache import Cleared
 from trainctl.model.units import format_bytes, parse_duration
 from trainctl.operations.training_caches import choose, clear
 from trainctl.views.caches import cleared_json, cleared_lines
@@ -46,11 +47,17 @@ def command(
             raise UsageError(f"{project} has no training cache yet", code="no-such-cache")
         if not (auto_approve or dry_run):
             what = clear(workspace, chosen, age, dry_run=True)
+            if not what.files:
+                return _shown(session, what, format_)
             size = f"{counted(what.files, 'file')} ({format_bytes(what.bytes)})"
             if not approve(session, f"Remove {size} from {chosen.directory}?"):
                 session.output.note("Nothing was removed.")
                 return 1
         done = clear(workspace, chosen, age, dry_run=dry_run)
+    return _shown(session, done, format_)
+
+
+def _shown(session: Session, done: Cleared, format_: Format) -> int:
     if format_ is Format.JSON:
         session.output.json(cleared_json(done))
     else:

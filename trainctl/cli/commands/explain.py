@@ -57,7 +57,7 @@ def _print_codes(session: Session, *, whole: bool, form: Form) -> None:
         if whole:
             _print(session, [*([""] if number else []), *code_lines(explanation, session.output)])
         else:
-            session.output.print(f"{explanation.code}: {explanation.title}")
+            session.output.prose(f"{explanation.code}: {explanation.title}")
 
 
 def _explain_field(session: Session, name: str, codes: list[str]) -> None:
@@ -97,4 +97,4 @@ def _of_provider(entry: dict[str, Any], provider: str) -> str:
 
 def _print(session: Session, lines: list[str]) -> None:
     for line in lines:
-        session.output.print(line)
+        session.output.prose(line)

@@ -28,6 +28,6 @@ def command(
     if format_ is Format.JSON:
         session.output.json(history_json(rows))
     else:
-        for line in history_lines(rows):
+        for line in history_lines(rows, wanted, session.output.width):
             session.output.print(line)
     return 0

@@ -17,7 +17,7 @@ from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import Interrupted, UsageError
 from trainctl.operations.logs import Selection
-from trainctl.operations.runs import Run, find_run, job_address
+from trainctl.operations.runs import Run, find_run, job_address, jobs_of_matrix
 from trainctl.operations.workspace import Workspace
 from trainctl.views.statuses import ended_code
 
@@ -49,10 +49,11 @@ def command(
     session = session_of(ctx)
     if again is not None and (resume or len(address) > 1):
         raise UsageError("--run repeats one run of one job, from its own beginning")
-    jobs = tuple(str(job_address(word)) for word in address)
+    jobs = tuple(job_address(word) for word in address)
+    typed = tuple(map(str, jobs))
     flags = PlanningFlags(
-        targets=jobs,
-        runs=jobs,
+        targets=typed,
+        runs=typed,
         resume=resume,
         again=again,
         variables=words(var),
@@ -72,7 +73,9 @@ def command(
         code = plan_and_apply(session, workspace, flags, consent)
         if code != 0 or not follow:
             return code
-        runs = [find_run(workspace.ledger.state(), job_address(job)) for job in jobs]
+        state = workspace.ledger.state()
+        started = [one for job in jobs for one in jobs_of_matrix(state, job) or [job]]
+        runs = [find_run(state, one) for one in started]
         return _follow(session, workspace, runs, format_)
 
 
@@ -87,8 +90,9 @@ def _follow(session: Session, workspace: Workspace, runs: list[Run], format_: Fo
         except KeyboardInterrupt:
             name = str(run.job.address).removeprefix("job.")
             session.output.note(
-                f"Run {run.record.number} ({run.record.id}) goes on. "
-                f"Follow it: trainctl logs -f {quote(name)}   Stop it: trainctl stop {quote(name)}"
+                f"Run {run.record.number} ({run.record.id}) goes on.\n"
+                f"  Follow it: trainctl logs -f {quote(name)}\n"
+                f"  Stop it:   trainctl stop {quote(name)}"
             )
             return Interrupted.exit_code
         code = max(code, ended_code(ended.record))

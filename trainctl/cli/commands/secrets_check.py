@@ -32,7 +32,7 @@ def command(
     problems = [problem for one in checked for problem in one.problems]
     if format_ is not ListingFormat.JSON:
         for line in [
-            *diagnostic_lines(problems, output.error_style),
+            *diagnostic_lines(problems, output.error_style, output.error_width),
             *more_lines(problems, output.error_style),
         ]:
             output.note(line)

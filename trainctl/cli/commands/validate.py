@@ -27,7 +27,7 @@ def command(ctx: typer.Context, format_: FormatOption = Format.TEXT) -> int:
         return 0 if valid else 1
     if found:
         for line in [
-            *diagnostic_lines(found, output.error_style),
+            *diagnostic_lines(found, output.error_style, output.error_width),
             count_line(found),
             *more_lines(found, output.error_style),
         ]:
