@@ -6,6 +6,8 @@ import shutil
 import stat
 from pathlib import Path
 
+import pytest
+
 from tests.support.declared import WEIGHTS, declare, job
 from tests.support.project import Project
 
@@ -368,14 +370,22 @@ def test_no_form_of_a_plan_holds_a_secret(fresh: Project) -> None:
     assert fresh.json("status", "a")["status"] == "TRAINING_JOB_COMPLETED"
 
 
-def test_a_missing_secret_is_told_before_anything_is_done(fresh: Project) -> None:
-    """The error names the job's secret and where it was looked for."""
+@pytest.mark.parametrize("store", [False, True])
+def test_a_missing_secret_is_told_before_anything_is_done(fresh: Project, store: bool) -> None:
+    """The error names the secret of the job, or of the store that it keeps checkpoints in, and where it was looked for."""
+    runtime = (
+        {"checkpointing_config": {"enabled": True}}
+        if store
+        else {"environment_variables": {"WANDB": {"secret": "wandb"}}}
+    )
+    place = {"url": "s3://bucket/runs", "auth": {"auth_secret_name": "wandb"}}
     declare(
         fresh,
-        {"a": job("true", runtime={"environment_variables": {"WANDB": {"secret": "wandb"}}})},
+        {"a": job("true", runtime=runtime)},
         secrets={"wandb": {"from": "env", "name": "WANDB_KEY"}},
+        **({"checkpoints": place} if store else {}),
     )
     refused = fresh.run(*APPLY, code=1)
 
-    assert "WANDB_KEY" in refused.stderr
+    assert "error: job.a: secret 'wandb': the environment variable WANDB_KEY" in refused.stderr
     assert fresh.run("state", "list").stdout == ""

@@ -48,7 +48,8 @@ def report_system(error: OSError, session: Session) -> int:
 
 def report_interrupt(session: Session) -> int:
     """The user stopped it, at a prompt or with Ctrl-C."""
-    session.output.note("interrupted")
+    echoed = session.output.error_is_terminal  # the terminal has written ^C
+    session.output.note("\ninterrupted" if echoed else "interrupted")
     return INTERRUPTED
 
 

@@ -79,11 +79,15 @@ def _source(where: Position) -> Node:
     return scalar_node("file:./missing", where)
 
 
+def _image(where: Position) -> Node:
+    return scalar_node("missing", where)
+
+
 _STAND_INS: Mapping[str, Callable[[Position], Node]] = {
     "runtime": _runtime,
     "start_commands": _commands,
     "source": _source,
-    "base_image": _source,
+    "base_image": _image,
 }
 """For what a section can't do without, so that the rest of it is looked at."""
 

@@ -11,7 +11,9 @@ from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.order import effective
 from trainctl.apply.result import Result
 from trainctl.errors import Forbidden, TrainctlError
+from trainctl.jobs.checkpoints import references
 from trainctl.jobs.environment import secret_environment
+from trainctl.jobs.registry import registry_secrets
 from trainctl.model.action import Action
 from trainctl.model.address import Kind
 from trainctl.model.events import Emit
@@ -93,8 +95,17 @@ def _read_secrets(workspace: Workspace, change: Change, after: Mapping[str, Any]
     if change.address.kind is Kind.WEIGHTS:
         workspace.secrets.declared_credential(after)
     elif change.address.kind is Kind.JOB and change.action is not Action.UPDATE:
-        for name in sorted(set(secret_environment(after).values())):
+        for name in sorted(_of_job(workspace, after)):
             workspace.secrets.value(name)
+
+
+def _of_job(workspace: Workspace, after: Mapping[str, Any]) -> set[str]:
+    """The secrets that a run is given, that pull its image and that open its checkpoints' store."""
+    login = (after.get("image") or {}).get("docker_auth")
+    names = {*secret_environment(after).values(), *(registry_secrets(login) if login else ())}
+    keeps = after["runtime"]["checkpointing_config"].get("enabled") or references(after)
+    store = workspace.desired.checkpoints.secret
+    return names | {store} if keeps and store else names
 
 
 _UNVERSIONED = ("file:", "s3:", "r2:", "gs:", "azure:")

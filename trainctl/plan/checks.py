@@ -199,7 +199,8 @@ def _fate(change: Change) -> str:
 
 
 def _unknown(address: Address, what: str, known: Iterable[Address]) -> Diagnostic:
-    near = difflib.get_close_matches(str(address), sorted(str(one) for one in known), n=1)
+    names = {str(one) for each in known for one in (each, each.group)}
+    near = difflib.get_close_matches(str(address), sorted(names), n=1)
     hint = f"Did you mean {near[0]}?" if near else "trainctl state list shows what is recorded."
     return error(
         f"{what}: there is no such resource", hint, address=str(address), code="unknown-address"

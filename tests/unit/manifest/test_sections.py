@@ -279,6 +279,10 @@ def test_keys_of_secrets_fit_where_they_come_from(tmp_path: Path, section: str, 
             ),
             "AWS_IAM goes with aws_iam_docker_auth",
         ),
+        (
+            "jobs: {a: {image: {base_image: PyTorch/x}, runtime: {start_commands: [x]}}}",
+            "this is not the name of an image",
+        ),
         ("clusters: {a: {provider: loacl}}", "no provider is called 'loacl'"),
         ("clusters: {a: {}}", "provider is missing"),
     ],
@@ -288,6 +292,31 @@ def test_single_rules(tmp_path: Path, text: str, summary: str) -> None:
     (one,) = problems(tmp_path, text)
     assert summary in one.summary
     assert one.detail
+
+
+@pytest.mark.parametrize(
+    ("image", "right"),
+    [
+        ("pytorch/pytorch:2.7.0-cuda12.8-cudnn9-runtime", True),
+        ("python", True),
+        ("localhost/busybox:1", True),
+        ("127.0.0.1:5000/a/b__c@sha256:" + "0" * 64, True),
+        ("host:5000/a:b.c", True),
+        ("[::1]:5000/a", True),
+        ("nvcr.io/nvidia/pytorch:24.01-py3", True),
+        ("UPPER/case", False),
+        ("a b", False),
+        ("docker..io/x:y", False),
+        ("docker://python", False),
+        ("--privileged", False),
+        ("a" * 5000 + "!", False),
+        ("a-" * 2000 + "!", False),
+    ],
+)
+def test_names_of_images(tmp_path: Path, image: str, right: bool) -> None:
+    """Those that engines take are taken; others are told before anything is pulled, in little time."""
+    text = f"jobs: {{a: {{image: {{base_image: '{image}'}}, runtime: {{start_commands: [x]}}}}}}"
+    assert (problems(tmp_path, text) == []) is right
 
 
 def test_toml_problems_have_lines_too(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def _show_one(session: Session, found: JobStatus, format_: Format) -> None:
         session.output.json(status_json(found))
         return
     for line in status_lines(found, time.time()):
-        session.output.print(line)
+        session.output.prose(line)
 
 
 def _show_all(

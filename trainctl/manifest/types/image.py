@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Literal
 
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
 
 from trainctl.manifest.types.base import SecretReference, Section, Text, wrong
 
@@ -99,10 +100,29 @@ class DockerAuth(Section):
         return self
 
 
+_PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_REFERENCE = re.compile(
+    r"(?:(?:localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|\[[0-9a-fA-F:]+\]|[A-Za-z0-9-]+(?=:[0-9]))(?::[0-9]+)?/)?"
+    rf"{_PART}(?:/{_PART})*(?::\w[\w.-]{{0,127}})?(?:@[A-Za-z0-9+._-]+:[0-9a-fA-F]{{32,}})?",
+    re.ASCII,
+)
+"""[REGISTRY[:PORT]/]NAME[:TAG][@DIGEST], the grammar of distribution's references: https://pkg.go.dev/github.com/distribution/reference."""
+
+
+def _image(text: str) -> str:
+    if not _REFERENCE.fullmatch(text):
+        raise wrong(
+            "this is not the name of an image",
+            "Write [REGISTRY/]NAME[:TAG][@DIGEST] with NAME in small letters, for example pytorch/pytorch:2.7.0-cuda12.8-cudnn9-runtime.",
+            code="invalid-value",
+        )
+    return text
+
+
 class Image(Section):
     """The container image a job runs in."""
 
-    base_image: Text
+    base_image: Annotated[Text, AfterValidator(_image)]
     """The image, as container engines write it."""
     docker_auth: DockerAuth | None = None
     """How a private registry lets it out."""

@@ -242,7 +242,7 @@ def text_of(body: bytes, tag: str) -> str:
 
 
 def _words(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _lower(response: http.client.HTTPResponse) -> Dict[str, str]:

@@ -67,7 +67,8 @@ class Watch:
             raise Failure("changed", f"the run was killed while {one.name!a} may have been written")
         if not looks_whole(one.directory, [file.path for file in one.files]):
             raise Failure(
-                "changed", f"{one.name!a} was cut off: the run ended while it was written"
+                "changed",
+                f"{one.name!a} is not whole: a file in it breaks off, or one that it names is missing",
             )
 
     def _since(self, one: Saved, end: Optional[End]) -> Dict[str, Tuple[File, float]]:
