@@ -118,6 +118,7 @@ def test_a_host_that_is_away_is_a_row_and_can_be_forgotten(
         ("present", True),
         ("unreachable", False),
     ]
+    assert rows["gpu-1"]["why"].startswith("lab/gpu-1 takes no connection")
     assert "lab/gpu-1  unreachable" in text
     assert csv.splitlines()[0].startswith("cluster,name,address,presence,reachable")
     assert "no-terminal" in unasked.stderr

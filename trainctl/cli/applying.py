@@ -91,7 +91,7 @@ def carry_out(
     for line in failure_lines(result, session.output):
         session.output.note(line)
     for line in result_lines(result, session.output, followed, destroy=plan.options.destroy):
-        session.output.print(line)
+        session.output.prose(line)
     if not (consent.wait or consent.follows):
         for line in follow_lines(started(workspace, result)):
             session.output.note(line)

@@ -48,7 +48,7 @@ def show(
         output.print(csv_text(*rows))
     else:
         for line in lines:
-            output.print(line)
+            output.prose(line)
 
 
 def seconds(text: str, flag: str) -> float:

@@ -124,23 +124,29 @@ def _look(workspace: Workspace, known: _Known) -> NodeReport:
         provider = workspace.provider(known.provider)
         if not node.key:
             node = provider.locate(section(node.cluster, known.cluster), node)
-        elif (presence := provider.read(node)) is not Presence.PRESENT:
-            return replace(report, presence=presence.value, why=_why(presence))
         else:
-            report = replace(report, presence=presence.value)
+            presence = provider.read(node)
+            report = replace(report, presence=presence.value, why=_WHY.get(presence, ""))
+            if presence is Presence.GONE:
+                return report
+            if presence is not Presence.PRESENT:
+                provider.locate(section(node.cluster, known.cluster), node)  # says why not
+                return report
         request = {**at(node, known.cluster), "gpus": node.gpus}
         agent = workspace.agents.to_look(known.provider, node)
         return replace(report, found=agent.call("inspect", request, timeout=LOOK_SECONDS))
     except NodeError as error:
         away = Presence.UNREACHABLE if error.retryable else Presence.UNREADABLE
-        return replace(report, presence=away.value, why=str(error))
+        known_away = report.presence in (Presence.UNREACHABLE, Presence.UNREADABLE)
+        presence_told = report.presence if known_away else away.value
+        return replace(report, presence=presence_told, why=str(error))
 
 
-def _why(presence: Presence) -> str:
-    return {
-        Presence.GONE: "Nothing of it is left there. Apply makes it again.",
-        Presence.UNREADABLE: "It is there, and can't be read as this user.",
-    }.get(presence, "It can't be asked now.")
+_WHY = {
+    Presence.GONE: "Nothing of it is left there. Apply makes it again.",
+    Presence.UNREADABLE: "It is there, and can't be read as this user.",
+    Presence.UNREACHABLE: "It can't be asked now.",
+}
 
 
 def _live_runs(state: State) -> dict[str, tuple[str, ...]]:

@@ -17,9 +17,12 @@ from trainctl.views.plan_rows import added
 from trainctl.views.plan_tables import short_revision
 from trainctl.views.plan_values import brief
 from trainctl.views.statuses import run_words, through_operator
-from trainctl.views.text import Style, columns, counted, pad, plain, table
+from trainctl.views.text import Style, columns, counted, pad, plain, table, wrap
 
 _HIDDEN = frozenset({"runs", "nodes"})
+
+
+_BELOW = " " * 8
 
 
 def state_lines(state: State) -> list[str]:
@@ -76,10 +79,24 @@ def history_lines(
         for row in _telling(rows)
     ]
     headers = ["SERIAL", "TIME (UTC)", "WHO", "ADDRESS", "ACTION", "STATUS", "REASON", "MOVED"]
-    if not any(row[-1] for row in cells):
-        headers, cells = headers[:-1], [row[:-1] for row in cells]
-    may = frozenset({"WHO", "ADDRESS", "REASON", "MOVED"})
-    return table(headers, cells, right=frozenset({"SERIAL"}), width=width, shrinks=may)
+    empty = {i for i in range(len(headers)) if not any(row[i] for row in cells)}
+    kept = [i for i in range(len(headers)) if i not in empty]
+    return _fitting([headers[i] for i in kept], [[row[i] for i in kept] for row in cells], width)
+
+
+def _fitting(headers: list[str], cells: list[list[str]], width: int | None) -> list[str]:
+    """The table; in a window that is too narrow what moved stands below its row."""
+    right = frozenset({"SERIAL"})
+    whole = table(headers, cells, right=right)
+    if width is None or max(map(columns, whole)) <= width:
+        return whole
+    below = [row.pop() for row in cells] if headers[-1] == "MOVED" else [""] * len(cells)
+    may = frozenset({"WHO", "ADDRESS", "REASON"})
+    first, *rest = table(headers[: len(cells[0])], cells, right=right, width=width, shrinks=may)
+    lines = [first]
+    for line, moved in zip(rest, below, strict=True):
+        lines += [line, *(wrap(f"{_BELOW}{moved}", width) if moved else ())]
+    return lines
 
 
 def _telling(rows: Iterable[Row]) -> Iterator[Row]:

@@ -67,7 +67,7 @@ def test_history_is_a_table_of_escaped_rows() -> None:
     ]
 
     assert history_lines(rows) == [
-        "SERIAL  TIME (UTC)           WHO                ADDRESS  ACTION  STATUS             REASON",
+        "SERIAL  TIME (UTC)           WHO                ADDRESS  ACTION  STATUS",
         "     3  1970-01-01 00:00:00  eve\\u001b[2J@host  job.sft  create  completed abcdefg",
     ]
 
@@ -113,6 +113,9 @@ def test_history_fits_a_narrow_window() -> None:
     assert max(map(len, lines)) <= 80
     assert "1970-01-01 00:00:00" in lines[1]
     assert "…" in lines[1]
+    moved = history_lines([replace(row, mirrored=Mirrored(2 * 10**9, 4.0, 5))], width=80)
+    assert moved[2].strip() == "2.0 GB in 4.0 s, 5 B through the operator's machine"
+    assert max(map(len, moved)) <= 80
     assert history_lines([], Address.parse("job.x")) == ["Nothing has happened to job.x."]
 
 

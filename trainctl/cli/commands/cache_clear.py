@@ -62,7 +62,7 @@ def _shown(session: Session, done: Cleared, format_: Format) -> int:
         session.output.json(cleared_json(done))
     else:
         for line in cleared_lines(done):
-            session.output.print(line)
+            session.output.prose(line)
     return 1 if done.left else 0
 
 

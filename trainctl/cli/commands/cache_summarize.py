@@ -91,4 +91,4 @@ def _show(
     elif found is not None:
         width = session.output.width
         for line in cache_lines(found, identity, sort.value, descending=descending, width=width):
-            session.output.print(line)
+            session.output.prose(line)

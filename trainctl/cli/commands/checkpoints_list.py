@@ -35,5 +35,5 @@ def command(
         session.output.print(checkpoint_csv(str(of.job.address), found))
     else:
         for line in checkpoint_table(found, session.output.width):
-            session.output.print(line)
+            session.output.prose(line)
     return told_of(session, away, "the checkpoints")

@@ -58,5 +58,5 @@ def command(
                 one for one in remains if not (delete_checkpoints and one.what == "checkpoints")
             ]
             for line in remains_lines(kept):
-                session.output.print(line)
+                session.output.prose(line)
         return code

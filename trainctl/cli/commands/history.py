@@ -29,5 +29,5 @@ def command(
         session.output.json(history_json(rows))
     else:
         for line in history_lines(rows, wanted, session.output.width):
-            session.output.print(line)
+            session.output.prose(line)
     return 0

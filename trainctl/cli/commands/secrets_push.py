@@ -63,7 +63,7 @@ def command(
                 session.output.note("Nothing was changed.")
                 return 1
             for line in pushed_lines(pushed):
-                session.output.print(line)
+                session.output.prose(line)
         return _send(session, workspace, name)
 
 

@@ -38,5 +38,5 @@ def command(
         session.output.json(resource_json(recorded))
     else:
         for line in resource_lines(recorded):
-            session.output.print(line)
+            session.output.prose(line)
     return 0

@@ -64,6 +64,6 @@ def _show_all(
         else status_table(found, output.width)
     )
     for line in lines:
-        output.print(line)
+        output.prose(line)
     for line in stale_lines(found):
         output.note(line)
