@@ -151,5 +151,5 @@ def _unknown(kind: str, reference: str) -> BadExpression:
             code="unknown-reference",
         )
     return BadExpression(
-        f"{reference!r} is not known", f"There is {_KNOWN}.", code="unknown-reference"
+        f"{reference!r} is not known", f"Known: {_KNOWN}.", code="unknown-reference"
     )

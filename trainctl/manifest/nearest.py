@@ -27,5 +27,5 @@ def did_you_mean(word: str, names: Collection[str]) -> str:
     if not names:
         return "None is declared."
     if len(names) <= _FEW:
-        return f"There is {', '.join(sorted(names))}."
+        return f"Known: {', '.join(sorted(names))}."
     return ""

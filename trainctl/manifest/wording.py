@@ -70,9 +70,9 @@ def describe(errors: Sequence[Mapping[str, Any]], path: Path, node: Node | None)
     if kind == "missing":
         return Words(f"{inside(path)} is missing", "Add it.", "missing-key")
     if kind in _EXPECTED:
-        return Words(
-            f"{inside(path)}: expected {_expected(errors)}", _found(path, node), "wrong-type"
-        )
+        expected = _expected(errors)
+        detail = _found(path, node, expected)
+        return Words(f"{inside(path)}: expected {expected}", detail, "wrong-type")
     return _of_value(kind, context, path, node)
 
 
@@ -104,7 +104,7 @@ def _expected(errors: Sequence[Mapping[str, Any]]) -> str:
     return " or ".join(dict.fromkeys(words))
 
 
-def _found(path: Path, node: Node | None) -> str:
+def _found(path: Path, node: Node | None, expected: str) -> str:
     if node is None:
         return ""
     if isinstance(node.value, dict | list):
@@ -112,8 +112,13 @@ def _found(path: Path, node: Node | None) -> str:
     if node.value is None:
         return "There is nothing. Write a value, or leave the key out."
     if isinstance(node.value, str):
-        return f"Found the text {shown(path, node)}."
-    if _hidden(path, node.value):
+        found = f"Found the text {shown(path, node)}."
+        whole = not _hidden(path, node.value) and len(node.value) <= _SHOWN
+        return f"{found} Write [{shown(path, node)}]." if expected == "a list" and whole else found
+    hidden = _hidden(path, node.value)
+    if "text" not in expected:
+        return "" if hidden else f"Found {shown(path, node)}."
+    if hidden:
         return "If text is meant, write it in quotes."
     return (
         f'Found {shown(path, node)}. If text is meant, write it in quotes: "{spelled(node.value)}".'

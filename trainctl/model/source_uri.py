@@ -132,7 +132,9 @@ def _bucket(text: str, rest: str) -> SourceUri:
     scheme = text.partition(":")[0]
     bucket, _, prefix = rest.partition("/")
     if not _BUCKET.fullmatch(bucket):
-        raise ValueError(f"{text!r} names no valid bucket; write {scheme}://BUCKET/PREFIX")
+        raise ValueError(
+            f"{text!r} names no valid bucket; write {scheme}://BUCKET/PREFIX, the bucket in at least 3 small letters, digits, '.', '-' and '_'"
+        )
     _check_prefix(text, prefix)
     return SourceUri(text, scheme, bucket, prefix)
 

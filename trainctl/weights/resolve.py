@@ -234,7 +234,7 @@ def _nothing(
         return SourceGone(f"{wanted.source}: it holds no files", "Check that it is the right one.")
     some = ", ".join(file.path for file in everything.files[:5] if file.path.isprintable())
     return SourceGone(
-        f"{wanted.source}: none of its {len(everything.files)} files is left after the patterns",
+        f"{wanted.source}: no file of {len(everything.files)} is left after the patterns",
         " ".join(
             [
                 *(_suggestion(*one) for one in unmatched.items()),

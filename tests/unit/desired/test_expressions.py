@@ -55,7 +55,7 @@ def test_what_references_mean(tmp_path: Path, command: str, expanded: str) -> No
     ("command", "summary", "detail"),
     [
         ("${{ var.lrr }}", "no variable is called 'lrr'", "Did you mean 'lr'?"),
-        ("${{ weights.q.path }}", "no weights are called 'q'", "There is"),
+        ("${{ weights.q.path }}", "no weights are called 'q'", "Known: "),
         ("${{ weights.w.size }}", "'weights.w.size' is not known", "weights.NAME.path"),
         ("${{ secrets.x }}", "a secret never becomes text", "environment_variables"),
         ("${{ env.HOME }}", "environment is not read here", "--var"),

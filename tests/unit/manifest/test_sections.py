@@ -295,6 +295,20 @@ def test_single_rules(tmp_path: Path, text: str, summary: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("commands", "detail"),
+    [
+        ("python train.py", 'Found the text "python train.py". Write ["python train.py"].'),
+        ("3", "Found 3."),
+        ("{a: b}", "Found a mapping."),
+    ],
+)
+def test_what_is_no_list_is_told_how_to_be_one(tmp_path: Path, commands: str, detail: str) -> None:
+    """A text with what to write; other things without advice that is for text."""
+    (one,) = problems(tmp_path, f"jobs: {{a: {{runtime: {{start_commands: {commands}}}}}}}")
+    assert (one.summary, one.detail) == ("runtime.start_commands: expected a list", detail)
+
+
+@pytest.mark.parametrize(
     ("image", "right"),
     [
         ("pytorch/pytorch:2.7.0-cuda12.8-cudnn9-runtime", True),
