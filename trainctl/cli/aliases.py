@@ -160,5 +160,8 @@ def _wants_help(rest: Sequence[str]) -> bool:
 
 
 def _did_you_mean(word: str, names: Sequence[str]) -> str:
-    close = get_close_matches(word, names, n=1)
-    return f"Did you mean {close[0]}?" if close else ""
+    bare = {
+        name.lstrip("-"): name for name in names
+    }  # what all flags begin with makes none of them nearer
+    close = get_close_matches(word.lstrip("-"), bare, n=1)
+    return f"Did you mean {bare[close[0]]}?" if close else ""

@@ -73,10 +73,10 @@ def show_plan(
         output.prose(text)
     else:
         output.print(text)
-    for line in [
-        *diagnostic_lines(plan.diagnostics, output.error_style, output.error_width),
-        *more_lines(plan.diagnostics, output.error_style),
-    ]:
+    problems = diagnostic_lines(plan.diagnostics, output.error_style, output.error_width)
+    if problems and output.error_is_terminal:
+        output.note("")
+    for line in [*problems, *more_lines(plan.diagnostics, output.error_style)]:
         output.note(line)
     if saved is not None:
         output.note(f"Saved to {saved}. To do exactly this: trainctl apply {saved}")

@@ -8,6 +8,8 @@ from trainctl.model.units import format_bytes, format_duration
 
 _WINDOW = 5.0
 """Seconds over which the rate is taken: long enough to be steady, short enough to show a stall."""
+_LEAST = 0.5
+"""Seconds that a rate needs at least: of two looks right after each other it would be of the looks."""
 
 
 class Meter:
@@ -33,7 +35,7 @@ class Meter:
             return 0.0
         began, first = self._seen[0]
         seconds = now - began
-        return (self.done - first) / seconds if seconds > 0 else 0.0
+        return (self.done - first) / seconds if seconds >= _LEAST else 0.0
 
     def text(self, now: float) -> str:
         """``512 MB of 1.5 GB, 110 MB/s, 9.1 s left``."""

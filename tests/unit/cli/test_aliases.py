@@ -79,6 +79,7 @@ def test_nothing_after_two_dashes_is_touched(root: LazyGroup) -> None:
         ("pln", "there is no command 'pln'", "Did you mean plan?"),
         ("state lst", "there is no command 'state lst'", "Did you mean list?"),
         ("plan --uot F", "plan has no flag --uot", "Did you mean --out?"),
+        ("plan --since 1h", "plan has no flag --since", "Run trainctl plan --help for its flags."),
         ("plan -auto-aprove", "plan has no flag -auto-aprove", "Did you mean --auto-approve?"),
         ("plan --xyzzy=1", "plan has no flag --xyzzy", "Run trainctl plan --help for its flags."),
         ("plan -x", "plan has no flag -x", "Run trainctl plan --help for its flags."),

@@ -65,6 +65,14 @@ def test_the_meter_tells_rate_and_time_left() -> None:
     assert meter.text(120.0) == "610 MB of 2.0 GB, 50.0 MB/s, 28 s left"
 
 
+def test_two_looks_at_once_make_no_rate() -> None:
+    """What was done before the first look is no part of it, so a rate needs some time."""
+    meter = Meter()
+    meter.update(327_000, 328_000, 1.0)
+    meter.update(328_000, 328_000, 1.2)
+    assert meter.text(1.2) == "328 kB of 328 kB"
+
+
 def test_a_stall_shows_in_the_rate() -> None:
     """When nothing arrives any more, the rate sinks to nothing and no time left is claimed."""
     meter = Meter()

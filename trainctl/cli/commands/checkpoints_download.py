@@ -26,7 +26,7 @@ def command(
         ),
     ] = None,
     target: Annotated[
-        Path, typer.Option("--target", metavar="DIR", help="Where to put it.")
+        Path, typer.Option("--target", "--target-directory", metavar="DIR", help="Where to put it.")
     ] = Path(),
     rank: Annotated[int, typer.Option("--rank", metavar="N", help="Of which rank.")] = 0,
     run: RunOption = None,
