@@ -11,6 +11,7 @@ import typer
 from trainctl.cli.options import Format, FormatOption, RunOption
 from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import open_workspace
+from trainctl.errors import UsageError
 from trainctl.model.address import Address
 from trainctl.model.status import JobStatus
 from trainctl.operations.look_caches import full_caches
@@ -31,6 +32,8 @@ def command(
 ) -> int:
     """Show how jobs stand."""
     session = session_of(ctx)
+    if run is not None and address is None:
+        raise UsageError("--run is of one job", "Name it: trainctl status ADDRESS --run ID.")
     job = job_address(address) if address is not None else None
     with open_workspace(session) as workspace:
         if job is None or (run is None and is_matrix(workspace, job)):
