@@ -122,11 +122,25 @@ def test_the_name_of_a_sweep_means_all_of_it(fresh: Project, gate: Path) -> None
 
 
 def test_one_of_a_sweep_can_be_chosen(fresh: Project, gate: Path) -> None:
-    """With what it follows and nothing else."""
+    """With what it follows and nothing else, also without the quotes that a shell takes; while it is the only one the sweep's name is enough."""
     gate.touch()
-    fresh.run("apply", "--auto-approve", "--wait", "--target", 'job.sweep["lr=1e-5,seed=2"]')
+    fresh.run("apply", "--auto-approve", "--wait", "--target", "sweep[lr=1e-5,seed=2]")
 
     assert set(jobs(fresh)) == {"job.prep", 'job.sweep["lr=1e-5,seed=2"]'}
+    assert fresh.run("logs", "sweep").stdout == "lr 1e-5 seed 2\n"
+
+
+def test_all_of_a_sweep_can_be_followed(fresh: Project, gate: Path) -> None:
+    """One after the other, to the end of the last."""
+    gate.touch()
+    said = fresh.run("run", "prep", "sweep", "--auto-approve", "--follow").stdout
+
+    assert sorted(line for line in said.splitlines() if line.startswith("lr ")) == sorted(
+        f"lr {lr} seed {seed}"
+        for lr, seed in [("1e-5", 1), ("1e-5", 2), ("1e-5", 10), ("1e-4", 1), ("1e-4", 2)]
+    )
+    listed = fresh.json("history", "sweep")["entries"]
+    assert {one["address"] for one in listed} == set(jobs(fresh, "sweep"))
 
 
 def test_a_job_waits_for_one_that_failed(fresh: Project, gate: Path) -> None:
