@@ -156,7 +156,7 @@ def test_first_contact_is_asked_about_on_a_terminal(fresh: Project, hosts: list[
     after = fresh.json("nodes")["nodes"]
 
     assert "SHA256:" in without.stdout
-    assert "is not known yet. Its key is SHA256:" in said
+    assert "is not known yet. Its key is SHA256:" in " ".join(said.split())
     assert "Only 'yes' will be accepted" in said
     assert [node["presence"] for node in after] == ["planned"]
 
