@@ -5,25 +5,22 @@ from __future__ import annotations
 import hashlib
 import os
 import posixpath
+import re
 import stat
 import subprocess
 import tarfile
 import tempfile
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainctl.errors import TrainctlError
 from trainctl.jobs.checkout import refuse_bare
 from trainctl.model.json import digest
 from trainctl.plan.values import CodeTree
-
-if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
 
 LEFT_OUT = (
     ".git/", "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/", ".mypy_cache/", ".pytest_cache/",
@@ -96,20 +93,17 @@ def _scan(directory: Path, code: str, secret_files: Sequence[Path]) -> Code:
     listed = _git_files(root)
     paths, left_out = _walk(root) if listed is None else listed
     ignored, asked = _ignore_rules(root)
+    never, must_be_asked = _named(_NEVER), _named(_ASK_BY_NAME)
     kept = []
     for path in paths:
-        if (
-            _spec(_NEVER).match_file(path)
-            or ignored.match_file(path)
-            or Path(os.path.realpath(root / path)) in secret_files
-        ):
+        if never(path) or ignored(path) or Path(os.path.realpath(root / path)) in secret_files:
             continue
-        if _spec(_ASK_BY_NAME).match_file(path) and not asked.match_file(path):
+        if must_be_asked(path) and not asked(path):
             left_out.add(path)
         elif not _is_saved_plan(root / path):
             kept.append(path)
     files = _describe(root, sorted(kept, key=_nfc), use_git=listed is not None)
-    told = sorted(path for path in left_out if not ignored.match_file(path))
+    told = sorted(path for path in left_out if not ignored(path))
     return Code(root, tuple(files), tuple(told))
 
 
@@ -189,21 +183,33 @@ def _git_files(root: Path) -> tuple[list[str], set[str]] | None:
 
 
 @cache
-def _spec(lines: tuple[str, ...]) -> GitIgnoreSpec:
-    from pathspec import GitIgnoreSpec  # only where there is code to look at
+def _named(patterns: tuple[str, ...]) -> Callable[[str], object]:
+    """Tells of a path whether one of its parts has such a name, as in .gitignore: with a slash at its end it is a directory's."""
+    names = (
+        re.escape(one).replace(r"\*", "[^/]*") + ("" if one.endswith("/") else r"(?:/|\Z)")
+        for one in patterns
+    )
+    return re.compile(f"(?:^|/)(?:{'|'.join(names)})").search
 
-    return GitIgnoreSpec.from_lines(lines)
+
+def _matching(lines: Sequence[str]) -> Callable[[str], object]:
+    """Tells of a path whether lines of an ignore file mean it."""
+    if not lines:
+        return lambda _: False
+    from pathspec import GitIgnoreSpec  # only who has such a file pays for it
+
+    return GitIgnoreSpec.from_lines(lines).match_file
 
 
 def _walk(root: Path) -> tuple[list[str], set[str]]:
-    skip = _spec(LEFT_OUT)
+    skip = _named(LEFT_OUT)
     paths: list[str] = []
     left_out: set[str] = set()
     for folder, folders, names in os.walk(root):
         base = Path(folder).relative_to(root)
         for name in tuple(folders):
             inside = f"{base / name}/"
-            if skip.match_file(inside):
+            if skip(inside):
                 left_out.add(inside)
                 folders.remove(name)
             elif (root / base / name).is_symlink():
@@ -211,25 +217,25 @@ def _walk(root: Path) -> tuple[list[str], set[str]]:
         for name in names:
             path = str(base / name)
             plain = (root / path).is_symlink() or (root / path).is_file()
-            (paths.append if plain and not skip.match_file(path) else left_out.add)(path)
+            (paths.append if plain and not skip(path) else left_out.add)(path)
     return paths, left_out
 
 
-def _ignore_rules(root: Path) -> tuple[GitIgnoreSpec, GitIgnoreSpec]:
+def _ignore_rules(root: Path) -> tuple[Callable[[str], object], Callable[[str], object]]:
     """What the ignore file leaves out, and what it asks for by a negated pattern."""
     for name in _IGNORE_FILES:
         if (root / name).is_file():
             try:
                 lines = (root / name).read_text(encoding="utf-8").splitlines()
                 asked = [line[1:] for line in lines if line.startswith("!")]
-                return _spec((*lines, name)), _spec(tuple(asked))
+                return _matching([*lines, name]), _matching(asked)
             except ValueError as error:  # no UTF-8, or no pattern
                 raise TrainctlError(
                     f"{name} in the code can't be understood: {error}",
                     "It has the syntax of .gitignore.",
                     code="invalid-ignore-file",
                 ) from None
-    return _spec(()), _spec(())
+    return _matching(()), _matching(())
 
 
 def _is_saved_plan(path: Path) -> bool:

@@ -1,4 +1,7 @@
-"""What every use case works on: the manifest, the state, and the ports to everything else, opened once."""
+"""What every use case works on: the manifest, the state, and the ports to everything else, opened once.
+
+What opens something is also loaded only then: many commands ask for the manifest or the state alone.
+"""
 
 from __future__ import annotations
 
@@ -12,35 +15,29 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from trainctl.desired.memory import memory_of
 from trainctl.desired.values import CheckpointStore, Desired, SecretSpec
 from trainctl.errors import ManifestError, TrainctlError
-from trainctl.jobs.checkpoints import CheckpointAccess
-from trainctl.jobs.secrets import Secrets
-from trainctl.ledger.ledger import Ledger
 from trainctl.manifest.files import known_files
 from trainctl.model.address import Kind
 from trainctl.model.json import JsonObject
 from trainctl.model.redaction import Redactor
 from trainctl.model.trust import Trust
-from trainctl.operations.mirrors import (
-    bucket_mirror,
-    host_of,
-    is_in_a_bucket,
-    is_on_a_host,
-    mirror_url,
-)
 from trainctl.operations.places import cache_home, default_state, directory_of
 from trainctl.operations.trust_files import trust_of
-from trainctl.resources.agents import Agents
-from trainctl.resources.home import Home
-from trainctl.resources.registry import Ports
 from trainctl.spi import discovery
 from trainctl.spi.provider import Confirm, Provider, nobody
-from trainctl.weights.mirror.here import HereMirror
-from trainctl.weights.mirror.port import Mirror
-from trainctl.weights.retry import Retry
+
+if TYPE_CHECKING:
+    from trainctl.jobs.checkpoints import CheckpointAccess
+    from trainctl.jobs.secrets import Secrets
+    from trainctl.ledger.ledger import Ledger
+    from trainctl.resources.agents import Agents
+    from trainctl.resources.registry import Ports
+    from trainctl.weights.mirror.port import Mirror
+    from trainctl.weights.retry import Retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +139,8 @@ class Workspace:
 
     def ledger_at(self, url: str) -> Ledger:
         """The state at a place, opened once: for a look before anybody knows which the manifest names."""
+        from trainctl.ledger.ledger import Ledger
+
         with self._lock:
             if url not in self._ledgers:
                 log = discovery.open_state(url)
@@ -156,20 +155,26 @@ class Workspace:
     @cached_property
     def mirror(self) -> Mirror:
         """The mirror; what says where it is stands in ``mirrors``. A manifest that is wrong or absent says nothing."""
+        from trainctl.operations import mirrors
+
         try:
             desired = self.desired
         except ManifestError:
             desired = None
-        url = mirror_url(desired, self.provider, self.setting.environ)
-        if desired is not None and is_in_a_bucket(url):
-            return bucket_mirror(desired.mirror, self.secrets, self.setting.environ, self.retry)
-        if not is_on_a_host(url):
+        url = mirrors.mirror_url(desired, self.provider, self.setting.environ)
+        if desired is not None and mirrors.is_in_a_bucket(url):
+            return mirrors.bucket_mirror(
+                desired.mirror, self.secrets, self.setting.environ, self.retry
+            )
+        if not mirrors.is_on_a_host(url):
+            from trainctl.weights.mirror.here import HereMirror
+
             return HereMirror(directory_of(url, "mirror"), self.retry)
-        from trainctl.resources.host_mirror import HostMirror  # heavy: only who has one pays for it
+        from trainctl.resources.host_mirror import HostMirror
 
         return HostMirror(
             self.agents,
-            lambda: host_of(url, desired, self.provider, self.ledger.state().resources.get),
+            lambda: mirrors.host_of(url, desired, self.provider, self.ledger.state().resources.get),
             self.retry,
             self.setting.redactor.register,
         )
@@ -177,6 +182,8 @@ class Workspace:
     @property
     def retry(self) -> Retry:
         """Patience with upstream, which says what it waits for."""
+        from trainctl.weights.retry import Retry
+
         return Retry(tell=lambda text: self.tell(text))
 
     @cached_property
@@ -190,6 +197,8 @@ class Workspace:
         return trust_of(self.setting.environ, self.setting.directory, self.setting.trust_file)
 
     def _secrets(self, specs: Mapping[str, SecretSpec]) -> Secrets:
+        from trainctl.jobs.secrets import Secrets
+
         setting = self.setting
         return Secrets(
             specs, setting.directory, setting.environ, setting.redactor, lambda: self.trust
@@ -198,6 +207,8 @@ class Workspace:
     @cached_property
     def checkpoints(self) -> CheckpointAccess:
         """Where checkpoints are kept, and what opens it. A manifest that is wrong or absent says nothing."""
+        from trainctl.jobs.checkpoints import CheckpointAccess
+
         try:
             settings, secrets = self.desired.checkpoints, self.secrets
         except ManifestError:
@@ -207,12 +218,17 @@ class Workspace:
     @cached_property
     def agents(self) -> Agents:
         """The nodes' agents."""
+        from trainctl.resources.agents import Agents
+
         return self._stack.enter_context(
             Agents(self.provider, cache_home(self.setting.environ) / "bytecode")
         )
 
     def ports(self, *, delete_checkpoints: bool = False) -> Ports:
         """What handlers reach the world through."""
+        from trainctl.resources.home import Home
+        from trainctl.resources.registry import Ports
+
         projects = sorted(one.name for one in self.desired.resources if one.kind is Kind.PROJECT)
         lineage = self.ledger.state().lineage
         home = Home(self.setting.directory, lineage, self.owner, ", ".join(projects))

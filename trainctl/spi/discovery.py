@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
 from trainctl.errors import UsageError
@@ -49,6 +49,12 @@ def _load(group: str, name: str) -> Any:
     return points[0].load()
 
 
+def _points(group: str) -> EntryPoints:
+    points: EntryPoints = _of_all_groups().select(group=group)
+    return points
+
+
 @cache
-def _points(group: str) -> tuple[EntryPoint, ...]:
-    return tuple(entry_points(group=group))
+def _of_all_groups() -> Any:
+    """What is installed, read once: for any group every distribution is looked at."""
+    return entry_points()
