@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
 from typing import Any, Final, Generic, TypeVar, cast
 
 K = TypeVar("K")
@@ -43,8 +43,21 @@ class Frozen(Mapping[K, V], Generic[K, V]):
         return default if value is _GONE else value
 
     def __iter__(self) -> Iterator[K]:
-        yield from (key for key in self._base if key not in self._over)
-        yield from (key for key, value in self._over.items() if value is not _GONE)
+        return iter(self._merged())
+
+    def items(self) -> ItemsView[K, V]:
+        """As every mapping's, at the cost of a dictionary's: whoever looks at each of thousands does it many times."""
+        return self._merged().items()
+
+    def values(self) -> ValuesView[V]:
+        """Likewise."""
+        return self._merged().values()
+
+    def _merged(self) -> Mapping[K, V]:
+        if not self._over:
+            return self._base
+        over = {key: cast(V, value) for key, value in self._over.items() if value is not _GONE}
+        return {key: value for key, value in self._base.items() if key not in self._over} | over
 
     def __len__(self) -> int:
         return self._length

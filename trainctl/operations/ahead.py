@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from itertools import islice
 
 from trainctl.errors import TrainctlError
-from trainctl.ledger.state import State
+from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Kind
 from trainctl.operations.look_weights import LookOptions
 from trainctl.operations.mirrors import host_of, is_on_a_host
@@ -14,6 +15,7 @@ from trainctl.operations.places import default_state, directory_of
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import nodes_of
 
+_USERS = frozenset({Kind.JOB, Kind.CACHE})
 _TO_PLAN = ("facts",)
 _TO_APPLY = ("facts", "has_code", "deliver", "start")
 
@@ -39,8 +41,7 @@ def connect(workspace: Workspace, state: State, look: LookOptions) -> None:
     if look.offline or not look.refresh:
         return
     verbs = _TO_APPLY if look.writes_lock else _TO_PLAN
-    clusters = (one for one in state.resources.values() if one.address.kind is Kind.CLUSTER)
-    nodes = ((one.provider, node) for one in clusters for node in nodes_of(one))
+    nodes = ((one.provider, node) for one in _asked(workspace, state) for node in nodes_of(one))
     with contextlib.suppress(TrainctlError):
         for provider, node in islice(nodes, look.parallelism):
             workspace.agents.to_look(provider, node).open(verbs)
@@ -54,7 +55,24 @@ def connect(workspace: Workspace, state: State, look: LookOptions) -> None:
             )
 
 
+def _asked(workspace: Workspace, state: State) -> Iterator[Recorded]:
+    """The clusters whose nodes are asked: on this machine nobody logs in, and only for what uses one there is anything to ask."""
+    clusters = [one for name, one in state.resources.items() if name.kind is Kind.CLUSTER]
+    used = {
+        one.attributes.get("cluster")
+        for name, one in state.resources.items()
+        if clusters and name.kind in _USERS
+    }
+    for cluster in clusters:
+        if cluster.address.name in used or not workspace.agents.shares_disk(cluster.provider):
+            yield cluster
+
+
 def _mirrors(state: State) -> set[str]:
     """Where recorded weights are kept on hosts."""
-    kept = (str(one.outputs.get("mirror", "")) for one in state.resources.values())
+    kept = (
+        str(one.outputs.get("mirror", ""))
+        for name, one in state.resources.items()
+        if name.kind is Kind.WEIGHTS
+    )
     return {url for url in kept if is_on_a_host(url)}
