@@ -11,7 +11,6 @@ import os
 import selectors
 import signal
 import sys
-import traceback
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from trainctl.node.calls.frames import Frames, frame
@@ -36,7 +35,7 @@ def serve(once: Callable[[], int], load: Load) -> int:
     try:
         code = once()
     except BaseException:  # noqa: BLE001 - as at the end of a program
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -57,6 +56,8 @@ class _Server:
         self._heard = Frames()
         self._guard = Guard()
         self._over = False
+        self._ahead: List[str] = []
+        """Verbs to load while nobody asks for anything."""
         self._selector = selectors.PollSelector()  # without a descriptor that forks would share
 
     def serve(self) -> Optional[str]:
@@ -64,10 +65,13 @@ class _Server:
         self._selector.register(0, selectors.EVENT_READ, self._listen)
         self._selector.register(_ends_of_children(), selectors.EVENT_READ, self._collect)
         while not self._over:
-            for key, _ in self._selector.select():
+            ready = self._selector.select(0 if self._ahead else None)
+            for key, _ in ready:
                 verb: Optional[str] = key.data(key.fd)
                 if verb is not None:
                     return verb
+            if self._ahead and not ready:
+                self._load_verb(self._ahead.pop(0))
         for pid in self._calls:
             _kill(pid)
         return None
@@ -77,7 +81,7 @@ class _Server:
         self._over = not data
         for head, request in self._heard.feed(data):
             if "load" in head:
-                self._load_verb(head["load"])
+                self._ahead.append(head["load"])
             elif "verb" not in head:
                 self._end(head["call"])
             elif self._begin(head["call"], head["verb"], request) is not None:

@@ -9,7 +9,6 @@ import select
 import signal
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional
 
@@ -117,7 +116,7 @@ class Keeping:
                 if os.getppid() == parent:
                     code = self._work(reader)
             except BaseException:  # noqa: BLE001 - the last word of a process that has no caller
-                traceback.print_exc()
+                sys.excepthook(*sys.exc_info())
                 sys.stderr.flush()
             finally:
                 os._exit(code)

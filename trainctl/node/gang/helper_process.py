@@ -9,7 +9,6 @@ import select
 import signal
 import socket
 import sys
-import traceback
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from trainctl.node.system.descriptors import close_all_but
@@ -67,7 +66,7 @@ class Helper:
                 if os.getppid() == parent:
                     work(Line(theirs))
             except BaseException:  # noqa: BLE001 - the last word of a process that has no caller
-                traceback.print_exc()
+                sys.excepthook(*sys.exc_info())
                 sys.stderr.flush()
             finally:
                 os._exit(0)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import platform
+import os
 import socket
+import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
@@ -34,9 +35,9 @@ def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         "hostname": socket.gethostname(),
         "addresses": addresses(),
         "serving": serving_terms(),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "machine": platform.machine(),
+        "kernel": os.uname().release,
+        "python": sys.version.split()[0],
+        "machine": os.uname().machine,
         "boot": boot_id(),
         "disk_free": weights_room(str(places.cache)),
         "mount": "namespace" if private.possible else "link",
