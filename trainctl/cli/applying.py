@@ -1,20 +1,13 @@
-"""What apply, destroy and run have in common: consent, the walk on the screen, how it ended."""
+"""What apply, destroy and run have in common: the walk on the screen, how it ended."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-
-from typer import Exit
 
 from trainctl.apply.engine import Permit
 from trainctl.apply.interrupt import Interrupt
 from trainctl.apply.result import Result
-from trainctl.cli.approval import approve, require_terminal
+from trainctl.cli.consent import Consent
 from trainctl.cli.options import Format
 from trainctl.cli.session import Session
-from trainctl.errors import TrainctlError
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.operations.applying import ApplyOptions, apply
 from trainctl.operations.following import exit_code, follow, started, unfinished
@@ -30,43 +23,6 @@ from trainctl.views.apply_result import (
 from trainctl.views.events_json import EventsJson
 from trainctl.views.events_text import EventsText
 from trainctl.views.progress import Progress
-
-_SAVED = ", or apply a plan file that was made with plan --out"
-
-
-@dataclass(frozen=True, slots=True)
-class Consent:
-    """How the user agreed, or will be asked to."""
-
-    auto_approve: bool = False
-    stop_running: bool = False
-    wait: bool = False
-    format: Format = Format.TEXT
-    lockfile_readonly: bool = False
-    lease_timeout: float = 0.0
-    follows: bool = False
-    named_runs: frozenset[str] = frozenset()
-
-    def require_someone(self, session: Session) -> None:
-        """Refuse at once where nobody can be asked and nobody agreed beforehand."""
-        if not self.auto_approve:
-            require_terminal(session, _SAVED)
-
-    def given(self, session: Session, question: str) -> bool:
-        """Whether the user agrees."""
-        return self.auto_approve or approve(session, question)
-
-
-@contextmanager
-def errors_as_events(session: Session, format_: Format) -> Iterator[None]:
-    """With JSON events an error that ends the command is one of them, and the summary follows."""
-    try:
-        yield
-    except TrainctlError as error:
-        if format_ is not Format.JSON:
-            raise
-        EventsJson(session.output).fail(error)
-        raise Exit(error.exit_code) from None
 
 
 def carry_out(

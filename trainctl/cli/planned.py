@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainctl.cli.applying import Consent, carry_out, errors_as_events
+from trainctl.cli.consent import Consent, errors_as_events
 from trainctl.cli.options import Format, PlanFormat
 from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.plans import make_plan, show_plan
@@ -47,6 +47,8 @@ def _agree_and_apply(
     if plan.has_changes and not consent.given(session, question):
         session.output.note("Nothing was changed.")
         return 1
+    from trainctl.cli.applying import carry_out  # loaded by who gets here alone
+
     return carry_out(session, workspace, plan, consent, parallelism)
 
 

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainctl import __version__
 from trainctl.cli.options import PlanFormat
@@ -14,15 +15,14 @@ from trainctl.cli.session import Session
 from trainctl.cli.workspaces import addresses
 from trainctl.desired.values import Desired
 from trainctl.errors import StorageError, UsageError
-from trainctl.operations.beginnings import plan_again, resumptions
-from trainctl.operations.look_weights import LookOptions
-from trainctl.operations.planning import plan_of
+from trainctl.operations.ahead import connect_early
+from trainctl.operations.look_options import LookOptions
 from trainctl.operations.workspace import Workspace
-from trainctl.plan import planfile
 from trainctl.plan.values import Options, Plan
-from trainctl.views.plan_json import plan_json
-from trainctl.views.plan_text import plan_text
 from trainctl.views.problems import diagnostic_lines, more_lines
+
+if TYPE_CHECKING:
+    from trainctl.plan.planfile import SavedPlan
 
 
 def make_plan(workspace: Workspace, flags: PlanningFlags, *, writes_lock: bool = False) -> Plan:
@@ -38,6 +38,12 @@ def make_plan(workspace: Workspace, flags: PlanningFlags, *, writes_lock: bool =
         delete_checkpoints=flags.delete_checkpoints,
     )
     look = LookOptions(flags.refresh, flags.offline, flags.upgrade, flags.parallelism, writes_lock)
+    if not flags.destroy:
+        connect_early(workspace, look)
+    # The greater part of the program, loaded while the nodes are being logged in to.
+    from trainctl.operations.beginnings import plan_again, resumptions
+    from trainctl.operations.planning import plan_of
+
     if flags.again is not None:
         return plan_again(workspace, options.run[0], flags.again, look)
     starts = resumptions(workspace, options.run) if flags.resume else {}
@@ -55,6 +61,8 @@ def show_plan(
     """Print a plan as the result of the command."""
     output = session.output
     if format_ is PlanFormat.JSON:
+        from trainctl.views.plan_json import plan_json
+
         output.json(plan_json(plan))
         return
     if format_ is PlanFormat.MARKDOWN:
@@ -66,6 +74,8 @@ def show_plan(
 
         lines = plan_html(plan, now=time.time(), concise=concise)
     else:
+        from trainctl.views.plan_text import plan_text
+
         width = shutil.get_terminal_size().columns
         lines = plan_text(plan, style=output.style, width=width, now=time.time(), concise=concise)
     text = "\n".join(lines)
@@ -84,6 +94,8 @@ def show_plan(
 
 def save_plan(path: Path, plan: Plan, desired: Desired) -> None:
     """Write a plan file, readable by its owner only, whole or not at all."""
+    from trainctl.plan import planfile
+
     text = planfile.write_plan(plan, desired, __version__)
     unfinished: Path | None = None
     try:
@@ -99,8 +111,10 @@ def save_plan(path: Path, plan: Plan, desired: Desired) -> None:
         raise StorageError(f"{path} can't be written: {error.strerror}") from error
 
 
-def load_plan(path: Path) -> planfile.SavedPlan:
+def load_plan(path: Path) -> SavedPlan:
     """Read a plan file."""
+    from trainctl.plan import planfile
+
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:

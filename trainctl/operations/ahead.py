@@ -9,8 +9,7 @@ from itertools import islice
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Kind
-from trainctl.operations.look_weights import LookOptions
-from trainctl.operations.mirrors import host_of, is_on_a_host
+from trainctl.operations.look_options import LookOptions
 from trainctl.operations.places import default_state, directory_of
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import nodes_of
@@ -45,14 +44,23 @@ def connect(workspace: Workspace, state: State, look: LookOptions) -> None:
     with contextlib.suppress(TrainctlError):
         for provider, node in islice(nodes, look.parallelism):
             workspace.agents.to_look(provider, node).open(verbs)
-        for url in sorted(_mirrors(state)):
-            from trainctl.resources.mirror_program import mirror_archive  # it takes time to pack
+        _connect_to_mirrors(workspace, state)
 
-            place = host_of(url, None, workspace.provider, state.resources.get)
-            node, archive = place.node, mirror_archive()
-            workspace.agents.of_program(place.provider, node, archive, installs=False).open(
-                ("look",)
-            )
+
+def _connect_to_mirrors(workspace: Workspace, state: State) -> None:
+    """Likewise to the hosts where recorded weights are kept; loaded while the others are being logged in to."""
+    from trainctl.operations.mirrors import host_of, is_on_a_host
+    from trainctl.resources.mirror_program import mirror_archive
+
+    kept = {
+        str(one.outputs.get("mirror", ""))
+        for name, one in state.resources.items()
+        if name.kind is Kind.WEIGHTS
+    }
+    for url in sorted(filter(is_on_a_host, kept)):
+        place = host_of(url, None, workspace.provider, state.resources.get)
+        node, archive = place.node, mirror_archive()
+        workspace.agents.of_program(place.provider, node, archive, installs=False).open(("look",))
 
 
 def _asked(workspace: Workspace, state: State) -> Iterator[Recorded]:
@@ -66,13 +74,3 @@ def _asked(workspace: Workspace, state: State) -> Iterator[Recorded]:
     for cluster in clusters:
         if cluster.address.name in used or not workspace.agents.shares_disk(cluster.provider):
             yield cluster
-
-
-def _mirrors(state: State) -> set[str]:
-    """Where recorded weights are kept on hosts."""
-    kept = (
-        str(one.outputs.get("mirror", ""))
-        for name, one in state.resources.items()
-        if name.kind is Kind.WEIGHTS
-    )
-    return {url for url in kept if is_on_a_host(url)}

@@ -13,7 +13,7 @@ from trainctl.model.resource import Resource
 from trainctl.model.status import Checkpoint
 from trainctl.operations.checkpoints import checkpoints
 from trainctl.operations.look_mirror import look_at_mirror
-from trainctl.operations.look_weights import LookOptions
+from trainctl.operations.look_options import LookOptions
 from trainctl.operations.planning import mirrored, observe
 from trainctl.operations.runs import Run, control, find_run
 from trainctl.operations.workspace import Workspace

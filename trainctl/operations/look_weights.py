@@ -14,6 +14,7 @@ from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.model.resource import Resource
 from trainctl.model.units import format_bytes
 from trainctl.operations.look_mirror import MirrorSeen, look_at_mirror
+from trainctl.operations.look_options import LookOptions
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import WeightsFacts
 from trainctl.resources.weights import credential_of, wanted_of
@@ -23,20 +24,6 @@ from trainctl.weights.mirror.known import Known, missing
 from trainctl.weights.mirror.port import is_far
 from trainctl.weights.resolve import Resolution, Wanted, resolve
 from trainctl.weights.sources import source_for
-
-
-@dataclass(frozen=True, slots=True)
-class LookOptions:
-    """How far to look: ``refresh`` at machines and at what is recorded; ``offline`` uses no network, so that machines are this one.
-
-    ``writes_lock`` says that what is resolved now will be in the lock file before anything relies on it.
-    """
-
-    refresh: bool = True
-    offline: bool = False
-    upgrade: bool = False
-    parallelism: int = 10
-    writes_lock: bool = False
 
 
 @dataclass(slots=True)

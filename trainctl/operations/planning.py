@@ -10,13 +10,14 @@ from trainctl.errors import NodeError, StalePlan, TrainctlError
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
-from trainctl.operations.ahead import connect, connect_early
+from trainctl.operations.ahead import connect
 from trainctl.operations.leaks import leaks
 from trainctl.operations.look_caches import look_at_caches
 from trainctl.operations.look_code import CodeSeen, look_at_code, tree_of
 from trainctl.operations.look_mirror import MirrorSeen, look_at_mirror
 from trainctl.operations.look_nodes import look_at_nodes
-from trainctl.operations.look_weights import LookOptions, WeightsSeen, look_at_weights
+from trainctl.operations.look_options import LookOptions
+from trainctl.operations.look_weights import WeightsSeen, look_at_weights
 from trainctl.operations.support import unsupported
 from trainctl.operations.trust import refusals
 from trainctl.operations.workspace import Workspace
@@ -40,8 +41,6 @@ def plan_of(
     starts: Mapping[Address, Start] | None = None,
 ) -> Plan:
     """The plan for the world as it is now. Appends nothing, writes nothing."""
-    if not options.destroy:
-        connect_early(workspace, look)
     state = workspace.ledger.state()
     desired = workspace.desired
     diagnostics = list(desired.warnings)

@@ -14,7 +14,7 @@ from trainctl.model.events import Emit, Event, EventType
 from trainctl.operations.applying import ApplyOptions, apply
 from trainctl.operations.beginnings import resumptions
 from trainctl.operations.following import run_event
-from trainctl.operations.look_weights import LookOptions
+from trainctl.operations.look_options import LookOptions
 from trainctl.operations.planning import plan_of
 from trainctl.operations.resending import send_again, waiting_of
 from trainctl.operations.runs import newest_runs, refresh_all

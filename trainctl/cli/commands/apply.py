@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from trainctl.cli import planning
-from trainctl.cli.applying import Consent, carry_out, errors_as_events
+from trainctl.cli.consent import Consent, errors_as_events
 from trainctl.cli.options import Format, FormatOption
 from trainctl.cli.planned import plan_and_apply, require_digest
 from trainctl.cli.planning import PlanningFlags, duration, words
@@ -17,7 +17,6 @@ from trainctl.cli.plans import load_plan
 from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import UsageError
-from trainctl.operations.planning import refuse_stale
 
 
 def command(
@@ -83,6 +82,9 @@ def _apply_saved(
     session: Session, path: Path, consent: Consent, expect: str | None, flags: PlanningFlags
 ) -> int:
     """Apply a plan that was reviewed: nothing is planned anew, and live runs that it names may be stopped."""
+    from trainctl.cli.applying import carry_out
+    from trainctl.operations.planning import refuse_stale
+
     with errors_as_events(session, consent.format):
         saved = load_plan(path)
         require_digest(saved.plan, expect)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from trainctl.cli import planning
-from trainctl.cli.applying import Consent
+from trainctl.cli.consent import Consent
 from trainctl.cli.options import Format, FormatOption
 from trainctl.cli.planned import plan_and_apply
 from trainctl.cli.planning import PlanningFlags, words
