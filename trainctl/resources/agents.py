@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from trainctl.ledger.state import Recorded
 from trainctl.remote.agent import NodeAgent
@@ -18,7 +19,11 @@ from trainctl.remote.compiled import compiled
 from trainctl.remote.session import Sessions
 from trainctl.spi.provider import Node, Provider
 from trainctl.spi.transport import Transport
-from trainctl.weights.mirror.place import Place
+
+if (
+    TYPE_CHECKING
+):  # the mirror takes time to load, and not everybody who calls nodes has anything to do with it
+    from trainctl.weights.mirror.place import Place
 
 _LEAVE_SECONDS = 2.0
 """How long what is ended on nodes may take, before it is left to them."""
