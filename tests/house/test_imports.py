@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.support.program import ROOT
+from tests.support.project import project
 from trainctl.cli.app import COMMANDS, Group
 
 HEAVY = {
@@ -20,6 +22,14 @@ import json, sys
 from trainctl.cli.main import main
 code = main({words!r})
 print(json.dumps([code, sorted(sys.modules)]), file=sys.stderr)
+"""
+_STARTED = """
+import sys
+started = []
+sys.addaudithook(lambda event, what: started.append(what[0]) if event == "subprocess.Popen" else None)
+from trainctl.cli.main import main
+main()
+print(started, file=sys.stderr)
 """
 
 
@@ -98,3 +108,32 @@ def test_listing_plugins_imports_none_of_them() -> None:
     listed, imported = done.stdout.splitlines()
     assert "local" in listed
     assert imported == "[]"
+
+
+def test_validating_loads_neither_state_nor_nodes_nor_mirror(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What opens them is loaded by who asks for them; the manifest alone needs none."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "trainctl.yaml").write_text("jobs: {fit: {runtime: {start_commands: [a]}}}\n")
+    rooms = (
+        "trainctl.ledger.ledger",
+        "trainctl.remote.session",
+        "trainctl.resources",
+        "trainctl.weights",
+    )
+    modules = loaded("-C", str(tmp_path), "validate")
+    assert "trainctl.operations.workspace" in modules
+    assert [name for name in modules if name.startswith(rooms)] == []
+
+
+def test_a_plan_of_which_nothing_is_on_a_node_starts_no_program(tmp_path: Path) -> None:
+    """Where only projects are declared, the nodes of this machine have nothing to tell, and no process is begun there."""
+    with project(tmp_path) as made:
+        made.write(
+            {"trainctl.yaml": "projects: {a: {}, b: {}}\nclusters: {box: {provider: local}}\n"}
+        )
+        made.run("apply", "--auto-approve")
+        done = made.run("plan", program=("-c", _STARTED))
+    assert "No changes" in done.stdout
+    assert done.stderr.splitlines()[-1] == "[]"
