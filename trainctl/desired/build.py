@@ -14,7 +14,7 @@ from trainctl.desired.following import circles
 from trainctl.desired.jobs import Jobs
 from trainctl.desired.provider_settings import CheckOf, ProviderSettings, nothing_wrong
 from trainctl.desired.scope import Names
-from trainctl.desired.values import Desired, SecretSpec
+from trainctl.desired.values import CheckpointStore, Desired, SecretSpec
 from trainctl.desired.variables import values
 from trainctl.errors import ManifestError
 from trainctl.manifest.check import check, credential_problems
@@ -78,14 +78,17 @@ def build(
         *make.declared_weights(manifest, names),
     ):
         resources[resource.address] = resource
-    jobs = Jobs(documents.directory, names, secrets, resources, expander.instances, manifest.jobs)
+    store = make.checkpoint_store(manifest)
+    jobs = Jobs(
+        documents.directory, names, secrets, store, resources, expander.instances, manifest.jobs
+    )
     for name, cache in manifest.caches.items():
         jobs.cache(name, cache)
     for name, job in manifest.jobs.items():
         jobs.job(name, job)
     found += [*names.problems, *settings.warnings, *jobs.warnings]
     found += circles(manifest.jobs, names)
-    return _desired(documents, manifest, resources, secrets, found)
+    return _desired(documents, manifest, resources, secrets, store, found)
 
 
 def _expander(
@@ -121,6 +124,7 @@ def _desired(
     manifest: Manifest,
     resources: Mapping[Address, Resource],
     secrets: Mapping[str, SecretSpec],
+    store: CheckpointStore,
     found: list[Diagnostic],
 ) -> Desired:
     found = sorted({masked(one) for one in _told_once(found)}, key=_in_order)
@@ -133,7 +137,7 @@ def _desired(
         secrets=secrets,
         clusters=tuple(manifest.clusters),
         mirror=make.kept(manifest.mirror),
-        checkpoints=make.checkpoint_store(manifest),
+        checkpoints=store,
         state_url=manifest.state.url if manifest.state else None,
         manifest_files=documents.files,
         manifest_digest=_digest(manifest, ordered, secrets),
@@ -181,6 +185,6 @@ def _digest(
 
 
 def _more(spec: SecretSpec) -> list[JsonValue]:
-    """What only some origins have; nothing for the others, whose digests stay as they were."""
+    """What only some origins have, and what few secrets say; nothing for the others, whose digests stay as they were."""
     more: list[JsonValue] = [list(spec.command), spec.region, spec.key, spec.service]
-    return more if any(more) else []
+    return [*(more if any(more) else []), *(["persist"] if spec.persist else [])]

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from trainctl.desired.following import followed
+from trainctl.desired.keeping import kept_secrets
 from trainctl.desired.loading import Referrer, jobs_loaded, load_config
 from trainctl.desired.locations import Mounted, overlapping
 from trainctl.desired.matrix import Instance
 from trainctl.desired.resources import lifecycle, weights
 from trainctl.desired.scope import Names
-from trainctl.desired.values import SecretSpec
+from trainctl.desired.values import CheckpointStore, SecretSpec
 from trainctl.manifest.nearest import nearest
 from trainctl.manifest.scalars import spelled
 from trainctl.manifest.tree import Path as ManifestPath
@@ -36,6 +37,7 @@ class Jobs:
         directory: Path,
         names: Names,
         secrets: dict[str, SecretSpec],
+        store: CheckpointStore,
         resources: dict[Address, Resource],
         instances: Mapping[str, Instance],
         declared: Mapping[str, Job],
@@ -43,6 +45,7 @@ class Jobs:
         self._directory = directory
         self._names = names
         self._secrets = secrets
+        self._store = store
         self._resources = resources
         self._instances = instances
         self._of_matrix: dict[str, list[Address]] = {}
@@ -93,6 +96,7 @@ class Jobs:
         used = list(self._weights(name, section, path))
         self._check_mounts(name, section, used, path)
         loading = self._loading(name, section, project, path)
+        kept = kept_secrets(section, self._secrets, self._store)
         attributes = {
             "project": project,
             "cluster": cluster,
@@ -102,6 +106,7 @@ class Jobs:
             "weights": used,
             "mounts": [mount.model_dump() for mount in section.mounts],
             "secrets": self._secrets_of(section, path),
+            **({"kept_secrets": kept} if kept else {}),
             "matrix": _values(instance),
             "max_parallel": section.max_parallel,
             "depends_on": section.depends_on or None,

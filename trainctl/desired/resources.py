@@ -195,6 +195,7 @@ def secrets(manifest: Manifest, names: Names) -> dict[str, SecretSpec]:
             region=section.region,
             key=section.key,
             service=section.service,
+            persist=section.persist,
         )
         for name, section in manifest.secrets.items()
     }

@@ -30,6 +30,7 @@ class SecretSpec:
     region: str | None = None
     key: str | None = None
     service: str | None = None
+    persist: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Without the position, and without what was not said."""
@@ -38,6 +39,7 @@ class SecretSpec:
             "region": self.region,
             "key": self.key,
             "service": self.service,
+            "persist": self.persist or None,
         }
         return {
             "name": self.name,

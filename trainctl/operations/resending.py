@@ -1,4 +1,4 @@
-"""Runs that lost their secrets before they began, as in a reboot of their host: given them again, they go on."""
+"""Runs that lost their supervisors before they began, and with them perhaps their secrets, as in a reboot of their host: they go on."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from trainctl.errors import TrainctlError
 from trainctl.jobs.environment import secret_environment
 from trainctl.ledger.state import Recorded
 from trainctl.model.events import Emit, Event, EventType
-from trainctl.node.runs.record import WANTS_SECRETS
+from trainctl.node.runs.record import WANTS_CARRYING_ON, WANTS_SECRETS
 from trainctl.operations.following import run_event
 from trainctl.operations.runs import Run, control, newest_runs, note, refresh_all
 from trainctl.operations.workspace import Workspace
 
 
 def waiting_runs(workspace: Workspace, name: str | None = None) -> list[Run]:
-    """The runs that wait for secrets, or for one of them, as their nodes tell it now. Who can't be asked is left out."""
+    """The runs that wait for secrets, or for one of them, or to go on with those that their nodes keep, as these tell it now. Who can't be asked is left out."""
     with_secrets = [
         run
         for run in newest_runs(workspace.ledger.state())
@@ -25,12 +25,15 @@ def waiting_runs(workspace: Workspace, name: str | None = None) -> list[Run]:
 
 
 def waiting_of(runs: Iterable[Run]) -> list[Run]:
-    """Those that wait for secrets, of runs as they are now."""
-    return [run for run in runs if run.record.waiting == WANTS_SECRETS]
+    """Those that wait for secrets, or to go on with those that their nodes keep, of runs as they are now."""
+    return [run for run in runs if run.record.waiting in (WANTS_SECRETS, WANTS_CARRYING_ON)]
 
 
 def send_again(workspace: Workspace, runs: Sequence[Run], emit: Emit) -> list[Run]:
-    """Give each run its secrets, as the manifest declares them now; those that got them, as they are then. Trouble is told of each."""
+    """Give each run its secrets, as the manifest declares them now, or have it go on with those that are kept; those that go on, as they are then.
+
+    Trouble is told of each.
+    """
     given = []
     for run in runs:
         try:
@@ -48,12 +51,17 @@ def send_again(workspace: Workspace, runs: Sequence[Run], emit: Emit) -> list[Ru
 
 
 def _send(workspace: Workspace, run: Run) -> Run:
-    names = sorted(set(secret_environment(run.job.attributes).values()))
-    values = {name: workspace.secrets.value(name) for name in names}
-    values.update(workspace.checkpoints.values(run.record.store or {}))
+    values = None if run.record.waiting == WANTS_CARRYING_ON else _values(workspace, run)
     now = control(workspace).give_secrets(run.record, values)
     note(workspace, run.job, now)
     return Run(run.job, now)
+
+
+def _values(workspace: Workspace, run: Run) -> dict[str, str]:
+    names = sorted(set(secret_environment(run.job.attributes).values()))
+    values = {name: workspace.secrets.value(name) for name in names}
+    values.update(workspace.checkpoints.values(run.record.store or {}))
+    return values
 
 
 def _names(job: Recorded, run: Run) -> set[str]:

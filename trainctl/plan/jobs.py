@@ -21,7 +21,7 @@ _IN_PLACE = (
     *("matrix", "max_parallel", "depends_on"),
 )
 _STARTS = frozenset({"rerun_of", "resume_from"})
-NOT_CONFIGURATION = frozenset({*_IN_PLACE, *_STARTS, "code", "weight_pins"})
+NOT_CONFIGURATION = frozenset({*_IN_PLACE, *_STARTS, "code", "weight_pins", "kept_secrets"})
 _NEW_RUN = frozenset({"create", "replace"})
 _REASONS = {
     "config": Reason.CONFIG_CHANGED,

@@ -103,8 +103,8 @@ class RunControl:
             lambda agent, node: agent.call("reorder", {"root": node.root, "key": run.key, **order}),
         )
 
-    def give_secrets(self, run: RunRecord, values: Mapping[str, str]) -> RunRecord:
-        """Begin anew a run on one node that waits for its secrets; its record then."""
+    def give_secrets(self, run: RunRecord, values: Mapping[str, str] | None) -> RunRecord:
+        """Begin anew a run on one node that waits for its secrets, None for those that the node keeps; its record then."""
 
         def ask(agent: NodeAgent, node: Node) -> Answer | None:
             request = {"root": node.root, "data": node.data, "key": run.key, "secrets": values}

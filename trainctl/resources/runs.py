@@ -93,6 +93,7 @@ def specification(
         },
         **order(address, attributes, lineage),
         **({"gang": dict(gang)} if gang else {}),
+        **({"keeps_secrets": True} if attributes.get("kept_secrets") else {}),
         **({"container": dict(container)} if container else {}),
         "made_of": {"attributes": attributes, "listings": listings},
         **caches(attributes, where),

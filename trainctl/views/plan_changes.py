@@ -14,8 +14,8 @@ from trainctl.views.plan_values import Page, hidden_line, row_lines
 from trainctl.views.plan_words import COLOURS, LEGEND, headline
 from trainctl.views.text import counted
 
-_IN_TABLES = frozenset({"weight_pins", "revision", "pin", "files", "bytes", "matrix"})
-"""What the tables below or the address say better, and a new resource need not say twice."""
+_SAID = frozenset({"weight_pins", "revision", "pin", "files", "bytes", "matrix", "kept_secrets"})
+"""What the tables below, the address or the headline say better, and a new resource need not say twice."""
 
 
 def change_lines(change: Change, plan: Plan, page: Page) -> list[str]:
@@ -24,6 +24,8 @@ def change_lines(change: Change, plan: Plan, page: Page) -> list[str]:
     lines = [page.style(f"  # {change.address} {headline(change)}", "bold")]
     if change.note:
         lines.append(page.style(f"  # ({escape(change.note)})", "dim"))
+    if change.action in (Action.CREATE, Action.REPLACE):
+        lines += [page.style(f"  # ({line})", "dim") for line in _kept_secrets(change)]
     lines.append(f"{page.style(f'{sign:>3}', COLOURS[sign])} {change.address}")
     return lines + _values(change, plan, page) + _left_out(change, plan, page)
 
@@ -74,10 +76,19 @@ def _new(change: Change) -> list[Row]:
 
 def _shown(change: Change) -> dict[str, Any]:
     """What is worth showing of a new resource."""
-    after = {key: value for key, value in (change.after or {}).items() if key not in _IN_TABLES}
+    after = {key: value for key, value in (change.after or {}).items() if key not in _SAID}
     if "weights" in after:
         after["weights"] = [_weights_words(one) for one in after["weights"]]
     return after
+
+
+def _kept_secrets(change: Change) -> list[str]:
+    """Which secrets will lie on a disk, and for how long."""
+    names = (change.after or {}).get("kept_secrets")
+    if not names:
+        return []
+    which = f"secrets {', '.join(names)} are" if len(names) > 1 else f"secret {names[0]} is"
+    return [f"{which} kept on the node's disk until the run begins"]
 
 
 def _weights_words(weights: Mapping[str, Any]) -> str:

@@ -61,6 +61,8 @@ class Secret(Section):
     """Anything; changing it makes a rotation visible in the plan."""
     redact: bool = True
     """Whether the value is removed from everything shown. Values shorter than 8 characters need ``false``."""
+    persist: bool = False
+    """Whether a run's node keeps the value on its disk until the run's first command begins, so that a run that waits there goes on after a reboot without being given it again. All secrets of the run must say so."""
 
     @model_validator(mode="after")
     def _keys_fit_origin(self) -> Secret:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
 from trainctl.node.containers import leftovers
+from trainctl.node.runs import kept_secrets
 from trainctl.node.runs.uploads import sync_of
 from trainctl.node.system.ending import kill_marked
 from trainctl.node.system.failure import Failure
@@ -33,6 +34,9 @@ PREPARE = "prepare"
 
 WANTS_SECRETS = "waits for secrets"
 """What a run waits for whose supervisor is gone, with the secrets that it had, before the first command was begun."""
+
+WANTS_CARRYING_ON = "waits for apply or watch to carry it on"
+"""What such a run waits for whose secrets this node keeps on its disk."""
 
 _CLAIM = "claim."
 
@@ -159,9 +163,12 @@ class Run:
             if status == LOST:
                 kill_marked(self.mark)
                 leftovers.clean(self.directory)
+                kept_secrets.discard(self.directory)
             elif holder is not None and _wants_secrets(spec):
                 status = PENDING
-                record = {**record, "waiting": WANTS_SECRETS, "lane": None}
+                has = kept_secrets.kept(self.directory) is not None
+                waiting = WANTS_CARRYING_ON if has else WANTS_SECRETS
+                record = {**record, "waiting": waiting, "lane": None}
         return {
             **{name: spec.get(name) for name in ("key", "id", "number", "generation", "rank")},
             **{name: record.get(name) for name in _RECORDED},

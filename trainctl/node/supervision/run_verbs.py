@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Mapping, Optional
 
 from trainctl.node.cache.leases import Leases
 from trainctl.node.containers import leftovers
+from trainctl.node.runs import kept_secrets
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import Run, all_runs
 from trainctl.node.supervision.supervisor import Order, grace_seconds, spawn
@@ -71,15 +72,18 @@ def start(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
 
 
 def give_secrets(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
-    """Begin anew a run that waits for its secrets; its status, which of any other run is as it was."""
+    """Begin anew a run that waits for its secrets, or with those that are kept here; its status, which of any other run is as it was."""
     found = Run(Layout(request["root"]), request["key"])
     spec = found.spec
     if spec is None:
         raise Failure("missing", f"the node knows no run {found.key}")
     run = Run(Layout(request["root"], spec.get("cache")), found.key)
-    if _status(run)["waiting"] == runs.WANTS_SECRETS:
+    given = request["secrets"]
+    secrets = kept_secrets.kept(run.directory) if given is None else given
+    waiting_for = _status(run)["waiting"]
+    if secrets is not None and waiting_for in (runs.WANTS_SECRETS, runs.WANTS_CARRYING_ON):
         data = names.absolute(request["data"], "data")
-        order = Order(run, spec, request["secrets"], data)
+        order = Order(run, spec, secrets, data)
         spawn(order, lambda: emit({"waiting": run.record.get("waiting")}))
     return _status(run)
 
@@ -253,6 +257,7 @@ def _forbid(run: Run) -> bool:
     """Decide, in a supervisor's stead, that the run never starts."""
     if not run.claim():
         return False
+    kept_secrets.discard(run.directory)
     run.write({"status": runs.STOPPED, "ended_at": time.time()})
     return True
 
@@ -260,6 +265,7 @@ def _forbid(run: Run) -> bool:
 def _remove(run: Run) -> bool:
     """Take the directory out of sight first, so that half of a run is never seen."""
     leftovers.clean(run.directory)
+    kept_secrets.discard(run.directory)
     doomed = run.layout.runs / unique(run.key)
     try:
         run.directory.replace(doomed)

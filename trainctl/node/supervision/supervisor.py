@@ -16,6 +16,7 @@ from trainctl.node.jobs import container
 from trainctl.node.jobs.host_environment import activation
 from trainctl.node.jobs.job import environment, prepare
 from trainctl.node.metrics.samples import Sampler
+from trainctl.node.runs import kept_secrets
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import AWAITED, TAKEN, Attempt, Ended
 from trainctl.node.runs.launch import Launch
@@ -116,6 +117,8 @@ class _Supervisor:
             return
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         try:
+            if self._order.spec.get("keeps_secrets"):
+                kept_secrets.keep(self._run.directory, self._order.secrets)
             self._peers.join()
             ending = self._do()
         except Failure as error:
@@ -207,6 +210,7 @@ class _Supervisor:
             if number == 1:
                 self._clock = Stopwatch()
                 self._say(status=runs.RUNNING, started_at=self._clock.wall)
+                self._discard_secrets()
                 self._release_caller()
             tending = [*chores, *self._peers.chores(attempt)]
             ended = attempt.watch(self._clock, self._deadline, tending)
@@ -278,6 +282,11 @@ class _Supervisor:
         for directory in self._order.spec.get("caches", ()):
             summarize(self._run.layout, Path(directory))
 
+    def _discard_secrets(self) -> None:
+        """The run begins at most once, so nobody will need them any more; what can't be removed now is at its end."""
+        with contextlib.suppress(OSError):
+            kept_secrets.discard(self._run.directory)
+
     def _pend(self, waiting: str, lane: Optional[str]) -> None:
         """Nobody has to stay for what comes: say once what is waited for."""
         if self._record.get("waiting") != waiting:
@@ -297,6 +306,7 @@ class _Supervisor:
                 remove_tree(self._run.scratch)
                 remove_tree(self._run.view)
                 remove_tree(self._run.loaded)
+                kept_secrets.discard(self._run.directory)
                 self._say(**changes)
                 return
             time.sleep(1)

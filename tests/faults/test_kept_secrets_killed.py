@@ -1,0 +1,73 @@
+"""The supervisor of a run with a kept secret killed before its n-th effect: the run is done once, with its secret, and nothing of that stays.
+
+The short form takes some of the effects; the long form takes every one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.nodes import TestNode, all_text_below, wait_for
+from tests.support.project import processes
+from tests.support.zygote import Zygote
+
+SECRET = "Hq7zL2mX9cE4-kept"
+WANTS_SECRETS, WANTS_CARRYING_ON = "waits for secrets", "waits for apply or watch to carry it on"
+CREATED, LOST, COMPLETED = (f"TRAINING_JOB_{word}" for word in ("CREATED", "LOST", "COMPLETED"))
+
+
+@pytest.fixture
+def zygote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Zygote]:
+    """What starts runs whose supervisors die; all its processes are known by the test's directory."""
+    monkeypatch.setenv("STARTED_BELOW", str(tmp_path))
+    made = Zygote()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    "step", [pytest.param(9, id="short"), pytest.param(1, id="long", marks=pytest.mark.long)]
+)
+def test_a_supervisor_killed_at_every_point(tmp_path: Path, zygote: Zygote, step: int) -> None:
+    """It waits for its secrets only if it was killed before they were kept, goes on with what is kept, or is LOST; its command is begun once at most."""
+    waited = set()
+    for lethal in itertools.count(1, step):
+        base = tmp_path / str(lethal)
+        base.mkdir()
+        node = TestNode(base)
+        waiting = started_and_killed(node, zygote, lethal)
+        status = str(node.ended()["status"])
+
+        begun = (base / "begun").read_text() if (base / "begun").exists() else ""
+        assert status in (LOST, COMPLETED), lethal
+        assert begun == f"{SECRET}\n" if status == COMPLETED else begun in ("", f"{SECRET}\n")
+        assert SECRET.encode() not in all_text_below(node.root), lethal
+        wait_for(lambda: processes(str(tmp_path)) == [zygote.pid])
+        waited.add(waiting)
+        if not (base / "killed").exists():
+            break
+    assert {WANTS_CARRYING_ON, None} <= waited <= {WANTS_SECRETS, WANTS_CARRYING_ON, None}
+    assert step > 1 or WANTS_SECRETS in waited
+
+
+def started_and_killed(node: TestNode, zygote: Zygote, lethal: int) -> str | None:
+    """Start a run whose supervisor dies, once more where it had not come to be, and have it go on if it can; what it waited for."""
+    node.put_code({"x": ""})
+    spec = node.spec(
+        f'echo "$TOKEN" >>{node.base}/begun', secret_environment={"TOKEN": "corp"}, keeps_secrets=True
+    )  # fmt: skip
+    request = node.start_request(spec, {"corp": SECRET})
+    zygote.send("start", {"root": str(node.root), **request}, supervisor=lethal)
+    zygote.answer()
+    wait_for(lambda: not node.status()["supervised"])
+    if node.status()["status"] == CREATED:
+        node.call("start", request)
+    waiting: str | None = node.status()["waiting"]
+    if waiting is not None:
+        given = {"corp": SECRET} if waiting == WANTS_SECRETS else None
+        node.call("give_secrets", {"data": str(node.data), "key": "run-1", "secrets": given})
+    return waiting
