@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.hub import Hub, serve
-from tests.support.mirrors import assert_sound, contents, leftovers, mirror_at
+from tests.support.mirrors import REFERENCE, assert_sound, contents, leftovers, mirror_at
 from tests.support.weights_data import noise
 
 CHUNK = 2**20
@@ -50,8 +50,9 @@ def hub() -> Iterator[Hub]:
         yield running
 
 
-def start(root: Path, hub: Hub) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.support.mirroring", str(root), hub.url, str(CHUNK)]
+def start(root: Path, hub: Hub, *address: str) -> subprocess.Popen[str]:
+    words = [str(root), hub.url, str(CHUNK), *address]
+    command = [sys.executable, "-m", "tests.support.mirroring", *words]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
@@ -150,6 +151,25 @@ def test_twice_at_once_the_work_is_done_once(hub: Hub, tmp_path: Path) -> None:
     assert len(hub.asked("model.safetensors")) == 1
     assert_sound(tmp_path)
     assert leftovers(tmp_path) == []
+
+
+def test_who_waits_says_for_whom(hub: Hub, tmp_path: Path) -> None:
+    """As long as another process brings the same revision it is named: who runs it, by what that one wrote into the mirror, and its number."""
+    first = start(tmp_path, hub, "weights.first")
+    assert first.stdout is not None
+    for line in first.stdout:
+        if json.loads(line)["done"] >= 3 * CHUNK:
+            os.kill(first.pid, signal.SIGSTOP)
+            break
+    second = start(tmp_path, hub)
+    assert second.stdout is not None
+    said = json.loads(second.stdout.readline())
+    os.kill(first.pid, signal.SIGCONT)
+
+    assert said == {
+        "waiting": f"waits for {REFERENCE.owner} (process {first.pid}), who brings the same"
+    }
+    assert finish(first) == finish(second)
 
 
 def test_a_process_that_stands_still_harms_nobody(hub: Hub, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from trainctl.weights.mirror.forms import (
 )
 from trainctl.weights.mirror.layout import Reference
 from trainctl.weights.mirror.mend import Origin
+from trainctl.weights.mirror.others import Waiting, nobody
 from trainctl.weights.mirror.place import Place
 from trainctl.weights.mirror.port import Looked, Mirror, Origins
 from trainctl.weights.mirror.report import MirroredSource
@@ -110,10 +111,11 @@ class HostMirror:
         credential: Credential | None = None,
         progress: Progress | None = None,
         cancelled: threading.Event | None = None,
+        waiting: Waiting = nobody,
     ) -> Listing:
         """See Mirror. The host fetches from the source; what there is no link for goes through this machine."""
         agent = self._program(installs=True)
-        with self._desk(agent, progress, cancelled) as desk:
+        with self._desk(agent, progress, cancelled, waiting) as desk:
             desk.offer(Origin(source, resolved, credential, self._retry))
             request = {"source": resolved_to_json(resolved), "reference": asdict(reference)}
             found = desk.call("ingest", self._request(request))
@@ -181,11 +183,17 @@ class HostMirror:
         )
 
     def _desk(
-        self, agent: NodeAgent, progress: Progress | None, stop: threading.Event | None
+        self,
+        agent: NodeAgent,
+        progress: Progress | None,
+        stop: threading.Event | None,
+        waiting: Waiting = nobody,
     ) -> Desk:
         def told(event: Mapping[str, Any]) -> None:
             if "say" in event:
                 self._retry.tell(event["say"])
+            elif "waiting" in event:
+                waiting(event["waiting"])
             elif progress is not None:
                 progress(event["done"], event["total"], event["files"])
 

@@ -61,6 +61,7 @@ class WeightsHandler:
                 credential=credential,
                 progress=lambda done, total, _files: step.progress("mirroring", done, total),
                 cancelled=step.cancelled,
+                waiting=lambda text: step.progress(text, 0, 0),
             )
         except (SourceWrong, SourceGone) as error:
             now = self._now(step, credential)

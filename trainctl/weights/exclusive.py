@@ -51,6 +51,15 @@ def known_dead(holder: str) -> bool:
         return False
 
 
+def process_of(holder: str) -> str:
+    """The process id in a holder's name."""
+    return holder.partition("-")[2].partition("-")[0] or "?"
+
+
+def _nobody(holder: str) -> None:
+    """For those who wait without a word."""
+
+
 def _boot() -> str:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
     return f"{boot}.{Path('/proc/self/ns/pid').stat().st_ino}"
@@ -74,13 +83,14 @@ def lease(
     cancelled: threading.Event,
     done: Callable[[], bool] = lambda: False,
     stale_seconds: float = STALE_SECONDS,
+    waits_for: Callable[[str], None] = _nobody,
 ) -> Iterator[bool]:
-    """Wait for the lease at the path and hold it; True when held.
+    """Wait for the lease at the path and hold it; True when held. ``waits_for`` is told the holder's name meanwhile, again and again.
 
     False as soon as ``done`` says that there is nothing left to do, or ``cancelled`` is set.
     """
     mine = path.with_name(f"tmp.{holder_name()}.{secrets.token_hex(4)}")
-    held = _acquire(path, mine, cancelled, done, stale_seconds)
+    held = _acquire(path, mine, cancelled, done, stale_seconds, waits_for)
     if not held:
         yield False
         return
@@ -121,6 +131,7 @@ def _acquire(
     cancelled: threading.Event,
     done: Callable[[], bool],
     stale_seconds: float,
+    waits_for: Callable[[str], None],
 ) -> bool:
     seen: tuple[int, int] | None = None
     since = time.monotonic()
@@ -130,9 +141,12 @@ def _acquire(
         now = _touched(path)
         if now != seen:
             seen, since = now, time.monotonic()
-        if time.monotonic() - since > stale_seconds or known_dead(_holder_of(_owner(path))):
+        holder = _holder_of(_owner(path))
+        if time.monotonic() - since > stale_seconds or known_dead(holder):
             _remove_if(path, now)
             continue
+        if holder:
+            waits_for(holder)
         cancelled.wait(_POLL_SECONDS)
     return False
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from trainctl.weights.bucket.objects import Objects
 from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.exclusive import BEAT_SECONDS, holder_name
 from trainctl.weights.mirror.needs import Need, Watch
+from trainctl.weights.mirror.others import SAY_SECONDS, Waiting, WaitsFor
 from trainctl.weights.mirror.reception import stopped
 
 LATE_SECONDS = 10.0
@@ -25,7 +27,6 @@ LATE_SECONDS = 10.0
 COLLECTOR_STALE_SECONDS = 90.0
 """A collection is believed to live for longer than its last request can be under way: late, connecting and silent."""
 _POLL_SECONDS = 0.5
-Tell = Callable[[str], None]
 
 
 class Beating:
@@ -86,9 +87,10 @@ def watched(key: str, record: Mapping[str, Any], modified: float = 0.0) -> Need:
     return Need(Path(key), record, seen, modified)
 
 
-def await_collections(shelf: Shelf, cancelled: threading.Event, tell: Tell) -> None:
+def await_collections(shelf: Shelf, cancelled: threading.Event, waiting: Waiting) -> None:
     """Until no collection is under way. What a dead one left is removed. Interrupted when cancelled."""
-    watch, told = Watch(SystemClock().elapsed, COLLECTOR_STALE_SECONDS), False
+    watch = Watch(SystemClock().elapsed, COLLECTOR_STALE_SECONDS)
+    due = time.monotonic() + SAY_SECONDS
     while True:
         found = [(one.key, shelf.document(one.key)) for one in shelf.objects.list(keys.COLLECTIONS)]
         under_way = [watched(key, record) for key, record in found if record is not None]
@@ -96,20 +98,19 @@ def await_collections(shelf: Shelf, cancelled: threading.Event, tell: Tell) -> N
             return
         living = watch.busy(under_way)
         shelf.objects.delete([str(one.path) for one in under_way if one not in living])
-        if living and not told:
-            tell("Waiting for a collection of the mirror to end.")
-            told = True
+        if living and time.monotonic() >= due:
+            waiting("waits for a collection of the mirror to end")
         if living and cancelled.wait(_POLL_SECONDS):
             raise stopped()
 
 
 @contextlib.contextmanager
 def leased(
-    shelf: Shelf, resolved: ResolvedSource, cancelled: threading.Event, tell: Tell
+    shelf: Shelf, resolved: ResolvedSource, cancelled: threading.Event, waits_for: WaitsFor
 ) -> Iterator[None]:
     """For as long as nobody else who is known to live brings the same source. Interrupted when cancelled."""
     key = keys.lease(resolved)
-    _await_lease(shelf, key, cancelled, tell)
+    _await_lease(shelf, key, cancelled, waits_for)
     beating = Beating(shelf.objects, key, {})
     try:
         with beating:
@@ -119,8 +120,8 @@ def leased(
             shelf.objects.delete([key])
 
 
-def _await_lease(shelf: Shelf, key: str, cancelled: threading.Event, tell: Tell) -> None:
-    watch, told = Watch(SystemClock().elapsed), False
+def _await_lease(shelf: Shelf, key: str, cancelled: threading.Event, waits_for: WaitsFor) -> None:
+    watch = Watch(SystemClock().elapsed)
     claim = canonical({"holder": holder_name(), "beat": 0, "nonce": secrets.token_hex(8)})
     while not shelf.objects.put_if_absent(key, claim):
         record = shelf.document(key)
@@ -129,8 +130,6 @@ def _await_lease(shelf: Shelf, key: str, cancelled: threading.Event, tell: Tell)
         if not watch.busy([watched(key, record)]):
             shelf.objects.delete([key])
             continue
-        if not told:
-            tell("Waiting: somebody else is bringing the same into the mirror.")
-            told = True
+        waits_for(str(record.get("holder") or ""))
         if cancelled.wait(_POLL_SECONDS):
             raise stopped()

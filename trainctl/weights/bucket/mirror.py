@@ -19,6 +19,7 @@ from trainctl.weights.bucket.shelf import Marks, Shelf, at_once
 from trainctl.weights.bucket.upload import MOST_AHEAD, Uploads
 from trainctl.weights.mirror.fetch import Crowd, Progress, Tally, by_fingerprint, listing_of
 from trainctl.weights.mirror.layout import Content, Reference
+from trainctl.weights.mirror.others import Waiting, WaitsFor, nobody
 from trainctl.weights.mirror.parts import Buffers
 from trainctl.weights.mirror.port import Looked, Mirror
 from trainctl.weights.mirror.reception import Upstream
@@ -71,6 +72,7 @@ class BucketMirror:
         credential: Credential | None = None,
         progress: Progress | None = None,
         cancelled: threading.Event | None = None,
+        waiting: Waiting = nobody,
     ) -> Listing:
         """See Mirror."""
         shelf, cancelled = self.shelf, cancelled or threading.Event()
@@ -78,8 +80,11 @@ class BucketMirror:
         before = shelf.document(key) or {}
         upstream = Upstream(source, resolved, credential, self.retry)
         with Beating(shelf.objects, key, reference.record(before, resolved, None, 0)) as beating:
-            await_collections(shelf, cancelled, self.retry.tell)
-            with leased(shelf, resolved, cancelled, self.retry.tell):
+            await_collections(shelf, cancelled, waiting)
+            who = WaitsFor(
+                resolved, reference, waiting, lambda: (one.record for one in referred(shelf))
+            )
+            with leased(shelf, resolved, cancelled, who):
                 listing = self._bring(upstream, Tally(resolved.size, progress), cancelled, beating)
         shelf.objects.put(key, canonical(reference.record({}, resolved, listing.id, 0)))
         self._forget_marks(resolved)

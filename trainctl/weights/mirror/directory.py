@@ -37,6 +37,7 @@ from trainctl.weights.mirror.fetch import (
     present,
 )
 from trainctl.weights.mirror.layout import Content, Layout, Reference
+from trainctl.weights.mirror.others import Waiting, nobody
 from trainctl.weights.mirror.packing import packing_alone, salvage
 from trainctl.weights.mirror.partial import bytes_kept, sweep
 from trainctl.weights.mirror.parts import Buffers
@@ -83,11 +84,12 @@ class DirectoryMirror:
         credential: Credential | None = None,
         progress: Progress | None = None,
         cancelled: threading.Event | None = None,
+        waiting: Waiting = nobody,
         parallelism: int = 8,
     ) -> Listing:
         """Have every file of the source here, verified, and hand back its listing.
 
-        What is here already is not fetched again. SourceError's kinds name the file; Interrupted when cancelled.
+        What is here already is not fetched again. ``waiting`` is told who else brings the same, if somebody does. SourceError's kinds name the file; Interrupted when cancelled.
         """
         layout, stop = self._layout, cancelled or threading.Event()
         with explained(self.root):
@@ -96,7 +98,7 @@ class DirectoryMirror:
             self._refer(resolved, reference, None)
             restore(layout)
         wanted = layout.reference(reference.lineage, reference.address)
-        alone = packing_alone(layout, resolved.source, resolved.revision, stop)
+        alone = packing_alone(layout, resolved, reference, stop, waiting)
         with shown(wanted), alone:
             with explained(self.root):
                 salvage(layout, resolved.source)

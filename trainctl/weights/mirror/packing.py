@@ -15,11 +15,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from trainctl.model.files import ResolvedSource
 from trainctl.model.json import hex_digest
 from trainctl.node.content.pack_index import ROW, Row, index_bytes, rows_of
 from trainctl.weights.exclusive import lease
 from trainctl.weights.mirror.disk import explained, make_directory, sync_directory, write_out
-from trainctl.weights.mirror.layout import Content, Layout
+from trainctl.weights.mirror.layout import Content, Layout, Reference
+from trainctl.weights.mirror.needs import needs
+from trainctl.weights.mirror.others import Waiting, WaitsFor
 from trainctl.weights.mirror.partial import let_go, own_place, set_free, write_at
 from trainctl.weights.mirror.reception import stopped
 from trainctl.weights.mirror.records import Records
@@ -120,11 +123,16 @@ def publish(layout: Layout, directory: Path, data: int, rows: Iterable[Row]) -> 
 
 @contextmanager
 def packing_alone(
-    layout: Layout, source: str, revision: str, cancelled: threading.Event
+    layout: Layout,
+    resolved: ResolvedSource,
+    reference: Reference,
+    cancelled: threading.Event,
+    waiting: Waiting,
 ) -> Iterator[None]:
     """Wait until nobody else brings this revision, whose packs nobody sees before they are whole: what comes needn't come twice."""
-    place = layout.partial / f"{hex_digest([source, revision])}.lease"
-    with explained(layout.root), lease(place, cancelled) as held:
+    place = layout.partial / f"{hex_digest([resolved.source, resolved.revision])}.lease"
+    who = WaitsFor(resolved, reference, waiting, lambda: (one.record for one in needs(layout)))
+    with explained(layout.root), lease(place, cancelled, waits_for=who) as held:
         if not held:
             raise stopped()
         yield

@@ -12,6 +12,7 @@ from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.mirror.fetch import Progress
 from trainctl.weights.mirror.known import Known
 from trainctl.weights.mirror.layout import Reference
+from trainctl.weights.mirror.others import Waiting, nobody
 from trainctl.weights.mirror.place import Place
 from trainctl.weights.mirror.report import MirroredSource
 
@@ -79,8 +80,12 @@ class Mirror(Protocol):
         credential: Credential | None = None,
         progress: Progress | None = None,
         cancelled: threading.Event | None = None,
+        waiting: Waiting = nobody,
     ) -> Listing:
-        """Have every file of the source there, verified, and hand back its listing. SourceError's kinds name the file."""
+        """Have every file of the source there, verified, and hand back its listing. SourceError's kinds name the file.
+
+        ``waiting`` is told what is waited for meanwhile, if it is for more than a second: who brings the same, a collection.
+        """
         ...
 
     def kept(self, source: str, pin: str) -> Listing | None:

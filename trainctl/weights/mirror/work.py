@@ -65,7 +65,7 @@ def verify_all(mirror: DirectoryMirror, request: Request, caller: Caller) -> Ans
 
 
 def ingest(mirror: DirectoryMirror, request: Request, caller: Caller) -> Answer:
-    """Have every file of a source here, by links that the caller makes. Events ``{done, total, files}``; the listing's document."""
+    """Have every file of a source here, by links that the caller makes. Events ``{done, total, files}``, ``{waiting}``; the listing's document."""
     resolved = resolved_from_json(request["source"])
     wanted = sorted(missing(resolved, known(mirror, resolved)), key=lambda file: -file.size)
     source = SignedSource(caller, {resolved.source: [file.path for file in wanted]})
@@ -75,6 +75,7 @@ def ingest(mirror: DirectoryMirror, request: Request, caller: Caller) -> Answer:
         Reference(**request["reference"]),
         progress=_progress(caller),
         cancelled=caller.gone,
+        waiting=lambda text: caller.tell({"waiting": text}),
     )
     return {"document": listing.to_bytes().decode()}
 
