@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import secrets
@@ -210,6 +211,45 @@ def test_a_collection_that_is_killed_while_it_puts_packs_again_loses_nothing(
         assert len(names(again, keys.SLICES)) == 1
         lethal += 1
     assert lethal > 8
+
+
+def test_a_collection_that_is_killed_while_it_merges_packs_loses_nothing(
+    bucket: Bucket, prefix: str
+) -> None:
+    """Cut off before each of its requests: every small file stays readable in its own pack or in the one that stands for all, and the next collection ends the work.
+
+    Of packs of one file, whose blob is the file's own, that blob stays where only it was left.
+    """
+    files_of = [{"a": noise(20), "b": noise(30, 50)}, *({"a": noise(20, n)} for n in range(3, 6))]
+    sources = [MemorySource(one) for one in files_of]
+    lethal, died = 1, True
+    while died:
+        place = f"{prefix}-{lethal}"
+        mirror = mirror_in(bucket, place, 1024)
+        kept = {}
+        for number, source in enumerate(sources):
+            reference = Reference("l", f"weights.n{number}", "o", "p")
+            found = source.resolve(f"hf://a/{number}", None, None)
+            kept[mirror.mirror(found, source, reference).id] = source.files
+        await_tick(mirror)
+        died = _cut_off(mirror_in(bucket, place, 1024), lethal)
+
+        again = mirror_in(bucket, place, 1024)
+        for listing, files in kept.items():
+            assert contents(again, listing) == files
+        assert_sound(again)
+        again.shelf.objects.delete(names(again, keys.COLLECTIONS))
+        await_tick(again)
+        gc(again)
+        for listing, files in kept.items():
+            assert contents(again, listing) == files
+        (pack,) = map(keys.stem, names(again, keys.SLICES))
+        single = {hashlib.sha256(one["a"]).hexdigest() for one in files_of if len(one) == 1}
+        left = {*map(keys.stem, names(again, keys.BLOBS))} - {pack}
+        assert left <= (single if died else set())
+        assert_sound(again)
+        lethal += 1
+    assert lethal > 10
 
 
 def test_a_writer_that_is_killed_anywhere_is_followed_by_one_that_ends_the_work(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -298,6 +299,81 @@ def test_a_pack_of_which_less_than_half_is_used_is_put_again(
         places = where.of(listing.id, wanted, lost=where is delivering)
         assert {place.pack for place in places if place} == {one_pack(make())}
     assert gc(make()) == 0
+
+
+def test_small_packs_of_the_same_projects_become_one(make: Make) -> None:
+    """As many small sources leave them, below a quarter of the largest; four are enough. All is read as before, from one pack, and the next collection has nothing to do."""
+    listings = [
+        bring(make(), {"a": noise(200, n), "b": noise(50, n)}, refers(n), f"hf://acme/{n}")[0]
+        for n in range(3)
+    ]
+    large, _ = bring(make(), {"c": noise(1100, 9)}, refers(9), "hf://acme/large")
+    await_tick(make())
+    few = gc(make())
+    assert len(names(make(), keys.SLICES)) == 4
+    listings += [bring(make(), {"a": noise(60, 5)}, refers(5), "hf://acme/5")[0]]
+    await_tick(make())
+    preview = make().collect(Collecting(dry_run=True))
+
+    found = make().collect(Collecting(grace_seconds=0))
+
+    assert (few, preview.bytes, found.bytes, found.blobs) == (0, 0, 0, 0)
+    assert len(names(make(), keys.SLICES)) == len(names(make(), keys.BLOBS)) == 2
+    for listing in (*listings, large):
+        assert contents(make(), listing.id).keys() == {one.path for one in listing.files}
+        hinted = packs.hinted(make().shelf, listing.id)
+        assert set(hinted) <= {keys.stem(one) for one in names(make(), keys.SLICES)}
+    assert_sound(make())
+    before = names(make(), keys.BLOBS, keys.SLICES)
+    await_tick(make())
+    assert gc(make()) == 0
+    assert names(make(), keys.BLOBS, keys.SLICES) == before
+
+
+def test_a_small_file_that_is_a_chunk_of_another_stays_where_that_is(make: Make) -> None:
+    """What is alone in its pack is put together with others all the same, unless a large file has it as a chunk: that is only found by its name."""
+    large = noise(4096 + 90)
+    files = [{"a": large[4096:]}, *({"a": noise(100, n)} for n in range(1, 5))]
+    listings = [bring(make(), {"large": large}, refers(9), "hf://acme/large")[0]]
+    for n, one in enumerate(files):
+        listings += [bring(make(), one, refers(n), f"hf://acme/{n}")[0]]
+    await_tick(make())
+
+    gc(make())
+
+    chunk = hashlib.sha256(large[4096:]).hexdigest()
+    assert keys.blob(chunk) in names(make(), keys.BLOBS)
+    assert len(names(make(), keys.BLOBS)) == 3
+    assert [contents(make(), one.id) for one in listings] == [{"large": large}, *files]
+    assert_sound(make())
+
+
+def test_packs_of_different_projects_stay_apart(make: Make) -> None:
+    """A link to a pack opens all of it: what only one project mirrored is in none with what another has, however small; what both have is with its like."""
+    for n in range(8):
+        files = {"a": noise(100, n)}
+        bring(make(), files, refers(n, "demo" if n < 4 else "other"), f"hf://acme/{n}")
+    for n in range(10, 14):
+        files = {"a": noise(100, n)}
+        for project in ("demo", "other"):
+            bring(make(), files, refers(n, project), f"hf://acme/{n}")
+    await_tick(make())
+
+    gc(make())
+
+    digests = {n: hashlib.sha256(noise(100, n)).hexdigest() for n in (*range(8), *range(10, 14))}
+    held = [
+        {one.sha256 for one in packs.load(make().shelf.objects, keys.stem(name)) or ()}
+        for name in names(make(), keys.SLICES)
+    ]
+    groups = [range(4), range(4, 8), range(10, 14)]
+    assert sorted(map(sorted, held)) == sorted(sorted(digests[n] for n in some) for some in groups)
+    assert_sound(make())
+
+
+def refers(number: int, project: str = "demo") -> Reference:
+    """One of many resources of a project."""
+    return Reference(f"lineage-{project}", f"weights.n{number}", "ann@desk", project)
 
 
 def test_a_pack_with_a_wrong_slice_is_not_put_again(make: Make) -> None:

@@ -73,7 +73,7 @@ class _Collection:
         busy = self.watch.busy(kept)
         going = Mark() if busy else mark(self.shelf, kept, now)
         report = self._report(going, dropped, kept, busy)
-        replaced = put_again(self.shelf, going.thin, self._go_on)
+        replaced = put_again(self.shelf, going.batches, self._go_on)
         # One that was killed may have left the beginnings of the same packs, which were marked.
         anew = {*map(keys.blob, replaced.values()), *map(keys.slices, replaced.values())}
         self._delete([str(need.path) for need in dropped])

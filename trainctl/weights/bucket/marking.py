@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from trainctl.weights.bucket import keys, packs
+from trainctl.weights.bucket.merging import Remnant, batches, is_small
 from trainctl.weights.bucket.objects import Found
 from trainctl.weights.bucket.packs import Slice
 from trainctl.weights.bucket.shelf import Shelf, in_turn
@@ -17,37 +18,30 @@ _LONG_BYTES = 2**20
 
 
 @dataclass(frozen=True)
-class Thin:
-    """A pack of which less than half is used: those slices stay, in another pack."""
-
-    pack: str
-    used: tuple[Slice, ...]
-
-
-@dataclass(frozen=True)
 class Mark:
-    """What may go, in the order in which it goes. ``contents`` and ``bytes`` count what goes, from thin packs too."""
+    """What may go, in the order in which it goes; ``batches`` are packs that become one. ``contents`` and ``bytes`` count what goes, from these packs too."""
 
     listings: tuple[str, ...] = ()
     records: tuple[str, ...] = ()
     blobs: tuple[str, ...] = ()
-    thin: tuple[Thin, ...] = ()
+    batches: tuple[tuple[Remnant, ...], ...] = ()
     contents: int = 0
     bytes: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.listings or self.records or self.blobs or self.thin)
+        return bool(self.listings or self.records or self.blobs or self.batches)
 
 
 @dataclass
 class _Packs:
-    """What becomes of packs."""
+    """What becomes of packs. ``unused`` are contents and bytes, of each that may be put together anew."""
 
     kept: set[bytes] = field(default_factory=set)
     going: list[str] = field(default_factory=list)
-    thin: list[Thin] = field(default_factory=list)
+    thin: list[Remnant] = field(default_factory=list)
+    small: list[Remnant] = field(default_factory=list)
+    unused: dict[str, tuple[int, int]] = field(default_factory=dict)
     contents: int = 0
-    bytes: int = 0
 
 
 def mark(shelf: Shelf, kept: Sequence[Need], now: float) -> Mark:
@@ -62,15 +56,18 @@ def mark(shelf: Shelf, kept: Sequence[Need], now: float) -> Mark:
     hints, _ = is_free(keys.PACKS, lambda name: name not in wanted)
     records = _stale_records(shelf, wanted, now)
     marks, left = is_free(keys.PARTIAL, lambda _: not unfinished)
-    listed = _named(shelf, map(keys.stem, staying))
+    listed, parts = _named(shelf, map(keys.stem, staying))
     marked = {digest(one.rpartition(".")[2]) for one in left}
-    chunked, parted = is_free(keys.CHUNKED, lambda name: digest(name) not in listed | marked)
     named = listed | marked
+    chunked, parted = is_free(keys.CHUNKED, lambda name: digest(name) not in named)
     for _, document in in_turn(
         shelf.document, (one for one in parted if digest(keys.stem(one)) not in listed)
     ):
-        named.update(map(digest, (document or {}).get("chunks") or ()))
-    found = _packs(shelf, named, marked, now)
+        parts.update(map(digest, (document or {}).get("chunks") or ()))
+    named |= parts
+    found = _packs(shelf, named, parts, marked, now)
+    together = batches(shelf, kept, found.thin, found.small)
+    unused = [found.unused[one.pack] for batch in together for one in batch]
     blobs = [
         one
         for one in shelf.objects.list(keys.BLOBS)
@@ -84,14 +81,16 @@ def mark(shelf: Shelf, kept: Sequence[Need], now: float) -> Mark:
         tuple(listings),
         (*hints, *records, *marks, *chunked, *found.going),
         tuple(one.key for one in blobs),
-        tuple(found.thin),
-        alone + found.contents,
-        sum(one.size for one in blobs) + found.bytes,
+        tuple(together),
+        alone + found.contents + sum(contents for contents, _ in unused),
+        sum(one.size for one in blobs) + sum(size for _, size in unused),
     )
 
 
-def _packs(shelf: Shelf, named: set[bytes], marked: set[bytes], now: float) -> _Packs:
-    """Of packs those without anything that is named go, and those with little are thin; what can't be read stays."""
+def _packs(
+    shelf: Shelf, named: set[bytes], parts: set[bytes], marked: set[bytes], now: float
+) -> _Packs:
+    """Of packs those without anything that is named go; of thin ones less than half is named, of small ones little in all. What can't be read stays."""
     found = _Packs()
 
     def load(one: Found) -> tuple[Slice, ...] | None:
@@ -108,11 +107,19 @@ def _packs(shelf: Shelf, named: set[bytes], marked: set[bytes], now: float) -> _
             found.contents += len(slices)
             continue
         found.kept.add(digest(pack))
-        if slices is not None and 2 * left < size and digest(pack) not in named:
-            found.thin.append(Thin(pack, used))
-            found.contents += len(slices) - len(used)
-            found.bytes += size - left
+        if slices is None or (digest(pack) in named and not _is_one_file(pack, slices, parts)):
+            continue
+        found.unused[pack] = (len(slices) - len(used), size - left)
+        if 2 * left < size:
+            found.thin.append(Remnant(pack, used))
+        if is_small(left, shelf.chunk_bytes):
+            found.small.append(Remnant(pack, used))
     return found
+
+
+def _is_one_file(pack: str, slices: Sequence[Slice], parts: set[bytes]) -> bool:
+    """Whether a pack is itself a content that somebody needs, only because that is all there is in it, and no chunk of a larger one."""
+    return [one.sha256 for one in slices] == [pack] and digest(pack) not in parts
 
 
 def _apart(
@@ -143,14 +150,15 @@ def _stale_records(shelf: Shelf, wanted: frozenset[str], now: float) -> list[str
     ]
 
 
-def _named(shelf: Shelf, listings: Iterable[str]) -> set[bytes]:
-    """The contents, and the chunks of them, that listings name."""
+def _named(shelf: Shelf, listings: Iterable[str]) -> tuple[set[bytes], set[bytes]]:
+    """The contents that listings name, and the chunks of them."""
     found: set[bytes] = set()
+    parts: set[bytes] = set()
     for _, listing in in_turn(shelf.read_listing, listings, _FEW):
         for file in listing.files if listing else ():
             found.add(digest(file.sha256))
-            found.update(map(digest, file.chunks))
-    return found
+            parts.update(map(digest, file.chunks))
+    return found, parts
 
 
 def digest(name: str) -> bytes:

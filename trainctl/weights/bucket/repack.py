@@ -1,4 +1,4 @@
-"""Putting a pack together again, of what is still wanted of it. DESIGN.md, "Collection"."""
+"""Putting packs together again, of what is still wanted of them. DESIGN.md, "Collection"."""
 
 from __future__ import annotations
 
@@ -6,25 +6,33 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from trainctl.weights.bucket import keys, packs
-from trainctl.weights.bucket.marking import Thin
+from trainctl.weights.bucket.merging import Remnant
 from trainctl.weights.bucket.packs import Slice
 from trainctl.weights.bucket.shelf import Shelf
 
 
-def put_again(shelf: Shelf, thin: Sequence[Thin], go_on: Callable[[], None]) -> dict[str, str]:
-    """Put what is used of each pack into another; by pack that may go now the one that stands for it.
+def put_again(
+    shelf: Shelf, batches: Sequence[Sequence[Remnant]], go_on: Callable[[], None]
+) -> dict[str, str]:
+    """Put what is used of the packs of each batch into another; by pack that may go now the one that stands for it.
 
     A pack with a slice that is wrong stays, for a verification. ``go_on`` is called before each pack, and may raise.
     """
     replaced: dict[str, str] = {}
-    for one in thin:
-        data = shelf.objects.get(keys.blob(one.pack))
-        contents = cut(data, one.used) if data is not None else {}
-        if len(contents) == len(one.used):
+    for batch in batches:
+        contents: dict[str, bytes] = {}
+        sound: list[str] = []
+        for one in batch:
+            data = shelf.objects.get(keys.blob(one.pack))
+            found = cut(data, one.used) if data is not None else {}
+            if len(found) == len(one.used):
+                contents |= found
+                sound.append(one.pack)
+        if sound:
             pack = packs.put_together(contents)
             go_on()
             packs.put(shelf.objects, pack)
-            replaced[one.pack] = pack.sha256
+            replaced |= dict.fromkeys(sound, pack.sha256)
     if replaced:
         _hint(shelf, replaced)
     return replaced

@@ -10,9 +10,10 @@ from trainctl.node.content.pack_index import Row, rows_of
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.layout import Layout
 from trainctl.weights.mirror.packed import packs_of, read_index, repack, wrong_rows
+from trainctl.weights.mirror.packing import MOST_BYTES
 
 _LITTLE = 0.5
-_SMALL_BYTES = 2**20
+_SMALL_BYTES = MOST_BYTES // 4
 _MOST_SMALL = 16
 
 
