@@ -21,6 +21,7 @@ import pytest
 from tests.support.buckets import KEY_ID, SECRET, Bucket, moto, rclone
 from tests.support.clouds import google, service_account
 from tests.support.mirrors import REFERENCE, contents, impatient, mirror_at
+from tests.support.s3_checksums import with_checksums
 from trainctl.errors import SourceDenied, SourceError, SourceGone, SourceWrong
 from trainctl.spi.sources import Credential
 from trainctl.weights.resolve import Resolution, Wanted, resolve
@@ -369,6 +370,38 @@ def test_a_single_object_that_was_overwritten_is_had_as_it_was(
         str(S3Source(environ=source._environ).link(found.resolved, found.resolved.files[0], KEYS))
     ) as answer:
         assert answer.read() == b"old content"
+
+
+def test_versions_are_known_by_their_digests_where_the_lock_is(
+    versioned: tuple[Any, str], server: Bucket, tmp_path: Path
+) -> None:
+    """A lock over sha256 is found among versions that have one, told by a request for that very version; one without is known by its ETag."""
+    client, name = versioned
+    old = {"a/x": b"old", "a/gone": b"gone"}
+    for key, data in old.items():
+        client.put_object(Bucket=name, Key=key, Body=data, ChecksumAlgorithm="SHA256")
+    client.put_object(Bucket=name, Key="a/plain", Body=b"plain")
+
+    def change() -> None:
+        client.put_object(Bucket=name, Key="a/x", Body=b"new", ChecksumAlgorithm="SHA256")
+        next_second()
+        client.delete_object(Bucket=name, Key="a/gone")
+        client.put_object(Bucket=name, Key="a/plain", Body=b"other")
+
+    with with_checksums(server) as endpoint:
+        source = S3Source(environ={"AWS_ENDPOINT_URL": endpoint})
+        found = locked_twice(source, f"s3://{name}/a", tmp_path / "here", change)
+        mirror = mirror_at(tmp_path / "mirror")
+        again = S3Source(environ=source._environ)
+        listing = mirror.mirror(found.resolved, again, REFERENCE, credential=KEYS)
+
+    told = {one.path: one.validator.partition(":")[0] for one in found.resolved.files}
+    assert told == {"gone": "sha256", "plain": "etag", "x": "sha256"}
+    digests = {one.path: one.sha256 for one in found.resolved.files}
+    assert digests["x"] == hashlib.sha256(b"old").hexdigest()
+    assert found.resolved.pin == found.entry.pin
+    kept = {"x": b"old", "gone": b"gone", "plain": b"plain"}
+    assert contents(mirror, listing.id) == kept
 
 
 def test_patterns_hold_for_what_a_bucket_keeps_too(

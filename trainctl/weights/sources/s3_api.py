@@ -134,7 +134,8 @@ class Lister:
         file = SourceFile(key[len(self._prefix) :], int(size), f"etag:{tag}")
         # Of an object that was put in parts, whose ETag ends in their number, there is only a digest of digests.
         whole = _text(one, "ChecksumType") in ("", "FULL_OBJECT") and "-" not in tag
-        hashed = whole and _text(one, "ChecksumAlgorithm") == "SHA256"
+        algorithms = {each.text for each in one.iterfind("{*}ChecksumAlgorithm")}
+        hashed = whole and "SHA256" in algorithms
         return Listed(file, hashed, _text(one, "VersionId") or None)
 
     def _target(self, method: str, path: str, version: str | None) -> sigv4.Target:
