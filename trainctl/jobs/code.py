@@ -68,10 +68,13 @@ class Code:
         )
 
 
-def scan(directory: Path, code: str, secret_files: Sequence[Path] = ()) -> Code:
-    """The code of a job whose manifest lies in ``directory``. TrainctlError names the file that can't be code."""
+def scan(directory: Path, code: str, withheld: Sequence[Path] = ()) -> Code:
+    """The code of a job whose manifest lies in ``directory``. TrainctlError names the file that can't be code.
+
+    ``withheld`` are resolved: files of secrets, and directories in which trainctl keeps things, are never code.
+    """
     try:
-        return _scan(directory, code, secret_files)
+        return _scan(directory, code, withheld)
     except OSError as error:
         what = f"{error.filename} in the code" if error.filename else "the code"
         raise TrainctlError(
@@ -81,7 +84,7 @@ def scan(directory: Path, code: str, secret_files: Sequence[Path] = ()) -> Code:
         ) from error
 
 
-def _scan(directory: Path, code: str, secret_files: Sequence[Path]) -> Code:
+def _scan(directory: Path, code: str, withheld: Sequence[Path]) -> Code:
     root = (directory / code).resolve()
     if not root.is_dir():
         raise TrainctlError(
@@ -90,13 +93,20 @@ def _scan(directory: Path, code: str, secret_files: Sequence[Path]) -> Code:
             code="missing-code",
         )
     _stay_inside(root, directory.resolve(), code)
+    kept_here = _directories(root, withheld)
     listed = _git_files(root)
-    paths, left_out = _walk(root) if listed is None else listed
+    paths, left_out = _walk(root, kept_here) if listed is None else listed
+    left_out |= {one for one in kept_here if (root / one).is_dir()}
     ignored, asked = _ignore_rules(root)
     never, must_be_asked = _named(_NEVER), _named(_ASK_BY_NAME)
     kept = []
     for path in paths:
-        if never(path) or ignored(path) or Path(os.path.realpath(root / path)) in secret_files:
+        if (
+            never(path)
+            or path.startswith(kept_here)
+            or ignored(path)
+            or Path(os.path.realpath(root / path)) in withheld
+        ):
             continue
         if must_be_asked(path) and not asked(path):
             left_out.add(path)
@@ -144,6 +154,18 @@ def _stay_inside(root: Path, directory: Path, code: str) -> None:
             "Move it beside the manifest, or keep both in one git repository.",
             code="code-outside",
         )
+
+
+def _directories(root: Path, withheld: Sequence[Path]) -> tuple[str, ...]:
+    """Those directories that lie in the code, as paths in it. TrainctlError where the code itself is one."""
+    if root in withheld:
+        raise TrainctlError(
+            f"{root} is the code's directory, and trainctl keeps other things there",
+            "Give them a directory of their own: in the code it is left out.",
+            code="stored-in-code",
+        )
+    inside = (one for one in withheld if one.is_relative_to(root) and not one.is_file())
+    return tuple(sorted(f"{one.relative_to(root)}/" for one in inside))
 
 
 def _git(directory: Path, *args: str, stdin: bytes = b"") -> bytes | None:
@@ -201,7 +223,8 @@ def _matching(lines: Sequence[str]) -> Callable[[str], object]:
     return GitIgnoreSpec.from_lines(lines).match_file
 
 
-def _walk(root: Path) -> tuple[list[str], set[str]]:
+def _walk(root: Path, kept_here: Sequence[str]) -> tuple[list[str], set[str]]:
+    """What lies there but for the fixed list, and for directories that are no code, whatever their size."""
     skip = _named(LEFT_OUT)
     paths: list[str] = []
     left_out: set[str] = set()
@@ -209,7 +232,9 @@ def _walk(root: Path) -> tuple[list[str], set[str]]:
         base = Path(folder).relative_to(root)
         for name in tuple(folders):
             inside = f"{base / name}/"
-            if skip(inside):
+            if inside in kept_here:
+                folders.remove(name)
+            elif skip(inside):
                 left_out.add(inside)
                 folders.remove(name)
             elif (root / base / name).is_symlink():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from trainctl.errors import TrainctlError
@@ -39,13 +38,12 @@ def look_at_code(workspace: Workspace) -> CodeSeen:
     """The code of each job; jobs that share a directory share the reading."""
     seen = CodeSeen()
     read: dict[str, _Read | TrainctlError] = {}
-    secret_files = workspace.secrets.files()
     for address, resource in workspace.desired.resources.items():
         if address.kind is not Kind.JOB:
             continue
         path = str(resource.attributes["code"])
         if path not in read:
-            read[path] = _read(workspace, path, secret_files)
+            read[path] = _read(workspace, path)
         found = read[path]
         if isinstance(found, TrainctlError):
             seen.problems.append(
@@ -65,17 +63,15 @@ def look_at_code(workspace: Workspace) -> CodeSeen:
     return seen
 
 
-def tree_of(
-    workspace: Workspace, path: str, secret_files: tuple[Path, ...]
-) -> CodeTree | TrainctlError:
+def tree_of(workspace: Workspace, path: str) -> CodeTree | TrainctlError:
     """The code tree in a directory as it is now, or why it can't be told."""
-    found = _read(workspace, path, secret_files)
+    found = _read(workspace, path)
     return found.tree if isinstance(found, _Read) else found
 
 
-def _read(workspace: Workspace, path: str, secret_files: tuple[Path, ...]) -> _Read | TrainctlError:
+def _read(workspace: Workspace, path: str) -> _Read | TrainctlError:
     try:
-        code: Code = scan(workspace.setting.directory, path, secret_files)
+        code: Code = scan(workspace.setting.directory, path, workspace.withheld)
     except TrainctlError as failure:
         return failure
     return _Read(code.tree, sources(code.root, frozenset(file.path for file in code.files)))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from trainctl.desired.values import Desired
 from trainctl.errors import UsageError
+from trainctl.model.address import Kind
 
 
 def data_home(environ: Mapping[str, str]) -> Path:
@@ -29,6 +32,29 @@ def _home(environ: Mapping[str, str], variable: str, usual: str) -> Path:
     return (
         Path(base) if base else Path(environ.get("HOME", "~")).expanduser() / usual
     ) / "trainctl"
+
+
+def stores(desired: Desired, state_url: str | None, environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """The directories in which trainctl keeps things, as far as they may be on this machine; links followed."""
+    urls = (desired.mirror.url, desired.checkpoints.url, state_url)
+    named = [
+        Path(unquote(urlsplit(url).path)) for url in urls if (url or "").startswith("file:///")
+    ]
+    caches = [
+        tier.get("dir")
+        for one in desired.resources.values()
+        for tier in _tiers(one.address.kind, one.attributes)
+    ]
+    usual = (data_home(environ), cache_home(environ))
+    return tuple(one.resolve() for one in (*usual, *named, *map(Path, filter(None, caches))))
+
+
+def _tiers(kind: Kind, attributes: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """What may name a directory: a training cache itself, and the caches of weights of a cluster."""
+    if kind is Kind.CACHE:
+        yield attributes
+    elif kind is Kind.CLUSTER:
+        yield from filter(None, (attributes.get("cache") or {}).values())
 
 
 def default_state(directory: Path) -> str:

@@ -142,11 +142,10 @@ def refuse_stale(workspace: Workspace, plan: Plan) -> Plan:
 
 def _changed_code(workspace: Workspace, plan: Plan) -> Iterator[str]:
     """Jobs whose code is not the one that was reviewed."""
-    secret_files = workspace.secrets.files()
     for change in plan.changes:
         if change.address not in plan.code or change.action is Action.NOOP:
             continue
-        tree = tree_of(workspace, str((change.after or {})["code"]["path"]), secret_files)
+        tree = tree_of(workspace, str((change.after or {})["code"]["path"]))
         if isinstance(tree, TrainctlError):
             yield f"{change.address}: {tree.summary}"
         elif tree.digest != plan.code[change.address].digest:

@@ -25,7 +25,7 @@ from trainctl.model.address import Kind
 from trainctl.model.json import JsonObject
 from trainctl.model.redaction import Redactor
 from trainctl.model.trust import Trust
-from trainctl.operations.places import cache_home, default_state, directory_of
+from trainctl.operations.places import cache_home, default_state, directory_of, stores
 from trainctl.operations.trust_files import trust_of
 from trainctl.spi import discovery
 from trainctl.spi.provider import Confirm, Provider, nobody
@@ -231,7 +231,8 @@ class Workspace:
 
         projects = sorted(one.name for one in self.desired.resources if one.kind is Kind.PROJECT)
         lineage = self.ledger.state().lineage
-        home = Home(self.setting.directory, lineage, self.owner, ", ".join(projects))
+        directory = self.setting.directory
+        home = Home(directory, lineage, self.owner, ", ".join(projects), self.withheld)
         return Ports(
             self.provider,
             self.agents,
@@ -241,6 +242,12 @@ class Workspace:
             self.checkpoints,
             delete_checkpoints,
         )
+
+    @cached_property
+    def withheld(self) -> tuple[Path, ...]:
+        """What on this machine is never code: the files of secrets, and where trainctl keeps things."""
+        found = stores(self.desired, self._state_url, self.setting.environ)
+        return (*self.secrets.files(), *found)
 
     @property
     def owner(self) -> str:

@@ -187,7 +187,7 @@ class Deployment:
 
     def _planned_code(self, step: Step) -> Code:
         planned = step.attributes["code"]
-        code = scan(self._home.directory, planned["path"], self._secrets.files())
+        code = scan(self._home.directory, planned["path"], self._home.withheld)
         if code.tree.digest != planned["digest"]:
             raise StalePlan(
                 "the code changed after it was planned", "Plan again.", address=str(step.address)

@@ -184,6 +184,25 @@ def test_a_link_to_a_secret_is_no_way_around(any_tree: Path) -> None:
     assert "config" not in paths(scan(any_tree, ".", [(any_tree / "aws.json").resolve()]))
 
 
+def test_where_trainctl_keeps_things_is_no_code(any_tree: Path) -> None:
+    """A mirror or a cache in the code is left out, said so once it is there, and no ignore file asks for it; beside it a name that begins alike is code."""
+    withheld = [any_tree / "keep" / "mirror", any_tree.parent, any_tree / "none"]
+    before = scan(any_tree, ".", withheld)
+    write(any_tree, {"keep/mirror/blobs/x": "x", "keep/mirror-code.py": "pass"})
+    write(any_tree, {".trainctlignore": "!keep/mirror/\n"})
+    after = scan(any_tree, ".", withheld)
+    assert before.left_out == ()
+    assert paths(after) == ["keep/mirror-code.py", "lib/model.py", "train.py"]
+    assert after.left_out == ("keep/mirror/",)
+
+
+def test_what_trainctl_keeps_in_the_very_directory_of_the_code_is_an_error(any_tree: Path) -> None:
+    """It can't be told apart from code; the error says what to do."""
+    with pytest.raises(TrainctlError, match="keeps other things there") as caught:
+        scan(any_tree, "lib", [any_tree / "lib"])
+    assert caught.value.code == "stored-in-code"
+
+
 @pytest.mark.parametrize(
     "target", ["../outside", "lib/../../outside", "../code/train.py", "{root}/train.py"]
 )

@@ -1,0 +1,49 @@
+"""A mirror, a state, caches and checkpoints that lie in the directory that is also a job's code."""
+
+from __future__ import annotations
+
+from tests.support.project import Project
+
+MANIFEST = """\
+mirror: {url: "file://HERE/mirror"}
+state: {url: "file://HERE/state"}
+checkpoints: {url: "file://HERE/saved"}
+clusters: {local: {provider: local, cache: {node: {dir: "HERE/weights"}}}}
+caches: {work: {dir: "HERE/work"}}
+jobs:
+  fit:
+    weights: ["file:./data"]
+    runtime:
+      start_commands: ["ls; echo x >$BT_CHECKPOINT_DIR/x; echo y >$BT_PROJECT_CACHE_DIR/y"]
+      cache_config: {enabled: true}
+      checkpointing_config: {enabled: true}
+"""
+
+
+def test_they_are_left_out_of_the_code(fresh: Project) -> None:
+    """What an apply itself writes there is no change of the code: the first one succeeds, the job sees the code alone, and the next plan has nothing to do and says what isn't shipped."""
+    text = MANIFEST.replace("HERE", str(fresh.directory))
+    fresh.write({"trainctl.yaml": text, "train.py": "pass", "data/x": "x" * 1000})
+
+    fresh.run("apply", "--auto-approve", "--wait")
+    again = fresh.actions()
+    rerun = fresh.run("plan", "--replace", "job.fit").stdout
+
+    listed = fresh.run("logs", "job.fit").stdout.split()
+    assert listed == ["data", "train.py", "weights"]
+    assert again == {}
+    assert "(not shipped: mirror/, saved/, state/, weights/, work/)" in rerun
+
+
+def test_one_that_is_the_very_directory_of_the_code_is_an_error_of_the_plan(
+    fresh: Project,
+) -> None:
+    """It says so before anything is written there, and what to do."""
+    fresh.write({"src/train.py": "pass"})
+    text = f'mirror: {{url: "file://{fresh.directory}/src"}}\njobs: {{fit: {{code: src, runtime: {{start_commands: [ls]}}}}}}\n'
+    fresh.write({"trainctl.yaml": text})
+
+    refused = fresh.run("plan", code=1)
+
+    assert "trainctl keeps other things there" in refused.stdout + refused.stderr
+    assert [one.name for one in (fresh.directory / "src").iterdir()] == ["train.py"]
