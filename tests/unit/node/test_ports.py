@@ -76,18 +76,37 @@ def test_they_are_in_each_others_way(free: range) -> None:
         assert found == set(free)
 
 
-@pytest.mark.parametrize("open_one", [blobs, gang])
+@pytest.mark.parametrize("open_one", [blobs, gang, meeting])
 def test_a_connection_that_was_closed_bars_no_port(
     open_one: Callable[[range, ExitStack], int], free: range
 ) -> None:
     """The server's side closes first, which leaves a port waiting for a minute; the next server has it all the same."""
+    use(free[0])
+    with ExitStack() as stack:
+        assert open_one(free[:1], stack) == free[0]
+
+
+@pytest.mark.parametrize("other", [blobs, gang, meeting])
+def test_a_port_that_is_kept_after_a_connection_is_nobody_elses(
+    other: Callable[[range, ExitStack], int], free: range
+) -> None:
+    """One on which nobody was comes first; one that waits is kept as well as any, and is the job's as soon as it is given up."""
+    use(free[0])
+    with ExitStack() as stack:
+        assert [meeting(free[:2], stack) for _ in "12"] == [free[1], free[0]]
+        with pytest.raises(Failure, match="is free on"):
+            other(free[:2], stack)
     with socket.create_server((HERE, free[0])) as listener:
-        client = socket.create_connection((HERE, free[0]))
+        assert listener.getsockname() == (HERE, free[0])
+
+
+def use(port: int) -> None:
+    """Have a connection there that the server closes first."""
+    with socket.create_server((HERE, port)) as listener:
+        client = socket.create_connection((HERE, port))
         connection, _ = listener.accept()
         connection.close()
     client.close()
-    with ExitStack() as stack:
-        assert open_one(free[:1], stack) == free[0]
 
 
 def test_without_a_range_any_port_will_do() -> None:

@@ -6,6 +6,7 @@ import errno
 import socket
 from typing import Optional
 
+from trainctl.node.system.failure import Failure
 from trainctl.node.system.ports import at_one_of
 
 _PORTS = range(20000, 30000)
@@ -14,7 +15,11 @@ it is given up."""
 
 
 class Rendezvous:
-    """Holds one of the ports of this host, on all of its addresses: bound and not listening, so that nobody can connect to it meanwhile."""
+    """Holds one of the ports of this host, on all of its addresses: bound and not listening, so that nobody can connect to it meanwhile.
+
+    Where every port is taken, if only by connections that were closed a minute ago (TIME_WAIT), one of the latter is held by listening: whoever sets
+    SO_REUSEADDR, as torch's and Python's servers do, may listen there afterwards, and nobody before.
+    """
 
     def __init__(self, ports: Optional[range] = None) -> None:
         self._ports = _PORTS if ports is None else ports
@@ -23,7 +28,10 @@ class Rendezvous:
     def allocate(self) -> int:
         """A port that is free, another each time. Failure if there is none."""
         self.release()
-        self._held = at_one_of(self._ports, _bound)
+        try:
+            self._held = at_one_of(self._ports, _bound)
+        except Failure:
+            self._held = at_one_of(self._ports, _listening)
         return int(self._held.getsockname()[1])
 
     def release(self) -> None:
@@ -33,21 +41,34 @@ class Rendezvous:
             self._held = None
 
 
-def _bound(port: int) -> socket.socket:
+def _listening(port: int) -> socket.socket:
+    """Two that do so at once don't both succeed: the kernel looks again when the second listens."""
+    held = _bound(port, reused=True)
+    try:
+        held.listen(0)
+    except OSError:
+        held.close()
+        raise
+    return held
+
+
+def _bound(port: int, *, reused: bool = False) -> socket.socket:
     """Both families where the host has IPv6, as rank 0's store may listen on either."""
     try:
-        return _bound_by(socket.AF_INET6, "::", port)
+        return _bound_by(socket.AF_INET6, "::", port, reused)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise
-        return _bound_by(socket.AF_INET, "0.0.0.0", port)  # noqa: S104 - never listens
+        return _bound_by(socket.AF_INET, "0.0.0.0", port, reused)  # noqa: S104 - nobody is answered
 
 
-def _bound_by(family: int, address: str, port: int) -> socket.socket:
+def _bound_by(family: int, address: str, port: int, reused: bool) -> socket.socket:
     held = socket.socket(family, socket.SOCK_STREAM)
     try:
         if family == socket.AF_INET6:
             held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        if reused:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind((address, port))
     except OSError:
         held.close()
