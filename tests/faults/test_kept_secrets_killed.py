@@ -6,7 +6,6 @@ The short form takes some of the effects; the long form takes every one.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,15 +17,6 @@ from tests.support.zygote import Zygote
 SECRET = "Hq7zL2mX9cE4-kept"
 WANTS_SECRETS, WANTS_CARRYING_ON = "waits for secrets", "waits for apply or watch to carry it on"
 CREATED, LOST, COMPLETED = (f"TRAINING_JOB_{word}" for word in ("CREATED", "LOST", "COMPLETED"))
-
-
-@pytest.fixture
-def zygote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Zygote]:
-    """What starts runs whose supervisors die; all its processes are known by the test's directory."""
-    monkeypatch.setenv("STARTED_BELOW", str(tmp_path))
-    made = Zygote()
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +25,6 @@ SAVED = {
 }
 SAVE = "mkdir -p {0}/deep; echo {0} >{0}/model.bin; echo state >{0}/deep/state"
 CREATED, LOST, COMPLETED = (f"TRAINING_JOB_{word}" for word in ("CREATED", "LOST", "COMPLETED"))
-
-
-@pytest.fixture
-def zygote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Zygote]:
-    """What starts runs whose supervisors die; all its processes are known by the test's directory."""
-    monkeypatch.setenv("STARTED_BELOW", str(tmp_path))
-    made = Zygote()
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize(

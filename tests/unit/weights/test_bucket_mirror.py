@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator
@@ -305,29 +304,6 @@ def test_a_lease_of_a_dead_process_is_taken_over_at_once(make: Make) -> None:
     listing = client.mirror(resolved(source), source, REFERENCE)
 
     assert contents(client, listing.id) == FILES
-
-
-def test_who_waits_says_for_whom(make: Make) -> None:
-    """Another resource of this very process is named by its address; what has no reference by its process. Where a store takes no conditions nobody waits."""
-    source, client = MemorySource(FILES), make()
-    found = resolved(source)
-    lease, reference = keys.lease(found), keys.reference(OTHER.lineage, OTHER.address)
-    client.shelf.objects.put(reference, canonical(OTHER.record({}, found, None, 0)))
-    said: list[str] = []
-
-    def tell(text: str) -> None:
-        said.append(text)
-        client.shelf.objects.delete([lease, reference])
-
-    for key in (lease, lease):
-        client.shelf.objects.put(key, canonical({"holder": holder_name(), "beat": len(said)}))
-        client.mirror(found, source, REFERENCE, waiting=tell)
-
-    expected = [
-        f"waits for {OTHER.address}, which brings the same",
-        f"waits for process {os.getpid()}, which brings the same",
-    ]
-    assert said == (expected if _takes_conditions(client) else [])
 
 
 def test_a_writer_waits_for_a_collection_before_it_looks(make: Make) -> None:
