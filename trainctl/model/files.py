@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Iterable, Iterator, Mapping, Sequence
 
 from trainctl.model.json import JsonObject, canonical
-from trainctl.model.packed import packed, packed_sorted
+from trainctl.node.content.packed import packed, packed_sorted
 
 _FILES = '"files":['
 _READ = 2**16
@@ -52,6 +52,18 @@ class SourceFile:
 def in_order(files: Iterable[SourceFile]) -> Sequence[SourceFile]:
     """The files sorted by path, however many: they are never all in memory."""
     return packed_sorted(files, lambda one: (one.path, one.size, one.validator), SourceFile)
+
+
+def place_of(files: Sequence[SourceFile], path: str) -> int:
+    """Where in files sorted by path that one is; at least where it would be."""
+    low, high = 0, len(files)
+    while low < high:
+        middle = (low + high) // 2
+        if files[middle].path < path:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ from trainctl.spi.transport import Output, Transport
 
 _SILENCE_SECONDS = 900.0
 _PIECE = 2**18
+_AT_ONCE_BYTES = 2**20
+"""What is longer than that has a stream of its own, as a session has no flow control."""
 
 
 class NodeAgent:
@@ -67,14 +69,21 @@ class NodeAgent:
         verb: str,
         request: Mapping[str, Any],
         *,
+        following: Iterable[bytes] = (),
         payload: Iterable[bytes] = (),
         on_event: OnEvent | None = None,
         timeout: float | None = None,
     ) -> dict[str, Any]:
-        """One verb; its result. ``payload`` may be an iterator that can be read only once."""
+        """One verb; its result. ``payload`` may be an iterator that can be read only once.
+
+        ``following`` is sent after the request, and before the payload; where it is short that makes no difference to the call.
+        """
         answers = Answers(self._node.id, on_event)
         line = json.dumps(request).encode() + b"\n"
         silence = timeout or _SILENCE_SECONDS
+        begun, rest = _begun(following)
+        line += begun
+        payload = chain(rest, payload) if rest else payload
         if payload == ():
             output = self._ask(Call(self._node.id, verb, line, answers.feed, silence))
         else:
@@ -178,6 +187,17 @@ class NodeAgent:
             return error_from(self._node.id, json.loads(lines[-1])["error"])
         except (ValueError, KeyError, TypeError):
             return crashed(self._node.id, output.exit_code, output.stderr)
+
+
+def _begun(pieces: Iterable[bytes]) -> tuple[bytes, Iterable[bytes]]:
+    """As much of it as is sent at once, and what is left then."""
+    pieces = iter(pieces)
+    begun = bytearray()
+    for piece in pieces:
+        begun += piece
+        if len(begun) > _AT_ONCE_BYTES:
+            return bytes(begun), pieces
+    return bytes(begun), ()
 
 
 def _ignore(_: bytes) -> None:

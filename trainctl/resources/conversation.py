@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
@@ -52,10 +52,18 @@ class Conversation:
         self.ended.set()
         self._pool.shutdown(cancel_futures=True)
 
-    def call(self, verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    def call(
+        self, verb: str, request: Mapping[str, Any], following: Iterable[bytes] = ()
+    ) -> dict[str, Any]:
         """Have the program do it; its result. An error that happened here is raised as it was here, not as the node tells it."""
         try:
-            result = self._agent.call(verb, request, payload=self._lines(), on_event=self._on_event)
+            result = self._agent.call(
+                verb,
+                request,
+                following=following,
+                payload=self._lines(),
+                on_event=self._on_event,
+            )
         except TrainctlError as error:
             self._raise_failure()
             # What the node tells of may have been an answer of this side's.

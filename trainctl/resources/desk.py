@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
 from trainctl.errors import SourceError, TrainctlError
-from trainctl.model.files import SourceFile
+from trainctl.model.files import place_of
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.conversation import Conversation, Told
 from trainctl.resources.relay import Relay, relaying
 from trainctl.resources.tokens import new_token
-from trainctl.weights.mirror.forms import resolved_to_json
+from trainctl.weights.mirror.forms import file_rows, resolved_to_json
 from trainctl.weights.mirror.mend import Origin
 from trainctl.weights.mirror.port import Origins
 
 _AT_ONCE = 8
+_ROWS_AT_ONCE = 5000
 Register = Callable[[str], str]
 
 
@@ -60,10 +61,12 @@ class Desk:
         """Answer for a source that is resolved."""
         self._origins[origin.resolved.source, origin.resolved.revision] = origin
 
-    def call(self, verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    def call(
+        self, verb: str, request: Mapping[str, Any], following: Iterable[bytes] = ()
+    ) -> dict[str, Any]:
         """Have the program do it; its result. An error that happened here is raised as it was here, not as the host tells it."""
         try:
-            return self._conversation.call(verb, request)
+            return self._conversation.call(verb, request, following)
         except TrainctlError as error:
             relayed = self._relay[0].error if self._relay else None
             if relayed is not None and isinstance(error, SourceError):
@@ -71,7 +74,8 @@ class Desk:
             raise
 
     def _answer(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        return self._links(event) if event["want"] == "links" else self._origin(event)
+        kinds = {"links": self._links, "files": self._files}
+        return kinds.get(str(event["want"]), self._origin)(event)
 
     def _origin(self, event: Mapping[str, Any]) -> dict[str, Any]:
         if self.origins is None:
@@ -81,23 +85,36 @@ class Desk:
         self.offer(origin)
         return {"resolved": resolved_to_json(origin.resolved)}
 
-    def _links(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        origin = self._origins.get((event["source"], event["revision"]))
-        known = {file.path: file for file in origin.resolved.files} if origin else {}
-        files = [known[path] for path in event["paths"] if path in known]
-        if origin is None or len(files) < len(event["paths"]):
-            raise SourceError(f"{event['source']!a} has no such file that was to be mirrored")
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="link") as pool:
-            return {"links": [*pool.map(lambda file: self._link(origin, file), files)]}
+    def _files(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """The next of the files of a source."""
+        files, after = self._offered(event).resolved.files, int(event["after"])
+        return {"rows": list(file_rows(files[after : after + _ROWS_AT_ONCE]))}
 
-    def _link(self, origin: Origin, file: SourceFile) -> dict[str, Any]:
+    def _links(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        origin = self._offered(event)
+        files = origin.resolved.files
+        numbers = [place_of(files, path) for path in event["paths"]]
+        for number, path in zip(numbers, event["paths"], strict=True):
+            if number == len(files) or files[number].path != path:
+                raise _not_offered(event)
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="link") as pool:
+            return {"links": [*pool.map(lambda number: self._link(origin, number), numbers)]}
+
+    def _offered(self, event: Mapping[str, Any]) -> Origin:
+        origin = self._origins.get((event["source"], event["revision"]))
+        if origin is None:
+            raise _not_offered(event)
+        return origin
+
+    def _link(self, origin: Origin, number: int) -> dict[str, Any]:
+        file = origin.resolved.files[number]
         url = origin.retry.run(
             lambda: origin.source.link(origin.resolved, file, origin.credential),
             self._conversation.ended,
         )
         if url is None:
             relay, port = self._open_relay()
-            path = relay.offer(origin, file)
+            path = relay.offer(origin, number)
             return {"url": f"http://127.0.0.1:{port}{path}", "token": relay.token, "relayed": True}
         query = url.partition("?")[2]
         if query:
@@ -111,3 +128,7 @@ class Desk:
                 port = self._stack.enter_context(self._agent.expose(relay.port))
                 self._relay = (relay, port)
             return self._relay
+
+
+def _not_offered(event: Mapping[str, Any]) -> SourceError:
+    return SourceError(f"{event['source']!a} has no such file that was to be mirrored")

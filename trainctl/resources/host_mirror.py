@@ -6,11 +6,15 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from trainctl.errors import NodeForgot, TrainctlError
-from trainctl.model.files import Listing, ResolvedSource
+from trainctl.model.files import ListedFile, Listing, ResolvedSource
+from trainctl.node.calls.rows import sent
+from trainctl.node.content.packed import AS_TUPLE, Arriving
 from trainctl.remote.agent import NodeAgent
+from trainctl.remote.answers import OnEvent
 from trainctl.resources.agents import Agents
 from trainctl.resources.mirror_program import mirror_archive
 from trainctl.spi.sources import Credential, WeightSource
@@ -18,11 +22,13 @@ from trainctl.weights.mirror.collect import Collected, Collecting
 from trainctl.weights.mirror.fetch import Progress
 from trainctl.weights.mirror.forms import (
     collected_from_json,
-    known_from_json,
+    file_rows,
+    listed_file,
     resolved_to_json,
     source_from_json,
     verified_from_json,
 )
+from trainctl.weights.mirror.known import Known, Row
 from trainctl.weights.mirror.layout import Reference
 from trainctl.weights.mirror.mend import Origin
 from trainctl.weights.mirror.others import Waiting, nobody
@@ -96,11 +102,22 @@ class HostMirror:
     def look(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = ()) -> Looked:
         """See Mirror."""
         asked = {"sources": [resolved_to_json(one) for one in sources], "listings": [*listings]}
-        found = self._call("look", asked)
-        known = tuple(known_from_json(one) for one in found["known"])
+        arriving: list[Arriving[Row]] = [Arriving(tuple, _as_row) for _ in sources]
+        found = self._call(
+            "look",
+            asked,
+            following=sent(file_rows(one.files) for one in sources),
+            on_event=lambda event: arriving[event["of"]].add(starmap(_as_row, event["rows"])),
+        )
+        known = zip(arriving, found["known"], strict=True)
         serving = found["serving"]
-        here = frozenset(found["listings"])
-        return Looked(known, here, serving["why"], serving["tls"], found["free"])
+        return Looked(
+            tuple(Known(rows.all(), listing) for rows, listing in known),
+            frozenset(found["listings"]),
+            serving["why"],
+            serving["tls"],
+            found["free"],
+        )
 
     def mirror(
         self,
@@ -115,25 +132,36 @@ class HostMirror:
     ) -> Listing:
         """See Mirror. The host fetches from the source; what there is no link for goes through this machine."""
         agent = self._program(installs=True)
-        with self._desk(agent, progress, cancelled, waiting) as desk:
+        arriving = _files()
+        with self._desk(agent, progress, cancelled, arriving, waiting) as desk:
             desk.offer(Origin(source, resolved, credential, self._retry))
             request = {"source": resolved_to_json(resolved), "reference": asdict(reference)}
-            found = desk.call("ingest", self._request(request))
-        return Listing.from_bytes(found["document"].encode())
+            rows = sent([file_rows(resolved.files)])
+            found = desk.call("ingest", self._request(request), rows)
+        listing = Listing(arriving.all())
+        self._listings[found["listing"]] = listing
+        return listing
 
     def kept(self, source: str, pin: str) -> Listing | None:
         """See Mirror."""
-        document = self._call("kept", {"source": source, "pin": pin})["document"]
-        return None if document is None else Listing.from_bytes(document.encode())
+        return self._listed("kept", {"source": source, "pin": pin})
 
     def load_listing(self, listing_id: str) -> Listing | None:
         """See Mirror."""
         if listing_id not in self._listings:
-            document = self._call("load_listing", {"listing": listing_id})["document"]
-            if document is None:
+            listing = self._listed("load_listing", {"listing": listing_id})
+            if listing is None:
                 return None
-            self._listings[listing_id] = Listing.from_bytes(document.encode())
+            self._listings[listing_id] = listing
         return self._listings[listing_id]
+
+    def _listed(self, verb: str, request: Mapping[str, Any]) -> Listing | None:
+        """A listing that the program tells; a long one by a stream of its own."""
+        arriving = _files()
+        found = self._call(verb, {**request, "most": AS_TUPLE}, on_event=_adding(arriving))
+        if found.get("long"):
+            found = self._call(verb, request, payload=iter(()), on_event=_adding(arriving))
+        return None if found["listing"] is None else Listing(arriving.all())
 
     def sources(self) -> list[MirroredSource]:
         """See Mirror."""
@@ -170,7 +198,7 @@ class HostMirror:
 
     def verify(self, origins: Origins | None, progress: Progress | None = None) -> Verified:
         """See Mirror."""
-        with self._desk(self.agent, progress, None) as desk:
+        with self._desk(self.agent, progress, None, _files()) as desk:
             desk.origins = origins
             request = self._request({"repair": origins is not None})
             return verified_from_json(desk.call("verify", request))
@@ -187,10 +215,13 @@ class HostMirror:
         agent: NodeAgent,
         progress: Progress | None,
         stop: threading.Event | None,
+        arriving: Arriving[ListedFile],
         waiting: Waiting = nobody,
     ) -> Desk:
         def told(event: Mapping[str, Any]) -> None:
-            if "say" in event:
+            if "rows" in event:
+                arriving.add(starmap(listed_file, event["rows"]))
+            elif "say" in event:
                 self._retry.tell(event["say"])
             elif "waiting" in event:
                 waiting(event["waiting"])
@@ -205,11 +236,23 @@ class HostMirror:
 
         return Desk(agent, self._register, told, stop)
 
-    def _call(self, verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        return self.agent.call(verb, self._request(request), timeout=_LOOK_SECONDS)
+    def _call(self, verb: str, request: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+        return self.agent.call(verb, self._request(request), timeout=_LOOK_SECONDS, **more)
 
     def _request(self, request: Mapping[str, Any]) -> dict[str, Any]:
         return {"root": self.path, **request}
+
+
+def _files() -> Arriving[ListedFile]:
+    return Arriving(lambda one: (one.path, one.size, one.sha256, one.chunks), listed_file)
+
+
+def _adding(arriving: Arriving[ListedFile]) -> OnEvent:
+    return lambda event: arriving.add(starmap(listed_file, event["rows"]))
+
+
+def _as_row(sha256: str | None, size: int, here: bool) -> Row:
+    return sha256, size, here
 
 
 _: type[Mirror] = HostMirror

@@ -7,9 +7,9 @@ from trainctl.remote.archive import Archive, program_archive
 _MAIN = "trainctl.weights.mirror.program"
 _MODULES = {
     "trainctl": ("errors",),
-    "trainctl.model": ("files", "flow", "json", "packed", "source_uri", "units"),
-    "trainctl.node.calls": ("asking", "bytecode", "call_server", "frames", "guard", "programs", "protocol", "tls"),
-    "trainctl.node.content": ("listing", "pack", "pack_index", "packs", "parts", "runs"),
+    "trainctl.model": ("files", "flow", "json", "source_uri", "units"),
+    "trainctl.node.calls": ("asking", "bytecode", "call_server", "frames", "guard", "programs", "protocol", "rows", "tls"),
+    "trainctl.node.content": ("listing", "pack", "pack_index", "packed", "packs", "parts", "runs"),
     "trainctl.node.system": ("addresses", "descriptors", "failure", "files", "layout", "ports", "syscalls"),
     "trainctl.node.transfer": ("blob_requests", "caller", "evenness", "server", "shelf"),
     "trainctl.spi": ("sources",),

@@ -13,6 +13,7 @@ from trainctl.errors import SourceBusy, SourceCut, SourceGone, SourceWrong, Trai
 from trainctl.model.files import SourceFile
 from trainctl.weights.mirror.mend import Origin
 
+_PATH = re.compile(r"/([0-9]{1,9})/([0-9]{1,12})")
 _RANGE = re.compile(r"bytes=(\d+)-")
 _SILENCE_SECONDS = 60.0
 
@@ -28,25 +29,32 @@ class Relay(ThreadingHTTPServer):
         self.error: TrainctlError | None = None
         """What went wrong last, and for good: the host only hears of what kind it is."""
         self._lock = threading.Lock()
-        self._files: list[tuple[Origin, SourceFile]] = []
+        self._origins: list[Origin] = []
 
     @property
     def port(self) -> int:
         """Where it listens."""
         return int(self.server_address[1])
 
-    def offer(self, origin: Origin, file: SourceFile) -> str:
-        """Serve a file; the path by which it is asked for."""
+    def offer(self, origin: Origin, number: int) -> str:
+        """Serve a source's files; the path by which the one with that number is asked for."""
         with self._lock:
-            self._files.append((origin, file))
-            return f"/{len(self._files) - 1}"
+            if not any(one is origin for one in self._origins):
+                self._origins.append(origin)
+            source = next(at for at, one in enumerate(self._origins) if one is origin)
+        return f"/{source}/{number}"
 
     def found(self, path: str) -> tuple[Origin, SourceFile] | None:
         """What is served at a path."""
-        number = path[1:]
+        named = _PATH.fullmatch(path)
+        if named is None:
+            return None
+        source, number = int(named[1]), int(named[2])
         with self._lock:
-            known = number.isdecimal() and int(number) < len(self._files)
-            return self._files[int(number)] if known else None
+            origin = self._origins[source] if source < len(self._origins) else None
+        if origin is None or number >= len(origin.resolved.files):
+            return None
+        return origin, origin.resolved.files[number]
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A host that goes away is nothing to speak of."""

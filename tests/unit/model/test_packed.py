@@ -19,7 +19,7 @@ from trainctl.model.files import (
     read_files,
 )
 from trainctl.model.json import digest
-from trainctl.model.packed import AS_TUPLE, Packed
+from trainctl.node.content.packed import AS_TUPLE, Packed
 
 
 def made(count: int) -> list[SourceFile]:

@@ -7,7 +7,7 @@ import pytest
 
 from trainctl.model.files import ListedFile, Listing, load_listing
 from trainctl.model.json import hex_digest
-from trainctl.model.packed import AS_TUPLE, Packed
+from trainctl.node.content.packed import AS_TUPLE, Packed
 
 
 def stored(listing: Listing, directory: Path) -> Path:

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +17,29 @@ import pytest
 from tests.support.mirrors import REFERENCE, MemorySource, contents, mirror_at
 from tests.support.nodes import python38
 from tests.support.weights_data import noise
-from trainctl.model.files import CHUNK_BYTES
+from trainctl.model.files import CHUNK_BYTES, Listing
+from trainctl.node.calls.rows import sent
 from trainctl.resources.mirror_program import mirror_archive
-from trainctl.weights.mirror.forms import resolved_to_json
+from trainctl.weights.mirror.forms import file_rows, listed_file, resolved_to_json
 
 URI = "hf://acme/model"
 
 
-def call(python: str, program: Path, verb: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Run a verb; the last line that it says."""
-    line = json.dumps(request).encode() + b"\n"
+def call(
+    python: str,
+    program: Path,
+    verb: str,
+    request: dict[str, Any],
+    following: Iterable[bytes] = (),
+) -> dict[str, Any]:
+    """Run a verb; the last line that it says, with the rows that it said before."""
+    line = json.dumps(request).encode() + b"\n" + b"".join(following)
     done = subprocess.run(
         [python, "-I", "-S", str(program), verb], input=line, capture_output=True, check=False
     )
     assert done.stdout, done.stderr.decode()
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+    *blocks, answer = map(json.loads, done.stdout.splitlines())
+    return {**answer, "rows": [row for block in blocks for row in block["event"]["rows"]]}
 
 
 @pytest.fixture
@@ -71,15 +79,17 @@ def test_it_works_under_python_38(program: Path, tmp_path: Path) -> None:
     looked = call(
         python, program, "look",
         {**root, "sources": [resolved_to_json(resolved)], "listings": [listing.id, "0" * 64]},
-    )["result"]  # fmt: skip
-    document = call(python, program, "load_listing", {**root, "listing": listing.id})["result"]
+        sent([file_rows(resolved.files)]),
+    )  # fmt: skip
+    loaded = call(python, program, "load_listing", {**root, "listing": listing.id})
     (row,) = call(python, program, "sources", root)["result"]["sources"]
     renewed = {"lineage": REFERENCE.lineage, "address": REFERENCE.address}
     dropped = call(python, program, "drop_reference", {**root, **renewed})["result"]
 
-    assert looked["known"][0]["listing"] == listing.id
-    assert looked["listings"] == [listing.id]
-    assert document["document"].encode() == listing.to_bytes()
+    assert looked["result"]["known"] == [listing.id]
+    assert looked["result"]["listings"] == [listing.id]
+    assert looked["rows"] == [[file.sha256, file.size, True] for file in listing.files]
+    assert Listing(tuple(listed_file(*row) for row in loaded["rows"])) == listing
     assert (row["source"], row["files"]) == (URI, 2)
     assert dropped == {"dropped": True}
     assert contents(mirror, listing.id)["b"] == b"x"

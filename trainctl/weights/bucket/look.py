@@ -6,7 +6,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from trainctl.model.files import ResolvedSource, SourceFile
-from trainctl.model.packed import packed
+from trainctl.node.content.packed import packed
 from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket.beating import watched
 from trainctl.weights.bucket.shelf import Earlier, Marks, Shelf, at_once

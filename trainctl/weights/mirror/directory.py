@@ -128,8 +128,14 @@ class DirectoryMirror:
         missing = {key: files for key, files in groups.items() if key not in found}
         if missing:
             buffers = Buffers(_MOST_CHUNKS, self.chunk_bytes)
+            wanted = replace(part, files=tuple(files[0] for files in missing.values()))
             transfer = Transfer(
-                self._layout, upstream, threading.Event(), tally.add, bringing.batch, buffers
+                self._layout,
+                replace(upstream, resolved=wanted),
+                threading.Event(),
+                tally.add,
+                bringing.batch,
+                buffers,
             )
             crowd = Crowd(transfer, tally, missing, _MOST_LARGE)
             found.update(crowd.run(bringing.parallelism, bringing.cancelled))

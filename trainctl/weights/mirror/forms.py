@@ -2,47 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Sequence
 
 from trainctl.errors import SourceBusy, TrainctlError, named
-from trainctl.model.files import ResolvedSource, SourceFile, in_order
-from trainctl.model.packed import packed
+from trainctl.model.files import ListedFile, Listing, ResolvedSource, SourceFile, in_order
 from trainctl.weights.mirror.collect import Collected, Removed
-from trainctl.weights.mirror.known import Known
 from trainctl.weights.mirror.needs import Need
 from trainctl.weights.mirror.report import MirroredSource
 from trainctl.weights.mirror.verify import Finding, Outcome, Verified
 
+Row = Sequence[Any]
+
 
 def resolved_to_json(resolved: ResolvedSource) -> dict[str, Any]:
-    """A resolved source; it holds nothing that opens it."""
-    files = [[file.path, file.size, file.validator] for file in resolved.files]
-    named = {
+    """A resolved source but for its files, whose rows go beside it; it holds nothing that opens it."""
+    return {
         "source": resolved.source,
         "revision": resolved.revision,
         "known_as": resolved.known_as,
     }
-    return {**named, "files": files}
 
 
-def resolved_from_json(value: Mapping[str, Any]) -> ResolvedSource:
-    """Read what ``resolved_to_json`` wrote."""
-    files = in_order(SourceFile(*row) for row in value["files"])
+def file_rows(files: Iterable[SourceFile]) -> Iterator[Row]:
+    """Files of a source as rows."""
+    return ((file.path, file.size, file.validator) for file in files)
+
+
+def resolved_from_json(value: Mapping[str, Any], rows: Iterable[Row]) -> ResolvedSource:
+    """Read what ``resolved_to_json`` and ``file_rows`` made."""
+    files = in_order(SourceFile(*row) for row in rows)
     return ResolvedSource(value["source"], value["revision"], files, known_as=value.get("known_as"))
 
 
-def known_to_json(known: Known) -> dict[str, Any]:
-    """What a mirror knows of a source."""
-    return {"files": [list(row) for row in known.files], "listing": known.listing}
+def listed_rows(listing: Listing) -> Iterator[Row]:
+    """The files of a listing as rows."""
+    return ((file.path, file.size, file.sha256, file.chunks) for file in listing.files)
 
 
-def known_from_json(value: Mapping[str, Any]) -> Known:
-    """Read what ``known_to_json`` wrote."""
-    rows = ((row[0], row[1], row[2]) for row in value["files"])
-    return Known(packed(rows, tuple, lambda *row: row), value["listing"])
+def listed_file(path: str, size: int, sha256: str, chunks: Iterable[str]) -> ListedFile:
+    """Read a row that ``listed_rows`` made."""
+    return ListedFile(path, size, sha256, tuple(chunks))
 
 
 def source_from_json(value: Mapping[str, Any]) -> MirroredSource:

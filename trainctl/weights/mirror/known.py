@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Iterator, Optional, Sequence, Tuple
 
 from trainctl.model.files import Listing, ResolvedSource, SourceFile, read_files
-from trainctl.model.packed import packed
+from trainctl.node.content.packed import packed
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import explained

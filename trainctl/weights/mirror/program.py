@@ -9,27 +9,35 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Mapping
+from typing import Any, BinaryIO, Callable, Iterable, Mapping
 
 from trainctl.errors import StorageError, TrainctlError
 from trainctl.model.files import Listing
-from trainctl.node.calls.protocol import read_request, say
+from trainctl.node.calls.protocol import emit, read_request, say
+from trainctl.node.calls.rows import Rows, blocks, received
 from trainctl.node.system.addresses import serving_terms
 from trainctl.node.system.failure import Failure
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import free_bytes
-from trainctl.weights.mirror.forms import error_to_json, known_to_json, resolved_from_json
+from trainctl.weights.mirror.forms import error_to_json, listed_rows, resolved_from_json
 from trainctl.weights.mirror.known import kept, known, stored_bytes
 
 Request = Mapping[str, Any]
 Answer = Mapping[str, Any]
 
 
-def look(mirror: DirectoryMirror, request: Request) -> Answer:
-    """What is known of sources, which of some listings are here, and how this host would serve others."""
-    sources = [resolved_from_json(one) for one in request["sources"]]
+def look(mirror: DirectoryMirror, request: Request, stream: BinaryIO) -> Answer:
+    """What is known of sources, which of some listings are here, and how this host would serve others.
+
+    The rows of the sources' files follow the request, and those of what is known of them come before the result.
+    """
+    sources = [
+        resolved_from_json(one, rows) for one, rows in zip(request["sources"], received(stream))
+    ]
+    found = [known(mirror, one) for one in sources]
+    tell(one.files for one in found)
     return {
-        "known": [known_to_json(known(mirror, one)) for one in sources],
+        "known": [one.listing for one in found],
         "listings": [one for one in request["listings"] if mirror.has_listing(one)],
         "serving": serving_terms(),
         "free": free_bytes(mirror.root),
@@ -37,13 +45,24 @@ def look(mirror: DirectoryMirror, request: Request) -> Answer:
 
 
 def load_listing(mirror: DirectoryMirror, request: Request) -> Answer:
-    """A listing's document, or null."""
-    return _document(mirror.load_listing(request["listing"]))
+    """A listing; see ``listed``."""
+    return listed(mirror.load_listing(request["listing"]), request)
 
 
 def kept_listing(mirror: DirectoryMirror, request: Request) -> Answer:
-    """The document of the listing that a source at a pin turned out to be, or null where not all of it is here."""
-    return _document(kept(mirror, request["source"], request["pin"]))
+    """The listing that a source at a pin turned out to be, if all of it is here; see ``listed``."""
+    return listed(kept(mirror, request["source"], request["pin"]), request)
+
+
+def listed(listing: Listing | None, request: Request) -> Answer:
+    """Its id, or null, and its rows before that; of more files than the request wants at ``most`` no rows, which is ``long``."""
+    most = request.get("most")
+    if listing is None:
+        return {"listing": None}
+    if most is not None and len(listing.files) > most:
+        return {"listing": listing.id, "long": True}
+    tell([listed_rows(listing)])
+    return {"listing": listing.id}
 
 
 def sources(mirror: DirectoryMirror, request: Request) -> Answer:
@@ -68,7 +87,6 @@ def drop_reference(mirror: DirectoryMirror, request: Request) -> Answer:
 
 
 _VERBS: Mapping[str, Callable[[DirectoryMirror, Request], Answer]] = {
-    "look": look,
     "load_listing": load_listing,
     "kept": kept_listing,
     "sources": sources,
@@ -98,13 +116,15 @@ def main() -> int:
 
 def load(verb: str) -> None:
     """Import what does the verb."""
-    if verb not in _VERBS:
+    if verb not in ("look", *_VERBS):
         import trainctl.weights.mirror.work  # noqa: F401
 
 
 def _done(verb: str, stream: BinaryIO) -> Answer:
     request = read_request(stream)
     mirror = DirectoryMirror(Path(request["root"]))
+    if verb == "look":
+        return look(mirror, request, stream)
     if verb in _VERBS:
         return _VERBS[verb](mirror, request)
     from trainctl.weights.mirror.work import do  # brings HTTP along
@@ -112,5 +132,7 @@ def _done(verb: str, stream: BinaryIO) -> Answer:
     return do(verb, mirror, request, stream)
 
 
-def _document(listing: Listing | None) -> Answer:
-    return {"document": None if listing is None else listing.to_bytes().decode()}
+def tell(lists: Iterable[Rows]) -> None:
+    """Say lists of rows, before the result."""
+    for block in blocks(lists):
+        emit(block)

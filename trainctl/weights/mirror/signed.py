@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Mapping, NamedTuple
 
 from trainctl.errors import SourceDenied, SourceError, SourceWrong
-from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.model.files import ResolvedSource, SourceFile, place_of
 from trainctl.spi.sources import Credential, Fill, Span
 from trainctl.weights.mirror.caller import Caller
+from trainctl.weights.mirror.fetch import LARGE_FROM_BYTES
 from trainctl.weights.safe_path import shown
 from trainctl.weights.sources.bodies import asked_for, part, rest
 from trainctl.weights.sources.http import HttpClient, Response
@@ -20,6 +21,8 @@ from trainctl.weights.sources.validators import refuse_replaced
 _Link = Mapping[str, Any]
 _AT_ONCE = 32
 """Links that are asked for together: few enough that the last is used before it expires."""
+_MOST_KEPT = 1024
+"""Links that are kept for who asks again for the same file: more than are on their way."""
 
 
 class _Found(NamedTuple):
@@ -28,11 +31,11 @@ class _Found(NamedTuple):
 
 
 class SignedSource:
-    """Reads files by links. ``wanted`` are the paths in the order in which they will be read, of each source by its URI."""
+    """Reads files by links. ``in_turn``: what a source is said to have resolved to is what is wanted of it, its small files in their order."""
 
-    def __init__(self, caller: Caller, wanted: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, caller: Caller, *, in_turn: bool) -> None:
         self._caller = caller
-        self._wanted = {source: list(paths) for source, paths in wanted.items()}
+        self._in_turn = in_turn
         self._lock = threading.Lock()
         self._links: dict[tuple[str, str], _Link] = {}
         self._http = HttpClient()
@@ -127,7 +130,7 @@ class SignedSource:
         with self._lock:
             if key in self._links:
                 return _Found(self._links[key], fresh=False)
-            paths = self._next(resolved.source, file.path)
+            paths = [file.path, *self._after(resolved, file)]
             answer = self._caller.ask(
                 {
                     "want": "links",
@@ -138,14 +141,18 @@ class SignedSource:
             )
             for path, link in zip(paths, answer["links"]):
                 self._links[resolved.source, path] = link
+            while len(self._links) > _MOST_KEPT:
+                del self._links[next(iter(self._links))]
             return _Found(self._links[key], fresh=True)
 
-    def _next(self, source: str, path: str) -> list[str]:
-        """The file and those that come after it and have no link yet."""
-        wanted = self._wanted.get(source, [])
-        after = wanted[wanted.index(path) + 1 :] if path in wanted else []
-        missing = [one for one in after if (source, one) not in self._links]
-        return [path, *missing[: _AT_ONCE - 1]]
+    def _after(self, resolved: ResolvedSource, file: SourceFile) -> Iterator[str]:
+        """The small files that come after it and have no link yet. Large ones have a turn of their own."""
+        if not self._in_turn or file.size > LARGE_FROM_BYTES:
+            return
+        start = place_of(resolved.files, file.path) + 1
+        for one in resolved.files[start : start + _AT_ONCE - 1]:
+            if one.size <= LARGE_FROM_BYTES and (resolved.source, one.path) not in self._links:
+                yield one.path
 
     def _forget(self, resolved: ResolvedSource, file: SourceFile, link: _Link) -> None:
         with self._lock:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, BinaryIO, Callable, Mapping
+from typing import Any, BinaryIO, Callable, Iterator, Mapping, Sequence
 
 from trainctl.node.calls.protocol import emit
+from trainctl.node.calls.rows import received
 from trainctl.node.system.failure import Failure
 from trainctl.node.transfer.caller import serve_others
 from trainctl.node.transfer.shelf import MirrorShelf
@@ -16,9 +17,9 @@ from trainctl.weights.mirror.forms import (
     resolved_from_json,
     verified_to_json,
 )
-from trainctl.weights.mirror.known import known, missing
 from trainctl.weights.mirror.layout import Reference
 from trainctl.weights.mirror.mend import Origin
+from trainctl.weights.mirror.program import listed
 from trainctl.weights.mirror.signed import SignedSource
 from trainctl.weights.mirror.verify import Verifying, verify
 from trainctl.weights.retry import Retry
@@ -29,8 +30,8 @@ Answer = Mapping[str, Any]
 
 def do(verb: str, mirror: DirectoryMirror, request: Request, stream: BinaryIO) -> Answer:
     """Do the verb for the caller at the other end of the stream; Failure for one that there is not."""
-    if verb == "serve":
-        return serve(mirror, request, stream)
+    if verb in _WITH_STREAM:
+        return _WITH_STREAM[verb](mirror, request, stream)
     if verb not in _WITH_CALLER:
         raise Failure("request", f"this mirror program knows no verb {verb!a}")
     return _WITH_CALLER[verb](mirror, request, Caller(stream, emit))
@@ -49,14 +50,14 @@ def collect_unused(mirror: DirectoryMirror, request: Request, caller: Caller) ->
 
 def verify_all(mirror: DirectoryMirror, request: Request, caller: Caller) -> Answer:
     """Hash everything; with ``repair`` what is wrong is fetched by links that the caller makes. Events ``{done, total, files}``."""
-    source = SignedSource(caller, {})
+    source = SignedSource(caller, in_turn=False)
     known_origins: dict[tuple[str, str], Origin] = {}
 
     def origin_of(record: Mapping[str, object]) -> Origin:
         key = (str(record.get("source")), str(record.get("revision")))
         if key not in known_origins:
             answer = caller.ask({"want": "origin", "source": key[0], "revision": key[1]})
-            resolved = resolved_from_json(answer["resolved"])
+            resolved = resolved_from_json(answer["resolved"], _upstream_rows(caller, *key))
             known_origins[key] = Origin(source, resolved, None, _patience(caller))
         return known_origins[key]
 
@@ -64,20 +65,31 @@ def verify_all(mirror: DirectoryMirror, request: Request, caller: Caller) -> Ans
     return verified_to_json(verify(mirror, asked))
 
 
-def ingest(mirror: DirectoryMirror, request: Request, caller: Caller) -> Answer:
-    """Have every file of a source here, by links that the caller makes. Events ``{done, total, files}``, ``{waiting}``; the listing's document."""
-    resolved = resolved_from_json(request["source"])
-    wanted = sorted(missing(resolved, known(mirror, resolved)), key=lambda file: -file.size)
-    source = SignedSource(caller, {resolved.source: [file.path for file in wanted]})
+def _upstream_rows(caller: Caller, source: str, revision: str) -> Iterator[Sequence[Any]]:
+    """The files of a source as the caller resolved it, some at a time."""
+    question = {"want": "files", "source": source, "revision": revision}
+    count = 0
+    while rows := caller.ask({**question, "after": count})["rows"]:
+        count += len(rows)
+        yield from rows
+
+
+def ingest(mirror: DirectoryMirror, request: Request, stream: BinaryIO) -> Answer:
+    """Have every file of a source here, by links that the caller makes. Events ``{done, total, files}``, ``{waiting}``; see ``listed``.
+
+    The source's files follow the request, and after them come the caller's answers.
+    """
+    resolved = resolved_from_json(request["source"], next(received(stream)))
+    caller = Caller(stream, emit)
     listing = DirectoryMirror(mirror.root, _patience(caller)).mirror(
         resolved,
-        source,
+        SignedSource(caller, in_turn=True),
         Reference(**request["reference"]),
         progress=_progress(caller),
         cancelled=caller.gone,
         waiting=lambda text: caller.tell({"waiting": text}),
     )
-    return {"document": listing.to_bytes().decode()}
+    return listed(listing, request)
 
 
 def serve(mirror: DirectoryMirror, request: Request, stream: BinaryIO) -> Answer:
@@ -88,7 +100,10 @@ def serve(mirror: DirectoryMirror, request: Request, stream: BinaryIO) -> Answer
 _WITH_CALLER: Mapping[str, Callable[[DirectoryMirror, Request, Caller], Answer]] = {
     "collect": collect_unused,
     "verify": verify_all,
+}
+_WITH_STREAM: Mapping[str, Callable[[DirectoryMirror, Request, BinaryIO], Answer]] = {
     "ingest": ingest,
+    "serve": serve,
 }
 
 

@@ -5,31 +5,35 @@ from __future__ import annotations
 import heapq
 import marshal
 import os
-import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any, Sequence, TypeVar, overload  # noqa: UP035  a base class, in Python 3.8
+from typing import Any, Dict, Generic, List, Sequence, Tuple, TypeVar, overload
 
 Row = TypeVar("Row")
 AS_TUPLE = 10_000
 """Up to so many rows a tuple is as good."""
 _BLOCK = 256
 _RUN = 50_000
+_HELD_BLOCKS = 32
+"""In memory at a time, beside the one that is walked through: what is asked for by place lies near what was."""
 
 
 class Packed(Sequence[Row]):
-    """Rows in blocks of a file; one block at a time is in memory. ``make`` makes a row of its plain values.
+    """Rows in blocks of a file; some blocks at a time are in memory. ``make`` makes a row of its plain values.
 
-    Read it from several threads; it never changes.
+    Read it from several threads, once all rows are there.
     """
 
-    def __init__(self, rows: Iterable[tuple[Any, ...]], make: Callable[..., Row]) -> None:
+    def __init__(self, rows: Iterable[Sequence[Any]], make: Callable[..., Row]) -> None:
+        from tempfile import TemporaryFile  # heavy, and few have so many rows
+
         self._make = make
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115  as long as this lives
+        self._file = TemporaryFile()  # noqa: SIM115  as long as this lives
         weakref.finalize(self, self._file.close)
-        self._ends: list[int] = [0]
+        self._ends: List[int] = [0]
         self._count = 0
+        self._held: Dict[int, List[Row]] = {}
         rows = iter(rows)
         while block := list(islice(rows, _BLOCK)):
             self._count += len(block)
@@ -51,24 +55,56 @@ class Packed(Sequence[Row]):
         if isinstance(index, slice):
             return [self[one] for one in range(*index.indices(self._count))]
         place = range(self._count)[index]
-        return self._block(place // _BLOCK)[place % _BLOCK]
+        return self._near(place // _BLOCK)[place % _BLOCK]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, (Packed, tuple)):
             return NotImplemented
-        return len(self) == len(other) and all(mine == its for mine, its in zip(self, other))  # noqa: B905  Python 3.8
+        return len(self) == len(other) and all(mine == its for mine, its in zip(self, other))
 
     def __hash__(self) -> int:
         return hash(tuple(self))
 
-    def _block(self, number: int) -> list[Row]:
+    def _near(self, number: int) -> List[Row]:
+        """A block that is kept for a while; the one that was asked for longest ago goes."""
+        block = self._held.pop(number, None) or self._block(number)
+        self._held[number] = block
+        if len(self._held) > _HELD_BLOCKS:
+            self._held.pop(next(iter(self._held)), None)
+        return block
+
+    def _block(self, number: int) -> List[Row]:
         start, end = self._ends[number : number + 2]
         data = os.pread(self._file.fileno(), end - start, start)
         return [self._make(*row) for row in marshal.loads(data)]  # noqa: S302  nobody else wrote it
 
 
+class Arriving(Generic[Row]):
+    """Takes rows as they come, some at a time, and in the end is the sequence of all: a tuple, or packed where there are many."""
+
+    def __init__(self, values: Callable[[Row], Sequence[Any]], make: Callable[..., Row]) -> None:
+        self._values = values
+        self._make = make
+        self._few: List[Row] = []
+        self._runs: List[Sequence[Row]] = []
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """These come next."""
+        self._few += rows
+        if len(self._few) > AS_TUPLE:
+            self._runs.append(packed(self._few, self._values, self._make))
+            self._few = []
+
+    def all(self) -> Sequence[Row]:
+        """Every row that came, in order."""
+        if not self._runs:
+            return tuple(self._few)
+        every = (row for run in (*self._runs, self._few) for row in run)
+        return packed(every, self._values, self._make)
+
+
 def packed(
-    rows: Iterable[Row], values: Callable[[Row], tuple[Any, ...]], make: Callable[..., Row]
+    rows: Iterable[Row], values: Callable[[Row], Sequence[Any]], make: Callable[..., Row]
 ) -> Sequence[Row]:
     """The rows in their order: a tuple, or packed where there are many. ``values`` are those ``make`` makes a row of."""
     rows = iter(rows)
@@ -80,7 +116,7 @@ def packed(
 
 
 def packed_sorted(
-    rows: Iterable[Row], values: Callable[[Row], tuple[Any, ...]], make: Callable[..., Row]
+    rows: Iterable[Row], values: Callable[[Row], Tuple[Any, ...]], make: Callable[..., Row]
 ) -> Sequence[Row]:
     """The same, sorted by their values: by runs, which are then merged."""
     rows = iter(rows)
