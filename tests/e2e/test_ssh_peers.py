@@ -62,7 +62,7 @@ def test_one_copy_leaves_the_operators_machine(
         )  # fmt: skip
 
         delivery = Delivery(HereMirror(mirror.path), home, origins)
-        rows = delivery.deliver(step, seats, delivery.documents({str(WEIGHTS): listing.id}))
+        rows = delivery.deliver(step, seats, delivery.listings({str(WEIGHTS): listing.id}))
 
         for node in nodes:
             tree = Path(node.root) / "cache" / "trees" / listing.id

@@ -8,12 +8,14 @@ A chunk is 4096 bytes here, so that small files have several.
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +80,11 @@ class Zygote:
 def _serve() -> None:
     listing.CHUNK_BYTES = CHUNK_BYTES
     os.fsync = lambda fd: None  # a process that is killed loses nothing that it wrote
-    from trainctl.node.__main__ import _MAY_ASK, _VERBS, _function
+    from trainctl.node.__main__ import _VERBS, _WITH_CALLER, _function
 
-    places = {**_VERBS, **_MAY_ASK}
-    verbs = {verb: _function(where) for verb, where in places.items()}  # once, and not in each fork
+    verbs = {verb: _function(where) for verb, where in _VERBS.items()}  # once, not in each fork
+    for verb, where in _WITH_CALLER.items():
+        verbs[verb] = partial(_function(where), caller=io.BytesIO())
     for line in sys.stdin:
         order = json.loads(line)
         reader, writer = os.pipe()

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Iterable, Iterator, Mapping, Sequence
 
 from trainctl.model.json import JsonObject, canonical
+from trainctl.node.content.json_stream import objects_in
 from trainctl.node.content.packed import packed, packed_sorted
 
-_FILES = '"files":['
 _READ = 2**16
 CHUNK_BYTES = 16 * 2**20
 """The unit of transfer, verification and resuming, in bytes."""
-_HEAD = b'{"chunk_bytes":%d,%s' % (CHUNK_BYTES, _FILES.encode())
+_HEAD = b'{"chunk_bytes":%d,"files":[' % CHUNK_BYTES
 _TAIL = b'],"version":1}'
 
 
@@ -131,6 +131,10 @@ class Listing:
         """The sum of the files' sizes."""
         return sum(file.size for file in self.files)
 
+    def rows(self) -> Iterator[tuple[str, int, str, tuple[str, ...]]]:
+        """The files as plain values."""
+        return ((one.path, one.size, one.sha256, one.chunks) for one in self.files)
+
     def to_bytes(self) -> bytes:
         """The stored form, canonical, so that its digest is the id."""
         return b"".join(self.pieces())
@@ -191,19 +195,6 @@ def load_listing(path: Path) -> Listing:
 
 def read_files(path: Path) -> Iterator[ListedFile]:
     """The files of a stored listing one after another, never all at once; ValueError where it is none."""
-    decoder = json.JSONDecoder()
     with path.open(encoding="utf-8") as stream:
-        text = stream.read(_READ)
-        at = text.index(_FILES) + len(_FILES)
-        while not text.startswith("]", at):
-            try:
-                file, end = decoder.raw_decode(text, at)
-                after = text[end]
-            except (ValueError, IndexError):
-                more = stream.read(len(text) - at + _READ)  # at least twice as much of what is long
-                if not more:
-                    raise ValueError(f"{path} is cut off") from None
-                text, at = text[at:] + more, 0
-                continue
+        for file in objects_in(stream, "files"):
             yield ListedFile(file["path"], file["size"], file["sha256"], tuple(file["chunks"]))
-            at = end + (after == ",")

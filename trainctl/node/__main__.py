@@ -38,8 +38,11 @@ _VERBS = {
     "remove_checkpoints": "checkpoints.verbs.remove_checkpoints",
     "upload_checkpoints": "checkpoints.verbs.upload_checkpoints",
 }
-_WITH_CALLER = {"serve": "cache.serving.serve"}
-_MAY_ASK = {"deliver": "cache.deliver.deliver", "cache_verify": "cache.verify.cache_verify"}
+_WITH_CALLER = {
+    "cache_verify": "cache.verify.cache_verify",
+    "deliver": "cache.deliver.deliver",
+    "serve": "cache.serving.serve",
+}
 _WITH_PAYLOAD = {"put_code": "cache.codes.put_code"}
 _RAW = {
     "read_log": "supervision.run_verbs.read_log",
@@ -50,7 +53,7 @@ _RAW = {
 }
 """Where verbs are done. A call imports what it needs and no more: it takes time, and stays in a supervisor's memory."""
 
-_KNOWN = (_VERBS, _WITH_CALLER, _MAY_ASK, _WITH_PAYLOAD, _RAW)
+_KNOWN = (_VERBS, _WITH_CALLER, _WITH_PAYLOAD, _RAW)
 
 _COPY_BYTES = 2**20
 
@@ -85,26 +88,11 @@ def _dispatch(verb: str, request: Mapping[str, Any]) -> None:
             say({"result": _function(_WITH_PAYLOAD[verb])(request, emit, payload)})
     elif verb in _WITH_CALLER:
         say({"result": _function(_WITH_CALLER[verb])(request, emit, sys.stdin.buffer)})
-    elif verb in _MAY_ASK:
-        _converse(_function(_MAY_ASK[verb]), request)
     elif verb in _VERBS:
         sys.stdin.buffer.read()
         say({"result": _function(_VERBS[verb])(request, emit)})
     else:
         raise Failure("request", f"this node program knows no verb {verb!a}")
-
-
-def _converse(act: Callable[..., Any], request: Mapping[str, Any]) -> None:
-    """Do what needs its caller only where the mirror is a bucket, to which somebody has to sign links."""
-    if (request.get("origin") or {}).get("type") != "bucket":
-        sys.stdin.buffer.read()
-        say({"result": act(request, emit, None)})
-        return
-    from trainctl.node.calls.asking import Asking
-
-    asking = Asking(sys.stdin.buffer, emit)
-    result = act(request, asking.tell, asking)
-    say({"result": result})
 
 
 def load(verb: str) -> None:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainctl.errors import SourceError
+from trainctl.model.files import Listing
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.answers import OnEvent
 from trainctl.resources.conversation import Conversation
+from trainctl.resources.sent_listings import following, with_listing
 from trainctl.spi.provider import Node
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.mirror import BucketMirror
@@ -54,16 +56,23 @@ class Signing:
     agent: NodeAgent
     mirror: BucketMirror
 
-    def call(self, verb: str, request: Mapping[str, Any], on_event: OnEvent) -> dict[str, Any]:
+    def call(
+        self,
+        verb: str,
+        request: Mapping[str, Any],
+        on_event: OnEvent,
+        listing: Listing | None = None,
+    ) -> dict[str, Any]:
         """See Opened."""
-        named = _named(request["listing"]) if "listing" in request else None
+        named = _named(listing) if listing else None
         where = Where(self.mirror.shelf, named)
 
         def answer(event: Mapping[str, Any]) -> dict[str, Any]:
             return self._links(event, named, where)
 
         with Conversation(self.agent, answer, on_event) as conversation:
-            return conversation.call(verb, {**request, "origin": {"type": "bucket"}})
+            asked = with_listing({**request, "origin": {"type": "bucket"}}, listing)
+            return conversation.call(verb, asked, following(listing))
 
     def _links(
         self, event: Mapping[str, Any], named: frozenset[str] | None, where: Where
@@ -93,11 +102,9 @@ class Signing:
         }
 
 
-def _named(document: Mapping[str, Any]) -> frozenset[str]:
+def _named(listing: Listing) -> frozenset[str]:
     """The objects that a listing's files are made of."""
-    return frozenset(
-        one for file in document["files"] for one in file["chunks"] or (file["sha256"],)
-    )
+    return frozenset(one for file in listing.files for one in file.chunks or (file.sha256,))
 
 
 def _is_digest(text: object) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from trainctl.apply.step import Step
 from trainctl.errors import Interrupted, NodeUnreachable, StorageError, TrainctlError
 from trainctl.model.address import Address
 from trainctl.model.delivery import MIRROR, THROUGH_OPERATOR, Delivered
+from trainctl.model.files import Listing
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.delivery_progress import DeliveryProgress
 from trainctl.resources.home import Home
@@ -21,8 +21,6 @@ from trainctl.resources.origins import Opened, Origins
 from trainctl.resources.peers import Peers
 from trainctl.spi.provider import Node
 from trainctl.weights.mirror.port import Mirror
-
-Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ class _Order:
 
     rank: int
     seat: Seat
-    documents: Mapping[str, Document]
+    listings: Mapping[str, Listing]
     mirror: Opened
     more: Mapping[str, Any] = field(default_factory=dict)
 
@@ -58,32 +56,32 @@ class Delivery:
         self._home = home
         self._origins = origins
 
-    def documents(self, listings: Mapping[str, str]) -> dict[str, Document]:
-        """The listings as the mirror has them, by weights address. That they are used now is said at the same time."""
+    def listings(self, listings: Mapping[str, str]) -> dict[str, Listing]:
+        """The listings by their ids, as the mirror has them, by weights address. That they are used now is said at the same time."""
         if not listings:
             return {}
         with ThreadPoolExecutor(2, thread_name_prefix="renew") as pool:
             renewed = [
                 pool.submit(self._mirror.renew, self._home.lineage, address) for address in listings
             ]
-            documents = {address: self._document(one) for address, one in listings.items()}
+            found = {address: self._listing(one) for address, one in listings.items()}
             for one in renewed:
                 one.result()
-        return documents
+        return found
 
     def deliver(
-        self, step: Step, seats: Sequence[Seat], documents: Mapping[str, Document]
+        self, step: Step, seats: Sequence[Seat], listings: Mapping[str, Listing]
     ) -> tuple[Delivered, ...]:
         """Have all listings, by weights address, on every seat, the ranks in order; what moved.
 
         All nodes at once; each brings its work to an end before an error of another is raised. A run that can't be
         deployed needs none of it any more: what it leases is given back.
         """
-        if not documents:
+        if not listings:
             return ()
         step.stop_if_cancelled()
         try:
-            return self._deliver_all(step, seats, documents)
+            return self._deliver_all(step, seats, listings)
         except (NodeUnreachable, Interrupted):
             raise  # the next apply carries on with what is there
         except TrainctlError:
@@ -93,16 +91,16 @@ class Delivery:
             raise
 
     def _deliver_all(
-        self, step: Step, seats: Sequence[Seat], documents: Mapping[str, Document]
+        self, step: Step, seats: Sequence[Seat], listings: Mapping[str, Listing]
     ) -> tuple[Delivered, ...]:
-        progress = DeliveryProgress(step, documents, len(seats))
+        progress = DeliveryProgress(step, listings, len(seats))
         with contextlib.ExitStack() as stack:
-            peers = self._peers(seats, documents)
+            peers = self._peers(seats, listings)
             told = stack.enter_context(peers).told() if peers else {}
             for why in peers.left_out if peers else ():
                 step.tell(f"without a peer: {why.summary}")
             orders = [
-                _Order(rank, seat, documents, self._opened(seat, stack), self._more(seat, told))
+                _Order(rank, seat, listings, self._opened(seat, stack), self._more(seat, told))
                 for rank, seat in enumerate(seats)
             ]
             if len(orders) == 1:
@@ -114,14 +112,14 @@ class Delivery:
             raise _first(errors)
         return tuple(row for one in work for row in one.result())
 
-    def _peers(self, seats: Sequence[Seat], documents: Mapping[str, Document]) -> Peers | None:
+    def _peers(self, seats: Sequence[Seat], listings: Mapping[str, Listing]) -> Peers | None:
         """Servers on those that would otherwise take turns at the machine that has the mirror."""
         far = [seat for seat in seats if not self._origins.is_near(seat.provider, seat.node)]
         if len(far) < 2 or any(shared_settings(seat.cluster) for seat in seats):
             return None
         return Peers(
             [(seat.node, seat.agent, at(seat.node, seat.cluster)) for seat in far],
-            list(documents.values()),
+            list(listings.values()),
             self._origins.register,
         )
 
@@ -138,7 +136,7 @@ class Delivery:
     ) -> tuple[Delivered, ...]:
         """Have the listings on one node, one after another, as they share its link and its disk."""
         found = []
-        for address, document in order.documents.items():
+        for address, listing in order.listings.items():
             step.stop_if_cancelled()
             request = {
                 **at(order.seat.node, order.seat.cluster),
@@ -146,10 +144,11 @@ class Delivery:
                 "owner": self._home.owner,
                 "lease": step.key,
                 "source": str(step.needed(Address.parse(address)).attributes["source"]),
-                "listing": document,
                 **order.more,
             }
-            answer = order.mirror.call("deliver", request, progress.of(order.rank, address))
+            answer = order.mirror.call(
+                "deliver", request, progress.of(order.rank, address), listing
+            )
             path = self._path(order)
             row = Delivered.of(order.rank, order.seat.node.id, address, answer, path)
             forecast = step.forecasts.get((order.rank, address))
@@ -174,7 +173,7 @@ class Delivery:
         near = self._origins.is_near(order.seat.provider, order.seat.node)
         return "mirror-to-node" if near else self._origins.far
 
-    def _document(self, listing_id: str) -> Document:
+    def _listing(self, listing_id: str) -> Listing:
         listing = self._mirror.load_listing(listing_id)
         if listing is None:
             raise StorageError(
@@ -182,8 +181,7 @@ class Delivery:
                 "Plan and apply again to mirror it.",
                 code="mirror-damaged",
             )
-        document: Document = json.loads(listing.to_bytes())
-        return document
+        return listing
 
 
 def _first(errors: Sequence[BaseException]) -> BaseException:

@@ -7,17 +7,22 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainctl.apply.step import Step
+from trainctl.model.files import Listing
 
 
 class DeliveryProgress:
     """Adds up what nodes report; safe to use from many threads."""
 
-    def __init__(self, step: Step, documents: Mapping[str, Mapping[str, Any]], nodes: int) -> None:
+    def __init__(self, step: Step, listings: Mapping[str, Listing], nodes: int) -> None:
         self._step = step
         self._nodes = nodes
         self._lock = threading.Lock()
         self._done: dict[tuple[int, str], int] = {}
-        self._total = nodes * sum(map(_size, documents.values()))
+        self._totals = {
+            (rank, address): listing.size
+            for address, listing in listings.items()
+            for rank in range(nodes)
+        }
 
     def of(self, rank: int, address: str) -> Callable[[Mapping[str, Any]], None]:
         """Takes the events of one node and listing."""
@@ -28,13 +33,10 @@ class DeliveryProgress:
                 return
             where = f" to {self._nodes} nodes" if self._nodes > 1 else ""
             with self._lock:
+                # The node counts equal files once.
+                self._totals[rank, address] = int(event["total"])
                 self._done[rank, address] = int(event["done"])
-                done = sum(self._done.values())
-                self._step.progress(f"delivering {address}{where}", done, self._total)
+                done, total = sum(self._done.values()), sum(self._totals.values())
+                self._step.progress(f"delivering {address}{where}", done, total)
 
         return on_event
-
-
-def _size(document: Mapping[str, Any]) -> int:
-    """The bytes of a listing's different contents, as nodes count them."""
-    return sum({file["sha256"]: int(file["size"]) for file in document["files"]}.values())

@@ -86,10 +86,10 @@ class Deployment:
         before = self._ahead(step)
         ranks = self._place(step, run, list(listings.values()), before)
         began = time.monotonic()
-        with ThreadPoolExecutor(1, thread_name_prefix="documents") as pool:
-            documents = pool.submit(self._delivery.documents, listings)  # a mirror may be far away
+        with ThreadPoolExecutor(1, thread_name_prefix="listings") as pool:
+            found = pool.submit(self._delivery.listings, listings)  # a mirror may be far away
             equipped = _each(ranks, lambda rank: self._equip(begun, rank))
-        moved = self._delivery.deliver(step, [rank.seat for rank in ranks], documents.result())
+        moved = self._delivery.deliver(step, [rank.seat for rank in ranks], found.result())
         image = equipped[0].image
         run = replace(
             run,

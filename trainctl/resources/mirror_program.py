@@ -9,7 +9,7 @@ _MODULES = {
     "trainctl": ("errors",),
     "trainctl.model": ("files", "flow", "json", "source_uri", "units"),
     "trainctl.node.calls": ("asking", "bytecode", "call_server", "frames", "guard", "programs", "protocol", "rows", "tls"),
-    "trainctl.node.content": ("listing", "pack", "pack_index", "packed", "packs", "parts", "runs"),
+    "trainctl.node.content": ("json_stream", "listing", "pack", "pack_index", "packed", "packs", "parts", "runs"),
     "trainctl.node.system": ("addresses", "descriptors", "failure", "files", "layout", "ports", "syscalls"),
     "trainctl.node.transfer": ("blob_requests", "caller", "evenness", "server", "shelf"),
     "trainctl.spi": ("sources",),

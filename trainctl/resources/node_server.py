@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -20,12 +20,17 @@ class NodeServer:
     """Runs the verb ``serve`` with a token of its own, which ``register`` has masked everywhere, as it has the key of its certificate, if it needs one."""
 
     def __init__(
-        self, agent: NodeAgent, request: Mapping[str, Any], register: Callable[[str], str]
+        self,
+        agent: NodeAgent,
+        request: Mapping[str, Any],
+        register: Callable[[str], str],
+        following: Iterable[bytes] = (),
     ) -> None:
         self._agent = agent
         self._register = register
         self._token = register(new_token())
         self._request = {**request, "token": self._token}
+        self._following = following
         self._fingerprint: str | None = None
         self._told: Future[Told] = Future()
         self._done = threading.Event()
@@ -61,7 +66,7 @@ class NodeServer:
     def _serve(self) -> None:
         try:
             with Conversation(self._agent, self._answer, self._on_event, self._done) as one:
-                one.call("serve", self._request)
+                one.call("serve", self._request, self._following)
         except TrainctlError as error:
             if not self._told.done():
                 self._told.set_exception(error)

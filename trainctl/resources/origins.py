@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainctl.model.delivery import THROUGH_OPERATOR
+from trainctl.model.files import Listing
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.answers import OnEvent
 from trainctl.resources.agents import Agents
 from trainctl.resources.host_mirror import HostMirror
 from trainctl.resources.node_server import NodeServer
+from trainctl.resources.sent_listings import following, with_listing
 from trainctl.resources.tokens import new_token
 from trainctl.spi.provider import Node
 from trainctl.weights.mirror.directory import DirectoryMirror
@@ -42,8 +44,14 @@ class Origins(Protocol):
 class Opened(Protocol):
     """A mirror that a node may fetch from."""
 
-    def call(self, verb: str, request: Mapping[str, Any], on_event: OnEvent) -> dict[str, Any]:
-        """Have the node do something for which it needs the mirror; see NodeAgent."""
+    def call(
+        self,
+        verb: str,
+        request: Mapping[str, Any],
+        on_event: OnEvent,
+        listing: Listing | None = None,
+    ) -> dict[str, Any]:
+        """Have the node do something for which it needs the mirror, to a listing if one is given; see NodeAgent."""
         ...
 
 
@@ -54,9 +62,16 @@ class _Told:
     agent: NodeAgent
     origin: Mapping[str, Any]
 
-    def call(self, verb: str, request: Mapping[str, Any], on_event: OnEvent) -> dict[str, Any]:
+    def call(
+        self,
+        verb: str,
+        request: Mapping[str, Any],
+        on_event: OnEvent,
+        listing: Listing | None = None,
+    ) -> dict[str, Any]:
         """See Opened."""
-        return self.agent.call(verb, {**request, "origin": self.origin}, on_event=on_event)
+        asked = with_listing({**request, "origin": self.origin}, listing)
+        return self.agent.call(verb, asked, following=following(listing), on_event=on_event)
 
 
 def origins_of(agents: Agents, mirror: Mirror, register: Register) -> Origins:

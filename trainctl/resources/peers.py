@@ -7,8 +7,10 @@ from types import TracebackType
 from typing import Any
 
 from trainctl.errors import TrainctlError
+from trainctl.model.files import Listing
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.node_server import NodeServer
+from trainctl.resources.sent_listings import following, with_listings
 from trainctl.spi.provider import Node
 
 Asked = tuple[Node, NodeAgent, Mapping[str, Any]]
@@ -21,7 +23,7 @@ class Peers:
     def __init__(
         self,
         nodes: Sequence[Asked],
-        listings: Sequence[Mapping[str, Any]],
+        listings: Sequence[Listing],
         register: Callable[[str], str],
     ) -> None:
         self._nodes = nodes
@@ -56,8 +58,8 @@ class Peers:
             server.close()
 
     def _start(self, node: Node, agent: NodeAgent, where: Mapping[str, Any]) -> NodeServer:
-        request = {**where, "ports": node.ports, "listings": list(self._listings)}
-        server = NodeServer(agent, request, self._register)
+        request = with_listings({**where, "ports": node.ports}, self._listings)
+        server = NodeServer(agent, request, self._register, following(*self._listings))
         self._servers.append(server)
         return server
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def run(node: TestNode, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(job, "private_mounts", lambda within: refused)
     node.mirror.add("config.json", b"{}")
     node.put_code({"train.py": ""})
-    deliver({"root": str(node.root), **node.delivery()}, lambda event: None)
+    deliver({"root": str(node.root), **node.delivery()}, lambda event: None, io.BytesIO())
     return Run(Layout(str(node.root)), "run-1")
 
 

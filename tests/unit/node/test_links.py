@@ -131,7 +131,7 @@ def read(origin: LinkedOrigin, part: Part) -> bytes:
 
 
 def all_parts(listing: Listing) -> list[Part]:
-    return [part for file in listing.contents.values() for part in parts_of(file)]
+    return [part for file in listing.contents for part in parts_of(file)]
 
 
 def test_links_are_asked_for_in_batches_when_their_turn_comes() -> None:

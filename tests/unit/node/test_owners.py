@@ -26,7 +26,7 @@ def listing_of(chunks: int, small: int = 0) -> Listing:
 
     large = File("large", chunks * CHUNK_BYTES, name(-1), tuple(map(name, range(chunks))))
     rest = [File(f"small-{number}", 1000, name(1000 + number), ()) for number in range(small)]
-    return Listing("id", (large, *rest), {})
+    return Listing((large, *rest))
 
 
 def lines(listing: Listing, held: Held) -> list[list[tuple[bool, list[str]]]]:

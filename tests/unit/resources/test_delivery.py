@@ -70,8 +70,8 @@ class Lab:
             JOB, Action.CREATE, "run-1", {}, None, (), None, lambda address: recorded,
             lambda *told: self.told.append(told), lambda address: 0.0,
         )  # fmt: skip
-        documents = delivery.documents({str(WEIGHTS): listing.id})
-        return delivery.deliver(step, seats, documents)
+        listings = delivery.listings({str(WEIGHTS): listing.id})
+        return delivery.deliver(step, seats, listings)
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ class CacheShelf(Shelf):
 
     def _present(self, listing: Listing, partial: Set[str]) -> Iterator[bool]:
         maps: Dict[str, bytes] = {}
-        for file in listing.contents.values():
+        for file in listing.contents:
             whole = self._layout.blob(file.sha256).exists()
             if not whole and f"{file.sha256}.map" in partial:
                 maps[file.sha256] = self._map(file.sha256)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional
+from itertools import compress
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Mapping, Optional
 
 from trainctl.node.cache.leases import Leases
 from trainctl.node.cache.references import References
@@ -13,7 +14,7 @@ from trainctl.node.cache.reservations import reserved
 from trainctl.node.cache.room import limit_of, make_room
 from trainctl.node.cache.trees import FEW, Trees
 from trainctl.node.content.blobs import Blobs
-from trainctl.node.content.listing import Listing, parse
+from trainctl.node.content.listing import Listing, given
 from trainctl.node.runs.mount import private_mounts
 from trainctl.node.system import layout as names
 from trainctl.node.system.failure import Failure
@@ -23,23 +24,23 @@ from trainctl.node.system.lock import Lock
 from trainctl.node.transfer.fetching import PEERS, Fetching
 from trainctl.node.transfer.gathering import MIRROR
 from trainctl.node.transfer.places import SHARED
-from trainctl.node.transfer.sources import Sources
+from trainctl.node.transfer.sources import Sources, asking_of
 
 if TYPE_CHECKING:
     from trainctl.node.calls.asking import Asking
 
-Emit = Callable[[Dict[str, Any]], None]
+Emit = Callable[[Mapping[str, Any]], None]
 _ATTEMPTS = 3
 _EVENT_SECONDS = 0.2
 
 
-def deliver(
-    request: Mapping[str, Any], emit: Emit, asking: Optional[Asking] = None
-) -> Dict[str, Any]:
+def deliver(request: Mapping[str, Any], emit: Emit, caller: BinaryIO) -> Dict[str, Any]:
     """Make the listing's tree whole and sealed here; see the house's DESIGN.md for request and result."""
     began = time.monotonic()
     layout = layout_of(request)
-    listing = parse(request["listing"])
+    (listing,) = given([request["listing"]], caller)
+    asking = asking_of(request, caller, emit)
+    emit = asking.tell if asking else emit
     names.name(request["lineage"], "lineage")
     lease = names.name(request["lease"], "lease") if request.get("lease") else ""
     try:
@@ -151,16 +152,16 @@ class Filling:
         return True
 
     def _fetch_missing(self) -> None:
-        contents = list(self._listing.contents.values())
-        missing = [file for file in contents if not self._blobs.whole(file)]
-        if not missing:
+        contents = self._listing.contents
+        absent = bytearray(not self._blobs.whole(file) for file in contents)
+        if not any(absent):
             return
         make_room(self._layout, self._listing, self._limit)
         total = sum(file.size for file in contents)
-        self._done = total - sum(file.size for file in missing)
+        self._done = total - sum(file.size for file in compress(contents, absent))
         fetching = Fetching(self._layout, self._sources, self._progress(total, len(contents)))
         try:
-            fetching.run(contents, missing)
+            fetching.run(contents, absent)
         finally:
             for place, count in fetching.moved.items():
                 self._moved[place] = self._moved.get(place, 0) + count

@@ -61,8 +61,8 @@ def _row(kept: Kept, holders: List[str], gone: Optional[int], dry_run: bool) -> 
     return {
         "id": kept.id,
         "source": kept.source,
-        "files": len(kept.listing.files) if kept.listing else 0,
-        "bytes": kept.listing.size if kept.listing else 0,
+        "files": kept.files,
+        "bytes": kept.size,
         "last_used": kept.last_used or None,
         "leased_by": holders,
         "outcome": outcome,

@@ -4,30 +4,56 @@ from __future__ import annotations
 
 import os
 import stat
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from trainctl.node.cache.references import References
-from trainctl.node.cache.trees import Trees
-from trainctl.node.content.listing import File, Listing, parse
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import names_in, read_json
+from trainctl.node.content.listing import File, Listing, read_stored
+from trainctl.node.content.stored import read_about
+from trainctl.node.system.files import names_in
 from trainctl.node.system.layout import Layout
 
 
-class Kept(NamedTuple):
-    """A listing of which something may be here. ``listing`` is None where nobody knows any more what it was."""
+class Kept:
+    """A listing of which something may be here. ``places``: files that have its document, which is read when it is asked for."""
 
-    id: str
-    listing: Optional[Listing]
-    source: str
-    sealed: bool
-    last_used: float
+    def __init__(
+        self, listing_id: str, about: Mapping[str, Any], places: Sequence[Path], last_used: float
+    ) -> None:
+        self.id = listing_id
+        self.source = str(about.get("source", ""))
+        self.last_used = last_used
+        self._about = about
+        self._places = places
 
     @property
-    def contents(self) -> Mapping[str, File]:
-        """Its files by content."""
-        return self.listing.contents if self.listing else {}
+    def sealed(self) -> bool:
+        """Whether its tree is whole, going by its seal."""
+        return bool(self._about.get("sealed"))
+
+    @cached_property
+    def listing(self) -> Optional[Listing]:
+        """None where nobody knows any more what it was."""
+        found = (read_stored(place) for place in self._places)
+        return next((one for one in found if one is not None and one.id == self.id), None)
+
+    @property
+    def contents(self) -> Sequence[File]:
+        """Its files, one for each content."""
+        return self.listing.contents if self.listing else ()
+
+    @property
+    def files(self) -> int:
+        """How many files it has."""
+        known = self._about.get("files")
+        return known if isinstance(known, int) else len(self.listing.files) if self.listing else 0
+
+    @property
+    def size(self) -> int:
+        """Their bytes."""
+        known = self._about.get("bytes")
+        return known if isinstance(known, int) else self.listing.size if self.listing else 0
 
 
 class Inventory:
@@ -36,31 +62,28 @@ class Inventory:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._references = References(layout)
-        self._trees = Trees(layout)
 
     def listings(self) -> List[Kept]:
         """Every listing that has a tree, a seal or a reference; the one that was used longest ago first."""
-        documents = self._references.listings()
+        places = self._references.listings()
         seals = {Path(name).stem for name in names_in(self._layout.seals)}
-        ids = {*documents, *seals, *names_in(self._layout.trees)}
-        found = [self._kept(one, documents.get(one)) for one in ids if not one.startswith(".")]
+        ids = {*places, *seals, *names_in(self._layout.trees)}
+        found = [self._kept(one, places.get(one)) for one in ids if not one.startswith(".")]
         return sorted(found, key=lambda kept: (kept.last_used, kept.id))
 
-    def _kept(self, listing_id: str, document: Any) -> Kept:
-        seal = self._trees.seal_of(listing_id)
-        written = seal or read_json(self._layout.unsealed(listing_id)) or {}
-        listing = _parsed(document) or _parsed(written.get("document"))
-        return Kept(
-            listing_id,
-            listing if listing and listing.id == listing_id else None,
-            str(written.get("source", "")),
-            seal is not None,
-            self._references.last_used(listing_id),
-        )
+    def _kept(self, listing_id: str, place: Optional[Path]) -> Kept:
+        seal, aside = self._layout.seal(listing_id), self._layout.unsealed(listing_id)
+        about = read_about(seal)
+        if about is not None:
+            about["sealed"] = True
+        places = [one for one in (place, seal, aside) if one is not None]
+        last_used = self._references.last_used(listing_id)
+        return Kept(listing_id, about or read_about(aside) or {}, places, last_used)
 
     def holds(self, kept: Kept) -> bool:
         """Whether anything of the listing is here, whole or not."""
-        return self._layout.tree(kept.id).exists() or self.present(kept.contents) > 0
+        here = self._layout.tree(kept.id).exists()
+        return here or self.present(file.sha256 for file in kept.contents) > 0
 
     def used(self) -> int:
         """All bytes of content here, whole or not, linked or not. Maps of chunks are no content."""
@@ -89,13 +112,6 @@ class Inventory:
                 return found.st_size, found.st_size
             return _written(found), found.st_blocks * 512
         return 0, 0
-
-
-def _parsed(document: Any) -> Optional[Listing]:
-    try:
-        return parse(document) if document is not None else None
-    except Failure:
-        return None
 
 
 def _written(found: os.stat_result) -> int:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Dict, List
 
 from trainctl.node.content.listing import Listing
+from trainctl.node.content.stored import write_stored
 from trainctl.node.system.files import (
     make_directory,
     modified,
     names_in,
-    read_json,
     remove_tree,
     write_json,
 )
@@ -34,7 +34,7 @@ class References:
         try:
             os.utime(path)
         except FileNotFoundError:
-            write_json(path, {"owner": owner, "document": listing.document})
+            write_stored(path, {"owner": owner}, listing)
 
     def arrive(self, lineage: str) -> None:
         """Say that a lineage is about to use this node: what it ships is not swept out with another's leavings."""
@@ -71,15 +71,14 @@ class References:
         found = names_in(self._layout.references)
         return [name for name in found if names_in(self._layout.references / name)]
 
-    def listings(self) -> Dict[str, Any]:
-        """The documents of all listings that some lineage refers to, by id."""
-        found: Dict[str, Any] = {}
-        for lineage in self.lineages():
-            for name in names_in(self._layout.references / lineage):
-                if _is_listing(name):
-                    value = read_json(self._layout.references / lineage / name) or {}
-                    found[Path(name).stem] = value.get("document")
-        return found
+    def listings(self) -> Dict[str, Path]:
+        """All listings that some lineage refers to, by id, each with a file that has its document."""
+        return {
+            Path(name).stem: self._layout.references / lineage / name
+            for lineage in self.lineages()
+            for name in names_in(self._layout.references / lineage)
+            if _is_listing(name)
+        }
 
     def refers(self, listing_id: str) -> bool:
         """Whether some lineage refers to the listing."""

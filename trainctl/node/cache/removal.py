@@ -24,8 +24,8 @@ class Removal:
     def __init__(self, layout: Layout, listings: Sequence[Kept]) -> None:
         self._layout = layout
         self._trees = Trees(layout)
-        self._named = {kept.id: set(kept.contents) for kept in listings}
-        self._unfinished = {kept.id: set(kept.contents) for kept in listings if not kept.sealed}
+        self._named = {kept.id: {file.sha256 for file in kept.contents} for kept in listings}
+        self._unfinished = {kept.id: self._named[kept.id] for kept in listings if not kept.sealed}
 
     def listing(self, kept: Kept, needed: Needed) -> Optional[int]:
         """Remove a listing's seal, tree, references and what only it used; the bytes freed, or None if it stays."""
@@ -46,7 +46,7 @@ class Removal:
         finally:
             lock.release()
         self._unfinished.pop(kept.id, None)
-        return freed + self.unlinked(kept.contents)
+        return freed + self.unlinked(file.sha256 for file in kept.contents)
 
     def unlinked(self, digests: Iterable[str]) -> int:
         """Remove those contents that no tree links, no delivery brings and no unfinished one left for later."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
-from typing import Dict, Iterator
+from typing import Any, Dict, Iterator, Optional
 
 from trainctl.node.content.listing import Listing
-from trainctl.node.system.files import names_in, read_json, unique, write_volatile
+from trainctl.node.system.files import names_in, read_json, unique, write_quickly
 from trainctl.node.system.layout import Layout
 from trainctl.node.system.lock import Lock
 from trainctl.node.system.processes import alive, identity
+
+_BLOBS = "blobs"
+_BEGIN = 4096
 
 
 def room_lock(layout: Layout) -> Lock:
@@ -21,10 +25,9 @@ def room_lock(layout: Layout) -> Lock:
 @contextlib.contextmanager
 def reserved(layout: Layout, listing: Listing) -> Iterator[None]:
     """Reserve a listing's contents, before it is looked at what of them is here."""
-    blobs = {file.sha256: file.size for file in listing.contents.values()}
     path = layout.reservations / unique(listing.id)[1:]
     with room_lock(layout):
-        write_volatile(path, {"holder": identity(), "blobs": blobs})
+        write_quickly(path, lambda: _text(listing))
     try:
         yield
     finally:
@@ -32,13 +35,47 @@ def reserved(layout: Layout, listing: Listing) -> Iterator[None]:
             path.unlink()
 
 
+def _text(listing: Listing) -> Iterator[str]:
+    """What stands in a reservation. The blobs are last, as there may be a million."""
+    size = sum(file.size for file in listing.contents)
+    about = json.dumps({"holder": identity(), "bytes": size, _BLOBS: {}})
+    yield about[: -len("}}")]
+    for number, file in enumerate(listing.contents):
+        yield f'{", " if number else ""}"{file.sha256}": {file.size}'
+    yield "}}"
+
+
+def reserved_bytes(layout: Layout) -> int:
+    """The bytes of all that is reserved, what several deliveries bring counted for each; nothing that dead processes left."""
+    found = 0
+    for path in _paths(layout):
+        about = _about(path)
+        if about is None:
+            return sum(reservations(layout).values())
+        found += int(about["bytes"]) if alive(about["holder"]) else 0
+    return found
+
+
+def _about(path: Path) -> Optional[Dict[str, Any]]:
+    """What a reservation begins with; None where it is another that would have to be read."""
+    try:
+        with path.open() as stream:
+            begin = stream.read(_BEGIN).partition(f', "{_BLOBS}":')
+            found = json.loads(begin[0] + "}") if begin[1] else None
+    except (FileNotFoundError, ValueError):
+        return None
+    return found if isinstance(found, dict) and "bytes" in found else None
+
+
+def _paths(layout: Layout) -> Iterator[Path]:
+    names = names_in(layout.reservations)
+    return (layout.reservations / name for name in names if not name.startswith("."))
+
+
 def reservations(layout: Layout) -> Dict[str, int]:
     """The size of each content that is reserved; what dead processes left is cleared away."""
     found: Dict[str, int] = {}
-    for name in names_in(layout.reservations):
-        path = layout.reservations / name
-        if name.startswith("."):
-            continue
+    for path in _paths(layout):
         value = read_json(path)
         if isinstance(value, dict) and alive(value.get("holder")):
             found.update(value["blobs"])

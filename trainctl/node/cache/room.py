@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 from trainctl.node.cache.inventory import Inventory, Kept
 from trainctl.node.cache.leases import Leases
 from trainctl.node.cache.removal import Removal
-from trainctl.node.cache.reservations import reservations, room_lock
+from trainctl.node.cache.reservations import reservations, reserved_bytes, room_lock
 from trainctl.node.content.listing import Listing
 from trainctl.node.system.failure import Failure, weights_room
 from trainctl.node.system.layout import Layout
@@ -45,9 +45,7 @@ def make_room(layout: Layout, listing: Listing, limit: Optional[int]) -> None:
     The listing is reserved already. What live runs lease and what is being delivered stays.
     """
     with room_lock(layout):
-        if limit is None and sum(reservations(layout).values()) <= (
-            weights_room(str(layout.cache)) or 0
-        ):
+        if limit is None and reserved_bytes(layout) <= (weights_room(str(layout.cache)) or 0):
             return  # even if nothing of it were here: no need to measure
         room = _Room(layout)
         space = room.space()
@@ -108,15 +106,15 @@ class _Room:
         )
 
     def _kept(self) -> Set[str]:
-        leased = (kept.contents for kept in self.listings if kept.id in self._leased)
-        return set(self._reserved).union(*leased)
+        leased = (kept for kept in self.listings if kept.id in self._leased)
+        return {*self._reserved, *(file.sha256 for kept in leased for file in kept.contents)}
 
     def holders(self, wanted: str) -> Dict[str, int]:
         """The runs that lease something here besides what is wanted, and how many bytes each."""
         found: Dict[str, int] = {}
         for kept in (one for one in self.listings if one.id != wanted):
             for key in self._leased.get(kept.id, ()):
-                found[key] = found.get(key, 0) + sum(file.size for file in kept.contents.values())
+                found[key] = found.get(key, 0) + sum(file.size for file in kept.contents)
         return found
 
 
@@ -133,7 +131,8 @@ def claimed(layout: Layout, limit: Optional[int]) -> Claimed:
     leased = Leases(layout).live()
     held: Set[str] = set()
     for kept in inventory.listings():
-        held.update(kept.contents if kept.id in leased else ())
+        if kept.id in leased:
+            held.update(file.sha256 for file in kept.contents)
     stays = inventory.present(held)
     disk = weights_room(str(layout.cache))
     bounds = [] if disk is None else [disk + inventory.used() - stays]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, BinaryIO, Callable, Dict, Mapping
 
 from trainctl.node.cache.cache_shelf import CacheShelf
-from trainctl.node.content.listing import parse
+from trainctl.node.content.listing import given
 from trainctl.node.system.layout import layout_of
 from trainctl.node.transfer.caller import serve_others
 
@@ -15,6 +15,6 @@ Emit = Callable[[Mapping[str, Any]], None]
 def serve(request: Mapping[str, Any], emit: Emit, caller: BinaryIO) -> Dict[str, Any]:
     """See the house's DESIGN.md, and ``serve_others``."""
     shelf = CacheShelf(layout_of(request))
-    listings = [parse(document) for document in request["listings"]]
+    listings = given(request["listings"], caller)
     told = {"holds": {one.id: shelf.holds(one) for one in listings}}
     return serve_others(shelf, request, emit, caller, told)

@@ -7,17 +7,16 @@ import errno
 import os
 import shutil
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Set
+from typing import List, Set
 
 from trainctl.node.content.blobs import has_content, is_stamped, stamp
 from trainctl.node.content.listing import File, Listing
+from trainctl.node.content.stored import write_stored
 from trainctl.node.system.files import (
     make_directory,
     make_durable,
-    read_json,
     remove_tree,
     unique,
-    write_json,
 )
 from trainctl.node.system.layout import Layout
 
@@ -62,16 +61,13 @@ class Trees:
             tree.chmod(_READ_ONLY)
         inner = [tree / relative for relative in _directories(listing)]
         make_durable([tree, tree.parent, *inner], tree)
-        write_json(
-            self._layout.seal(listing.id),
-            {
-                "listing": listing.id,
-                "files": len(listing.files),
-                "bytes": listing.size,
-                "source": source,
-                "document": listing.document,
-            },
-        )
+        about = {
+            "listing": listing.id,
+            "files": len(listing.files),
+            "bytes": listing.size,
+            "source": source,
+        }
+        write_stored(self._layout.seal(listing.id), about, listing)
 
     def adopt(self, listing: Listing) -> None:
         """Give blobs whose name is gone their name again, from the listing's tree."""
@@ -119,11 +115,6 @@ class Trees:
             self._layout.tree(listing_id).replace(doomed)
         return remove_tree(doomed)
 
-    def seal_of(self, listing_id: str) -> Optional[Dict[str, Any]]:
-        """What the seal says."""
-        found = read_json(self._layout.seal(listing_id))
-        return found if isinstance(found, dict) else None
-
     def _right(self, tree: Path, file: File) -> bool:
         try:
             here = os.lstat(f"{tree}/{file.path}")
@@ -142,7 +133,7 @@ class Trees:
                 directory.unlink()
             directory.mkdir(0o700, exist_ok=True)
             directory.chmod(0o700)
-        _remove_strangers(tree, {file.path for file in listing.files}, directories)
+        _remove_strangers(tree, listing, directories)
         for file in listing.files:
             if not self._right(tree, file):
                 self._link(f"{tree}/{file.path}", file)
@@ -180,11 +171,11 @@ def _directories(listing: Listing) -> Set[str]:
     return found
 
 
-def _remove_strangers(tree: Path, files: Set[str], directories: Set[str]) -> None:
+def _remove_strangers(tree: Path, listing: Listing, directories: Set[str]) -> None:
     for directory, inner, names in os.walk(str(tree)):
         base = Path(directory).relative_to(tree)
-        for name in names:
-            if (base / name).as_posix() not in files:
+        for name in sorted(names):  # so that neighbours are looked for together
+            if not listing.names((base / name).as_posix()):
                 Path(directory, name).unlink()
         kept: List[str] = []
         for name in inner:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Set
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Set
 
 from trainctl.node.cache.deliver import Filling
 from trainctl.node.cache.inventory import Inventory, Kept
@@ -21,21 +21,19 @@ from trainctl.node.system.failure import Failure, from_os_error
 from trainctl.node.system.files import make_directory
 from trainctl.node.system.layout import Layout, layout_of
 from trainctl.node.system.lock import Lock
-from trainctl.node.transfer.sources import Sources
+from trainctl.node.transfer.sources import Sources, asking_of
 
 if TYPE_CHECKING:
     from trainctl.node.calls.asking import Asking
 
-Emit = Callable[[Dict[str, Any]], None]
+Emit = Callable[[Mapping[str, Any]], None]
 _MOST_THREADS = 8
 _EVENT_SECONDS = 0.2
 
 WHOLE, REPAIRED, DROPPED, WRONG = "whole", "repaired", "dropped", "wrong"
 
 
-def cache_verify(
-    request: Mapping[str, Any], emit: Emit, asking: Optional[Asking] = None
-) -> Dict[str, Any]:
+def cache_verify(request: Mapping[str, Any], emit: Emit, caller: BinaryIO) -> Dict[str, Any]:
     """Hash every listing that is sealed or in use here; what is wrong is repaired from ``origin``, else dropped.
 
     Each listing has an ``outcome``: whole, repaired, dropped, or wrong where a live run leases what can't be repaired;
@@ -43,6 +41,8 @@ def cache_verify(
     no listing names are removed.
     """
     layout = layout_of(request)
+    asking = asking_of(request, caller, emit)
+    emit = asking.tell if asking else emit
     if not layout.cache.is_dir():
         return {"listings": [], "bytes": 0, "freed": 0}
     for directory in (layout.partial, layout.locks, layout.trees, layout.seals):
@@ -78,7 +78,7 @@ class _Verifying:
         self._blobs = Blobs(layout)
         self._trees = Trees(layout)
         self._good: Set[str] = set()
-        sizes = {sha: file.size for kept in listings for sha, file in kept.contents.items()}
+        sizes = {file.sha256: file.size for kept in listings for file in kept.contents}
         self._total = sum(sizes.values())
         self._spoken = 0.0
         self.hashed = 0
@@ -111,7 +111,7 @@ class _Verifying:
     def _wrong(self, listing: Listing) -> List[str]:
         """The contents of the listing that are not right here; those are put aside, to be mended in place."""
         self._trees.adopt(listing)
-        unknown = [file for file in listing.contents.values() if file.sha256 not in self._good]
+        unknown = [file for file in listing.contents if file.sha256 not in self._good]
         with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
             for file, right in zip(unknown, pool.map(self._blobs.right, unknown)):
                 if right:
@@ -119,7 +119,7 @@ class _Verifying:
                 self.hashed += file.size
                 self._tell()
         self._trees.distrust_copies(listing)
-        return [sha256 for sha256 in listing.contents if sha256 not in self._good]
+        return [file.sha256 for file in listing.contents if file.sha256 not in self._good]
 
     def _repair(self, kept: Kept, listing: Listing) -> Optional[str]:
         """Make the listing whole from the mirror; why that can't be done, or None."""
@@ -134,7 +134,7 @@ class _Verifying:
         except OSError as error:
             failure = from_os_error(error, str(self._layout.cache))
             return f"{failure.summary}. {failure.detail}"
-        self._good.update(listing.contents)
+        self._good.update(file.sha256 for file in listing.contents)
         return None
 
     def _drop(self, kept: Kept) -> str:

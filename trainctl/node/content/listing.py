@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Dict, List, NamedTuple, Set, Tuple
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from trainctl.node.calls.rows import received
+from trainctl.node.content.json_stream import objects_in
+from trainctl.node.content.packed import packed
 from trainctl.node.system import layout
 from trainctl.node.system.failure import Failure
 
 CHUNK_BYTES = 16 * 2**20
 _MAX_COMPONENT = 255
+_AT_ONCE = 256
+_FILES = "files"
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+_TAIL = b'],"version":1}'
 
 
 class Piece(NamedTuple):
@@ -40,22 +50,46 @@ class File(NamedTuple):
         ]
 
 
-class Listing(NamedTuple):
-    """Files by content; ``id`` is the sha256 of the document's canonical spelling, so it vouches for every chunk."""
+class Listing:
+    """Files by content, in the order of their paths; ``id`` is the sha256 of the document's canonical spelling, so it vouches for every chunk."""
 
-    id: str
-    files: Tuple[File, ...]
-    document: Dict[str, Any]
+    def __init__(self, files: Sequence[File]) -> None:
+        self.files = files
+        digest = hashlib.sha256()
+        for piece in self.pieces():
+            digest.update(piece)
+        self.id = digest.hexdigest()
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The sum of the files' sizes."""
         return sum(file.size for file in self.files)
 
-    @property
-    def contents(self) -> Dict[str, File]:
+    @cached_property
+    def contents(self) -> Sequence[File]:
         """One file for each different content."""
-        return {file.sha256: file for file in self.files}
+        return _packed(_distinct(self.files))
+
+    def names(self, path: str) -> bool:
+        """Whether a file has this path."""
+        low, high = 0, len(self.files)
+        while low < high:
+            middle = (low + high) // 2
+            if self.files[middle].path < path:
+                low = middle + 1
+            else:
+                high = middle
+        return low < len(self.files) and self.files[low].path == path
+
+    def pieces(self) -> Iterator[bytes]:
+        """The document in its canonical spelling."""
+        yield b'{"chunk_bytes":%d,"files":[' % CHUNK_BYTES
+        files = iter(self.files)
+        comma = ""
+        while some := [file._asdict() for file in islice(files, _AT_ONCE)]:
+            yield (comma + _ENCODER.encode(some)[1:-1]).encode()
+            comma = ","
+        yield _TAIL
 
 
 def parse(document: Any) -> Listing:
@@ -64,22 +98,64 @@ def parse(document: Any) -> Listing:
         raise Failure("request", "the listing is of a version that this node program doesn't know")
     if document.get("chunk_bytes") != CHUNK_BYTES or not isinstance(document.get("files"), list):
         raise Failure("request", "the listing has other chunks than this node program knows")
-    files = tuple(_file(value) for value in document["files"])
-    _check_tree([file.path for file in files])
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return Listing(hashlib.sha256(text.encode()).hexdigest(), files, document)
+    return _listing(map(_of_document, document["files"]))
 
 
-def _file(value: Any) -> File:
-    if not isinstance(value, dict) or not isinstance(value.get("size"), int) or value["size"] < 0:
-        raise Failure("request", "the listing holds something that is not a file with a size")
-    path = _safe_path(value.get("path"))
-    chunks = tuple(layout.sha256(one, f"a chunk of {path}") for one in value.get("chunks", ()))
-    file = File(path, value["size"], layout.sha256(value.get("sha256"), path), chunks)
-    expected = -(-file.size // CHUNK_BYTES) if file.size > CHUNK_BYTES else 0
+def given(documents: Iterable[Any], stream: BinaryIO) -> List[Listing]:
+    """The listings of a request; the rows of those that are null in it follow it. Failure says what is wrong with one."""
+    lists = received(stream)
+    found = []
+    for document in documents:
+        if document is not None:
+            found.append(parse(document))
+        else:
+            found.append(_listing(_of_row(row) for row in next(lists)))
+    return found
+
+
+def read_stored(path: Path) -> Optional[Listing]:
+    """The listing whose document is somewhere in a JSON file, never all of it in memory; None where there is none, or none that is right."""
+    try:
+        with path.open(encoding="utf-8") as stream:
+            return _listing(map(_of_document, objects_in(stream, _FILES)))
+    except (FileNotFoundError, NotADirectoryError, ValueError, Failure):
+        return None
+
+
+def _listing(files: Iterable[File]) -> Listing:
+    return Listing(_packed(_in_a_tree(files)))
+
+
+def _packed(files: Iterable[File]) -> Sequence[File]:
+    return packed(files, tuple, File)
+
+
+def _of_document(value: Any) -> File:
+    if not isinstance(value, dict):
+        raise _no_file()
+    return _file(value.get("path"), value.get("size"), value.get("sha256"), value.get("chunks", ()))
+
+
+def _of_row(row: Any) -> File:
+    if not isinstance(row, list) or len(row) != len(File._fields):
+        raise _no_file()
+    return _file(*row)
+
+
+def _file(path: Any, size: Any, sha256: Any, chunks: Any) -> File:
+    if not isinstance(size, int) or size < 0:
+        raise _no_file()
+    path = _safe_path(path)
+    chunks = tuple(layout.sha256(one, f"a chunk of {path}") for one in chunks)
+    file = File(path, size, layout.sha256(sha256, path), chunks)
+    expected = -(-size // CHUNK_BYTES) if size > CHUNK_BYTES else 0
     if len(chunks) != expected:
         raise Failure("request", f"{path!a} has {len(chunks)} chunks instead of {expected}")
     return file
+
+
+def _no_file() -> Failure:
+    return Failure("request", "the listing holds something that is not a file with a size")
 
 
 def _safe_path(value: Any) -> str:
@@ -91,11 +167,39 @@ def _safe_path(value: Any) -> str:
     return str(value)
 
 
-def _check_tree(paths: List[str]) -> None:
-    seen: Set[str] = set(paths)
-    if len(seen) != len(paths):
-        raise Failure("request", "the listing names a path twice")
-    for path in paths:
-        parts = path.split("/")
-        if any("/".join(parts[:count]) in seen for count in range(1, len(parts))):
+def _in_a_tree(files: Iterable[File]) -> Iterator[File]:
+    """The files, of which none may lie below another. They come in the order of their paths, so whatever this one is below begins it."""
+    before: List[str] = []
+    for file in files:
+        path = file.path
+        if before and path <= before[-1]:
+            wrong = "twice" if path == before[-1] else "out of order"
+            raise Failure("request", f"the listing names the path {path!a} {wrong}")
+        while before and not path.startswith(before[-1]):
+            before.pop()
+        if any(path[len(one)] == "/" for one in before):
             raise Failure("request", f"{path!a} lies below a file")
+        before.append(path)
+        yield file
+
+
+def _distinct(files: Sequence[File]) -> Iterator[File]:
+    """The first file of each content. What is in memory is some bytes a file, and the contents that several may have."""
+    bits = bytearray(8 * len(files) + 1)
+    often = set()
+    for file in files:
+        at = _bit_of(file, bits)
+        if bits[at >> 3] >> (at & 7) & 1:
+            often.add(at)
+        bits[at >> 3] |= 1 << (at & 7)
+    seen = set()
+    for file in files:
+        if _bit_of(file, bits) in often:
+            if file.sha256 in seen:
+                continue
+            seen.add(file.sha256)
+        yield file
+
+
+def _bit_of(file: File, bits: bytearray) -> int:
+    return int(file.sha256[:15], 16) % (8 * len(bits))

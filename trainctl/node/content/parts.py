@@ -41,7 +41,7 @@ def parts_of(file: File) -> List[Part]:
 
 def names_of(listing: Listing) -> Iterator[Tuple[Name, int]]:
     """The name and length of every part of a listing, in the one order that all nodes know."""
-    for file in listing.contents.values():
+    for file in listing.contents:
         for index, piece in enumerate(file.pieces):
             yield (file.sha256, index), piece.length
 

@@ -85,7 +85,7 @@ def _cache(layout: Layout) -> Dict[str, Any]:
         {
             "id": kept.id,
             "source": kept.source,
-            "bytes": kept.listing.size if kept.listing else 0,
+            "bytes": kept.size,
             "last_used": kept.last_used or None,
             "leased_by": [leases.describe(key) for key in needed.get(kept.id, [])],
         }

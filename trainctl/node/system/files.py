@@ -10,7 +10,7 @@ import os
 import shutil
 import stat
 from pathlib import Path
-from typing import Any, Iterable, List, Optional, Union
+from typing import Any, Callable, Iterable, List, Optional, Union
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
@@ -50,8 +50,8 @@ def make_directory(path: Path) -> Path:
     return path
 
 
-def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Create or replace a file: readers see the old bytes or the new, also after a power cut unless it need not be durable."""
+def write_atomic(path: Path, data: Union[bytes, Iterable[bytes]], *, durable: bool = True) -> None:
+    """Create or replace a file, of bytes or of pieces: readers see the old bytes or the new, also after a power cut unless it need not be durable."""
     temporary = _write_temporary(path, data, durable=durable)
     try:
         temporary.replace(path)
@@ -111,16 +111,22 @@ def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
 def write_volatile(path: Path, value: Any) -> None:
     """Create or replace a JSON file at once, in a directory that may vanish; a power cut may take it, as it takes processes."""
     text = json.dumps(value, sort_keys=True)
+    write_quickly(path, lambda: (text,))
+
+
+def write_quickly(path: Path, pieces: Callable[[], Iterable[str]]) -> None:
+    """The same of a text in pieces, which may have to be made again."""
     for _ in range(_ATTEMPTS - 1):
         with contextlib.suppress(FileNotFoundError):  # the directory was removed in between
-            return _write_quickly(path, text)
-    return _write_quickly(path, text)
+            return _write_quickly(path, pieces())
+    return _write_quickly(path, pieces())
 
 
-def _write_quickly(path: Path, text: str) -> None:
+def _write_quickly(path: Path, pieces: Iterable[str]) -> None:
     temporary = make_directory(path.parent) / unique(path.name)
     try:
-        temporary.write_text(text)
+        with temporary.open("w") as stream:
+            stream.writelines(pieces)
         temporary.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -217,12 +223,14 @@ def modified(path: Path) -> float:
     return found.st_mtime if found is not None else 0.0
 
 
-def _write_temporary(path: Path, data: bytes, *, durable: bool = True) -> Path:
+def _write_temporary(
+    path: Path, data: Union[bytes, Iterable[bytes]], *, durable: bool = True
+) -> Path:
     temporary = path.with_name(unique(path.name))
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(temporary, flags, PRIVATE_FILE), "wb") as stream:
-            stream.write(data)
+            stream.writelines((data,) if isinstance(data, bytes) else data)
             if durable:
                 stream.flush()
                 os.fsync(stream.fileno())

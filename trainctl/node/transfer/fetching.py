@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack, closing
-from typing import Callable, Dict, List, Sequence, Set
+from itertools import compress, islice
+from typing import Callable, Dict, Iterable, List, Sequence, Set
 
 from trainctl.node.content.blobs import Blobs
 from trainctl.node.content.listing import File
@@ -35,11 +36,11 @@ class Fetching:
         self._brought: Set[str] = set()
         self.moved: Dict[str, int] = {}
 
-    def run(self, contents: Sequence[File], missing: Sequence[File]) -> None:
-        """Have the missing ones of a listing's contents here, under their final names and durable."""
-        wanted = {file.sha256 for file in missing}
+    def run(self, contents: Iterable[File], absent: Iterable[int]) -> None:
+        """Have those of a listing's contents that are ``absent``, by the order they are in, here, under their final names and durable."""
+        absent = iter(absent)
         for window in windows(contents):
-            left = [file for file in window if file.sha256 in wanted]
+            left = list(compress(window, islice(absent, len(window))))
             while left:
                 left = self._unlocked(window, left)
                 if left:

@@ -29,9 +29,7 @@ class Links:
         self._asking = asking
         self._listing = listing.id
         self._lock = threading.Lock()
-        found = {
-            part.piece.sha256: part for file in listing.contents.values() for part in parts_of(file)
-        }
+        found = {part.piece.sha256: part for file in listing.contents for part in parts_of(file)}
         self._order = list(found)
         self._places = {sha256: at for at, sha256 in enumerate(self._order)}
         self._large = {sha256 for sha256, part in found.items() if not part.packed}

@@ -68,7 +68,7 @@ class SharedCache:
     def refer(self, lineage: str, listing: Listing) -> None:
         """Say that a lineage uses a listing, now."""
         path = make_directory(self._references / lineage) / f"{listing.id}.json"
-        sizes = {file.sha256: file.size for file in listing.contents.values()}
+        sizes = {file.sha256: file.size for file in listing.contents}
         try:
             os.utime(path)
         except FileNotFoundError:

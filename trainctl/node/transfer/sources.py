@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, List, Mapping, Optional
 
 from trainctl.node.content.listing import Listing
 from trainctl.node.content.parts import Part
@@ -82,6 +82,18 @@ class Sources:
         """Close every connection."""
         for fetcher in self.fetchers:
             fetcher.close()
+
+
+def asking_of(
+    request: Mapping[str, Any], caller: BinaryIO, emit: Callable[[Mapping[str, Any]], None]
+) -> Optional[Asking]:
+    """Whoever called, where they have to sign links: where the mirror is in a bucket."""
+    if (request.get("origin") or {}).get("type") != "bucket":
+        caller.read()
+        return None
+    from trainctl.node.calls.asking import Asking
+
+    return Asking(caller, emit)
 
 
 def _links(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Sequence
 
 from trainctl.errors import SourceBusy, TrainctlError, named
-from trainctl.model.files import ListedFile, Listing, ResolvedSource, SourceFile, in_order
+from trainctl.model.files import ListedFile, ResolvedSource, SourceFile, in_order
 from trainctl.weights.mirror.collect import Collected, Removed
 from trainctl.weights.mirror.needs import Need
 from trainctl.weights.mirror.report import MirroredSource
@@ -37,13 +37,8 @@ def resolved_from_json(value: Mapping[str, Any], rows: Iterable[Row]) -> Resolve
     return ResolvedSource(value["source"], value["revision"], files, known_as=value.get("known_as"))
 
 
-def listed_rows(listing: Listing) -> Iterator[Row]:
-    """The files of a listing as rows."""
-    return ((file.path, file.size, file.sha256, file.chunks) for file in listing.files)
-
-
 def listed_file(path: str, size: int, sha256: str, chunks: Iterable[str]) -> ListedFile:
-    """Read a row that ``listed_rows`` made."""
+    """Read a row of a listing."""
     return ListedFile(path, size, sha256, tuple(chunks))
 
 

@@ -19,7 +19,7 @@ from trainctl.node.system.addresses import serving_terms
 from trainctl.node.system.failure import Failure
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import free_bytes
-from trainctl.weights.mirror.forms import error_to_json, listed_rows, resolved_from_json
+from trainctl.weights.mirror.forms import error_to_json, resolved_from_json
 from trainctl.weights.mirror.known import kept, known, stored_bytes
 
 Request = Mapping[str, Any]
@@ -61,7 +61,7 @@ def listed(listing: Listing | None, request: Request) -> Answer:
         return {"listing": None}
     if most is not None and len(listing.files) > most:
         return {"listing": listing.id, "long": True}
-    tell([listed_rows(listing)])
+    tell([listing.rows()])
     return {"listing": listing.id}
 
 

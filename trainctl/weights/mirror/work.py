@@ -57,7 +57,8 @@ def verify_all(mirror: DirectoryMirror, request: Request, caller: Caller) -> Ans
         key = (str(record.get("source")), str(record.get("revision")))
         if key not in known_origins:
             answer = caller.ask({"want": "origin", "source": key[0], "revision": key[1]})
-            resolved = resolved_from_json(answer["resolved"], _upstream_rows(caller, *key))
+            named = answer["resolved"]
+            resolved = resolved_from_json(named, _upstream_rows(caller, named))
             known_origins[key] = Origin(source, resolved, None, _patience(caller))
         return known_origins[key]
 
@@ -65,9 +66,13 @@ def verify_all(mirror: DirectoryMirror, request: Request, caller: Caller) -> Ans
     return verified_to_json(verify(mirror, asked))
 
 
-def _upstream_rows(caller: Caller, source: str, revision: str) -> Iterator[Sequence[Any]]:
+def _upstream_rows(caller: Caller, resolved: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
     """The files of a source as the caller resolved it, some at a time."""
-    question = {"want": "files", "source": source, "revision": revision}
+    question = {
+        "want": "files",
+        "source": resolved["source"],
+        "revision": resolved["revision"],
+    }
     count = 0
     while rows := caller.ask({**question, "after": count})["rows"]:
         count += len(rows)
