@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tests.support.buckets import Bucket
 from tests.support.clouds import ACCOUNT, Azure
@@ -52,7 +53,11 @@ class Counted:
         self.asked["get"] += 1
         return self.objects.get(key)
 
-    def put(self, key: str, data: bytes | bytearray) -> None:
+    def fetch(self, key: str, into: BinaryIO) -> bool:
+        self.asked["get"] += 1
+        return self.objects.fetch(key, into)
+
+    def put(self, key: str, data: bytes | bytearray | Path) -> None:
         self.asked["put"] += 1
         self.before("put", key)
         self.objects.put(key, data)
@@ -92,10 +97,23 @@ class Directory:
         path = self._root / key
         return path.read_bytes() if path.is_file() else None
 
-    def put(self, key: str, data: bytes | bytearray) -> None:
+    def fetch(self, key: str, into: BinaryIO) -> bool:
+        path = self._root / key
+        into.seek(0)
+        into.truncate()
+        if not path.is_file():
+            return False
+        with path.open("rb") as stream:
+            shutil.copyfileobj(stream, into)
+        return True
+
+    def put(self, key: str, data: bytes | bytearray | Path) -> None:
         path = self._root / key
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        if isinstance(data, Path):
+            shutil.copyfile(data, path)
+        else:
+            path.write_bytes(data)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         absent = self.head(key) is None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 from urllib.parse import quote
 
 from trainctl.errors import SourceCut, SourceError, SourceWrong
@@ -102,6 +102,19 @@ class Bucket:
             with suppress(FileNotFoundError):
                 return b"".join(self._received(store.get(key)))
             return None
+
+        return self._ask(key, ask, long=True)
+
+    def fetch(self, key: str, into: BinaryIO) -> bool:
+        """An object's bytes, however many, written to a file that is empty then but for them; False if there is none."""
+
+        def ask(store: Store) -> bool:
+            into.seek(0)
+            into.truncate()
+            with suppress(FileNotFoundError):
+                into.writelines(self._received(store.get(key)))
+                return True
+            return False
 
         return self._ask(key, ask, long=True)
 

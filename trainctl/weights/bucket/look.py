@@ -2,77 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.model.files import Listing, ResolvedSource, SourceFile
 from trainctl.node.content.packed import packed
 from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket.beating import watched
-from trainctl.weights.bucket.shelf import Earlier, Marks, Shelf, at_once
-from trainctl.weights.mirror.fetch import by_fingerprint
-from trainctl.weights.mirror.known import Known
+from trainctl.weights.bucket.in_packs import InPacks
+from trainctl.weights.bucket.shelf import Shelf, at_once
+from trainctl.weights.mirror.fetch import by_fingerprint, parts
+from trainctl.weights.mirror.known import Known, Row
 from trainctl.weights.mirror.layout import Content, fingerprint
 from trainctl.weights.mirror.needs import Need
-
-
-@dataclass(frozen=True)
-class Here:
-    """What is there of a source that isn't whole: by fingerprint, and in which packs the small ones of it are."""
-
-    contents: dict[str, Content]
-    packs: frozenset[str]
 
 
 def look_at(shelf: Shelf, resolved: ResolvedSource) -> Known:
     """What is known of a source."""
     whole = shelf.whole(resolved)
-    here = whole.digests if whole is not None else _digests(shelf, resolved)
-    rows = (
-        (here.get(key) or file.sha256, file.size, whole is not None or key in here)
-        for file in resolved.files
-        for key in [fingerprint(resolved, file)]
-    )
-    return Known(packed(rows, tuple, lambda *row: row), whole.listing if whole else None)
+    rows = _rows_of(whole) if whole is not None else _rows(shelf, resolved)
+    return Known(packed(rows, tuple, lambda *row: row), whole.id if whole else None)
 
 
-def _digests(shelf: Shelf, resolved: ResolvedSource) -> dict[str, str]:
-    found = have(shelf, resolved, by_fingerprint(resolved), shelf.marked(resolved))
-    return {one: content.sha256 for one, content in found.contents.items()}
+def _rows_of(whole: Listing) -> Iterator[Row]:
+    return ((file.sha256, file.size, True) for file in whole.files)
 
 
-def have(
-    shelf: Shelf, resolved: ResolvedSource, groups: Mapping[str, list[SourceFile]], marks: Marks
-) -> Here:
-    """What is there of a source's files: asked for one by one, or looked for in packs, unless a listing says so."""
-    earlier = shelf.turned_out(resolved)
-    found = dict(earlier.contents)
-    likely = {
-        one: (sha256, files[0].size)
-        for one, files in groups.items()
-        if one not in found and (sha256 := marks.whole.get(one) or files[0].sha256)
-    }
-    large = {one: named for one, named in likely.items() if not shelf.is_small(named[1])}
-    answers = at_once(lambda one: shelf.content(*one), list(large.values()))
-    found.update({one: content for one, content in zip(large, answers, strict=True) if content})
-    small = {one: named for one, named in likely.items() if one not in large}
-    places = _in_packs(shelf, earlier, marks, {sha256 for sha256, _ in small.values()})
-    found.update({one: Content(*named) for one, named in small.items() if named[0] in places})
-    return Here(found, frozenset(place.pack for place in places.values()))
+def _rows(shelf: Shelf, resolved: ResolvedSource) -> Iterator[Row]:
+    looking = Looking(shelf, resolved)
+    for part in parts(resolved):
+        found = looking.have(by_fingerprint(part)).contents
+        for file in part.files:
+            here = found.get(fingerprint(part, file))
+            yield here.sha256 if here else file.sha256, file.size, here is not None
 
 
-def _in_packs(
-    shelf: Shelf, earlier: Earlier, marks: Marks, likely: Set[str]
-) -> dict[str, packs.Place]:
-    """Where contents are: those of other versions of the source, those that marks speak of, and those that are likely to be in any pack."""
-    hinted = {pack for one in earlier.listings for pack in packs.hinted(shelf, one)}
-    wanted = likely | {content.sha256 for content in earlier.contents.values()}
-    places = packs.find_there(shelf.objects, wanted, hinted | set(marks.packs))
-    left = likely - places.keys()
-    if left:
-        others = packs.newest(shelf.objects, len(left))
-        places |= packs.find_there(shelf.objects, left, set(others) - hinted)
-    return places
+@dataclass(frozen=True)
+class Here:
+    """What is there of some files of a source: by fingerprint, and in which packs the small ones of it are."""
+
+    contents: dict[str, Content]
+    packs: frozenset[str]
+
+
+class Looking:
+    """Looks for what is there of a source that isn't whole: it is asked for one by one, or looked for in packs, unless a listing says so."""
+
+    def __init__(self, shelf: Shelf, resolved: ResolvedSource) -> None:
+        self._shelf = shelf
+        self._earlier = shelf.turned_out(resolved)
+        self.marks = shelf.marked(resolved)
+        hinted = {pack for one in self._earlier.listings for pack in packs.hinted(shelf, one)}
+        self._packs = InPacks(shelf.objects, hinted | set(self.marks.packs))
+
+    def have(self, groups: Mapping[str, list[SourceFile]]) -> Here:
+        """What is there of these files."""
+        sizes = {one: files[0].size for one, files in groups.items()}
+        found = self._earlier.find(sizes)
+        is_small = self._shelf.is_small
+        earlier = {one.sha256 for one in found.values() if is_small(one.size)}
+        marked = self.marks.whole.find(one for one in groups if one not in found)
+        likely = {
+            one: (sha256, sizes[one])
+            for one, files in groups.items()
+            if one not in found and (sha256 := marked.get(one) or files[0].sha256)
+        }
+        large = {one: named for one, named in likely.items() if not is_small(named[1])}
+        answers = at_once(lambda one: self._shelf.content(*one), list(large.values()))
+        found.update({one: content for one, content in zip(large, answers, strict=True) if content})
+        small = {one: named for one, named in likely.items() if one not in large}
+        places = self._packs.find({sha256 for sha256, _ in small.values()})
+        found.update({one: Content(*named) for one, named in small.items() if named[0] in places})
+        used = {*places.values(), *self._packs.known(earlier).values()}
+        return Here(found, frozenset(used))
 
 
 def referred(shelf: Shelf) -> list[Need]:

@@ -137,7 +137,7 @@ def _stale_records(shelf: Shelf, wanted: frozenset[str], now: float) -> list[str
     """Records of sources whose listings aren't wanted. Long ones are read one after another."""
 
     def listing(one: Found) -> object:
-        return (shelf.document(one.key) or {}).get("listing")
+        return shelf.listing_of(one.key)
 
     found = [one for one in shelf.objects.list(keys.FINGERPRINTS) if one.modified < now]
     short = [one for one in found if one.size < _LONG_BYTES]

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TYPE_CHECKING
 
 from trainctl.errors import StorageError
-from trainctl.model.files import Listing, ResolvedSource, SourceFile
+from trainctl.model.files import (
+    ListedFile,
+    Listing,
+    ResolvedSource,
+    SourceFile,
+    listed_in_order,
+)
 from trainctl.model.json import canonical
 from trainctl.spi.sources import Credential, WeightSource
-from trainctl.weights.bucket import keys, packs
+from trainctl.weights.bucket import keys, long, packs
 from trainctl.weights.bucket.beating import Beating, await_collections, leased
-from trainctl.weights.bucket.look import have, look_at, referred
+from trainctl.weights.bucket.disk_map import DiskMap
+from trainctl.weights.bucket.in_packs import InPacks
+from trainctl.weights.bucket.look import Looking, look_at, referred
 from trainctl.weights.bucket.packing import Packing
 from trainctl.weights.bucket.shelf import Marks, Shelf, at_once
 from trainctl.weights.bucket.upload import MOST_AHEAD, Uploads
-from trainctl.weights.mirror.fetch import Crowd, Progress, Tally, by_fingerprint, listing_of
-from trainctl.weights.mirror.layout import Content, Reference
+from trainctl.weights.mirror.fetch import Crowd, Progress, Tally, by_fingerprint, parts
+from trainctl.weights.mirror.layout import Content, Reference, fingerprint
 from trainctl.weights.mirror.others import Waiting, WaitsFor, nobody
 from trainctl.weights.mirror.parts import Buffers
 from trainctl.weights.mirror.port import Looked, Mirror
@@ -31,6 +40,7 @@ if TYPE_CHECKING:  # what looks after a mirror is loaded when it is asked for
     from trainctl.weights.mirror.port import Origins
     from trainctl.weights.mirror.verify import Verified
 
+_FILES_AT_ONCE = 20_000
 _SMALL_AT_ONCE = 32
 _LARGE_AT_ONCE = 8
 
@@ -92,8 +102,9 @@ class BucketMirror:
 
     def kept(self, source: str, pin: str) -> Listing | None:
         """See Mirror."""
-        document = self.shelf.document(keys.record(ResolvedSource(source, "", (), known_as=pin)))
-        return self.shelf.load_listing(str(document.get("listing"))) if document else None
+        record = keys.record(ResolvedSource(source, "", (), known_as=pin))
+        listing_id = self.shelf.listing_of(record)
+        return self.shelf.load_listing(listing_id) if listing_id else None
 
     def load_listing(self, listing_id: str) -> Listing | None:
         """See Mirror."""
@@ -139,25 +150,37 @@ class BucketMirror:
         """Have the source's content and its listing in the bucket."""
         shelf, resolved = self.shelf, upstream.resolved
         whole = shelf.whole(resolved)
-        listing = shelf.load_listing(whole.listing) if whole else None
-        if listing is not None:
+        if whole is not None:
             tally.add(resolved.size, len(resolved.files))
-            return listing
-        groups = by_fingerprint(resolved)
-        marks = shelf.marked(resolved)
-        here = have(shelf, resolved, groups, marks)
+            return whole
+        bringing = _Bringing(Looking(shelf, resolved), tally, cancelled)
+        listed = (
+            file
+            for part in parts(resolved)
+            for file in self._bring_part(replace(upstream, resolved=part), bringing)
+        )
+        listing = Listing(listed_in_order(listed))
+        self._publish(resolved, listing, bringing, beating)
+        return listing
+
+    def _bring_part(self, upstream: Upstream, bringing: _Bringing) -> Iterator[ListedFile]:
+        """Have the content of some files in the bucket."""
+        tally, cancelled = bringing.tally, bringing.cancelled
+        part, is_small = upstream.resolved, self.shelf.is_small
+        groups = by_fingerprint(part)
+        here = bringing.looking.have(groups)
         contents = here.contents
         for one in contents:
             tally.add(sum(file.size for file in groups[one]), len(groups[one]))
         missing = {one: files for one, files in groups.items() if one not in contents}
-        small = {one: files for one, files in missing.items() if shelf.is_small(files[0].size)}
+        small = {one: files for one, files in missing.items() if is_small(files[0].size)}
         brought, put = self._pack(upstream, tally, small, cancelled)
         contents.update(brought)
         large = {one: files for one, files in missing.items() if one not in small}
-        contents.update(self._upload(upstream, tally, large, marks, cancelled))
-        listing = listing_of(resolved, contents)
-        self._publish(resolved, listing, contents, here.packs | put, beating)
-        return listing
+        contents.update(self._upload(upstream, tally, large, bringing.looking.marks, cancelled))
+        bringing.packs |= here.packs | put
+        bringing.turned.update((one, content.sha256) for one, content in contents.items())
+        return (contents[fingerprint(part, file)].listed(file.path) for file in part.files)
 
     def _pack(
         self,
@@ -195,59 +218,67 @@ class BucketMirror:
             uploads.close()
 
     def _publish(
-        self,
-        resolved: ResolvedSource,
-        listing: Listing,
-        contents: Mapping[str, Content],
-        in_packs: frozenset[str],
-        beating: Beating,
+        self, resolved: ResolvedSource, listing: Listing, bringing: _Bringing, beating: Beating
     ) -> None:
         objects, key = self.shelf.objects, keys.listing(listing.id)
-        if in_packs:
-            objects.put(keys.packs(listing.id), packs.hint(in_packs))
-        objects.put(key, listing.to_bytes())
-        lost = self._lost(listing, in_packs) if beating.late else []
+        if bringing.packs:
+            objects.put(keys.packs(listing.id), packs.hint(bringing.packs))
+        long.put(objects, key, listing.pieces())
+        lost = self._lost(listing, bringing.packs) if beating.late else set()
         if lost:
-            objects.delete([key, *lost])
+            objects.delete([key, *sorted(lost)])
             raise StorageError(
                 f"the mirror {self.url} lost content while it was mirrored",
                 "This machine was asleep or cut off, and a collection came by. Apply again.",
             )
-        record: dict[str, Any] = {
-            "version": 1,
-            "source": resolved.source,
-            "pin": resolved.pin,
-            "listing": listing.id,
-            "files": {one: content.sha256 for one, content in contents.items()},
-        }
-        objects.put(keys.record(resolved), canonical(record))
+        record = long.record(resolved, listing.id, bringing.turned)
+        long.put(objects, keys.record(resolved), record)
 
-    def _lost(self, listing: Listing, in_packs: frozenset[str]) -> list[str]:
+    def _lost(self, listing: Listing, in_packs: Set[str]) -> set[str]:
         """What says of contents that they are there which aren't."""
-        small = {one.sha256 for one in listing.files if self.shelf.is_small(one.size)}
-        packed = packs.find_there(self.shelf.objects, small, in_packs)
-        named = {
-            sha256: keys.chunked(one.sha256) if one.chunks else keys.packs(listing.id)
-            for one in listing.files
-            for sha256 in one.chunks or (one.sha256,)
-            if sha256 not in packed
-        }
-        answers = zip(named, at_once(self.shelf.has_blob, list(named)), strict=True)
-        return sorted({named[sha256] for sha256, is_there in answers if not is_there})
+        looking = InPacks(self.shelf.objects, in_packs)
+        files = iter(listing.files)
+        lost: set[str] = set()
+        while some := list(islice(files, _FILES_AT_ONCE)):
+            small = {one.sha256 for one in some if self.shelf.is_small(one.size)}
+            packed = looking.known(small)
+            named = {
+                sha256: keys.chunked(one.sha256) if one.chunks else keys.packs(listing.id)
+                for one in some
+                for sha256 in one.chunks or (one.sha256,)
+                if sha256 not in packed
+            }
+            answers = zip(named, at_once(self.shelf.has_blob, list(named)), strict=True)
+            lost.update(named[sha256] for sha256, is_there in answers if not is_there)
+        return lost
 
     def _forget_marks(self, resolved: ResolvedSource) -> None:
         """They say nothing any more that the source's record doesn't say."""
-        done = set(by_fingerprint(resolved))
+        listed = [one.key for one in self.shelf.objects.list(keys.marks(resolved))]
+        if not listed:
+            return
+        done = DiskMap()
+        done.update((fingerprint(resolved, file), "") for file in resolved.files)
 
         def is_done(key: str) -> bool:
-            fingerprint = key.rpartition("/")[2].partition(".")[0]
-            if fingerprint != keys.PACK:
-                return fingerprint in done
-            return done.issuperset((self.shelf.document(key) or {}).get("files") or ())
+            name = key.rpartition("/")[2].partition(".")[0]
+            if name != keys.PACK:
+                return name in done
+            files = (self.shelf.document(key) or {}).get("files") or {}
+            return len(done.find(files)) == len(files)
 
-        listed = [one.key for one in self.shelf.objects.list(keys.marks(resolved))]
-        answers = zip(listed, at_once(is_done, listed), strict=True)
-        self.shelf.objects.delete([one for one, is_over in answers if is_over])
+        self.shelf.objects.delete([one for one in listed if is_done(one)])
+
+
+@dataclass
+class _Bringing:
+    """What all parts of a source have in common while they are brought: in ``packs`` are its small files, and ``turned`` says what fingerprints turned out to be."""
+
+    looking: Looking
+    tally: Tally
+    cancelled: threading.Event
+    packs: set[str] = field(default_factory=set)
+    turned: DiskMap = field(default_factory=DiskMap)
 
 
 _: type[Mirror] = BucketMirror

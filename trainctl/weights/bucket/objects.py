@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import BinaryIO, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,12 @@ class Objects(Protocol):
         """All bytes of an object, None where there is none."""
         ...
 
-    def put(self, key: str, data: bytes | bytearray) -> None:
-        """Create or replace an object, whole or not at all."""
+    def fetch(self, key: str, into: BinaryIO) -> bool:
+        """The same of an object that may be long, written to a file that holds nothing else then; False where there is none."""
+        ...
+
+    def put(self, key: str, data: bytes | bytearray | Path) -> None:
+        """Create or replace an object, of bytes or of a file's, whole or not at all."""
         ...
 
     def put_if_absent(self, key: str, data: bytes) -> bool:

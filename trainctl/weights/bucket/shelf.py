@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from trainctl.errors import StorageError
 from trainctl.model.files import CHUNK_BYTES, Listing, ResolvedSource, load_listing
-from trainctl.weights.bucket import keys
+from trainctl.weights.bucket import keys, long
+from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.objects import Objects
-from trainctl.weights.mirror.fetch import by_fingerprint
 from trainctl.weights.mirror.layout import Content
 
 AT_ONCE = 32
@@ -55,34 +53,26 @@ class Shelf:
 
     def load_listing(self, listing_id: str) -> Listing | None:
         """The listing, or None if it is not there. StorageError when it is not what its name says."""
-        if listing_id in self._listings:
-            return self._listings[listing_id]
-        key = keys.listing(listing_id)
-        data = self.objects.get(key)
-        if data is None:
-            return None
-        try:
-            listing = Listing.from_bytes(data)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise damaged(self.objects, key, str(error)) from None
-        if listing.id != listing_id:
-            raise damaged(self.objects, key, "its content has another digest than its name")
-        self._listings[listing_id] = listing
-        return listing
+        if listing_id not in self._listings:
+            listing = self.read_listing(listing_id)
+            if listing is None:
+                return None
+            self._listings[listing_id] = listing
+        return self._listings[listing_id]
 
     def read_listing(self, listing_id: str) -> Listing | None:
-        """The same, not remembered, and never all of its files in memory."""
+        """The same, not remembered."""
         key = keys.listing(listing_id)
-        data = self.objects.get(key)
-        if data is None:
-            return None
-        with TemporaryDirectory() as folder:
-            path = Path(folder) / f"{listing_id}.json"
-            path.write_bytes(data)
+        with long.opened(self.objects, key, f"{listing_id}.json") as path:
             try:
-                return load_listing(path)
+                return None if path is None else load_listing(path)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise damaged(self.objects, key, str(error)) from None
+
+    def listing_of(self, record: str) -> str | None:
+        """The listing that a source's record names, by the record's key."""
+        with long.opened(self.objects, record) as path:
+            return None if path is None else long.listing_in(path)
 
     def has_listing(self, listing_id: str) -> bool:
         """Whether the listing is there, and so all its content."""
@@ -105,43 +95,37 @@ class Shelf:
         """Whether there is an object of that content alone."""
         return self.objects.head(keys.blob(sha256)) is not None
 
-    def whole(self, resolved: ResolvedSource) -> Whole | None:
-        """The source at this very pin, if all of it is there."""
-        document = self.document(keys.record(resolved)) or {}
-        listing, digests = document.get("listing"), document.get("files")
-        if not isinstance(digests, dict):
+    def whole(self, resolved: ResolvedSource) -> Listing | None:
+        """The listing of the source at this very pin, if all of it is there."""
+        listing_id = self.listing_of(keys.record(resolved))
+        if listing_id is None or not self.has_listing(listing_id):
             return None
-        # A version that is told by its listing has other fingerprints than it had upstream.
-        if resolved.known_as is None and not set(by_fingerprint(resolved)) <= digests.keys():
-            return None
-        return Whole(str(listing), digests) if self.has_listing(str(listing)) else None
+        return self.load_listing(listing_id)
 
     def turned_out(self, resolved: ResolvedSource) -> Earlier:
         """What is there of a source's fingerprints by what its other pins turned out to be; the newest of these count."""
-        found: dict[str, Content] = {}
+        contents, chunks = DiskMap(), DiskMap()
         listings: list[str] = []
-        wanted = set(by_fingerprint(resolved))
         records = sorted(
             self.objects.list(f"{keys.FINGERPRINTS}/{keys.source_of(resolved)}"),
             key=lambda one: one.modified,
         )
         for record in records[-_MOST_RECORDS:]:
-            document = self.document(record.key) or {}
-            listing = self.load_listing(str(document.get("listing")))
-            if listing is None or not self.has_listing(listing.id):
-                continue
-            listings.append(listing.id)
-            contents = {
-                one.sha256: Content(one.sha256, one.size, one.chunks) for one in listing.files
-            }
-            for fingerprint, sha256 in dict(document.get("files") or {}).items():
-                if fingerprint in wanted and sha256 in contents:
-                    found[fingerprint] = contents[sha256]
-        return Earlier(found, tuple(listings))
+            with long.opened(self.objects, record.key) as path:
+                listing_id = long.listing_in(path) if path else None
+                listing = self.read_listing(listing_id) if listing_id else None
+                if path is None or listing_id is None or listing is None:
+                    continue
+                listings.append(listing_id)
+                parted = (file for file in listing.files if file.chunks)
+                chunks.update((one.sha256, json.dumps(one.chunks)) for one in parted)
+                with path.open("rb") as stream:
+                    contents.update(long.fingerprints_in(stream))
+        return Earlier(contents, chunks, tuple(listings))
 
     def marked(self, resolved: ResolvedSource) -> Marks:
         """What is known of a source that is not whole."""
-        whole: dict[str, str] = {}
+        whole = DiskMap()
         chunks: dict[str, dict[int, str]] = {}
         packs: list[str] = []
         for one in self.objects.list(keys.marks(resolved)):
@@ -150,36 +134,39 @@ class Shelf:
             if fingerprint == keys.PACK:
                 packs.append(rest)
             elif what == "whole":
-                whole[fingerprint] = sha256
+                whole.update([(fingerprint, sha256)])
             elif what.isdecimal():
                 chunks.setdefault(fingerprint, {})[int(what)] = sha256
-        for document in at_once(lambda pack: self.document(keys.pack_mark(resolved, pack)), packs):
-            whole.update((document or {}).get("files") or {})
+        marks = (keys.pack_mark(resolved, pack) for pack in packs)
+        for _, document in in_turn(self.document, marks):
+            whole.update(((document or {}).get("files") or {}).items())
         unbroken = {one: tuple(_unbroken(found)) for one, found in chunks.items()}
         return Marks(whole, unbroken, tuple(packs))
 
 
 @dataclass(frozen=True)
-class Whole:
-    """A source that is there: its listing's id, and by fingerprint the sha256 of its content."""
-
-    listing: str
-    digests: dict[str, str]
-
-
-@dataclass(frozen=True)
 class Earlier:
-    """What other versions of a source have: contents by fingerprint, and the listings that these are of."""
+    """What other versions of a source have: the sha256 by fingerprint, of large contents their chunks as JSON, and the listings that these are of."""
 
-    contents: dict[str, Content]
+    contents: DiskMap
+    chunks: DiskMap
     listings: tuple[str, ...]
+
+    def find(self, sizes: Mapping[str, int]) -> dict[str, Content]:
+        """The contents of these fingerprints, by size, as far as they are known."""
+        found = self.contents.find(sizes)
+        chunks = self.chunks.find(set(found.values()))
+        return {
+            one: Content(sha256, sizes[one], tuple(json.loads(chunks.get(sha256, "[]"))))
+            for one, sha256 in found.items()
+        }
 
 
 @dataclass(frozen=True)
 class Marks:
     """By fingerprint: files that are there, and of others the digests of the chunks that are, from the first on; and packs."""
 
-    whole: dict[str, str]
+    whole: DiskMap
     chunks: dict[str, tuple[str, ...]]
     packs: tuple[str, ...] = ()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TypeVar
+from pathlib import Path
+from typing import BinaryIO, TypeVar
 
 from trainctl.errors import SourceError, StorageError
 from trainctl.objects.store import Bucket
@@ -36,7 +37,11 @@ class Stored:
         """See Objects."""
         return self._do(key, lambda bucket: bucket.get(key))
 
-    def put(self, key: str, data: bytes | bytearray) -> None:
+    def fetch(self, key: str, into: BinaryIO) -> bool:
+        """See Objects."""
+        return self._do(key, lambda bucket: bucket.fetch(key, into))
+
+    def put(self, key: str, data: bytes | bytearray | Path) -> None:
         """See Objects."""
         self._do(key, lambda bucket: bucket.put(key, data))
 

@@ -1,0 +1,87 @@
+"""Objects of a mirror that may be long, put and read without having all of one in memory."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import BinaryIO
+
+from trainctl.model.files import ResolvedSource
+from trainctl.model.json import canonical
+from trainctl.weights.bucket.objects import Objects
+
+_SHORT_BYTES = 4 * 2**20
+_READ_BYTES = 2**20
+_PAIR = re.compile(rb'"([0-9a-f]{64})":\s*"([0-9a-f]{64})"')
+_PAIR_BYTES = 200
+_TAIL_BYTES = 2**16
+_FILES_END = re.compile(rb'\}\s*,\s*"listing":')
+
+
+def put(objects: Objects, key: str, pieces: Iterable[bytes]) -> None:
+    """Create or replace an object. What is short goes in one request."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "object"
+        with path.open("wb") as stream:
+            stream.writelines(pieces)
+        short = path.stat().st_size <= _SHORT_BYTES
+        objects.put(key, path.read_bytes() if short else path)
+
+
+@contextmanager
+def opened(objects: Objects, key: str, name: str = "object") -> Iterator[Path | None]:
+    """An object's bytes in a file of that name, for as long as the block lasts; None where there is no object."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        with path.open("w+b") as stream:
+            found = objects.fetch(key, stream)
+        yield path if found else None
+
+
+def record(
+    resolved: ResolvedSource, listing: str, turned: Iterable[tuple[str, str]]
+) -> Iterator[bytes]:
+    """The stored form of a source that is whole: what its fingerprints, in order, turned out to be, and its listing."""
+    head, tail = canonical(
+        {
+            "version": 1,
+            "source": resolved.source,
+            "pin": resolved.pin,
+            "listing": listing,
+            "files": {},
+        }
+    ).split(b"{}", 1)
+    yield head + b"{"
+    for number, (fingerprint, sha256) in enumerate(turned):
+        yield f'{"," if number else ""}"{fingerprint}":"{sha256}"'.encode()
+    yield b"}" + tail
+
+
+def listing_in(path: Path) -> str | None:
+    """The listing that a record names; None where it is no record."""
+    with path.open("rb") as stream:
+        size = stream.seek(0, 2)
+        stream.seek(max(0, size - _TAIL_BYTES))
+        tail = stream.read()
+    ends = list(_FILES_END.finditer(tail))
+    try:
+        found = json.loads(b'{"files": {' + tail[ends[-1].start() :])["listing"] if ends else None
+    except (ValueError, KeyError, TypeError):
+        return None
+    return str(found)
+
+
+def fingerprints_in(stream: BinaryIO) -> Iterator[tuple[str, str]]:
+    """What fingerprints turned out to be, as a record says."""
+    data = b""
+    while more := stream.read(_READ_BYTES):
+        data += more
+        end = 0
+        for found in _PAIR.finditer(data):
+            end = found.end()
+            yield found[1].decode(), found[2].decode()
+        data = data[max(end, len(data) - _PAIR_BYTES) :]
