@@ -98,9 +98,10 @@ class Shelf:
     def whole(self, resolved: ResolvedSource) -> Listing | None:
         """The listing of the source at this very pin, if all of it is there."""
         listing_id = self.listing_of(keys.record(resolved))
-        if listing_id is None or not self.has_listing(listing_id):
+        if listing_id is None:
             return None
-        return self.load_listing(listing_id)
+        gone = listing_id in self._listings and not self.has_listing(listing_id)
+        return None if gone else self.load_listing(listing_id)
 
     def turned_out(self, resolved: ResolvedSource) -> Earlier:
         """What is there of a source's fingerprints by what its other pins turned out to be; the newest of these count."""
