@@ -15,7 +15,7 @@ from typing import Iterable, Iterator, Mapping, Sequence
 
 from trainctl.model.json import JsonObject, canonical
 from trainctl.node.content.json_stream import objects_in
-from trainctl.node.content.packed import packed, packed_sorted
+from trainctl.node.content.packed import Arriving, packed, packed_sorted
 
 _READ = 2**16
 CHUNK_BYTES = 16 * 2**20
@@ -115,9 +115,16 @@ class ListedFile:
 
 def listed_in_order(files: Iterable[ListedFile]) -> Sequence[ListedFile]:
     """The same for files as content."""
-    return packed_sorted(
-        files, lambda one: (one.path, one.size, one.sha256, one.chunks), ListedFile
-    )
+    return packed_sorted(files, _values, ListedFile)
+
+
+def listed_arriving() -> Arriving[ListedFile]:
+    """Takes such files as they come, in their order."""
+    return Arriving(_values, ListedFile)
+
+
+def _values(file: ListedFile) -> tuple[str, int, str, tuple[str, ...]]:
+    return file.path, file.size, file.sha256, file.chunks
 
 
 @dataclass(frozen=True)
@@ -133,7 +140,7 @@ class Listing:
 
     def rows(self) -> Iterator[tuple[str, int, str, tuple[str, ...]]]:
         """The files as plain values."""
-        return ((one.path, one.size, one.sha256, one.chunks) for one in self.files)
+        return map(_values, self.files)
 
     def to_bytes(self) -> bytes:
         """The stored form, canonical, so that its digest is the id."""
@@ -187,10 +194,7 @@ def load_listing(path: Path) -> Listing:
         raise ValueError("its content has another digest than its name")
     if not (head.startswith(_HEAD) and tail.endswith(_TAIL)):
         return Listing.from_bytes(path.read_bytes())  # which says of what version it is
-    rows = read_files(path)
-    return Listing(
-        packed(rows, lambda one: (one.path, one.size, one.sha256, one.chunks), ListedFile)
-    )
+    return Listing(packed(read_files(path), _values, ListedFile))
 
 
 def read_files(path: Path) -> Iterator[ListedFile]:

@@ -19,6 +19,7 @@ from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.resource import Resource
 from trainctl.operations.look_gpus import gpu_problems
 from trainctl.operations.look_mirror import MirrorSeen
+from trainctl.operations.look_tiers import TierQuestion
 from trainctl.operations.look_weights import WeightsSeen
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.images import image_of
@@ -27,7 +28,6 @@ from trainctl.plan.values import (
     ImageFacts,
     ImageWish,
     NodeFacts,
-    TierFacts,
     Vacancy,
 )
 from trainctl.resources.agents import as_made
@@ -244,12 +244,11 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
     except NodeError as error:
         return error
     agent = workspace.agents.to_look(question.provider, node)
-    blobs = sorted({sha256 for known in question.weights.values() for sha256 in known.digests})
-    listings = [known.listing for known in question.weights.values() if known.listing]
     jobs = question.jobs.values()
     hosts = sorted({job.host for job in jobs if job.host}, key=repr)
     images = list(dict.fromkeys(job.image for job in jobs if job.image))
     where = at(node, question.cluster)
+    cached = TierQuestion(where, question.weights)
     request = {
         **where,
         "data": node.data,
@@ -258,34 +257,29 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
         "accelerators": sorted({job.accelerator for job in jobs} - {""}),
         "images": [asdict(wish) for wish in images],
         "hosts": [dict(zip(("venv", "program", "modules"), host, strict=True)) for host in hosts],
-        "cached": {
-            **where,
-            "listings": listings,
-            "blobs": blobs,
-            "room": bool(question.weights),
-        },
+        "cached": cached.request,
     }
     if question.one_of_several:
         kinds = request["accelerators"]
         request["vacancy"] = {"root": node.root, "declared": node.gpus, "accelerators": kinds}
     try:
         facts = agent.call("facts", request, timeout=LOOK_SECONDS)
+        counted = cached.counted(agent, facts["cached"])
     except NodeError as error:
         return error
-    cached = facts["cached"]
     return NodeFacts(
         id=node.id,
         mount=facts["mount"],
         disk_free=facts["disk_free"],
-        tiers={address: _tiers(known, cached) for address, known in question.weights.items()},
+        tiers={address: one.tiers for address, one in counted.items()},
         rates=question.rates,
-        room=cached.get("room"),
+        room=facts["cached"].get("room"),
         limit=where["cache"]["size"],
         shared_cache="shared" in where,
         **(near.of(question.provider, node) if question.weights else {}),
         max_rate=where.get("max_rate"),
         tls=facts["serving"]["tls"],
-        claims=_claims(question.weights, frozenset(cached.get("leased", ()))),
+        claims={address: one.claim for address, one in counted.items()},
         detail="; ".join(f"{one['path']}: {one['why']}" for one in facts["blocked"]),
         lacks=_lacks(question.jobs, facts, dict(zip(hosts, facts["hosts"], strict=True))),
         logout="" if facts["logout"]["survives"] else "{why}. {fix}".format(**facts["logout"]),
@@ -332,24 +326,3 @@ def _lacks(
         for address, wanted in jobs.items()
     }
     return {address: lacks for address, lacks in found.items() if lacks}
-
-
-def _claims(weights: Mapping[Address, Known], leased: frozenset[str]) -> dict[Address, int]:
-    """The bytes of each that no live run has there already."""
-    return {
-        address: sum(size for sha256, size, _ in known.files if sha256 not in leased)
-        for address, known in weights.items()
-    }
-
-
-def _tiers(known: Known, cached: Mapping[str, Any]) -> TierFacts:
-    """Each byte is counted where it is found first: on the node, in the cluster's cache, in the mirror, upstream."""
-    if known.listing in cached["trees"]:
-        return TierFacts(node=known.size)
-    present = frozenset(cached["blobs"])
-    shared = frozenset(cached.get("shared", ())) - present
-    node = sum(size for sha256, size, _ in known.files if sha256 in present)
-    cluster = sum(size for sha256, size, _ in known.files if sha256 in shared)
-    found = present | shared
-    mirror = sum(size for sha256, size, here in known.files if here and sha256 not in found)
-    return TierFacts(node, cluster, mirror, known.size - node - cluster - mirror)

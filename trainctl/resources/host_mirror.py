@@ -10,7 +10,7 @@ from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from trainctl.errors import NodeForgot, TrainctlError
-from trainctl.model.files import ListedFile, Listing, ResolvedSource
+from trainctl.model.files import ListedFile, Listing, ResolvedSource, listed_arriving
 from trainctl.node.calls.rows import sent
 from trainctl.node.content.packed import AS_TUPLE, Arriving
 from trainctl.remote.agent import NodeAgent
@@ -132,7 +132,7 @@ class HostMirror:
     ) -> Listing:
         """See Mirror. The host fetches from the source; what there is no link for goes through this machine."""
         agent = self._program(installs=True)
-        arriving = _files()
+        arriving = listed_arriving()
         with self._desk(agent, progress, cancelled, arriving, waiting) as desk:
             desk.offer(Origin(source, resolved, credential, self._retry))
             request = {"source": resolved_to_json(resolved), "reference": asdict(reference)}
@@ -157,7 +157,7 @@ class HostMirror:
 
     def _listed(self, verb: str, request: Mapping[str, Any]) -> Listing | None:
         """A listing that the program tells; a long one by a stream of its own."""
-        arriving = _files()
+        arriving = listed_arriving()
         found = self._call(verb, {**request, "most": AS_TUPLE}, on_event=_adding(arriving))
         if found.get("long"):
             found = self._call(verb, request, payload=iter(()), on_event=_adding(arriving))
@@ -198,7 +198,7 @@ class HostMirror:
 
     def verify(self, origins: Origins | None, progress: Progress | None = None) -> Verified:
         """See Mirror."""
-        with self._desk(self.agent, progress, None, _files()) as desk:
+        with self._desk(self.agent, progress, None, listed_arriving()) as desk:
             desk.origins = origins
             request = self._request({"repair": origins is not None})
             return verified_from_json(desk.call("verify", request))
@@ -241,10 +241,6 @@ class HostMirror:
 
     def _request(self, request: Mapping[str, Any]) -> dict[str, Any]:
         return {"root": self.path, **request}
-
-
-def _files() -> Arriving[ListedFile]:
-    return Arriving(lambda one: (one.path, one.size, one.sha256, one.chunks), listed_file)
 
 
 def _adding(arriving: Arriving[ListedFile]) -> OnEvent:

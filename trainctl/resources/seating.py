@@ -103,7 +103,8 @@ class Seating:
     ) -> list[_Said]:
         """What those that can be asked say. Where none can, the first one's error."""
         files = self._files(listings)
-        digests = sorted({file.sha256 for some in files.values() for file in some})
+        few = [some for some in files.values() if isinstance(some, tuple)]
+        digests = sorted({file.sha256 for some in few for file in some})
 
         def ask(node: Node) -> _Said | NodeError:
             agent = self._agents.of(cluster.provider, node)
@@ -143,6 +144,7 @@ class Seating:
 def _bytes_there(
     files: Mapping[str, Sequence[ListedFile]], cached: Mapping[str, Sequence[str]]
 ) -> int:
+    """What is there of listings; of one with very many files only whether all of it is."""
     trees, blobs = frozenset(cached["trees"]), frozenset(cached["blobs"])
     return sum(
         file.size

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, Mapping
 
-from trainctl.node.cache.room import claimed, limit_of
+from trainctl.node.cache.leases import Leases
+from trainctl.node.cache.room import claimed, leased_contents, limit_of
 from trainctl.node.cache.trees import Trees
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import layout_of
@@ -25,7 +26,11 @@ def cache_query(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     if request.get("room"):
         claims = claimed(layout, limit_of(request))
         found["room"] = claims.room
+        found["leases"] = sorted(Leases(layout).live())
         found["leased"] = [one for one in blobs if one in claims.contents]
+    elif request.get("leased"):
+        leased = leased_contents(layout)
+        found["leased"] = [one for one in blobs if one in leased]
     if request.get("shared"):
         from trainctl.node.transfer.shared import shared_of  # with all that brings bytes
 

@@ -128,16 +128,21 @@ class Claimed(NamedTuple):
 def claimed(layout: Layout, limit: Optional[int]) -> Claimed:
     """How much room there would be if everything that may go went."""
     inventory = Inventory(layout)
-    leased = Leases(layout).live()
-    held: Set[str] = set()
-    for kept in inventory.listings():
-        if kept.id in leased:
-            held.update(file.sha256 for file in kept.contents)
+    held = leased_contents(layout)
     stays = inventory.present(held)
     disk = weights_room(str(layout.cache))
     bounds = [] if disk is None else [disk + inventory.used() - stays]
     bounds += [] if limit is None else [max(0, limit - stays)]
     return Claimed(held, min(bounds, default=None))
+
+
+def leased_contents(layout: Layout) -> Set[str]:
+    """What live runs have of a cache."""
+    leased = Leases(layout).live()
+    if not leased:
+        return set()
+    listings = (kept for kept in Inventory(layout).listings() if kept.id in leased)
+    return {file.sha256 for kept in listings for file in kept.contents}
 
 
 def _no_room(

@@ -17,6 +17,7 @@ from trainctl.model.files import (
     Listing,
     ResolvedSource,
     SourceFile,
+    listed_arriving,
     listed_in_order,
 )
 from trainctl.model.json import canonical
@@ -32,11 +33,10 @@ from trainctl.weights.mirror.fetch import (
     Progress,
     Tally,
     by_fingerprint,
-    listing_of,
     parts,
     present,
 )
-from trainctl.weights.mirror.layout import Content, Layout, Reference
+from trainctl.weights.mirror.layout import Content, Layout, Reference, fingerprint
 from trainctl.weights.mirror.others import Waiting, nobody
 from trainctl.weights.mirror.packing import packing_alone, salvage
 from trainctl.weights.mirror.partial import bytes_kept, sweep
@@ -153,13 +153,15 @@ class DirectoryMirror:
     def mirrored_bytes(self, resolved: ResolvedSource) -> tuple[int, str | None]:
         """How many of the source's bytes are here, and its listing's id if all are. Writes nothing."""
         with explained(self.root):
-            groups = by_fingerprint(resolved)
-            contents = present(Contents(self._layout), resolved.source, groups)
-            done = sum(file.size for key in contents for file in groups[key])
-            if len(contents) < len(groups):
-                return done, None
-            listing_id = listing_of(resolved, contents).id
-            return done, listing_id if self.has_listing(listing_id) else None
+            contents, files = Contents(self._layout), listed_arriving()
+            for part in parts(resolved):
+                found = present(contents, part.source, by_fingerprint(part))
+                keys = ((file.path, fingerprint(part, file)) for file in part.files)
+                files.add(found[key].listed(path) for path, key in keys if key in found)
+            listing = Listing(files.all())
+            if len(listing.files) < len(resolved.files):
+                return listing.size, None
+            return listing.size, listing.id if self.has_listing(listing.id) else None
 
     def has_listing(self, listing_id: str) -> bool:
         """Whether the listing is here, and so all its blobs."""

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Callable, Protocol
 
 from trainctl.errors import TrainctlError
-from trainctl.model.files import Listing, ResolvedSource, SourceFile, listed_in_order
+from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.layout import Content, fingerprint
 from trainctl.weights.mirror.reception import stopped
@@ -58,15 +58,6 @@ def parts(resolved: ResolvedSource) -> Iterator[ResolvedSource]:
     files = iter(resolved.files)
     while some := tuple(islice(files, _AT_ONCE)):
         yield replace(resolved, files=some)
-
-
-def listing_of(resolved: ResolvedSource, contents: Mapping[str, Content]) -> Listing:
-    """The files as content, by what each of their fingerprints turned out to be."""
-    return Listing(
-        listed_in_order(
-            contents[fingerprint(resolved, one)].listed(one.path) for one in resolved.files
-        )
-    )
 
 
 def present(

@@ -34,11 +34,6 @@ class Known:
         """The bytes that are in the mirror."""
         return sum(size for _, size, here in self.files if here)
 
-    @property
-    def digests(self) -> frozenset[str]:
-        """The content that is known, by sha256."""
-        return frozenset(sha256 for sha256, _, _ in self.files if sha256)
-
 
 def known(mirror: DirectoryMirror, resolved: ResolvedSource) -> Known:
     """Look without writing. StorageError where the mirror can't be read."""
