@@ -126,3 +126,19 @@ def test_nobody_waits_for_an_answer_that_cant_come(tmp_path: Path) -> None:
     """A mistake of ours ends the conversation and is raised as itself."""
     with pytest.raises(ZeroDivisionError):
         asked(tmp_path, links(URI, "broken"))
+
+
+def test_the_files_of_a_source_are_told_some_at_a_time(tmp_path: Path) -> None:
+    """What comes after so many, and in the end nothing; of another source nothing is told."""
+    question = {"want": "files", "source": URI, "revision": "1"}
+
+    first, last, other = asked(
+        tmp_path,
+        {**question, "after": 1},
+        {**question, "after": 3},
+        {**question, "revision": "2", "after": 0},
+    )[0]
+
+    assert [row[0] for row in first["rows"]] == ["gone", "model.bin"]
+    assert last["rows"] == []
+    assert other["error"]["kind"] == "SourceError"

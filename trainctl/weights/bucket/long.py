@@ -14,7 +14,7 @@ from trainctl.model.files import ResolvedSource
 from trainctl.model.json import canonical
 from trainctl.weights.bucket.objects import Objects
 
-_SHORT_BYTES = 4 * 2**20
+_SHORT_BYTES = 32 * 2**20
 _READ_BYTES = 2**20
 _PAIR = re.compile(rb'"([0-9a-f]{64})":\s*"([0-9a-f]{64})"')
 _PAIR_BYTES = 200
@@ -68,11 +68,12 @@ def listing_in(path: Path) -> str | None:
         stream.seek(max(0, size - _TAIL_BYTES))
         tail = stream.read()
     ends = list(_FILES_END.finditer(tail))
-    try:
-        found = json.loads(b'{"files": {' + tail[ends[-1].start() :])["listing"] if ends else None
-    except (ValueError, KeyError, TypeError):
+    if not ends:
         return None
-    return str(found)
+    try:
+        return str(json.loads(b'{"files": {' + tail[ends[-1].start() :])["listing"])
+    except ValueError:
+        return None
 
 
 def fingerprints_in(stream: BinaryIO) -> Iterator[tuple[str, str]]:

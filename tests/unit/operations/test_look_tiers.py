@@ -1,0 +1,68 @@
+"""What a node is asked of weights with very many files is what it is asked of a few."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.nodes import TestNode
+from trainctl.model.address import Address
+from trainctl.operations import look_tiers
+from trainctl.operations.look_tiers import Counted, TierQuestion
+from trainctl.plan.values import TierFacts
+from trainctl.remote.agent import NodeAgent
+from trainctl.spi.provider import Node
+from trainctl.weights.mirror.known import Known
+from trainctl_local.transport import LocalTransport
+
+WEIGHTS = Address.parse("weights.model")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> TestNode:
+    """A node to which five files were delivered, for a run that has not begun."""
+    node = TestNode(tmp_path, sys.executable)
+    for number in range(5):
+        node.mirror.add(f"f{number}", b"x" * (number + 1))
+    node.deliver()
+    return node
+
+
+def counted(node: TestNode, known: Known) -> Counted:
+    """What a node that is asked says."""
+    described = Node("lab", "lab-0", "local", str(node.root), str(node.data), sys.executable)
+    agent = NodeAgent(described, LocalTransport(), visiting=True)
+    question = TierQuestion({"root": str(node.root)}, {WEIGHTS: known})
+    answer = agent.call("cache_query", question.request)
+    return question.counted(agent, answer)[WEIGHTS]
+
+
+@pytest.mark.parametrize("most", [100, 1])
+def test_bytes_count_where_they_are_found_first(
+    node: TestNode, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Of a listing that is there, of another with some of its contents, and of one that nobody knows; asked at once, or two files at a time."""
+    monkeypatch.setattr(look_tiers, "AS_TUPLE", most)
+    monkeypatch.setattr(look_tiers, "_ROWS_AT_ONCE", 2)
+    mirrored = node.mirror.listing
+    rows = tuple((file.sha256, file.size, True) for file in mirrored.files)
+    others = (("0" * 64, 100, True), ("1" * 64, 1000, False), (None, 10000, False))
+
+    whole = counted(node, Known(rows, mirrored.id))
+    some = counted(node, Known((*rows[:2], *others), None))
+    none = counted(node, Known(others[1:], None))
+
+    assert whole == Counted(TierFacts(node=15), 0)  # the delivery's run needs it
+    assert some == Counted(TierFacts(node=3, mirror=100, upstream=11000), 11100)
+    assert none == Counted(TierFacts(upstream=11000), 11000)
+
+
+def test_what_nobody_needs_may_go(node: TestNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listing that is there, and that no live run leases, is claimed whole."""
+    monkeypatch.setattr(look_tiers, "AS_TUPLE", 1)
+    node.call("release", {"key": "run-1"})
+    rows = tuple((file.sha256, file.size, True) for file in node.mirror.listing.files)
+
+    assert counted(node, Known(rows, node.mirror.listing.id)) == Counted(TierFacts(node=15), 15)

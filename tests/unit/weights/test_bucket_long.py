@@ -1,0 +1,130 @@
+"""What a mirror in a bucket keeps on the disk of this machine, as there may be millions, and objects that may be long."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.bucket_mirrors import Directory
+from tests.support.mirrors import REFERENCE, MemorySource, impatient
+from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.model.json import canonical
+from trainctl.weights.bucket import keys, long
+from trainctl.weights.bucket.disk_map import DiskMap
+from trainctl.weights.bucket.mirror import BucketMirror
+from trainctl.weights.bucket.shelf import Shelf
+from trainctl.weights.mirror import fetch
+
+
+def name(number: int) -> str:
+    """A digest."""
+    return hashlib.sha256(str(number).encode()).hexdigest()
+
+
+def test_texts_are_found_by_digest() -> None:
+    """More than are asked for at once; the last of two texts of a digest counts; in order."""
+    texts = {name(number): str(number) for number in range(1200)}
+    made = DiskMap()
+    made.update((digest, "old") for digest in texts)
+    made.update(texts.items())
+
+    assert made.find([*texts, name(-1)]) == texts
+    assert len(made) == 1200
+    assert name(3) in made
+    assert name(-1) not in made
+    assert list(made) == sorted(texts.items())
+
+
+def test_a_record_is_written_as_ever_and_read_piece_by_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its form is what it was: its listing is found at its end, and no pair is lost where a piece ends."""
+    monkeypatch.setattr(long, "_READ_BYTES", 1000)
+    for count in (0, 1, 300):
+        turned = sorted((name(number), name(-number - 1)) for number in range(count))
+        source = ResolvedSource('https://x/"files":{},"listing":"y', "1", ())
+        path = tmp_path / "record"
+
+        path.write_bytes(b"".join(long.record(source, name(0), turned)))
+
+        assert path.read_bytes() == canonical(
+            {
+                "version": 1,
+                "source": source.source,
+                "pin": source.pin,
+                "listing": name(0),
+                "files": dict(turned),
+            }
+        )
+        assert long.listing_in(path) == name(0)
+        with path.open("rb") as stream:
+            assert list(long.fingerprints_in(stream)) == turned
+    path.write_bytes(b"[]")
+    assert long.listing_in(path) is None
+
+
+def test_many_files_are_brought_some_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes of that is what would have come at once; a second version takes over what is there."""
+    files = {f"{number:03}": b"%d" % (number % 50) for number in range(120)}
+    source = MemorySource(files, announce=False)
+    resolved = source.resolve("hf://a/b", None, None)
+
+    def mirrored(folder: Path) -> tuple[BucketMirror, str]:
+        mirror = BucketMirror(Shelf(Directory(folder)), impatient())
+        return mirror, mirror.mirror(resolved, source, REFERENCE).id
+
+    _, expected = mirrored(tmp_path / "once")
+    monkeypatch.setattr(fetch, "_AT_ONCE", 50)
+    mirror, found = mirrored(tmp_path / "parts")
+    source.files["new"] = b"new"
+    source.asked = []
+    newer = replace(source.resolve("hf://a/b", None, None), revision="2")
+
+    listing = BucketMirror(mirror.shelf, impatient()).mirror(newer, source, REFERENCE)
+
+    assert found == expected
+    assert [path for path, _ in source.asked] == ["new"]
+    assert len(listing.files) == 121
+    known = mirror.look([newer]).known[0]
+    assert (known.listing, {here for _, _, here in known.files}) == (listing.id, {True})
+    assert not list(mirror.shelf.objects.list(keys.PARTIAL))
+
+
+def test_looking_for_many_does_not_take_memory(tmp_path: Path) -> None:
+    """What another version of a source turned out to be isn't held, however many files it has."""
+
+    def peak(count: int) -> int:
+        objects = Directory(tmp_path / str(count))
+        files = tuple(SourceFile(f"{number:06}", 1, f"git:{number}") for number in range(100))
+        old = ResolvedSource("hf://a/b", "1", files)
+        turned = ((name(number), name(-number)) for number in range(count))
+        listing = b'{"chunk_bytes":16777216,"files":[],"version":1}'
+        listing_id = hashlib.sha256(listing).hexdigest()
+        objects.put(keys.listing(listing_id), listing)
+        long.put(objects, keys.record(old), long.record(old, listing_id, turned))
+        tracemalloc.start()
+        earlier = Shelf(objects).turned_out(replace(old, revision="2"))
+        assert len(earlier.contents) == count
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    assert peak(30_000) < 1.25 * peak(15_000)
+
+
+def test_what_is_fetched_replaces_what_was_in_the_file(tmp_path: Path) -> None:
+    """A fetch that is tried again begins anew."""
+    objects = Directory(tmp_path)
+    objects.put("a", b"short")
+    into = io.BytesIO(b"something longer")
+
+    assert objects.fetch("a", into)
+    assert into.getvalue() == b"short"
+    assert not objects.fetch("b", into)
