@@ -15,6 +15,7 @@ from trainctl.resources.conversation import Conversation
 from trainctl.resources.sent_listings import following, with_listing
 from trainctl.spi.provider import Node
 from trainctl.weights.bucket import keys
+from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.where import Where
 from trainctl.weights.mirror.port import Mirror
@@ -75,7 +76,7 @@ class Signing:
             return conversation.call(verb, asked, following(listing))
 
     def _links(
-        self, event: Mapping[str, Any], named: frozenset[str] | None, where: Where
+        self, event: Mapping[str, Any], named: DiskMap | None, where: Where
     ) -> dict[str, Any]:
         """Links, and for each content which of them it is behind, and from which byte on if it is in a pack."""
         contents, listing = event.get("contents"), event.get("listing")
@@ -85,7 +86,7 @@ class Signing:
             or not all(map(_is_digest, [listing, *contents]))
         ):
             raise SourceError("a node asked for what is no content")
-        if named is not None and not named.issuperset(contents):
+        if named is not None and len(named.find(contents)) < len(set(contents)):
             raise SourceError("a node asked for content that it has no need of")
         places = where.of(str(listing), contents, lost=bool(event.get("lost")))
         objects = [
@@ -102,9 +103,11 @@ class Signing:
         }
 
 
-def _named(listing: Listing) -> frozenset[str]:
+def _named(listing: Listing) -> DiskMap:
     """The objects that a listing's files are made of."""
-    return frozenset(one for file in listing.files for one in file.chunks or (file.sha256,))
+    named = DiskMap()
+    named.update((one, "") for file in listing.files for one in file.chunks or (file.sha256,))
+    return named
 
 
 def _is_digest(text: object) -> bool:

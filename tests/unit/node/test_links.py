@@ -121,6 +121,7 @@ def stored(files: Mapping[str, bytes]) -> Store:
 
 def opened(operator: Operator, listing: Listing, patience: float = 5.0) -> LinkedOrigin:
     links = Links(operator, listing)  # type: ignore[arg-type]
+    links.begin(listing.contents)
     return LinkedOrigin({"patience": patience}, links)
 
 
@@ -140,6 +141,7 @@ def test_links_are_asked_for_in_batches_when_their_turn_comes() -> None:
     listing = listing_of(files)
     operator = Operator(Store({}))
     links = Links(operator, listing)  # type: ignore[arg-type]
+    links.begin(listing.contents)
 
     found = [links.of(part.piece.sha256) for part in all_parts(listing)]
 
@@ -157,6 +159,7 @@ def test_no_more_than_64_chunks_are_in_a_batch() -> None:
     listing = parse({"version": 1, "chunk_bytes": CHUNK_BYTES, "files": [small, large]})
     operator = Operator(Store({}))
     links = Links(operator, listing)  # type: ignore[arg-type]
+    links.begin(listing.contents)
 
     for one in ["a" * 64, *chunks]:
         links.of(one)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -17,6 +18,8 @@ from trainctl.node.system.failure import Failure
 
 CHUNK_BYTES = 16 * 2**20
 _MAX_COMPONENT = 255
+_NOWHERE = {"", ".", ".."}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _AT_ONCE = 256
 _FILES = "files"
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -160,9 +163,9 @@ def _no_file() -> Failure:
 
 def _safe_path(value: Any) -> str:
     parts = value.split("/") if isinstance(value, str) else [""]
-    if any(part in ("", ".", "..") or len(part.encode()) > _MAX_COMPONENT for part in parts):
+    if not _NOWHERE.isdisjoint(parts) or max(map(len, map(str.encode, parts))) > _MAX_COMPONENT:
         raise Failure("request", f"{value!a} is no path inside a tree")
-    if any(ord(character) < 32 or ord(character) == 127 for character in value):
+    if _CONTROL.search(value):
         raise Failure("request", f"{value!a} holds a control character")
     return str(value)
 
@@ -177,7 +180,7 @@ def _in_a_tree(files: Iterable[File]) -> Iterator[File]:
             raise Failure("request", f"the listing names the path {path!a} {wrong}")
         while before and not path.startswith(before[-1]):
             before.pop()
-        if any(path[len(one)] == "/" for one in before):
+        if before and any(path[len(one)] == "/" for one in before):
             raise Failure("request", f"{path!a} lies below a file")
         before.append(path)
         yield file

@@ -40,6 +40,7 @@ class Fetching:
         """Have those of a listing's contents that are ``absent``, by the order they are in, here, under their final names and durable."""
         absent = iter(absent)
         for window in windows(contents):
+            self._sources.begin(window)
             left = list(compress(window, islice(absent, len(window))))
             while left:
                 left = self._unlocked(window, left)

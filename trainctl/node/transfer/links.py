@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from typing import Dict, Iterator, NamedTuple, Optional
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Set
 
 from trainctl.node.calls.asking import Asking, Gone
-from trainctl.node.content.listing import Listing
+from trainctl.node.content.listing import File, Listing
 from trainctl.node.content.parts import parts_of
 from trainctl.node.system.failure import Failure
 
@@ -29,12 +29,20 @@ class Links:
         self._asking = asking
         self._listing = listing.id
         self._lock = threading.Lock()
-        found = {part.piece.sha256: part for file in listing.contents for part in parts_of(file)}
-        self._order = list(found)
-        self._places = {sha256: at for at, sha256 in enumerate(self._order)}
-        self._large = {sha256 for sha256, part in found.items() if not part.packed}
+        self._order: List[str] = []
+        self._places: Dict[str, int] = {}
+        self._large: Set[str] = set()
         self._known: Dict[str, Place] = {}
         self._lost = False
+
+    def begin(self, files: Iterable[File]) -> None:
+        """These are what is fetched from now on, in this order."""
+        found = {part.piece.sha256: part for file in files for part in parts_of(file)}
+        with self._lock:
+            self._order = list(found)
+            self._places = {sha256: at for at, sha256 in enumerate(self._order)}
+            self._large = {sha256 for sha256, part in found.items() if not part.packed}
+            self._known.clear()
 
     def of(self, sha256: str) -> Place:
         """Where a content is. Failure where the caller can't make a link, or is gone."""

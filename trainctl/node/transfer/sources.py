@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Sequence
 
-from trainctl.node.content.listing import Listing
+from trainctl.node.content.listing import File, Listing
 from trainctl.node.content.parts import Part
 from trainctl.node.system import layout as names
 from trainctl.node.system.failure import Failure
@@ -37,7 +37,7 @@ class Sources:
         self._owners = _owners(peers, me, listing)
         self._peers: List[FromPeer] = []
         among_peers = bool(peers)
-        links = _links(request, listing, asking)
+        self._links = links = _links(request, listing, asking)
         self.origin = open_origin(request["origin"], pace, evenly=among_peers, links=links)
         self.fetchers: List[Fetcher] = [FromMirror(self.origin, patience, early=among_peers)]
         # Among peers a chunk that comes alone is passed on sooner than two that share the mirror's link.
@@ -60,6 +60,11 @@ class Sources:
 
             self._peers = [FromPeer(one, patience) for one in peers if one["node"] != me]
             self.fetchers += self._peers
+
+    def begin(self, window: Sequence[File]) -> None:
+        """What is fetched next is among these."""
+        if self._links is not None:
+            self._links.begin(window)
 
     def clone(self, sha256: str, target: int) -> bool:
         """Fill the open file with a whole content without copying bytes, where that is possible."""
