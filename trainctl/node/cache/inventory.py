@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+from array import array
+from bisect import bisect_left
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
@@ -87,14 +89,22 @@ class Inventory:
 
     def used(self) -> int:
         """All bytes of content here, whole or not, linked or not. Maps of chunks are no content."""
-        seen: Set[Tuple[int, int]] = set()
+        linked, total = array("Q"), 0
+        for _, found in _files_below(str(self._layout.blobs)):
+            total += found.st_size
+            if found.st_nlink > 1:
+                linked.append(_inode(found))
+        linked = array("Q", sorted(linked))
         maps = {str(path) for path in self._layout.partial.glob("*.map")}
-        total = 0
-        for place in (self._layout.blobs, self._layout.partial, self._layout.trees):
+        seen: Set[int] = set()
+        for place in (self._layout.partial, self._layout.trees):
             for name, found in _files_below(str(place)):
-                if name not in maps and (found.st_dev, found.st_ino) not in seen:
-                    seen.add((found.st_dev, found.st_ino))
+                if name in maps or (found.st_nlink > 1 and _is_in(_inode(found), linked)):
+                    continue
+                if found.st_nlink == 1 or _inode(found) not in seen:
                     total += found.st_size if place != self._layout.partial else _written(found)
+                if found.st_nlink > 1:
+                    seen.add(_inode(found))
         return total
 
     def present(self, digests: Iterable[str]) -> int:
@@ -112,6 +122,16 @@ class Inventory:
                 return found.st_size, found.st_size
             return _written(found), found.st_blocks * 512
         return 0, 0
+
+
+def _inode(found: os.stat_result) -> int:
+    """What tells a file from others, whatever its names are, in 8 bytes: there may be a million."""
+    return (found.st_dev << 48 ^ found.st_ino) % 2**64
+
+
+def _is_in(value: int, values: array[int]) -> bool:
+    at = bisect_left(values, value)
+    return at < len(values) and values[at] == value
 
 
 def _written(found: os.stat_result) -> int:
