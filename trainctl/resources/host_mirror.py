@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from trainctl.resources.desk import Desk, Register
 
 _LOOK_SECONDS = 60.0
+_LONG_SECONDS = 600.0
+"""For how long a host may be silent while it looks at very many files."""
 
 
 class HostMirror:
@@ -103,9 +105,11 @@ class HostMirror:
         """See Mirror."""
         asked = {"sources": [resolved_to_json(one) for one in sources], "listings": [*listings]}
         arriving: list[Arriving[Row]] = [Arriving(tuple, _as_row) for _ in sources]
+        long = sum(len(one.files) for one in sources) > AS_TUPLE
         found = self._call(
             "look",
             asked,
+            timeout=_LONG_SECONDS if long else _LOOK_SECONDS,
             following=sent(file_rows(one.files) for one in sources),
             on_event=lambda event: arriving[event["of"]].add(starmap(_as_row, event["rows"])),
         )
@@ -160,7 +164,8 @@ class HostMirror:
         arriving = listed_arriving()
         found = self._call(verb, {**request, "most": AS_TUPLE}, on_event=_adding(arriving))
         if found.get("long"):
-            found = self._call(verb, request, payload=iter(()), on_event=_adding(arriving))
+            more = {"payload": iter(()), "timeout": _LONG_SECONDS}
+            found = self._call(verb, request, on_event=_adding(arriving), **more)
         return None if found["listing"] is None else Listing(arriving.all())
 
     def sources(self) -> list[MirroredSource]:
@@ -237,7 +242,7 @@ class HostMirror:
         return Desk(agent, self._register, told, stop)
 
     def _call(self, verb: str, request: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-        return self.agent.call(verb, self._request(request), timeout=_LOOK_SECONDS, **more)
+        return self.agent.call(verb, self._request(request), **{"timeout": _LOOK_SECONDS, **more})
 
     def _request(self, request: Mapping[str, Any]) -> dict[str, Any]:
         return {"root": self.path, **request}
