@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from trainctl.model import packed as model
 from trainctl.model.files import (
     ListedFile,
     Listing,
@@ -19,6 +18,7 @@ from trainctl.model.files import (
     read_files,
 )
 from trainctl.model.json import digest
+from trainctl.node.content import packed
 from trainctl.node.content.packed import AS_TUPLE, Packed
 
 
@@ -40,8 +40,8 @@ def test_few_are_a_tuple() -> None:
 @pytest.fixture
 def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sort so few at a time that some thousands are many."""
-    monkeypatch.setattr(model, "_RUN", 5_000)
-    monkeypatch.setattr(model, "AS_TUPLE", 1_000)
+    monkeypatch.setattr(packed, "_RUN", 5_000)
+    monkeypatch.setattr(packed, "AS_TUPLE", 1_000)
 
 
 @pytest.mark.usefixtures("short_runs")

@@ -17,6 +17,8 @@ from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.delivery import Delivered
 from trainctl.model.files import CHUNK_BYTES
+from trainctl.remote import agent
+from trainctl.resources import sent_listings
 from trainctl.resources.agents import Agents
 from trainctl.resources.delivery import Delivery, Seat
 from trainctl.resources.home import Home
@@ -122,6 +124,24 @@ def test_several_nodes_get_them_from_each_other(lab: Lab) -> None:
     assert sum(row.bytes_by_tier["peers"] for row in rows) == 2 * size
     assert {row.path for row in rows} == {"peers"}
     assert max(done for _, done, total in lab.told) == 3 * size
+
+
+@pytest.mark.parametrize("at_once", [2**20, 0])
+def test_a_long_listing_follows_what_nodes_are_asked(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """As rows, with the request or, where they are many, in a stream of their own: to servers and to deliveries."""
+    monkeypatch.setattr(sent_listings, "_is_long", lambda listing: True)
+    monkeypatch.setattr(agent, "_AT_ONCE_BYTES", at_once)
+    seats = lab.seats(2)
+
+    rows = lab.deliver(seats)
+
+    for seat in seats:
+        _check(lab, seat)
+    size = lab.mirror.listing.size
+    assert sum(row.bytes_by_tier["mirror"] for row in rows) == size
+    assert sum(row.bytes_by_tier["peers"] for row in rows) == size
 
 
 def test_several_nodes_get_them_from_a_shared_directory(lab: Lab, tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def test_it_works_under_python_38(program: Path, tmp_path: Path) -> None:
         sent([file_rows(resolved.files)]),
     )  # fmt: skip
     loaded = call(python, program, "load_listing", {**root, "listing": listing.id})
+    long = call(python, program, "load_listing", {**root, "listing": listing.id, "most": 1})
     (row,) = call(python, program, "sources", root)["result"]["sources"]
     renewed = {"lineage": REFERENCE.lineage, "address": REFERENCE.address}
     dropped = call(python, program, "drop_reference", {**root, **renewed})["result"]
@@ -89,6 +90,7 @@ def test_it_works_under_python_38(program: Path, tmp_path: Path) -> None:
     assert looked["result"]["known"] == [listing.id]
     assert looked["result"]["listings"] == [listing.id]
     assert looked["rows"] == [[file.sha256, file.size, True] for file in listing.files]
+    assert (long["result"], long["rows"]) == ({"listing": listing.id, "long": True}, [])
     assert Listing(tuple(listed_file(*row) for row in loaded["rows"])) == listing
     assert (row["source"], row["files"]) == (URI, 2)
     assert dropped == {"dropped": True}
