@@ -14,6 +14,7 @@ from trainctl.errors import NodeError, StorageError
 from trainctl.remote import bootstrap
 from trainctl.remote.answers import Answers, OnEvent, crashed, error_from, readable
 from trainctl.remote.archive import Archive, node_archive
+from trainctl.remote.feed import Feed
 from trainctl.remote.session import Call, Sessions
 from trainctl.spi.provider import Node
 from trainctl.spi.transport import Output, Transport
@@ -74,7 +75,7 @@ class NodeAgent:
         on_event: OnEvent | None = None,
         timeout: float | None = None,
     ) -> dict[str, Any]:
-        """One verb; its result. ``payload`` may be an iterator that can be read only once.
+        """One verb; its result. ``payload`` may be an iterator that can be read only once, or a Feed: answers to what the program says.
 
         ``following`` is sent after the request, and before the payload; where it is short that makes no difference to the call.
         """
@@ -83,14 +84,13 @@ class NodeAgent:
         silence = timeout or _SILENCE_SECONDS
         begun, rest = _begun(following)
         line += begun
-        payload = chain(rest, payload) if rest else payload
-        if payload == ():
+        if payload == () == rest:
             output = self._ask(Call(self._node.id, verb, line, answers.feed, silence))
         else:
             if not self._seen and not self._absent:
                 look = json.dumps({"root": self._node.root}).encode() + b"\n"
                 self._ask(Call(self._node.id, "cache_query", look, _ignore, silence))
-            output = self._stream(verb, (line, payload), answers.feed, silence)
+            output = self._stream(verb, (line, rest), payload, answers.feed, silence)
         if answers.error is not None:
             raise answers.error
         if output.exit_code != 0 or answers.result is None:
@@ -106,7 +106,7 @@ class NodeAgent:
     ) -> None:
         """One ``read_`` verb: raw bytes, handed over as they arrive. An error may come after some of them."""
         line = json.dumps(request).encode() + b"\n"
-        output = self._stream(verb, (line, ()), on_bytes, timeout or _SILENCE_SECONDS)
+        output = self._stream(verb, (line, ()), (), on_bytes, timeout or _SILENCE_SECONDS)
         if output.exit_code != 0:
             raise self._raw_error(output)
 
@@ -126,13 +126,19 @@ class NodeAgent:
         self,
         verb: str,
         sent: tuple[bytes, Iterable[bytes]],
+        payload: Iterable[bytes],
         on_stdout: Callable[[bytes], None],
         timeout: float,
     ) -> Output:
-        """A call in a process of its own, which is sent a request and what follows it."""
+        """A call in a process of its own, which is sent a request, what follows it, and the payload."""
 
         def run(argv: Sequence[str], head: bytes) -> Output:
-            stdin = chain((head, sent[0]), sent[1])
+            stdin: Iterable[bytes] = chain((head, sent[0]), sent[1])
+            if isinstance(payload, Feed):  # which is waited for while the program is heard
+                payload.lead(stdin)
+                stdin = payload
+            else:
+                stdin = chain(stdin, payload)
             return self._transport.run(
                 (*argv, verb), stdin=stdin, on_stdout=on_stdout, timeout=timeout
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 
 class Feed:
@@ -18,8 +18,17 @@ class Feed:
         self._items: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._reader, self._writer = os.pipe()
         self._closed = False
+        self._ahead: Iterator[bytes] = iter(())
+        self._first: bytes | None = None
         self.began: float | None = None
         """When somebody began to read, in monotonic seconds: the program has been started then."""
+
+    def lead(self, pieces: Iterable[bytes]) -> None:
+        """Have these sent before all that is put. To be said before anybody reads; they have to be ready."""
+        self._ahead = iter(pieces)
+        self._first = next(self._ahead, None)
+        if self._first is not None:
+            os.write(self._writer, b".")
 
     def put(self, data: bytes) -> None:
         """Have it sent; nothing happens when nobody reads any more."""
@@ -41,12 +50,17 @@ class Feed:
 
     def __next__(self) -> bytes:
         self.began = self.began or time.monotonic()
+        if self._first is not None:
+            data, self._first = self._first, next(self._ahead, None)
+            if self._first is None:  # from here on there may be nothing to read
+                os.read(self._reader, 1)
+            return data
         os.read(self._reader, 1)
-        data = self._items.get()
-        if data is None:
+        item = self._items.get()
+        if item is None:
             self.close()
             raise StopIteration
-        return data
+        return item
 
     def _add(self, data: bytes | None) -> None:
         self._items.put(data)

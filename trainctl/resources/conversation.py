@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
 from trainctl.errors import TrainctlError
 from trainctl.remote.agent import NodeAgent
+from trainctl.remote.feed import Feed
 from trainctl.weights.mirror.forms import error_to_json
 
 _BEAT_SECONDS = 0.2
@@ -33,7 +33,7 @@ class Conversation:
         self._answers = answer
         self._told = told
         self._stop = stop or threading.Event()
-        self._replies: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._replies = Feed()
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="answer")
         self._failed: BaseException | None = None
         self._answered: dict[str, TrainctlError] = {}
@@ -56,18 +56,23 @@ class Conversation:
         self, verb: str, request: Mapping[str, Any], following: Iterable[bytes] = ()
     ) -> dict[str, Any]:
         """Have the program do it; its result. An error that happened here is raised as it was here, not as the node tells it."""
+        beats = threading.Thread(target=self._beat, daemon=True, name="beat")
+        beats.start()
         try:
             result = self._agent.call(
                 verb,
                 request,
                 following=following,
-                payload=self._lines(),
+                payload=self._replies,
                 on_event=self._on_event,
             )
         except TrainctlError as error:
             self._raise_failure()
             # What the node tells of may have been an answer of this side's.
             raise self._answered.get(error.summary.partition(": ")[2], error) from None
+        finally:
+            self.ended.set()
+            beats.join()
         self._raise_failure()
         return result
 
@@ -76,13 +81,11 @@ class Conversation:
         if self._failed is not None:
             raise self._failed
 
-    def _lines(self) -> Iterator[bytes]:
-        """Answers as they are ready, and meanwhile that somebody is here."""
-        while not (self._stop.is_set() or self.ended.is_set()):
-            try:
-                yield self._replies.get(timeout=_BEAT_SECONDS)
-            except queue.Empty:
-                yield b"\n"
+    def _beat(self) -> None:
+        """Say again and again that somebody is here, until nobody is."""
+        while not (self._stop.is_set() or self.ended.wait(_BEAT_SECONDS)):
+            self._replies.put(b"\n")
+        self._replies.close()
 
     def _on_event(self, event: Mapping[str, Any]) -> None:
         if "ask" in event:

@@ -129,6 +129,23 @@ class TransportConformance(Reached):
 
         assert (b"".join(seen), output.exit_code) == (b"first\nsecond\n", 0)
 
+    def test_what_leads_goes_before_what_is_put(self, transport: Transport) -> None:
+        """All of it, though it is more than a pipe holds; what is said after it is heard while input waits."""
+        seen: list[bytes] = []
+        feed = Feed()
+        feed.lead(bytes(_PIECE) for _ in range(4))
+
+        def told(data: bytes) -> None:
+            seen.append(data)
+            if b"".join(seen) == b"read\n":
+                feed.put(b"last\n")
+                feed.close()
+
+        program = f"head -c {4 * _PIECE} >/dev/null; echo read; cat"
+        output = transport.run(["sh", "-c", program], stdin=feed, on_stdout=told, timeout=60)
+
+        assert (b"".join(seen), output.exit_code) == (b"read\nlast\n", 0)
+
     def test_silence_is_unreachable(self, transport: Transport) -> None:
         """A program that says nothing for the time-out is given up."""
         with pytest.raises(NodeUnreachable):
