@@ -83,7 +83,7 @@ def test_what_was_called_within_a_day_stays(node: TestNode, folder: Path, *, cal
         ("agent", OTHER, True),
         ("agent", ANOTHER, False),
         ("link", OTHER, True),
-        ("nowhere", OTHER, True),
+        ("nowhere", OTHER, False),
         ("elsewhere", OTHER, False),
     ],
 )

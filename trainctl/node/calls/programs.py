@@ -52,14 +52,18 @@ def _running(folder: Path) -> Set[str]:
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             for path, digest in _ARGUMENTS.findall((process / "cmdline").read_bytes()):
-                if _may_be_in(folder, Path(os.fsdecode(path)).parent):
+                if _may_be_in(folder, process, Path(os.fsdecode(path)).parent):
                     found.add(digest.decode())
     return found
 
 
-def _may_be_in(folder: Path, other: Path) -> bool:
-    """Whether it is that directory; also where it can't be looked at, as another user's, or as one of other mounts."""
+def _may_be_in(folder: Path, process: Path, named: Path) -> bool:
+    """Whether what a process calls so is that directory, whatever is mounted where it runs; also where nobody may look, as into another user's."""
+    if not named.is_absolute():
+        return False
     try:
-        return other.is_absolute() and other.samefile(folder)
+        return (process / "root" / named.relative_to("/")).samefile(folder)
+    except FileNotFoundError:
+        return False
     except OSError:
         return True
