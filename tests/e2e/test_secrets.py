@@ -76,6 +76,8 @@ print("code", sorted(path.name for path in pathlib.Path().iterdir()), flush=True
 time.sleep(1)
 """
 FILES = {"model.safetensors": b"weights" * 100, "config.json": b"{}"}
+OTHERS = {"model.safetensors": b"other weights" * 100, "config.json": b"{}"}
+"""As sources share content: what one has brought the other doesn't ask for."""
 
 
 def spellings(value: str) -> set[bytes]:
@@ -168,7 +170,7 @@ def plant(work: Project, hub: Hub) -> None:
         }
     )
     hub.token = SOURCE_TOKEN
-    hub.add("acme/gated", FILES, gated=True)
+    hub.add("acme/gated", OTHERS, gated=True)
     hub.add("acme/open", {**FILES, "extra.bin": b"more"})
 
 
