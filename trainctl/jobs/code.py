@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import posixpath
-import re
 import stat
 import subprocess
 import tarfile
@@ -98,7 +97,7 @@ def _scan(directory: Path, code: str, withheld: Sequence[Path]) -> Code:
     paths, left_out = _walk(root, kept_here) if listed is None else listed
     left_out |= {one for one in kept_here if (root / one).is_dir()}
     ignored, asked = _ignore_rules(root)
-    never, must_be_asked = _named(_NEVER), _named(_ASK_BY_NAME)
+    never, must_be_asked = _matching(_NEVER), _matching(_ASK_BY_NAME)
     kept = []
     for path in paths:
         if (
@@ -205,27 +204,16 @@ def _git_files(root: Path) -> tuple[list[str], set[str]] | None:
 
 
 @cache
-def _named(patterns: tuple[str, ...]) -> Callable[[str], object]:
-    """Tells of a path whether one of its parts has such a name, as in .gitignore: with a slash at its end it is a directory's."""
-    names = (
-        re.escape(one).replace(r"\*", "[^/]*") + ("" if one.endswith("/") else r"(?:/|\Z)")
-        for one in patterns
-    )
-    return re.compile(f"(?:^|/)(?:{'|'.join(names)})").search
-
-
-def _matching(lines: Sequence[str]) -> Callable[[str], object]:
+def _matching(lines: tuple[str, ...]) -> Callable[[str], object]:
     """Tells of a path whether lines of an ignore file mean it."""
-    if not lines:
-        return lambda _: False
-    from pathspec import GitIgnoreSpec  # only who has such a file pays for it
+    from pathspec import GitIgnoreSpec  # only where there is code to look at
 
     return GitIgnoreSpec.from_lines(lines).match_file
 
 
 def _walk(root: Path, kept_here: Sequence[str]) -> tuple[list[str], set[str]]:
     """What lies there but for the fixed list, and for directories that are no code, whatever their size."""
-    skip = _named(LEFT_OUT)
+    skip = _matching(LEFT_OUT)
     paths: list[str] = []
     left_out: set[str] = set()
     for folder, folders, names in os.walk(root):
@@ -253,7 +241,7 @@ def _ignore_rules(root: Path) -> tuple[Callable[[str], object], Callable[[str], 
             try:
                 lines = (root / name).read_text(encoding="utf-8").splitlines()
                 asked = [line[1:] for line in lines if line.startswith("!")]
-                return _matching([*lines, name]), _matching(asked)
+                return _matching((*lines, name)), _matching(tuple(asked))
             except ValueError as error:  # no UTF-8, or no pattern
                 raise TrainctlError(
                     f"{name} in the code can't be understood: {error}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import os
 import subprocess
 import tarfile
@@ -11,10 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from pathspec import GitIgnoreSpec
 
 from trainctl.errors import TrainctlError
-from trainctl.jobs import code
 from trainctl.jobs.code import Code, packed, scan
 
 
@@ -381,14 +378,3 @@ def test_a_directory_in_a_work_tree_may_have_such_names(tree: Path) -> None:
     git(tree, "init", "-q")
     write(tree, {"HEAD": "x\n", "objects/a": "x\n", "refs/b": "x\n"})
     assert {"HEAD", "objects/a", "refs/b"} <= set(paths(scan(tree, ".")))
-
-
-@pytest.mark.parametrize("patterns", [code.LEFT_OUT, code._NEVER, code._ASK_BY_NAME])
-def test_built_in_names_mean_what_they_would_in_an_ignore_file(patterns: tuple[str, ...]) -> None:
-    """Of paths made of such names and of others, as files and as directories, those are meant that gitignore would mean."""
-    parts = [one.rstrip("/").replace("*", "x") for one in patterns]
-    parts += ["a", *(f"{one}y" for one in parts), *(f"y{one}" for one in parts)]
-    spec, named = GitIgnoreSpec.from_lines(patterns), code._named(patterns)
-    for one, other in itertools.product(parts, parts):
-        for path in (one, f"{one}/", f"{one}/{other}", f"{one}/{other}/"):
-            assert bool(named(path)) == spec.match_file(path), path
