@@ -21,7 +21,7 @@ from tests.support.nodes import Mirror, NodeError
 from tests.support.peers import TOKEN, Gang, result_of
 from trainctl.model.files import CHUNK_BYTES
 from trainctl.node.content.listing import parse
-from trainctl.node.content.parts import names_of, to_hex
+from trainctl.node.content.parts import lengths_of, to_hex
 from trainctl.node.transfer.server import BlobServer, serving
 from trainctl.node.transfer.shelf import MirrorShelf, Opened, Shelf
 
@@ -78,7 +78,7 @@ class Promising(Shelf):
 def _peer(gang: Gang, port: int) -> dict[str, Any]:
     """A peer on that port of which everybody is told that it has everything."""
     listing = parse(json.loads(gang.mirror.listing.to_bytes()))
-    holds = {listing.id: to_hex([True for _ in names_of(listing)])}
+    holds = {listing.id: to_hex(True for _ in lengths_of(listing))}
     return {"node": "peer", "url": f"http://127.0.0.1:{port}", "token": TOKEN, "holds": holds}
 
 

@@ -11,7 +11,7 @@ from graphlib import TopologicalSorter
 import pytest
 
 from trainctl.node.content.listing import CHUNK_BYTES, File, Listing
-from trainctl.node.content.parts import names_of, to_hex
+from trainctl.node.content.parts import from_hex, is_in, lengths_of, to_hex
 from trainctl.node.transfer.owners import Owners
 
 Held = Sequence[Sequence[bool]]
@@ -31,11 +31,10 @@ def listing_of(chunks: int, small: int = 0) -> Listing:
 
 def lines(listing: Listing, held: Held) -> list[list[tuple[bool, list[str]]]]:
     """By node, of each part whether it has it, and whom it would ask."""
-    names = [name for name, _ in names_of(listing)]
     holds = {f"node-{number}": to_hex(row) for number, row in enumerate(held)}
     owners = [Owners(listing, node, holds) for node in sorted(holds)]
     return [
-        [(here, one.line(name)) for name, here in zip(names, row, strict=True)]
+        [(here, one.line(number)) for number, here in enumerate(row)]
         for one, row in zip(owners, held, strict=True)
     ]
 
@@ -56,7 +55,7 @@ def test_nobody_waits_in_a_circle(seed: int) -> None:
     """Whatever anyone holds, and whether or not it is there when it is asked for: a part has an order in which each node asks only nodes before it."""
     chance = random.Random(seed)
     listing = listing_of(chance.randrange(2, 9), small=chance.randrange(4))
-    parts = len(list(names_of(listing)))
+    parts = len(list(lengths_of(listing)))
     held = [[chance.random() < 0.4 for _ in range(parts)] for _ in range(chance.randrange(2, 7))]
     rows = lines(listing, held)
 
@@ -101,3 +100,19 @@ def test_small_files_that_some_have_are_handed_out_by_one() -> None:
     rows = lines(listing, held)
 
     assert [line[0] for _, line in rows[2][2:]] == [line[0] for _, line in rows[3][2:]]
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 300])
+def test_what_a_node_holds_is_a_number_in_hex(count: int) -> None:
+    """The first part is its lowest bit, whatever its length; what is no such number is refused."""
+    chance = random.Random(count)
+    present = [chance.random() < 0.5 for _ in range(count)]
+
+    text = to_hex(present)
+
+    assert text == f"{sum(one << number for number, one in enumerate(present)):x}"
+    assert [is_in(from_hex(text, count), number) for number in range(count)] == present
+    assert not any(is_in(from_hex("0", count), number) for number in range(count))
+    for wrong in ("-1", "0x1", "g"):
+        with pytest.raises(ValueError, match="hex"):
+            from_hex(wrong, count)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import stat
 import time
-from typing import BinaryIO, Dict, Iterator, Optional, Set
+from typing import BinaryIO, Iterator, Optional, Set
 
 from trainctl.node.cache.reservations import reservations
 from trainctl.node.cache.trees import Trees
 from trainctl.node.content.blobs import stamp
 from trainctl.node.content.chunk_map import STEP_BYTES, VERIFIED, here
 from trainctl.node.content.listing import Listing
-from trainctl.node.content.parts import names_of, to_hex
+from trainctl.node.content.parts import lengths_of, to_hex
 from trainctl.node.system.files import names_in
 from trainctl.node.system.layout import Layout
 from trainctl.node.transfer.shelf import Opened, Shelf, open_blob
@@ -58,17 +58,15 @@ class CacheShelf(Shelf):
     def holds(self, listing: Listing) -> str:
         """Which parts of a listing are here, as Owners reads it."""
         if Trees(self._layout).sealed(listing.id):
-            return to_hex([True for _ in names_of(listing)])
+            return to_hex(True for _ in lengths_of(listing))
         names = set(names_in(self._layout.partial))
-        return to_hex(list(self._present(listing, names)))
+        return to_hex(self._present(listing, names))
 
     def _present(self, listing: Listing, partial: Set[str]) -> Iterator[bool]:
-        maps: Dict[str, bytes] = {}
         for file in listing.contents:
             whole = self._layout.blob(file.sha256).exists()
-            if not whole and f"{file.sha256}.map" in partial:
-                maps[file.sha256] = self._map(file.sha256)
-            known = maps.get(file.sha256, b"")
+            arriving = not whole and f"{file.sha256}.map" in partial
+            known = self._map(file.sha256) if arriving else b""
             for number, _ in enumerate(file.pieces):
                 yield whole or known[number : number + 1] == bytes([VERIFIED])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Iterable, Iterator, List, NamedTuple
 
 from trainctl.node.content.listing import File, Listing, Piece
 
@@ -12,9 +12,6 @@ _WINDOW_BYTES = 8 * 2**30
 _WINDOW_FILES = 128
 _WINDOW_SMALL = 4096
 
-Name = Tuple[str, int]
-"""A content's sha256 and the number of one of its chunks."""
-
 
 class Part(NamedTuple):
     """One chunk of a content; ``number`` counts within the file."""
@@ -22,11 +19,6 @@ class Part(NamedTuple):
     file: File
     number: int
     piece: Piece
-
-    @property
-    def name(self) -> Name:
-        """What tells it from every other."""
-        return self.file.sha256, self.number
 
     @property
     def packed(self) -> bool:
@@ -39,11 +31,11 @@ def parts_of(file: File) -> List[Part]:
     return [Part(file, index, piece) for index, piece in enumerate(file.pieces)]
 
 
-def names_of(listing: Listing) -> Iterator[Tuple[Name, int]]:
-    """The name and length of every part of a listing, in the one order that all nodes know."""
+def lengths_of(listing: Listing) -> Iterator[int]:
+    """The length of every part of a listing, in the one order that all nodes know: the first has number 0."""
     for file in listing.contents:
-        for index, piece in enumerate(file.pieces):
-            yield (file.sha256, index), piece.length
+        for piece in file.pieces:
+            yield piece.length
 
 
 def windows(files: Iterable[File]) -> Iterator[List[File]]:
@@ -65,12 +57,22 @@ def windows(files: Iterable[File]) -> Iterator[List[File]]:
         yield window
 
 
-def to_hex(present: Sequence[bool]) -> str:
+def to_hex(present: Iterable[bool]) -> str:
     """One bit a part, the first the lowest."""
-    return f"{int(''.join('1' if one else '0' for one in reversed(present)) or '0', 2):x}"
+    bits = bytearray()
+    for number, one in enumerate(present):
+        if number % 8 == 0:
+            bits.append(0)
+        bits[-1] |= one << number % 8
+    return bits[::-1].hex().lstrip("0") or "0"
 
 
-def from_hex(text: str, names: Sequence[Name]) -> Dict[Name, bool]:
-    """Which of the parts; ValueError for what is no hex number."""
-    bits = bin(int(text or "0", 16))[:1:-1]
-    return {name: index < len(bits) and bits[index] == "1" for index, name in enumerate(names)}
+def from_hex(text: str, count: int) -> bytes:
+    """Which of so many parts, for ``is_in``; ValueError for what is no hex number."""
+    even = text.zfill(-(-len(text) // 2) * 2)
+    return bytes.fromhex(even)[::-1].ljust(-(-count // 8), b"\0")
+
+
+def is_in(bits: bytes, number: int) -> bool:
+    """Whether the part of that number is one of them."""
+    return bool(bits[number >> 3] >> (number & 7) & 1)

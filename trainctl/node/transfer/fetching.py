@@ -38,9 +38,10 @@ class Fetching:
 
     def run(self, contents: Iterable[File], absent: Iterable[int]) -> None:
         """Have those of a listing's contents that are ``absent``, by the order they are in, here, under their final names and durable."""
-        absent = iter(absent)
+        absent, number = iter(absent), 0
         for window in windows(contents):
-            self._sources.begin(window)
+            self._sources.begin(window, number)
+            number += sum(len(file.pieces) for file in window)
             left = list(compress(window, islice(absent, len(window))))
             while left:
                 left = self._unlocked(window, left)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Sequence
 
 from trainctl.node.content.listing import File, Listing
@@ -35,6 +36,7 @@ class Sources:
         peers = request.get("peers") or []
         me = request.get("node")
         self._owners = _owners(peers, me, listing)
+        self._numbers: Dict[str, int] = {}
         self._peers: List[FromPeer] = []
         among_peers = bool(peers)
         self._links = links = _links(request, listing, asking)
@@ -61,8 +63,11 @@ class Sources:
             self._peers = [FromPeer(one, patience) for one in peers if one["node"] != me]
             self.fetchers += self._peers
 
-    def begin(self, window: Sequence[File]) -> None:
-        """What is fetched next is among these."""
+    def begin(self, window: Sequence[File], number: int) -> None:
+        """What is fetched next is among these; their first part has that number in the listing."""
+        if self._owners is not None:
+            before = accumulate((len(file.pieces) for file in window), initial=number)
+            self._numbers = {file.sha256: first for file, first in zip(window, before)}
         if self._links is not None:
             self._links.begin(window)
 
@@ -77,7 +82,9 @@ class Sources:
         """Whom to ask for a part before the mirror."""
         if self.shared is not None:
             return [SHARED]
-        return self._owners.line(part.name) if self._owners else []
+        if self._owners is None:
+            return []
+        return self._owners.line(self._numbers[part.file.sha256] + part.number)
 
     def strangers(self) -> Dict[str, str]:
         """By peer what is wrong with who answered in its place."""
