@@ -97,6 +97,7 @@ class Fetching:
             def pass_on(part: Part, start: int, data: Data) -> None:
                 partials[part.file.sha256].pass_on(part.number, start, data)
 
+            orders.sort(key=lambda order: self._sources.late(order.part))
             Gathering(self._sources.fetchers, keep, pass_on).run(orders)
         self._blobs.commit(small)
 

@@ -6,7 +6,7 @@ import hashlib
 import socket
 import threading
 import time
-from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
 
 from trainctl.node.content.parts import Part
 from trainctl.node.system.failure import Failure, Stranger
@@ -45,9 +45,14 @@ class Receiving:
 
 
 class FromPeer(Fetcher):
-    """Fetches from another node, which may be getting it itself. One that is silent, slow or lies is asked no more."""
+    """Fetches from another node, which may be getting it itself. One that is silent, slow or lies is asked no more.
 
-    def __init__(self, peer: Mapping[str, Any], patience: Patience) -> None:
+    What is ``late`` it will have to be given first.
+    """
+
+    def __init__(
+        self, peer: Mapping[str, Any], patience: Patience, late: Callable[[Part], bool]
+    ) -> None:
         super().__init__(str(peer["node"]))
         silence = min(SILENCE_SECONDS, patience.seconds)
         self._client = BlobClient(
@@ -57,6 +62,7 @@ class FromPeer(Fetcher):
             silence=silence,
         )
         self._patience = patience
+        self._late = late
         self._buffer = Buffer()
         self._breaks = 0
         self._lies = 0
@@ -94,7 +100,8 @@ class FromPeer(Fetcher):
 
     def _advanced(self) -> None:
         """Patience begins anew."""
-        self._until = time.monotonic() + self._patience.seconds
+        self._patience.moved = time.monotonic()
+        self._until = self._patience.moved + self._patience.seconds
 
     def _ask(
         self,
@@ -122,11 +129,18 @@ class FromPeer(Fetcher):
         except Failure as error:
             coming = self._refused(error)
         self._breaks = 0
-        if not coming and now > self._patience.began + self._patience.grace:
-            return False
+        return self._worth_waiting(wanted[0], coming)
+
+    def _worth_waiting(self, part: Part, coming: bool) -> bool:
+        """Whether to ask again for what did not come: it is on its way to the peer, or the peer's delivery may not have begun yet."""
+        if coming and self._late(part):  # after much else: patience begins when nothing comes
+            self._until = max(self._until, self._patience.moved + self._patience.seconds)
+        now = time.monotonic()
         if not coming:
-            self._ending.wait(_PAUSE_SECONDS)  # its delivery may not have begun yet
-        return time.monotonic() < self._until
+            if now > self._patience.began + self._patience.grace:
+                return False
+            self._ending.wait(_PAUSE_SECONDS)
+        return now < self._until
 
     def _pack(self, wanted: Sequence[Part], found: Dict[str, Fetched], wait: float) -> bool:
         """Put what comes into ``found``; whether the peer is alive and brings the rest, or is only busy."""

@@ -29,11 +29,13 @@ class Patience:
         self._seconds = _PATIENCE_SECONDS if seconds is None else seconds
         self._slowest = 0.0
         self.grace = min(_GRACE_SECONDS, self._seconds)
-        self.began = time.monotonic()
+        self.began = self.moved = time.monotonic()
+        """``moved``: when something came last, from anywhere."""
 
     def saw(self, seconds: float) -> None:
         """The mirror took so long for a chunk."""
         self._slowest = max(self._slowest, seconds)
+        self.moved = time.monotonic()
 
     @property
     def seconds(self) -> float:

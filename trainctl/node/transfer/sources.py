@@ -60,7 +60,8 @@ class Sources:
         if among_peers:
             from trainctl.node.transfer.from_peer import FromPeer  # heavy
 
-            self._peers = [FromPeer(one, patience) for one in peers if one["node"] != me]
+            others = [one for one in peers if one["node"] != me]
+            self._peers = [FromPeer(one, patience, self.late) for one in others]
             self.fetchers += self._peers
 
     def begin(self, window: Sequence[File], number: int) -> None:
@@ -82,9 +83,14 @@ class Sources:
         """Whom to ask for a part before the mirror."""
         if self.shared is not None:
             return [SHARED]
-        if self._owners is None:
-            return []
-        return self._owners.line(self._numbers[part.file.sha256] + part.number)
+        return self._owners.line(self._number(part)) if self._owners else []
+
+    def late(self, part: Part) -> bool:
+        """Whether whoever is asked for a part first will have to be given it before."""
+        return self._owners is not None and self._owners.late(self._number(part))
+
+    def _number(self, part: Part) -> int:
+        return self._numbers[part.file.sha256] + part.number
 
     def strangers(self) -> Dict[str, str]:
         """By peer what is wrong with who answered in its place."""
