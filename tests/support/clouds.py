@@ -6,7 +6,6 @@ import base64
 import hashlib
 import hmac
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.support.buckets import served_by
-from tests.support.minilm import cache_directory
+from tests.support.installed import installed
 from trainctl.objects.access import AzureKey
 from trainctl.objects.place import place_of
 from trainctl.objects.store import Bucket
@@ -132,24 +131,20 @@ def azure(work: Path) -> Iterator[Azure]:
 
 def azurite_program() -> Path:
     """azurite's server, installed once by npm; a test that can't have it is skipped and says why."""
-    place = cache_directory(f"azurite-{AZURITE}")
-    program = place / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-    if (place / "complete").exists():
-        return program
+    place = installed(f"azurite-{AZURITE}", _install_azurite)
+    return place / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+
+
+def _install_azurite(place: Path) -> None:
     if shutil.which("npm") is None:
         pytest.skip("there is no npm, which azurite is installed by")
-    scratch = place.with_name(f"{place.name}.{os.getpid()}")
-    scratch.mkdir(parents=True)
+    place.mkdir()
     done = subprocess.run(
-        ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(scratch), f"azurite@{AZURITE}"],
+        ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(place), f"azurite@{AZURITE}"],
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     if done.returncode:
         pytest.skip(f"azurite {AZURITE} can't be had: {done.stderr.strip()[-200:]}")
-    (scratch / "complete").touch()
-    shutil.rmtree(place, ignore_errors=True)
-    scratch.rename(place)
-    return program
 
 
 def service_account(**other: str) -> Mapping[str, str]:

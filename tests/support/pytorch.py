@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import os
 import shutil
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.containers import Engine, pack, unpack_debs
-from tests.support.minilm import cache_directory
+from tests.support.installed import installed
 
 VERSION = "2.13.0"
 PYTHON = f"python3.{sys.version_info.minor}"
@@ -83,14 +82,7 @@ _MERGED = ("bin", "sbin", "lib", "lib64")
 @functools.cache
 def pytorch() -> Path:
     """A virtual environment with PyTorch; the test is skipped where it can't be installed, and says why."""
-    place = cache_directory(f"torch-{VERSION}-{PYTHON}") / "venv"
-    with (place.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # tests of several processes want it at once
-        if not (place / "complete").exists():
-            shutil.rmtree(place, ignore_errors=True)
-            _install(place)
-            (place / "complete").touch()
-    return place
+    return installed(f"torch-{VERSION}-{PYTHON}", _install)
 
 
 def _install(place: Path) -> None:
@@ -118,16 +110,17 @@ def site_packages(venv: Path) -> Path:
 
 def python_image(podman: Engine) -> str:
     """An image with this Python of Debian's, made without a registry; its name."""
-    archive = cache_directory("python-image") / f"{PYTHON}.tar"
-    if not archive.exists():
-        _make(archive)
-    podman("import", "--quiet", str(archive), IMAGE)
+    podman("import", "--quiet", str(python_archive()), IMAGE)
     return IMAGE
 
 
-def _make(archive: Path) -> None:
-    root = archive.parent / f"work-{os.getpid()}"
-    shutil.rmtree(root, ignore_errors=True)
+def python_archive() -> Path:
+    """A root file system with this Python of Debian's, as a tar; made once on a machine."""
+    return installed(f"{PYTHON}-image", _make) / "image.tar"
+
+
+def _make(place: Path) -> None:
+    root = place / "root"
     unpack_debs(_DEBS, root)
     for name in ("doc", "man", "locale", "initramfs-tools"):
         shutil.rmtree(root / "usr/share" / name, ignore_errors=True)
@@ -150,5 +143,5 @@ def _make(archive: Path) -> None:
     for name, target in links.items():
         if not os.path.lexists(programs / name):
             (programs / name).symlink_to(target)
-    pack(root, archive)
+    pack(root, place / "image.tar")
     shutil.rmtree(root)
