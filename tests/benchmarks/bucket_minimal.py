@@ -23,6 +23,7 @@ from urllib.request import Request, urlopen
 
 from tests.support.buckets import KEY_ID, SECRET
 from trainctl.node.checkpoints import sigv4
+from trainctl.weights.mirror.partial import write_at
 
 CHUNK = 16 * 2**20
 _KEY = sigv4.Credential(KEY_ID, SECRET, "")
@@ -112,7 +113,7 @@ def _large(connect: Callable[[], _Connection], target: Path, key: str, size: int
             view = memoryview(buffer)[: min(CHUNK, size - offset)]
             connection.fetch(key, offset, view)
             hashlib.sha256(view).hexdigest()
-            os.pwrite(out.fileno(), view, offset)
+            write_at(out.fileno(), offset, view)
             with changed:
                 ready[offset] = view
                 changed.notify()

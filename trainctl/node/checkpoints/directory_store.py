@@ -15,7 +15,7 @@ from trainctl.node.system.failure import Failure
 from trainctl.node.system.files import make_directory, names_in, sync_directory
 from trainctl.node.system.pace import Pace
 
-_BLOCK = 2**20
+_BLOCK = 2**18
 _ATTEMPTS = 5
 _UPLOADS = ".uploads"
 _LARGEST = 64 * 2**20

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from trainctl.node.transfer.partials import WRITE_BYTES
 from trainctl.weights.exclusive import holder_name, known_dead, remove_if_dead
 from trainctl.weights.mirror.disk import make_directory, scratch_name, write_out
 
@@ -204,7 +205,7 @@ def write_at(descriptor: int, offset: int, piece: bytes | bytearray | memoryview
     """Put all of the bytes at their place in an open file."""
     view = memoryview(piece)
     while view:
-        written = os.pwrite(descriptor, view, offset)
+        written = os.pwrite(descriptor, view[:WRITE_BYTES], offset)
         offset += written
         view = view[written:]
 
