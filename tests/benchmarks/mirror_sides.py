@@ -29,6 +29,7 @@ from tests.benchmarks.quick_hub import COMMIT, REPO
 
 CHUNK = 16 * 2**20
 PIECE = 2**20
+WRITE = 2**18
 _AT_ONCE = 4
 
 
@@ -92,7 +93,8 @@ def _large(stream: io.BufferedReader, left: int, out: io.FileIO) -> str:
         thread.start()
     while left:
         piece = stream.read(min(PIECE, left))
-        out.write(piece)
+        for start in range(0, len(piece), WRITE):
+            out.write(memoryview(piece)[start : start + WRITE])
         left -= len(piece)
         for queue in queues:
             queue.put(piece)
