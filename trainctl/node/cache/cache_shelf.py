@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import stat
 import time
-from typing import BinaryIO, Iterator, Optional, Set
+from pathlib import Path
+from typing import BinaryIO, Dict, Iterator, Optional, Set
 
-from trainctl.node.cache.reservations import reservations
+from trainctl.node.cache.reservations import living, reserved_in
 from trainctl.node.cache.trees import Trees
 from trainctl.node.content.blobs import stamp
 from trainctl.node.content.chunk_map import STEP_BYTES, VERIFIED, here
+from trainctl.node.content.digests import Digests
 from trainctl.node.content.listing import Listing
 from trainctl.node.content.parts import lengths_of, to_hex
 from trainctl.node.system.files import names_in
@@ -25,7 +27,7 @@ class CacheShelf(Shelf):
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._reserved: Set[str] = set()
+        self._reserved: Dict[Path, Digests] = {}
         self._looked = -_FRESH_SECONDS
 
     def open(
@@ -52,8 +54,11 @@ class CacheShelf(Shelf):
         now = time.monotonic()
         if now - self._looked > _FRESH_SECONDS:
             self._looked = now
-            self._reserved = set(reservations(self._layout))
-        return sha256 in self._reserved
+            self._reserved = {
+                path: self._reserved.get(path) or Digests(name for name, _ in reserved_in(path))
+                for path in living(self._layout)
+            }
+        return any(sha256 in one for one in self._reserved.values())
 
     def holds(self, listing: Listing) -> str:
         """Which parts of a listing are here, as Owners reads it."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from array import array
-from bisect import bisect_left
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from trainctl.node.cache.references import References
 from trainctl.node.content.listing import File, Listing, read_stored
 from trainctl.node.content.stored import read_about
 from trainctl.node.system.files import names_in
 from trainctl.node.system.layout import Layout
+from trainctl.node.system.numbers import Numbers
 
 
 class Kept:
@@ -85,26 +85,20 @@ class Inventory:
     def holds(self, kept: Kept) -> bool:
         """Whether anything of the listing is here, whole or not."""
         here = self._layout.tree(kept.id).exists()
-        return here or self.present(file.sha256 for file in kept.contents) > 0
+        return here or any(self.sizes_of(file.sha256)[0] for file in kept.contents)
 
     def used(self) -> int:
         """All bytes of content here, whole or not, linked or not. Maps of chunks are no content."""
-        linked, total = array("Q"), 0
+        linked, total = Numbers(), 0
         for _, found in _files_below(str(self._layout.blobs)):
             total += found.st_size
             if found.st_nlink > 1:
-                linked.append(_inode(found))
-        linked = array("Q", sorted(linked))
+                linked.add(_inode(found))
         maps = {str(path) for path in self._layout.partial.glob("*.map")}
-        seen: Set[int] = set()
         for place in (self._layout.partial, self._layout.trees):
             for name, found in _files_below(str(place)):
-                if name in maps or (found.st_nlink > 1 and _is_in(_inode(found), linked)):
-                    continue
-                if found.st_nlink == 1 or _inode(found) not in seen:
+                if name not in maps and (found.st_nlink == 1 or linked.add(_inode(found))):
                     total += found.st_size if place != self._layout.partial else _written(found)
-                if found.st_nlink > 1:
-                    seen.add(_inode(found))
         return total
 
     def present(self, digests: Iterable[str]) -> int:
@@ -113,13 +107,11 @@ class Inventory:
 
     def sizes_of(self, sha256: str) -> Tuple[int, int]:
         """How much of a content is here: bytes, and those of them that the disk has set aside for good."""
-        for path in (self._layout.blob(sha256), self._layout.part(sha256)):
-            try:
-                found = path.stat()
-            except FileNotFoundError:
-                continue
-            if path.suffix != ".part":
-                return found.st_size, found.st_size
+        with contextlib.suppress(FileNotFoundError):
+            found = os.stat(self._layout.blob_name(sha256))  # noqa: PTH116 - millions
+            return found.st_size, found.st_size
+        with contextlib.suppress(FileNotFoundError):
+            found = os.stat(self._layout.part_name(sha256))  # noqa: PTH116
             return _written(found), found.st_blocks * 512
         return 0, 0
 
@@ -129,23 +121,25 @@ def _inode(found: os.stat_result) -> int:
     return (found.st_dev << 48 ^ found.st_ino) % 2**64
 
 
-def _is_in(value: int, values: array[int]) -> bool:
-    at = bisect_left(values, value)
-    return at < len(values) and values[at] == value
-
-
 def _written(found: os.stat_result) -> int:
     """The bytes of a file that may have holes, as its chunks come in any order."""
     return min(found.st_size, found.st_blocks * 512)
 
 
 def _files_below(place: str) -> Iterator[Tuple[str, os.stat_result]]:
-    for directory, _, names in os.walk(place):
-        for name in names:
-            path = os.path.join(directory, name)  # noqa: PTH118
-            try:
-                found = os.lstat(path)
-            except FileNotFoundError:
-                continue
-            if stat.S_ISREG(found.st_mode):
-                yield path, found
+    """Every regular file, with what is known of it; one directory may have millions."""
+    directories = [place]
+    while directories:
+        try:
+            entries = os.scandir(directories.pop())
+        except OSError:  # it is gone
+            continue
+        with entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    directories.append(entry.path)
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    found = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(found.st_mode):
+                        yield entry.path, found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Mapping
 
 from trainctl.node.cache.leases import Leases
-from trainctl.node.cache.room import claimed, leased_contents, limit_of
+from trainctl.node.cache.room import claimable, leased_contents, limit_of
 from trainctl.node.cache.trees import Trees
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import layout_of
@@ -24,12 +24,11 @@ def cache_query(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         "blobs": [one for one in blobs if layout.blob(one).is_file()],
     }
     if request.get("room"):
-        claims = claimed(layout, limit_of(request))
-        found["room"] = claims.room
+        found["room"] = claimable(layout, limit_of(request))
         found["leases"] = sorted(Leases(layout).live())
-        found["leased"] = [one for one in blobs if one in claims.contents]
-    elif request.get("leased"):
-        leased = leased_contents(layout)
+    if request.get("room") or request.get("leased"):
+        asked = set(blobs)
+        leased = asked.intersection(leased_contents(layout)) if asked else asked
         found["leased"] = [one for one in blobs if one in leased]
     if request.get("shared"):
         from trainctl.node.transfer.shared import shared_of  # with all that brings bytes

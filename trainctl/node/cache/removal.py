@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
-from typing import Callable, Iterable, Iterator, Optional, Sequence, Set
+import os
+from typing import Callable, Dict, Iterable, Iterator, Optional, Sequence
 
 from trainctl.node.cache.inventory import Kept
 from trainctl.node.cache.references import References
 from trainctl.node.cache.reservations import reservations
 from trainctl.node.cache.trees import STAGE, Trees
+from trainctl.node.content.digests import Digests
 from trainctl.node.system.files import names_in, remove_tree
 from trainctl.node.system.layout import Layout
 from trainctl.node.system.lock import Lock
@@ -24,8 +25,13 @@ class Removal:
     def __init__(self, layout: Layout, listings: Sequence[Kept]) -> None:
         self._layout = layout
         self._trees = Trees(layout)
-        self._named = {kept.id: {file.sha256 for file in kept.contents} for kept in listings}
-        self._unfinished = {kept.id: self._named[kept.id] for kept in listings if not kept.sealed}
+        self._listings = {kept.id: kept for kept in listings}
+        self._unfinished: Dict[str, Digests] = {
+            kept.id: Digests(file.sha256 for file in kept.contents)
+            for kept in listings
+            if not kept.sealed
+        }
+        self._reserved = Digests(sha256 for sha256, _ in reservations(layout))
 
     def listing(self, kept: Kept, needed: Needed) -> Optional[int]:
         """Remove a listing's seal, tree, references and what only it used; the bytes freed, or None if it stays."""
@@ -35,6 +41,7 @@ class Removal:
         if not lock.try_acquire():
             return None  # somebody is delivering it
         try:
+            contents = kept.contents  # nobody knows them when it is gone
             self._trees.settle(kept.id)
             self._trees.unseal(kept.id)
             if needed(kept.id):
@@ -46,16 +53,15 @@ class Removal:
         finally:
             lock.release()
         self._unfinished.pop(kept.id, None)
-        return freed + self.unlinked(file.sha256 for file in kept.contents)
+        return freed + self.unlinked(file.sha256 for file in contents)
 
     def unlinked(self, digests: Iterable[str]) -> int:
         """Remove those contents that no tree links, no delivery brings and no unfinished one left for later."""
-        wanted = self._wanted()
         freed = 0
-        for digest in (one for one in digests if one not in wanted):
-            freed += _remove_unlinked(self._layout.blob(digest))
-            freed += _remove_unlinked(self._layout.part(digest))
-            _remove_unlinked(self._layout.chunk_map(digest))  # no content, so never counted as used
+        for digest in (one for one in digests if not self._is_wanted(one)):
+            freed += _remove_unlinked(self._layout.blob_name(digest))
+            freed += _remove_unlinked(self._layout.part_name(digest))
+            _remove_unlinked(self._layout.map_name(digest))  # no content, so never counted as used
         return freed
 
     def strays(self) -> int:
@@ -66,13 +72,13 @@ class Removal:
                 freed += remove_tree(self._layout.partial / name)
             elif name.startswith(STAGE):
                 freed += self._unknown_stage(name[len(STAGE) :])
-        named = {digest for contents in self._named.values() for digest in contents}
+        named = Digests(file.sha256 for kept in self._listings.values() for file in kept.contents)
         return freed + self.unlinked(one for one in self._contents() if one not in named)
 
     def _unknown_stage(self, listing_id: str) -> int:
         """Remove the beginning of a tree that nobody refers to any more and nobody is at."""
         lock = Lock(self._layout.locks, f"listing-{listing_id}")
-        if listing_id in self._named or not lock.try_acquire():
+        if listing_id in self._listings or not lock.try_acquire():
             return 0
         try:
             return remove_tree(self._layout.partial / f"{STAGE}{listing_id}")
@@ -84,14 +90,16 @@ class Removal:
         yield from (path.stem for path in self._layout.partial.glob("*.part"))
         yield from (path.stem for path in self._layout.partial.glob("*.map"))
 
-    def _wanted(self) -> Set[str]:
-        return set(reservations(self._layout)).union(*self._unfinished.values())
+    def _is_wanted(self, digest: str) -> bool:
+        return digest in self._reserved or any(
+            digest in contents for contents in self._unfinished.values()
+        )
 
 
-def _remove_unlinked(path: Path) -> int:
+def _remove_unlinked(name: str) -> int:
     with contextlib.suppress(FileNotFoundError):
-        found = path.stat()
+        found = os.stat(name)  # noqa: PTH116 - millions
         if found.st_nlink == 1:
-            path.unlink()
+            os.unlink(name)  # noqa: PTH108
             return found.st_size
     return 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from pathlib import Path
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator, Optional, Tuple
 
 from trainctl.node.content.listing import Listing
 from trainctl.node.system.files import names_in, read_json, unique, write_quickly
@@ -14,7 +15,9 @@ from trainctl.node.system.lock import Lock
 from trainctl.node.system.processes import alive, identity
 
 _BLOBS = "blobs"
+_BLOB = re.compile(r'"([0-9a-f]{64})": (\d+)[,}]')
 _BEGIN = 4096
+_READ = 2**16
 
 
 def room_lock(layout: Layout) -> Lock:
@@ -51,7 +54,7 @@ def reserved_bytes(layout: Layout) -> int:
     for path in _paths(layout):
         about = _about(path)
         if about is None:
-            return sum(reservations(layout).values())
+            return sum(size for _, size in reservations(layout))
         found += int(about["bytes"]) if alive(about["holder"]) else 0
     return found
 
@@ -72,18 +75,30 @@ def _paths(layout: Layout) -> Iterator[Path]:
     return (layout.reservations / name for name in names if not name.startswith("."))
 
 
-def reservations(layout: Layout) -> Dict[str, int]:
-    """The size of each content that is reserved; what dead processes left is cleared away."""
-    found: Dict[str, int] = {}
+def reservations(layout: Layout) -> Iterator[Tuple[str, int]]:
+    """Each content that is reserved, and its size; again for each delivery that brings it."""
+    for path in living(layout):
+        yield from reserved_in(path)
+
+
+def living(layout: Layout) -> Iterator[Path]:
+    """The reservations of deliveries that live, none of which ever changes; what dead processes left is cleared away."""
     for path in _paths(layout):
-        value = read_json(path)
-        if isinstance(value, dict) and alive(value.get("holder")):
-            found.update(value["blobs"])
+        about = _about(path) or read_json(path)
+        if isinstance(about, dict) and alive(about.get("holder")):
+            yield path
         else:
-            _clear(path)
-    return found
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
 
 
-def _clear(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()
+def reserved_in(path: Path) -> Iterator[Tuple[str, int]]:
+    """The contents of a reservation with their sizes; none of one that is gone."""
+    with contextlib.suppress(FileNotFoundError), path.open() as stream:
+        rest = ""
+        while text := stream.read(_READ):
+            text, end = rest + text, 0
+            for found in _BLOB.finditer(text):
+                yield found[1], int(found[2])
+                end = found.end()
+            rest = text[end:]

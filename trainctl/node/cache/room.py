@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from trainctl.node.cache.inventory import Inventory, Kept
 from trainctl.node.cache.leases import Leases
 from trainctl.node.cache.removal import Removal
 from trainctl.node.cache.reservations import reservations, reserved_bytes, room_lock
+from trainctl.node.content.digests import Digests, each_once
 from trainctl.node.content.listing import Listing
 from trainctl.node.system.failure import Failure, weights_room
 from trainctl.node.system.layout import Layout
@@ -87,27 +88,21 @@ class _Room:
         self._layout = layout
         self._inventory = Inventory(layout)
         self.listings: Sequence[Kept] = self._inventory.listings()
-        self._reserved = reservations(layout)
         self._leased: Mapping[str, List[str]] = Leases(layout).live()
 
     def space(self) -> Space:
         """The present figures."""
-        coming = unwritten = 0
-        for sha256, size in self._reserved.items():
-            here, set_aside = self._inventory.sizes_of(sha256)
-            coming += max(0, size - here)
-            unwritten += max(0, size - set_aside)
-        return Space(
-            self._inventory.used(),
-            coming,
-            unwritten,
-            self._inventory.present(self._kept()),
-            weights_room(str(self._layout.cache)),
-        )
-
-    def _kept(self) -> Set[str]:
-        leased = (kept for kept in self.listings if kept.id in self._leased)
-        return {*self._reserved, *(file.sha256 for kept in leased for file in kept.contents)}
+        coming = unwritten = held = 0
+        seen = Digests()
+        for sha256, size in reservations(self._layout):
+            if seen.add(sha256):
+                here, set_aside = self._inventory.sizes_of(sha256)
+                coming += max(0, size - here)
+                unwritten += max(0, size - set_aside)
+                held += here
+        held += self._inventory.present(filter(seen.add, _leased(self.listings, self._leased)))
+        disk = weights_room(str(self._layout.cache))
+        return Space(self._inventory.used(), coming, unwritten, held, disk)
 
     def holders(self, wanted: str) -> Dict[str, int]:
         """The runs that lease something here besides what is wanted, and how many bytes each."""
@@ -118,31 +113,24 @@ class _Room:
         return found
 
 
-class Claimed(NamedTuple):
-    """What live runs have of a cache: the contents, and how many bytes may be there beside them (None: no bound known)."""
-
-    contents: Set[str]
-    room: Optional[int]
-
-
-def claimed(layout: Layout, limit: Optional[int]) -> Claimed:
-    """How much room there would be if everything that may go went."""
+def claimable(layout: Layout, limit: Optional[int]) -> Optional[int]:
+    """How many bytes may be there beside what live runs have, if everything that may go went; None: no bound known."""
     inventory = Inventory(layout)
-    held = leased_contents(layout)
-    stays = inventory.present(held)
+    stays = inventory.present(each_once(leased_contents(layout)))
     disk = weights_room(str(layout.cache))
     bounds = [] if disk is None else [disk + inventory.used() - stays]
     bounds += [] if limit is None else [max(0, limit - stays)]
-    return Claimed(held, min(bounds, default=None))
+    return min(bounds, default=None)
 
 
-def leased_contents(layout: Layout) -> Set[str]:
-    """What live runs have of a cache."""
+def leased_contents(layout: Layout) -> Iterator[str]:
+    """What live runs have of a cache; a content of several listings several times."""
     leased = Leases(layout).live()
-    if not leased:
-        return set()
-    listings = (kept for kept in Inventory(layout).listings() if kept.id in leased)
-    return {file.sha256 for kept in listings for file in kept.contents}
+    return _leased(Inventory(layout).listings(), leased) if leased else iter(())
+
+
+def _leased(listings: Sequence[Kept], leased: Mapping[str, List[str]]) -> Iterator[str]:
+    return (file.sha256 for kept in listings if kept.id in leased for file in kept.contents)
 
 
 def _no_room(

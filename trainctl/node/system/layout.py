@@ -54,7 +54,11 @@ class Layout:
 
     def chunk_map(self, sha256: str) -> Path:
         """Which chunks of a blob that is fetched are verified: a byte for each."""
-        return self.partial / f"{sha256}.map"
+        return Path(self.map_name(sha256))
+
+    def map_name(self, sha256: str) -> str:
+        """The same as text."""
+        return f"{self._partial_name}/{sha256}.map"
 
     def tree(self, listing: str) -> Path:
         """The hard links of a listing."""
