@@ -1,9 +1,11 @@
-"""What a node does with very many things at once: sets of them, reservations."""
+"""What a node does with very many things at once: sets of them, work by several threads, reservations."""
 
 from __future__ import annotations
 
 import json
 import random
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from trainctl.node.content.digests import Digests, each_once
 from trainctl.node.system.layout import Layout
 from trainctl.node.system.numbers import Numbers
 from trainctl.node.system.processes import identity
+from trainctl.node.system.threads import for_each
 
 
 def test_numbers_are_a_set() -> None:
@@ -36,6 +39,44 @@ def test_contents_are_a_set_by_any_name() -> None:
     assert list(each_once(names)) == ["ab" * 32, ".nfs0001", "", "cd" * 32]
     assert "ab" * 32 in Digests(names)
     assert "ba" * 32 not in Digests(names)
+
+
+def test_several_threads_do_each_thing_once() -> None:
+    """They take one after another from what may have no end in memory."""
+    done: list[int] = []
+
+    for_each(done.append, iter(range(1000)), 4)
+
+    assert sorted(done) == list(range(1000))
+
+
+def test_nothing_is_begun_after_an_error() -> None:
+    """It is raised, whichever thread had it."""
+    begun: list[int] = []
+    failed = threading.Event()
+
+    def work(number: int) -> None:
+        begun.append(number)
+        if number == 3:
+            failed.set()
+            raise ValueError(number)
+        failed.wait(10)
+
+    with pytest.raises(ValueError, match="3"):
+        for_each(work, iter(range(100_000)), 4)
+
+    assert len(begun) < 100_000
+
+
+def test_an_error_of_who_tells_what_is_next_is_raised() -> None:
+    """It ends the work, too."""
+
+    def things() -> Iterator[int]:
+        yield 1
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        for_each(lambda thing: None, things(), 3)
 
 
 def test_reservations_are_read_piece_by_piece(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import tracemalloc
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from trainctl.node.cache.references import References
 from trainctl.node.cache.reservations import reserved
 from trainctl.node.cache.room import make_room
 from trainctl.node.cache.trees import Trees
+from trainctl.node.cache.verify import cache_verify
 from trainctl.node.content import packed
 from trainctl.node.content.blobs import stamp
 from trainctl.node.content.listing import File, Listing
@@ -92,6 +94,26 @@ def test_peers_share_out_very_many_files() -> None:
         return peak_of(lambda: Owners(listing, "b", holds).line(count - 1))
 
     peak(FEW)  # what is made once
+
+    assert peak(MANY) - peak(FEW) < MOST * (MANY - FEW)
+
+
+def test_very_many_files_are_verified(tmp_path: Path) -> None:
+    """What is known to be right of them, and what is still to be looked at."""
+
+    def peak(count: int) -> int:
+        place = tmp_path / str(count)
+        cache_of(place, listing_of(0, count))
+
+        def verify() -> None:
+            said = cache_verify({"root": str(place)}, lambda event: None, io.BytesIO())
+            assert [(row["outcome"], row["files"]) for row in said["listings"]] == [
+                ("whole", count)
+            ]
+
+        return peak_of(verify)
+
+    peak(10)
 
     assert peak(MANY) - peak(FEW) < MOST * (MANY - FEW)
 

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Set
+from itertools import compress
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    BinaryIO,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Tuple,
+)
 
 from trainctl.node.cache.deliver import Filling
 from trainctl.node.cache.inventory import Inventory, Kept
@@ -16,11 +28,13 @@ from trainctl.node.cache.reservations import reserved, room_lock
 from trainctl.node.cache.room import limit_of
 from trainctl.node.cache.trees import Trees
 from trainctl.node.content.blobs import Blobs
-from trainctl.node.content.listing import Listing
+from trainctl.node.content.digests import Digests
+from trainctl.node.content.listing import File, Listing
 from trainctl.node.system.failure import Failure, from_os_error
 from trainctl.node.system.files import make_directory
 from trainctl.node.system.layout import Layout, layout_of
 from trainctl.node.system.lock import Lock
+from trainctl.node.system.threads import for_each
 from trainctl.node.transfer.sources import Sources, asking_of
 
 if TYPE_CHECKING:
@@ -37,8 +51,7 @@ def cache_verify(request: Mapping[str, Any], emit: Emit, caller: BinaryIO) -> Di
     """Hash every listing that is sealed or in use here; what is wrong is repaired from ``origin``, else dropped.
 
     Each listing has an ``outcome``: whole, repaired, dropped, or wrong where a live run leases what can't be repaired;
-    ``wrong_files`` names its files that were. Contents that
-    no listing names are removed.
+    ``wrong_files`` names its files that were. Contents that no listing names are removed.
     """
     layout = layout_of(request)
     asking = asking_of(request, caller, emit)
@@ -77,9 +90,12 @@ class _Verifying:
         self._asking = asking
         self._blobs = Blobs(layout)
         self._trees = Trees(layout)
-        self._good: Set[str] = set()
-        sizes = {file.sha256: file.size for kept in listings for file in kept.contents}
-        self._total = sum(sizes.values())
+        self._good = Digests()
+        named = Digests()
+        contents = (file for kept in listings for file in kept.contents)
+        self._total = sum(file.size for file in contents if named.add(file.sha256))
+        self._lock = threading.Lock()
+        self._right = 0
         self._spoken = 0.0
         self.hashed = 0
 
@@ -100,26 +116,31 @@ class _Verifying:
                 return {**row, "outcome": DROPPED, "detail": "it was evicted meanwhile"}
             with reserved(self._layout, listing):
                 wrong = self._wrong(listing)
-                if not wrong and self._trees.sound(listing, thoroughly=True):
+                if wrong is None and self._trees.sound(listing, thoroughly=True):
                     return {**row, "outcome": WHOLE}
                 problem = self._repair(kept, listing)
-        row["wrong_files"] = [file.path for file in listing.files if file.sha256 in wrong]
+        if wrong is not None:
+            row["wrong_files"] = [file.path for file in listing.files if file.sha256 in wrong]
         if problem is None:
             return {**row, "outcome": REPAIRED}
         return {**row, "outcome": self._drop(kept), "detail": problem}
 
-    def _wrong(self, listing: Listing) -> List[str]:
-        """The contents of the listing that are not right here; those are put aside, to be mended in place."""
+    def _wrong(self, listing: Listing) -> Optional[Digests]:
+        """The contents of the listing that are not right here, if there are any; those are put aside, to be mended in place."""
         self._trees.adopt(listing)
-        unknown = [file for file in listing.contents if file.sha256 not in self._good]
-        with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
-            for file, right in zip(unknown, pool.map(self._blobs.right, unknown)):
-                if right:
-                    self._good.add(file.sha256)
-                self.hashed += file.size
-                self._tell()
+        contents = listing.contents
+        wrong = bytearray(len(contents))
+
+        def look(numbered: Tuple[int, File]) -> None:
+            number, file = numbered
+            wrong[number] = not self._blobs.right(file)
+            self._looked(file, right=not wrong[number])
+
+        unknown = (one for one in enumerate(contents) if one[1].sha256 not in self._good)
+        for_each(look, unknown, min(_MOST_THREADS, os.cpu_count() or 1))
         self._trees.distrust_copies(listing)
-        return [file.sha256 for file in listing.contents if file.sha256 not in self._good]
+        self._are_good(file for file, bad in zip(contents, wrong) if not bad)
+        return Digests(file.sha256 for file in compress(contents, wrong)) if any(wrong) else None
 
     def _repair(self, kept: Kept, listing: Listing) -> Optional[str]:
         """Make the listing whole from the mirror; why that can't be done, or None."""
@@ -134,8 +155,12 @@ class _Verifying:
         except OSError as error:
             failure = from_os_error(error, str(self._layout.cache))
             return f"{failure.summary}. {failure.detail}"
-        self._good.update(file.sha256 for file in listing.contents)
+        self._are_good(listing.contents)
         return None
+
+    def _are_good(self, files: Iterable[File]) -> None:
+        for file in files:
+            self._good.add(file.sha256)
 
     def _drop(self, kept: Kept) -> str:
         """Take away what can't be repaired; where a live run has it, see that no other begins to use it."""
@@ -147,8 +172,11 @@ class _Verifying:
             self._layout.seal(kept.id).unlink()
         return WRONG
 
-    def _tell(self) -> None:
-        now = time.monotonic()
-        if now - self._spoken >= _EVENT_SECONDS or self.hashed >= self._total:
-            self._spoken = now
-            self._emit({"done": self.hashed, "total": self._total, "files": len(self._good)})
+    def _looked(self, file: File, *, right: bool) -> None:
+        with self._lock:
+            self.hashed += file.size
+            self._right += right
+            now = time.monotonic()
+            if now - self._spoken >= _EVENT_SECONDS or self.hashed >= self._total:
+                self._spoken = now
+                self._emit({"done": self.hashed, "total": self._total, "files": self._right})
