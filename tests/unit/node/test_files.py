@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainctl.node.system.files import create_once
+from trainctl.node.system.files import create_once, remove_tree
 
 
 def test_who_is_killed_before_a_file_has_its_name_leaves_nothing(tmp_path: Path) -> None:
@@ -34,3 +34,35 @@ def test_a_file_is_created_once_where_none_can_be_without_a_name(
     assert create_once(tmp_path / "claim", b"mine")
     assert not create_once(tmp_path / "claim", b"yours")
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"mine"]
+
+
+def test_a_tree_is_removed_and_nothing_behind_its_links(tmp_path: Path) -> None:
+    """Read-only parts too; what counts are the bytes that had no name elsewhere."""
+    tree, other = tmp_path / "tree", tmp_path / "other"
+    for directory in (tree / "deep" / "er", other):
+        directory.mkdir(parents=True)
+    (other / "stays").write_bytes(b"12345")
+    (tree / "linked").hardlink_to(other / "stays")
+    (tree / "alone").write_bytes(b"123")
+    (tree / "deep" / "twice").write_bytes(b"1234567")
+    (tree / "deep" / "er" / "again").hardlink_to(tree / "deep" / "twice")
+    (tree / "to-a-directory").symlink_to(other)
+    (tree / "to-nothing").symlink_to("nothing")
+    for directory in (tree / "deep" / "er", tree / "deep", tree):
+        directory.chmod(0o000)
+
+    assert remove_tree(tree) == 3 + 7
+    assert not tree.exists()
+    assert (other / "stays").read_bytes() == b"12345"
+    assert remove_tree(tree) == 0
+
+
+def test_a_link_to_a_directory_is_no_tree(tmp_path: Path) -> None:
+    """Nothing of where it leads goes."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "stays").touch()
+    (tmp_path / "link").symlink_to("other")
+
+    with pytest.raises(OSError, match="symbolic link"):
+        remove_tree(tmp_path / "link")
+    assert (tmp_path / "other" / "stays").exists()

@@ -24,6 +24,7 @@ from trainctl.node.content.packed import packed as packed_rows
 from trainctl.node.content.parts import to_hex
 from trainctl.node.system import numbers
 from trainctl.node.system.failure import Failure
+from trainctl.node.system.files import remove_tree
 from trainctl.node.system.layout import Layout
 from trainctl.node.transfer.owners import Owners
 
@@ -135,6 +136,20 @@ def test_very_many_files_make_room_for_as_many(tmp_path: Path) -> None:
             assert not any(layout.blobs.glob("*/*"))
 
         return peak_of(make)
+
+    peak(10)
+
+    assert peak(MANY) - peak(FEW) < MOST * (MANY - FEW)
+
+
+def test_a_directory_of_very_many_files_is_removed(tmp_path: Path) -> None:
+    """Its names are read and removed one by one."""
+
+    def peak(count: int) -> int:
+        for number in range(count):
+            (tmp_path / "flat").mkdir(exist_ok=True)
+            (tmp_path / "flat" / f"{number:08}").touch()
+        return peak_of(lambda: remove_tree(tmp_path / "flat"))
 
     peak(10)
 

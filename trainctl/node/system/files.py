@@ -185,18 +185,38 @@ def _sync_file_system(path: Path) -> None:
 
 def remove_tree(path: Path) -> int:
     """Remove a directory with all it holds, read-only parts too; the bytes that only it held. No error if it is gone."""
-    freed = 0
-    for directory, _, names in os.walk(str(path)):
-        with contextlib.suppress(PermissionError):
-            Path(directory).chmod(PRIVATE_DIRECTORY)
-        for name in names:
-            found = _lstat(Path(directory, name))
-            if found is not None and stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
-                freed += found.st_size
+    freed = _remove_files(str(path), None)
     shutil.rmtree(str(path), ignore_errors=True)
     if path.exists():
         shutil.rmtree(str(path))
     return freed
+
+
+def _remove_files(name: str, within: Optional[int]) -> int:
+    """Remove the files below a directory one by one, as it may have millions; the bytes that they alone held. What can't be removed stays."""
+    freed = 0
+    with contextlib.suppress(OSError):
+        with contextlib.suppress(PermissionError):
+            os.chmod(name, PRIVATE_DIRECTORY, dir_fd=within)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(name, flags, dir_fd=within)
+        try:
+            with os.scandir(descriptor) as entries:
+                for entry in entries:
+                    freed += _remove_entry(entry, descriptor)
+        finally:
+            os.close(descriptor)
+    return freed
+
+
+def _remove_entry(entry: os.DirEntry[str], within: int) -> int:
+    with contextlib.suppress(OSError):
+        if entry.is_dir(follow_symlinks=False):
+            return _remove_files(entry.name, within)
+        found = entry.stat(follow_symlinks=False)
+        os.unlink(entry.name, dir_fd=within)
+        return found.st_size if stat.S_ISREG(found.st_mode) and found.st_nlink == 1 else 0
+    return 0
 
 
 def tree_size(path: Path) -> int:
