@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.node.test_memory import listing_of
+from tests.support.memory import listing_of
 from trainctl.node.cache import reservations
 from trainctl.node.content.digests import Digests, each_once
 from trainctl.node.system.layout import Layout
