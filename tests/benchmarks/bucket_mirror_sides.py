@@ -3,7 +3,7 @@
     python -m tests.benchmarks.bucket_mirror_sides SIDE ARGUMENT …
 
 ``least HUB ENDPOINT PREFIX`` and ``product HUB ENDPOINT PREFIX`` mirror; ``fill FILES DIRECTORY`` makes a mirror of so many small
-files in a directory that stands for a bucket, and ``verify DIRECTORY`` and ``gc DIRECTORY`` look after it.
+files in a directory that stands for a bucket, and ``verify DIRECTORY``, ``repair DIRECTORY`` and ``gc DIRECTORY`` look after it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 from urllib.request import urlopen
@@ -25,10 +26,13 @@ from tests.support.bucket_mirrors import Counted, Directory, mirror_in
 from tests.support.buckets import Bucket
 from trainctl.model.files import CHUNK_BYTES, ResolvedSource, SourceFile, in_order
 from trainctl.spi.sources import Credential
+from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.mirror.collect import Collecting
 from trainctl.weights.mirror.layout import Reference
+from trainctl.weights.mirror.mend import Origin
+from trainctl.weights.mirror.verify import Outcome
 from trainctl.weights.retry import Retry
 from trainctl.weights.sources.hf import HubSource
 
@@ -128,6 +132,26 @@ def verify(root: str) -> dict[str, float]:
     return {"contents": found.blobs}
 
 
+def repair(root: str) -> dict[str, float]:
+    """One pack is lost, and of another a byte is wrong."""
+    packs = sorted((Path(root) / keys.BLOBS).rglob("*"), key=lambda path: path.stat().st_size)
+    packs[-1].unlink()
+    packs[-2].write_bytes(b"-" + packs[-2].read_bytes()[1:])
+    mirror = _made_up(root)
+
+    @cache
+    def resolved(uri: str) -> ResolvedSource:
+        return MadeUp(int(uri.rpartition("/")[2])).resolve(uri, None, None)
+
+    def origin(record: Mapping[str, object]) -> Origin:
+        return Origin(MadeUp(0), resolved(str(record["source"])), None, mirror.retry)
+
+    found = mirror.verify(origin)
+    mended = [one for one in found.findings if one.outcome is Outcome.REPAIRED]
+    assert {one.what for one in found.findings if one not in mended} == {"slices changed"}
+    return {"contents": len(mended)}
+
+
 def gc(root: str) -> dict[str, float]:
     """The larger reference is dropped."""
     mirror = _made_up(root)
@@ -138,7 +162,7 @@ def gc(root: str) -> dict[str, float]:
 
 
 SIDES: dict[str, Callable[..., dict[str, float]]] = {
-    "least": least, "product": product, "fill": fill, "verify": verify, "gc": gc,
+    "least": least, "product": product, "fill": fill, "verify": verify, "repair": repair, "gc": gc,
 }  # fmt: skip
 
 

@@ -12,13 +12,17 @@ import pytest
 
 from tests.support.bucket_mirrors import Directory
 from tests.support.mirrors import REFERENCE, MemorySource, impatient
-from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.errors import SourceGone
+from trainctl.model.files import ListedFile, ResolvedSource, SourceFile, in_order
 from trainctl.model.json import canonical
 from trainctl.weights.bucket import keys, long
+from trainctl.weights.bucket.afresh import Afresh
 from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.mirror import fetch
+from trainctl.weights.mirror.layout import fingerprint
+from trainctl.weights.mirror.mend import Origin
 
 
 def name(number: int) -> str:
@@ -112,6 +116,34 @@ def test_looking_for_many_does_not_take_memory(tmp_path: Path) -> None:
         tracemalloc.start()
         earlier = Shelf(objects).turned_out(replace(old, revision="2"))
         assert len(earlier.contents) == count
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    assert peak(30_000) < 1.25 * peak(15_000)
+
+
+def test_repairing_one_of_many_does_not_take_memory(tmp_path: Path) -> None:
+    """What a source's files turned out to be is looked through, and only the one that is wanted is remembered."""
+
+    def peak(count: int) -> int:
+        objects = Directory(tmp_path / str(count))
+        source = MemorySource({f"{number:06}": b"%d" % number for number in range(count)})
+        files = in_order(
+            SourceFile(path, len(data), f"git:{path}") for path, data in source.files.items()
+        )
+        resolved = ResolvedSource("hf://a/b", "1", files)
+        wanted = hashlib.sha256(b"77").hexdigest()
+        turned = ((fingerprint(resolved, one), name(int(one.path))) for one in files)
+        long.put(objects, keys.record(resolved), long.record(resolved, name(0), turned))
+        origin = Origin(source, resolved, None, impatient())
+        tracemalloc.start()
+        afresh = Afresh(Shelf(objects), frozenset({wanted}))
+        assert afresh.fetch(origin, ListedFile("old", 2, wanted), 1, 1, name(7)) == b"7"
+        with pytest.raises(SourceGone):
+            afresh.fetch(origin, ListedFile("old", 3, wanted), 0, 3, wanted)
+        with pytest.raises(SourceGone):
+            afresh.fetch(origin, ListedFile("else", 2, name(-1)), 0, 2, name(-1))
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import threading
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from trainctl.errors import SourceGone, SourceWrong, StorageError, TrainctlError
-from trainctl.model.files import ListedFile, ResolvedSource, SourceFile
+from trainctl.errors import StorageError, TrainctlError
+from trainctl.model.files import ListedFile
 from trainctl.weights.bucket import keys, packs
+from trainctl.weights.bucket.afresh import Afresh
 from trainctl.weights.bucket.marking import digest
 from trainctl.weights.bucket.packs import Slice
 from trainctl.weights.bucket.repack import cut
 from trainctl.weights.bucket.shelf import Shelf, in_turn
-from trainctl.weights.mirror.layout import fingerprint
-from trainctl.weights.mirror.mend import Origin
 from trainctl.weights.mirror.needs import Need
 from trainctl.weights.mirror.port import Origins
 from trainctl.weights.mirror.verify import Finding, Outcome
@@ -42,11 +40,17 @@ class WrongPack(NamedTuple):
 
 @dataclass(frozen=True)
 class Repair:
-    """Without ``origins`` it only says what is wrong."""
+    """Without ``origins`` it only says what is wrong. ``uses`` are those of contents that aren't right, all of them before the first is fetched."""
 
     shelf: Shelf
     origins: Origins | None
+    uses: dict[str, list[Use]] = field(default_factory=dict)
     _looked_at: set[bytes] = field(default_factory=set)
+
+    @cached_property
+    def _afresh(self) -> Afresh:
+        wanted = (use.file.sha256 for uses in self.uses.values() for use in uses)
+        return Afresh(self.shelf, frozenset(wanted))
 
     def listing(self, listing_id: str, found: Sequence[Need]) -> Finding:
         """A listing can't be repaired from itself: it goes, and the next apply writes it anew."""
@@ -60,9 +64,9 @@ class Repair:
         path = Path(keys.slices(pack))
         return Finding(path, "slices changed", 0, (), self._gone([keys.slices(pack)]))
 
-    def content(self, sha256: str, what: str, size: int, uses: Sequence[Use]) -> Finding:
+    def content(self, sha256: str, what: str, size: int) -> Finding:
         """One object, from whoever has its content still; else it goes, and what needs it."""
-        key = keys.blob(sha256)
+        key, uses = keys.blob(sha256), self.uses.get(sha256, ())
         size = self._length(uses[0]) if uses else size
         if self.origins is None:
             return Finding(Path(key), what, size, _sources(uses), Outcome.WRONG)
@@ -73,9 +77,7 @@ class Repair:
         self._gone([*_needing(uses), key])
         return Finding(Path(key), what, size, _sources(uses), Outcome.REMOVED, detail)
 
-    def pack(
-        self, wrong: WrongPack, uses: Mapping[str, Sequence[Use]], right: Set[bytes]
-    ) -> list[Finding]:
+    def pack(self, wrong: WrongPack, right: Set[bytes]) -> list[Finding]:
         """A pack: put as it was, or where something of it can't be had again, what can, as objects of their own.
 
         Both may happen beside a collection: under such names it only takes what nobody needs. What is right elsewhere isn't fetched.
@@ -84,7 +86,7 @@ class Repair:
         contents = cut(objects.get(key) or b"", wrong.slices)
         findings = []
         for one in wrong.wrong:
-            its = uses.get(one.sha256, ())
+            its = self.uses.get(one.sha256, ())
             data, detail = None, its[0].file.path if its else ""
             if self.origins is None:
                 outcome = Outcome.WRONG
@@ -143,7 +145,7 @@ class Repair:
             try:
                 origin = self.origins(use.need.record)
                 length = self._length(use)
-                return fetched_again(self.shelf, origin, use.file, use.offset, length, sha256), ""
+                return self._afresh.fetch(origin, use.file, use.offset, length, sha256), ""
             except TrainctlError as error:
                 detail = error.summary
         return None, detail
@@ -169,36 +171,4 @@ def _needing(uses: Iterable[Use]) -> list[str]:
     found = {keys.listing(use.listing) for use in uses}
     return sorted(found) + sorted(
         {keys.chunked(use.file.sha256) for use in uses if use.file.chunks}
-    )
-
-
-def fetched_again(
-    shelf: Shelf, origin: Origin, file: ListedFile, offset: int, length: int, sha256: str
-) -> bytes:
-    """Those bytes of the file. SourceGone where upstream has not got it any more, SourceWrong where it has others."""
-    wanted = _same(shelf, origin.resolved, file)
-
-    def attempt() -> bytes:
-        found = bytearray()
-        with origin.source.open(origin.resolved, wanted, offset, origin.credential) as pieces:
-            while len(found) < length and (piece := next(pieces, b"")):
-                found += piece
-        return bytes(found[:length])
-
-    data = origin.retry.run(attempt, threading.Event())
-    if hashlib.sha256(data).hexdigest() != sha256:
-        raise SourceWrong(f"{origin.resolved.source}: {wanted.path!a} has other content now")
-    return data
-
-
-def _same(shelf: Shelf, resolved: ResolvedSource, file: ListedFile) -> SourceFile:
-    """The file upstream whose content is, as far as anybody can know, the one that was mirrored."""
-    digests = (shelf.document(keys.record(resolved)) or {}).get("files") or {}
-    for one in resolved.files:
-        known = one.sha256 or digests.get(fingerprint(resolved, one))
-        if one.size == file.size and known == file.sha256:
-            return one
-    raise SourceGone(
-        f"{resolved.source} has not got the content of {file.path!a} any more",
-        "The next apply mirrors what it has now.",
     )

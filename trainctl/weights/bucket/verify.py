@@ -55,15 +55,15 @@ def verify(shelf: Shelf, origins: Origins | None, progress: Progress | None) -> 
     listings = [keys.stem(one.key) for one in shelf.objects.list(keys.LISTINGS)]
     seen = _look(shelf, progress)
     repair = Repair(shelf, origins)
-    findings, uses = _read(shelf, listings, found, seen.right, repair)
+    findings = _read(shelf, listings, found, seen.right, repair)
     findings += [repair.slices(pack) for pack in seen.useless]
     for wrong in seen.packs:
-        findings += repair.pack(wrong, uses, seen.right)
+        findings += repair.pack(wrong, seen.right)
     for sha256, size in seen.wrong.items():
-        findings.append(repair.content(sha256, "changed", size, uses.get(sha256, [])))
+        findings.append(repair.content(sha256, "changed", size))
     known = seen.wrong.keys() | {one.sha256 for pack in seen.packs for one in pack.wrong}
-    for sha256 in _missing(shelf, sorted(uses.keys() - known)):
-        findings.append(repair.content(sha256, "missing", 0, uses[sha256]))
+    for sha256 in _missing(shelf, sorted(repair.uses.keys() - known)):
+        findings.append(repair.content(sha256, "missing", 0))
     return Verified(seen.contents, seen.size, tuple(findings))
 
 
@@ -128,11 +128,10 @@ def _is_useless(shelf: Shelf, pack: str) -> bool:
 
 def _read(
     shelf: Shelf, listings: Sequence[str], found: Sequence[Need], right: set[bytes], repair: Repair
-) -> tuple[list[Finding], dict[str, list[Use]]]:
-    """Listings that are damaged; and by content, of those that aren't right, which files it is or is a part of."""
+) -> list[Finding]:
+    """Listings that are damaged; ``repair`` is told of contents that aren't right which files they are or are a part of."""
     users = {one: need for need in found for one in need.listings}
     findings: list[Finding] = []
-    uses: dict[str, list[Use]] = {}
 
     def load(listing_id: str) -> Listing | None:
         try:
@@ -148,9 +147,9 @@ def _read(
             for number, sha256 in enumerate(file.chunks or (file.sha256,)):
                 if digest(sha256) not in right:
                     use = Use(users.get(listing_id), listing_id, file, number * shelf.chunk_bytes)
-                    uses.setdefault(sha256, []).append(use)
+                    repair.uses.setdefault(sha256, []).append(use)
         repair.chunked(file for file in listing.files if file.chunks)
-    return findings, uses
+    return findings
 
 
 def _missing(shelf: Shelf, contents: Sequence[str]) -> list[str]:
