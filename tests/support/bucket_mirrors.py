@@ -146,7 +146,7 @@ def mirror_in(
     bucket: Bucket | GoogleXml | Azure, prefix: str, chunk_bytes: int = CHUNK
 ) -> BucketMirror:
     """A mirror that does not wait between tries; its objects are Counted."""
-    url, environ, value = _place(bucket, prefix)
+    url, environ, value = place_in(bucket, prefix)
     place = place_of(url, None, environ)
     credential = Credential(value, "the test")
     retry = impatient()
@@ -154,7 +154,7 @@ def mirror_in(
     return BucketMirror(Shelf(stored, chunk_bytes), retry)
 
 
-def _place(bucket: Bucket | GoogleXml | Azure, prefix: str) -> tuple[str, dict[str, str], str]:
+def place_in(bucket: Bucket | GoogleXml | Azure, prefix: str) -> tuple[str, dict[str, str], str]:
     """URL, what the environment says of the endpoint, and credential."""
     if isinstance(bucket, GoogleXml):
         return f"gs://models/{prefix}", {"STORAGE_EMULATOR_HOST": bucket.url}, bucket.document

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 
@@ -96,11 +97,21 @@ class Azure:
 
     def make(self, container: str, *, public: bool) -> None:
         """Create a container."""
-        signed = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
-        if public:
-            signed["x-ms-blob-public-access"] = "container"
+        more = {"x-ms-blob-public-access": "container"} if public else {}
+        self._ask("PUT", container, {"restype": "container"}, more)
+
+    def names(self, container: str) -> list[str]:
+        """All blobs of a container, also those of which there are only blocks so far."""
+        query = {"comp": "list", "include": "uncommittedblobs", "restype": "container"}
+        return re.findall("<Name>(.*?)</Name>", self._ask("GET", container, query, {}))
+
+    def _ask(
+        self, method: str, container: str, query: Mapping[str, str], more: Mapping[str, str]
+    ) -> str:
+        signed = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06", **more}
         named = "".join(f"{name}:{signed[name]}\n" for name in sorted(signed))
-        text = f"PUT{chr(10) * 12}{named}/{ACCOUNT}/{ACCOUNT}/{container}\nrestype:container"
+        asked = "".join(f"\n{name}:{query[name]}" for name in sorted(query))
+        text = f"{method}{chr(10) * 12}{named}/{ACCOUNT}/{ACCOUNT}/{container}{asked}"
         key = base64.b64decode(ACCOUNT_KEY)
         signature = base64.b64encode(hmac.new(key, text.encode(), hashlib.sha256).digest()).decode()
         headers = {
@@ -108,8 +119,11 @@ class Azure:
             "Authorization": f"SharedKey {ACCOUNT}:{signature}",
             "Content-Type": "",
         }
-        url = f"{self.endpoint}/{container}?restype=container"
-        urllib.request.urlopen(urllib.request.Request(url, b"", headers, method="PUT")).close()
+        url = f"{self.endpoint}/{container}?{urlencode(query)}"
+        body = b"" if method == "PUT" else None
+        request = urllib.request.Request(url, body, headers, method=method)
+        with urllib.request.urlopen(request) as answer:
+            return str(answer.read().decode())
 
 
 @contextmanager

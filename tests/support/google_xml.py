@@ -95,7 +95,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _handle(self) -> None:
         path, _, text = self.path.partition("?")
         query = parse_qsl(text, keep_blank_values=True)
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length)
+        if len(body) < length:
+            self.close_connection = True
+            return
         if any(name == "X-Goog-Signature" for name, _ in query):
             if not self._is_signed(path, query):
                 self.server.refused.append(self.path)

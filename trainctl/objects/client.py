@@ -31,6 +31,8 @@ Renew = Callable[[], Access]
 SILENCE_SECONDS = 30.0
 RENEWED_BEFORE = timedelta(minutes=2)
 """How long before its end a credential is replaced."""
+SLOWEST_BYTES = 2**17
+"""In a second: what is sent more slowly is given up."""
 _CONNECT_SECONDS = 5.0
 _NO_END = timedelta(days=30)
 _CERTIFICATES = (
@@ -51,11 +53,14 @@ def connect(
     silence: float = SILENCE_SECONDS,
     *,
     long: bool = False,
+    sent: int = 0,
 ) -> Store:
     """A client of the bucket, below its prefix. Without access no request is signed, whatever the environment holds.
 
     ``silence`` is the longest wait for a byte, in seconds; a whole request may take twice that, unless it is a ``long`` one.
+    For obstore a server is silent while it is sent something, so who sends so many bytes waits for as long as they may take.
     """
+    silence += sent / SLOWEST_BYTES
     common: dict[str, Any] = {
         "prefix": place.prefix or None,
         "client_options": _options(place, environ, silence, long=long),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 from urllib.parse import quote
@@ -30,6 +31,8 @@ T = TypeVar("T")
 PIECE_BYTES = 2**20
 _WORTH = 2**18
 _PAGE = 1000
+_STEP = 2**24
+"""What sends about as much goes by the same client, whose connections are kept."""
 _NO_RANGE = "non-partial response"
 
 
@@ -66,7 +69,7 @@ class Bucket:
             connect, place, renew=renew, environ=environ, silence=silence
         )
         self._silence = silence
-        self._clients: dict[bool, Store] = {False: self._connect(access)}
+        self._clients: dict[tuple[bool, int], Store] = {(False, 0): self._connect(access)}
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[Found]:
         """What lies in the directory ``prefix`` and below, page by page, in the order of keys; those up to ``after`` left out.
@@ -149,13 +152,16 @@ class Bucket:
         _same(self._named(key), _found(result.meta), size, etag)
         yield self._pieces(key, result, skip, max(0, end - offset))
 
-    def put(self, key: str, data: bytes | bytearray | Path | Iterable[bytes]) -> str | None:
-        """Create or replace an object, at once for whoever reads; its ETag. Bytes go in one request, anything else in parts, in constant memory."""
-        parts = False if isinstance(data, bytes | bytearray) else None
-        small = isinstance(data, bytes | bytearray) and len(data) <= PIECE_BYTES
-        return self._ask(
-            key, lambda store: store.put(key, data, use_multipart=parts)["e_tag"], long=not small
-        )
+    def put(self, key: str, data: bytes | bytearray | Path) -> str | None:
+        """Create or replace an object, at once for whoever reads; its ETag. It goes in one request, which a file isn't read into memory for."""
+        content = _mapped(data) if isinstance(data, Path) else data
+        long = len(content) > PIECE_BYTES
+        sent = -(-len(content) // _STEP) * _STEP if long else 0
+
+        def ask(store: Store) -> str | None:
+            return store.put(key, content, use_multipart=False)["e_tag"]
+
+        return self._ask(key, ask, long=long, sent=sent)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Create an object; False, and nothing written, if there is one. As good as the server's word: see DESIGN.md."""
@@ -227,24 +233,27 @@ class Bucket:
         """Whether ``sign`` gives URLs, as it is known without a request."""
         return isinstance(self._access, (AwsKeys, ServiceAccount, AzureKey))
 
-    def _ask(self, key: str, act: Callable[[Store], T], *, long: bool = False) -> T:
+    def _ask(self, key: str, act: Callable[[Store], T], *, long: bool = False, sent: int = 0) -> T:
         """Do it; once more where the bucket turns out to be in another region, or the credential has expired before its time.
 
-        ``long``: it may take as long as it likes, as far as the clock of a single request goes.
+        ``long``: it may take as long as it likes, as far as the clock of a single request goes. ``sent``: see ``connect``.
         """
         try:
             with self._explained(key):
-                return act(self._client(long))
+                return act(self._client(long, sent))
         except SourceError as error:
             if not self._mended(error):
                 raise
         with self._explained(key):
-            return act(self._client(long))
+            return act(self._client(long, sent))
 
-    def _client(self, long: bool) -> Store:
-        if long not in self._clients:
-            self._clients[long] = self._connect(self._access, environ=self._environ, long=long)
-        return self._clients[long]
+    def _client(self, long: bool, sent: int) -> Store:
+        kind = (long, sent)
+        if kind not in self._clients:
+            self._clients[kind] = self._connect(
+                self._access, environ=self._environ, long=long, sent=sent
+            )
+        return self._clients[kind]
 
     def _mended(self, error: SourceError) -> bool:
         """Whether there are now clients to which that will not happen."""
@@ -306,6 +315,12 @@ class Bucket:
 
     def _named(self, key: str) -> str:
         return f"{self.place.url}: {_shown(key)}" if key else self.place.url
+
+
+def _mapped(path: Path) -> bytes | mmap:
+    """A file's bytes, which come from the disk when they are looked at; never closed, as a request that failed may still hold them."""
+    with path.open("rb") as stream:
+        return mmap(stream.fileno(), 0, access=ACCESS_READ) if path.stat().st_size else b""
 
 
 def _begin(store: Store, key: str, wanted: dict[str, Any], offset: int) -> tuple[GetResult, int]:

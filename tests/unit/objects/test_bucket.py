@@ -12,7 +12,14 @@ import pytest
 
 from tests.support.authority import authority
 from tests.support.buckets import KEY_ID, SECRET, moto
-from trainctl.errors import SourceBusy, SourceCut, SourceDenied, SourceError, SourceGone
+from trainctl.errors import (
+    SourceBusy,
+    SourceCut,
+    SourceDenied,
+    SourceError,
+    SourceGone,
+    SourceUnreachable,
+)
 from trainctl.objects.access import AwsKeys
 from trainctl.objects.failures import OtherRegion
 from trainctl.objects.place import place_of
@@ -22,7 +29,7 @@ EMPTY = b'<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><IsT
 
 
 class Server(ThreadingHTTPServer):
-    """Answers every GET as ``answer`` says: a status, a body, and how long it says that is."""
+    """Answers every GET as ``answer`` says: a status, a body, and how long it says that is; takes what is put where ``pause`` says after how many seconds."""
 
     daemon_threads = True
     answer: Callable[[BaseHTTPRequestHandler], tuple[int, bytes, int]]
@@ -31,6 +38,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.seen: list[str] = []
         self.released = threading.Event()
+        self.pause: float | None = None
 
     @property
     def url(self) -> str:
@@ -49,6 +57,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Last-Modified", "Sun, 22 Nov 2026 08:00:00 GMT")
         self.end_headers()
         self.wfile.write(body)
+
+    def do_PUT(self) -> None:
+        if self.server.pause is None:
+            self.send_error(501)
+            return
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.released.wait(self.server.pause)
+        self.send_response(200)
+        self.send_header("ETag", '"1"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def log_message(self, *_: object) -> None:
         """Silent."""
@@ -174,6 +193,18 @@ def test_silence_and_a_body_that_ends_early_may_be_tried_again(server: Server) -
         list(pieces)
 
 
+def test_a_server_that_takes_much_slowly_is_not_silent(server: Server, tmp_path: Path) -> None:
+    """What is large may take longer to be sent than any other silence; what is small may not."""
+    server.pause = 1.0
+    store = bucket(server.url, silence=0.2)
+    (tmp_path / "large").write_bytes(bytes(2**20 + 1))
+
+    assert store.put("large", tmp_path / "large") == '"1"'
+    assert store.put("large", bytes(2**20 + 1)) == '"1"'
+    with pytest.raises(SourceUnreachable):
+        store.put("small", b"1")
+
+
 def test_certificates_of_the_environment_are_trusted(server: Server) -> None:
     """A server whose certificate nobody knows is an error of its own kind; with REQUESTS_CA_BUNDLE or SSL_CERT_FILE it answers."""
     server.socket = authority().server.wrap_socket(server.socket, server_side=True)
@@ -218,7 +249,10 @@ def test_objects_are_put_read_and_removed(tmp_path: Path) -> None:
     with moto() as server:
         store = bucket(server.endpoint)
         store.put("deep/a b%20ü.bin", data)
-        store.put("parts", (data for _ in range(9)))
+        (tmp_path / "file").write_bytes(data * 9)
+        (tmp_path / "empty").touch()
+        store.put("file", tmp_path / "file")
+        store.put("empty", tmp_path / "empty")
         with store.open("deep/a b%20ü.bin", 1000, 77, size=len(data)) as pieces:
             assert b"".join(pieces) == data[1000:1077]
         assert store.put_if_absent("lock", b"1")
@@ -228,8 +262,9 @@ def test_objects_are_put_read_and_removed(tmp_path: Path) -> None:
         assert store.put_if_unchanged("lock", b"3", found)
         assert not store.put_if_unchanged("lock", b"4", found)
         assert (store.get("lock"), store.get("absent"), store.head("absent")) == (b"3", None, None)
-        assert [one.key for one in store.list()] == ["deep/a b%20ü.bin", "lock", "parts"]
-        assert [one.key for one in store.list(after="lock")] == ["parts"]
+        assert [one.key for one in store.list()] == ["deep/a b%20ü.bin", "empty", "file", "lock"]
+        assert [one.key for one in store.list(after="file")] == ["lock"]
+        assert (store.get("file"), store.get("empty")) == (data * 9, b"")
         assert [one.size for one in store.list("deep")] == [len(data)]
         store.delete("lock")
         store.delete("lock")

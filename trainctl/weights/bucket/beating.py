@@ -25,7 +25,7 @@ from trainctl.weights.mirror.reception import stopped
 LATE_SECONDS = 10.0
 """After so long without a beat others may soon think that this process is dead."""
 COLLECTOR_STALE_SECONDS = 90.0
-"""A collection is believed to live for longer than its last request can be under way: late, connecting and silent."""
+"""A collection is believed to live for longer than its last deletion can be under way: late, connecting and silent."""
 _POLL_SECONDS = 0.5
 
 

@@ -14,7 +14,6 @@ from trainctl.model.files import ResolvedSource
 from trainctl.model.json import canonical
 from trainctl.weights.bucket.objects import Objects
 
-_SHORT_BYTES = 32 * 2**20
 _READ_BYTES = 2**20
 _PAIR = re.compile(rb'"([0-9a-f]{64})":\s*"([0-9a-f]{64})"')
 _PAIR_BYTES = 200
@@ -23,13 +22,12 @@ _FILES_END = re.compile(rb'\}\s*,\s*"listing":')
 
 
 def put(objects: Objects, key: str, pieces: Iterable[bytes]) -> None:
-    """Create or replace an object. What is short goes in one request."""
+    """Create or replace an object."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "object"
         with path.open("wb") as stream:
             stream.writelines(pieces)
-        short = path.stat().st_size <= _SHORT_BYTES
-        objects.put(key, path.read_bytes() if short else path)
+        objects.put(key, path)
 
 
 @contextmanager
