@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -39,7 +39,7 @@ CHUNK = 4096
 
 @dataclass
 class Counted:
-    """Objects that count what is asked of them. ``before`` is told of each put and delete first, and may raise."""
+    """Objects that count what is asked of them. ``before`` is told of each put and delete first, and may raise: a server did part of many deletions then."""
 
     objects: Objects
     asked: Counter[str] = field(default_factory=Counter)
@@ -77,9 +77,13 @@ class Counted:
 
     def delete(self, keys: Sequence[str], before: Callable[[], None] = lambda: None) -> None:
         self.asked["delete"] += 1
-        for key in keys:
-            self.before("delete", key)
-        self.objects.delete(keys, before)
+        done = 0
+        try:
+            for key in keys:
+                self.before("delete", key)
+                done += 1
+        finally:
+            self.objects.delete(keys[:done], before)
 
     def sign(self, keys: Sequence[str], seconds: int) -> Sequence[str]:
         self.asked["sign"] += 1
@@ -186,13 +190,20 @@ def names(mirror: BucketMirror, *prefixes: str) -> list[str]:
 
 def contents(mirror: BucketMirror, listing_id: str) -> dict[str, bytes]:
     """Every file of a listing as the bucket has it; each is held against its name."""
-    listing = Shelf(mirror.shelf.objects).load_listing(listing_id)
-    assert listing is not None
+    return contents_of(mirror, [listing_id])[listing_id]
+
+
+def contents_of(mirror: BucketMirror, listings: Iterable[str]) -> dict[str, dict[str, bytes]]:
+    """The same of some listings; the bucket is read once."""
     there = _stored(mirror)
-    found = {}
-    for file in listing.files:
-        found[file.path] = b"".join(there[one] for one in file.chunks or (file.sha256,))
-        assert hashlib.sha256(found[file.path]).hexdigest() == file.sha256
+    found: dict[str, dict[str, bytes]] = {}
+    for listing_id in listings:
+        listing = Shelf(mirror.shelf.objects).load_listing(listing_id)
+        assert listing is not None
+        its = found.setdefault(listing_id, {})
+        for file in listing.files:
+            its[file.path] = b"".join(there[one] for one in file.chunks or (file.sha256,))
+            assert hashlib.sha256(its[file.path]).hexdigest() == file.sha256
     return found
 
 

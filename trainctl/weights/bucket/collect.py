@@ -13,7 +13,7 @@ from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.beating import Beating, watched
 from trainctl.weights.bucket.look import referred
 from trainctl.weights.bucket.marking import Mark, mark
-from trainctl.weights.bucket.repack import put_again
+from trainctl.weights.bucket.repack import put_again, still_double
 from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.exclusive import holder_name
 from trainctl.weights.mirror.collect import Collected, Collecting, Removed
@@ -83,6 +83,8 @@ class _Collection:
             [*going.blobs, *map(keys.blob, replaced)],
         ):
             self._delete([key for key in some if key not in anew])
+        for some in still_double(self.shelf, going.doubles, replaced):
+            self._delete(some)
         if going.listings or going.blobs:
             stale = [one.key for one in objects.list(keys.LEASES) if one.modified < now]
             self._delete(stale)

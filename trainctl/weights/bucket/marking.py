@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trainctl.weights.bucket import keys, packs
-from trainctl.weights.bucket.merging import Remnant, batches, is_small
+from trainctl.weights.bucket.merging import Double, Remnant, batches, doubles, is_small
 from trainctl.weights.bucket.objects import Found
 from trainctl.weights.bucket.packs import Slice
 from trainctl.weights.bucket.shelf import Shelf, in_turn
@@ -19,17 +19,18 @@ _LONG_BYTES = 2**20
 
 @dataclass(frozen=True)
 class Mark:
-    """What may go, in the order in which it goes; ``batches`` are packs that become one. ``contents`` and ``bytes`` count what goes, from these packs too."""
+    """What may go, in the order in which it goes; ``batches`` are packs that become one, ``doubles`` small files that are in packs, too. ``contents`` and ``bytes`` count what goes, from these packs too."""
 
     listings: tuple[str, ...] = ()
     records: tuple[str, ...] = ()
     blobs: tuple[str, ...] = ()
     batches: tuple[tuple[Remnant, ...], ...] = ()
+    doubles: tuple[Double, ...] = ()
     contents: int = 0
     bytes: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.listings or self.records or self.blobs or self.batches)
+        return bool(self.listings or self.records or self.blobs or self.batches or self.doubles)
 
 
 @dataclass
@@ -42,6 +43,9 @@ class _Packs:
     small: list[Remnant] = field(default_factory=list)
     unused: dict[str, tuple[int, int]] = field(default_factory=dict)
     contents: int = 0
+    doubles: list[Double] = field(default_factory=list)
+    holders: list[Remnant] = field(default_factory=list)
+    """The packs of these."""
 
 
 def mark(shelf: Shelf, kept: Sequence[Need], now: float) -> Mark:
@@ -65,30 +69,49 @@ def mark(shelf: Shelf, kept: Sequence[Need], now: float) -> Mark:
     ):
         parts.update(map(digest, (document or {}).get("chunks") or ()))
     named |= parts
-    found = _packs(shelf, named, parts, marked, now)
+    loose, alone = _blobs(shelf, named, parts | marked, now)
+    found = _packs(shelf, named, parts, marked, alone, now)
     together = batches(shelf, kept, found.thin, found.small)
     unused = [found.unused[one.pack] for batch in together for one in batch]
-    blobs = [
-        one
-        for one in shelf.objects.list(keys.BLOBS)
-        if one.modified < now
-        and digest(keys.stem(one.key)) not in named
-        and digest(keys.stem(one.key)) not in found.kept
-    ]
+    blobs = [one for one in loose if digest(keys.stem(one.key)) not in found.kept]
+    lone = [one for one in found.doubles if digest(keys.stem(one.alone.key)) not in found.kept]
+    twice = doubles(shelf, kept, lone, found.holders)
     going = {keys.stem(one) for one in found.going}
-    alone = sum(keys.stem(one.key) not in going for one in blobs)
+    single = sum(keys.stem(one.key) not in going for one in blobs)
     return Mark(
         tuple(listings),
         (*hints, *records, *marks, *chunked, *found.going),
         tuple(one.key for one in blobs),
         tuple(together),
-        alone + found.contents + sum(contents for contents, _ in unused),
-        sum(one.size for one in blobs) + sum(size for _, size in unused),
+        twice,
+        single + len(twice) + found.contents + sum(contents for contents, _ in unused),
+        sum(one.size for one in (*blobs, *(each.alone for each in twice)))
+        + sum(size for _, size in unused),
     )
 
 
+def _blobs(
+    shelf: Shelf, named: set[bytes], needed: set[bytes], now: float
+) -> tuple[list[Found], dict[bytes, Found]]:
+    """Objects that nobody names, packs among them; and those that are small files, by their names, unless they are ``needed`` as such."""
+    loose: list[Found] = []
+    alone: dict[bytes, Found] = {}
+    for one in shelf.objects.list(keys.BLOBS):
+        name = digest(keys.stem(one.key))
+        if one.modified < now and name not in named:
+            loose.append(one)
+        elif one.modified < now and shelf.is_small(one.size) and name not in needed:
+            alone[name] = one
+    return loose, alone
+
+
 def _packs(
-    shelf: Shelf, named: set[bytes], parts: set[bytes], marked: set[bytes], now: float
+    shelf: Shelf,
+    named: set[bytes],
+    parts: set[bytes],
+    marked: set[bytes],
+    alone: Mapping[bytes, Found],
+    now: float,
 ) -> _Packs:
     """Of packs those without anything that is named go; of thin ones less than half is named, of small ones little in all. What can't be read stays."""
     found = _Packs()
@@ -107,6 +130,11 @@ def _packs(
             found.contents += len(slices)
             continue
         found.kept.add(digest(pack))
+        names = (digest(each.sha256) for each in used)
+        twice = [Double(alone[name], pack, one.modified) for name in names if name in alone]
+        if any(each.is_older(each.alone) for each in twice):
+            found.doubles += (each for each in twice if each.is_older(each.alone))
+            found.holders.append(Remnant(pack, used))
         if slices is None or (digest(pack) in named and not _is_one_file(pack, slices, parts)):
             continue
         found.unused[pack] = (len(slices) - len(used), size - left)

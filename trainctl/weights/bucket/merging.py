@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from trainctl.weights.bucket import keys
+from trainctl.weights.bucket.objects import Found
 from trainctl.weights.bucket.packs import MOST_FILES, Slice
 from trainctl.weights.bucket.shelf import Shelf, in_turn
 from trainctl.weights.mirror.needs import Need
@@ -31,6 +34,18 @@ class Remnant:
         return sum(one.length for one in self.used)
 
 
+class Double(NamedTuple):
+    """A small file that is an object of its own, and in a pack that was put later, too: that many Unix seconds, by the bucket's clock."""
+
+    alone: Found
+    pack: str
+    since: float
+
+    def is_older(self, found: Found) -> bool:
+        """Whether the object is older than the pack, and not put again since; clocks of buckets may tell whole seconds."""
+        return int(found.modified) < int(self.since)
+
+
 def is_small(size: int, chunk_bytes: int) -> bool:
     """Whether a pack of which so much is used is worth putting together with others, of at most a chunk in all."""
     return size < chunk_bytes // 4
@@ -43,6 +58,24 @@ def batches(
     merged = list(_merged(shelf, kept, small)) if len(small) >= SEVERAL else []
     done = {one.pack for batch in merged for one in batch}
     return [*merged, *((one,) for one in thin if one.pack not in done)]
+
+
+def doubles(
+    shelf: Shelf, kept: Sequence[Need], found: Sequence[Double], packs: Sequence[Remnant]
+) -> tuple[Double, ...]:
+    """Those that need not be objects of their own: who uses one uses everything in the pack, too, as a link to that opens all of it."""
+    named = {one.pack for one in found}
+    holding = [one for one in packs if one.pack in named]
+    users = _users_of(shelf, kept, holding) if holding else {}
+    common = {
+        one.pack: set.intersection(*(users[each.sha256] for each in one.used)) for one in holding
+    }
+
+    def may_go(one: Double) -> bool:
+        its = users[keys.stem(one.alone.key)]
+        return bool(its) and its <= common[one.pack]
+
+    return tuple({one.alone.key: one for one in found if may_go(one)}.values())
 
 
 def _merged(
@@ -75,7 +108,18 @@ def _filled(group: Sequence[Remnant], most_bytes: int) -> Iterator[tuple[Remnant
 def _users(
     shelf: Shelf, kept: Sequence[Need], small: Sequence[Remnant]
 ) -> Mapping[str, frozenset[User]]:
-    """Of each pack the projects that name anything in it; nothing of one that holds what none of them names.
+    """Of each pack the projects that name anything in it; nothing of one that holds what none of them names."""
+    of_content = _users_of(shelf, kept, small)
+    found = {}
+    for remnant in small:
+        users = [of_content[each.sha256] for each in remnant.used]
+        if all(users):
+            found[remnant.pack] = frozenset(user for some in users for user in some)
+    return found
+
+
+def _users_of(shelf: Shelf, kept: Sequence[Need], packs: Sequence[Remnant]) -> dict[str, set[User]]:
+    """Of each content in these packs the projects that name it.
 
     A link to a pack opens all of it. So it is asked of the listings, and not of hints, which may be wrong.
     """
@@ -84,16 +128,9 @@ def _users(
         user = (str(need.record.get("lineage")), str(need.record.get("project")))
         for name in need.listings:
             of_listing.setdefault(name, set()).add(user)
-    of_content: dict[str, set[User]] = {
-        each.sha256: set() for remnant in small for each in remnant.used
-    }
+    of_content: dict[str, set[User]] = {each.sha256: set() for one in packs for each in one.used}
     for name, listing in in_turn(shelf.read_listing, of_listing, _FEW_LISTINGS):
         for file in listing.files if listing else ():
             if file.sha256 in of_content:
                 of_content[file.sha256] |= of_listing[name]
-    found = {}
-    for remnant in small:
-        users = [of_content[each.sha256] for each in remnant.used]
-        if all(users):
-            found[remnant.pack] = frozenset(user for some in users for user in some)
-    return found
+    return of_content

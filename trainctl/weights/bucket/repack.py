@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from trainctl.weights.bucket import keys, packs
-from trainctl.weights.bucket.merging import Remnant
+from trainctl.weights.bucket.merging import Double, Remnant
 from trainctl.weights.bucket.packs import Slice
-from trainctl.weights.bucket.shelf import Shelf
+from trainctl.weights.bucket.shelf import Shelf, at_once
 
 
 def put_again(
@@ -36,6 +36,26 @@ def put_again(
     if replaced:
         _hint(shelf, replaced)
     return replaced
+
+
+def still_double(
+    shelf: Shelf, doubles: Sequence[Double], replaced: Mapping[str, str]
+) -> Iterator[list[str]]:
+    """The keys of those that their packs, or what stands for these by now, really have, and that nobody put again; some at a time."""
+    of_pack: dict[str, list[Double]] = {}
+    for one in doubles:
+        of_pack.setdefault(replaced.get(one.pack, one.pack), []).append(one)
+    for pack, its in of_pack.items():
+        right = cut(
+            shelf.objects.get(keys.blob(pack)) or b"", packs.load(shelf.objects, pack) or ()
+        )
+        there = [one for one in its if keys.stem(one.alone.key) in right]
+        heads = at_once(lambda one: shelf.objects.head(one.alone.key), there)
+        yield [
+            one.alone.key
+            for one, found in zip(there, heads, strict=True)
+            if found and one.is_older(found)
+        ]
 
 
 def cut(data: bytes, slices: Iterable[Slice]) -> dict[str, bytes]:
