@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Callable, NamedTuple, Protocol, runtime_checkable
@@ -57,8 +57,16 @@ class WeightSource(Protocol):
 class VersionedSource(WeightSource, Protocol):
     """A source whose upstream may keep what was there before."""
 
-    def earlier(self, uri: str, credential: Credential | None) -> Iterator[ResolvedSource]:
-        """What was there before, the newest first, before patterns; nothing where upstream keeps none, or doesn't tell."""
+    def earlier(
+        self,
+        uri: str,
+        credential: Credential | None,
+        worth: Callable[[Sequence[SourceFile]], Sequence[SourceFile]],
+    ) -> Iterator[ResolvedSource]:
+        """What was there before, the newest first, before patterns; nothing where upstream keeps none, or doesn't tell.
+
+        ``worth``: which of so many files are worth to be asked for one by one; what that tells of them comes as one more state.
+        """
         ...
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainctl.errors import SourceError, SourceGone, SourceWrong
 from trainctl.model.diagnostics import Diagnostic, warning
-from trainctl.model.files import ResolvedSource
+from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.model.source_uri import SourceUri, parse_source
 from trainctl.spi.sources import Credential, VersionedSource, WeightSource
 from trainctl.weights.lock import LockEntry
@@ -119,11 +119,17 @@ def _earlier(
     """What is locked, as upstream keeps it, if it does. No longer looked for than a plan can wait: so many files in all."""
     if not isinstance(source, VersionedSource):
         return None
+
+    def worth(files: Sequence[SourceFile]) -> Sequence[SourceFile]:
+        chosen, _ = select(files, wanted.allow, wanted.ignore)
+        size = sum(file.size for file in chosen)
+        return chosen if (len(chosen), size) == (locked.files, locked.bytes) else ()
+
     looked_at = 0
-    for state in source.earlier(wanted.uri.text, credential):
-        files, _ = select(state.files, wanted.allow, wanted.ignore)
+    for state in source.earlier(wanted.uri.text, credential, worth):
+        files = worth(state.files)
         found = replace(state, files=files, revision=locked.revision)
-        if (len(files), found.size) == (locked.files, locked.bytes) and found.pin == locked.pin:
+        if files and found.pin == locked.pin:
             check_paths(wanted.source, files)
             return found
         looked_at += len(state.files)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 from operator import attrgetter
@@ -20,6 +20,8 @@ from trainctl.weights.sources.s3_api import Listed, Lister, Version
 _AT_ONCE = 8
 _MOST_VERSIONS = 200_000
 """More than that nobody waits for."""
+_MOST_ASKED = 2_000
+"""Versions that are asked for one by one, where their list doesn't tell of digests."""
 
 
 class S3Source(BucketSource):
@@ -35,7 +37,12 @@ class S3Source(BucketSource):
         bucket = self._resolved(resolved, credential)
         return self._lister(bucket, credential).link(file.path, version, LINK_SECONDS)
 
-    def earlier(self, uri: str, credential: Credential | None) -> Iterator[ResolvedSource]:
+    def earlier(
+        self,
+        uri: str,
+        credential: Credential | None,
+        worth: Callable[[Sequence[SourceFile]], Sequence[SourceFile]],
+    ) -> Iterator[ResolvedSource]:
         """See VersionedSource. It goes back second by second, as the bucket tells times."""
         bucket = self._resolved(ResolvedSource(uri, "", ()), credential)
         whole = place_of(uri, credential.endpoint if credential else None, self._environ)
@@ -49,13 +56,21 @@ class S3Source(BucketSource):
             return
         # An object alone is known by its ETag.
         describe = lister.described if only is None else attrgetter("file")
+        is_silent = only is None and not any(one.listed and one.listed.algorithms for one in found)
         known: dict[Listed, SourceFile] = {}
+        asked: dict[Listed, SourceFile] = {}
         for state in _states(found):
-            missing = [one for one in state if one not in known]
-            with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="head") as pool:
-                known.update(zip(missing, pool.map(describe, missing), strict=True))
+            _describe(describe, (one for one in state if one not in known), known)
             versions = {one.file.path: one.version or "null" for one in state}
-            yield ResolvedSource(uri, "", in_order(known[one] for one in state), versions=versions)
+            files = in_order(known[one] for one in state)
+            yield ResolvedSource(uri, "", files, versions=versions)
+            likely = {file.path for file in worth(files)} if is_silent else ()
+            those = (one for one in state if one.whole and one.file.path in likely)
+            more = [one for one in those if one not in asked]
+            if likely and len(asked) + len(more) <= _MOST_ASKED:
+                _describe(lister.asked, more, asked)
+                files = in_order(asked.get(one, known[one]) for one in state)
+                yield ResolvedSource(uri, "", files, versions=versions)
 
     def _files(self, bucket: Bucket, credential: Credential | None) -> Iterator[SourceFile]:
         lister = self._lister(bucket, credential)
@@ -74,6 +89,16 @@ class S3Source(BucketSource):
 
     def _lister(self, bucket: Bucket, credential: Credential | None) -> Lister:
         return Lister(self._http, bucket, credential, self._environ)
+
+
+def _describe(
+    describe: Callable[[Listed], SourceFile],
+    listed: Iterable[Listed],
+    into: dict[Listed, SourceFile],
+) -> None:
+    missing = list(listed)
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="head") as pool:
+        into.update(zip(missing, pool.map(describe, missing), strict=True))
 
 
 def _states(versions: Sequence[Version]) -> Iterator[list[Listed]]:

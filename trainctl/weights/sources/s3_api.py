@@ -32,11 +32,17 @@ _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 
 @dataclass(frozen=True)
 class Listed:
-    """A file as a listing tells it; ``hashed``: there is a sha256 of it, which a request of its own tells. ``version`` is one of many."""
+    """A file as a listing tells it, with the algorithms that there are checksums by: of the ``whole`` file, or of its parts. ``version`` is one of many."""
 
     file: SourceFile
-    hashed: bool
+    whole: bool
+    algorithms: frozenset[str] = frozenset()
     version: str | None = None
+
+    @property
+    def hashed(self) -> bool:
+        """Whether there is a sha256 of it, which a request of its own tells."""
+        return self.whole and "SHA256" in self.algorithms
 
 
 class Version(NamedTuple):
@@ -114,8 +120,10 @@ class Lister:
 
     def described(self, listed: Listed) -> SourceFile:
         """The file with its sha256, if S3 has that of the whole object; asked only where the listing says that there is one."""
-        if not listed.hashed:
-            return listed.file
+        return self.asked(listed) if listed.hashed else listed.file
+
+    def asked(self, listed: Listed) -> SourceFile:
+        """The same, whatever the listing says."""
         target = self._target("HEAD", listed.file.path, listed.version)
         try:
             with self._ask(target, {"x-amz-checksum-mode": "ENABLED"}) as response:
@@ -134,9 +142,8 @@ class Lister:
         file = SourceFile(key[len(self._prefix) :], int(size), f"etag:{tag}")
         # Of an object that was put in parts, whose ETag ends in their number, there is only a digest of digests.
         whole = _text(one, "ChecksumType") in ("", "FULL_OBJECT") and "-" not in tag
-        algorithms = {each.text for each in one.iterfind("{*}ChecksumAlgorithm")}
-        hashed = whole and "SHA256" in algorithms
-        return Listed(file, hashed, _text(one, "VersionId") or None)
+        algorithms = frozenset(each.text or "" for each in one.iterfind("{*}ChecksumAlgorithm"))
+        return Listed(file, whole, algorithms, _text(one, "VersionId") or None)
 
     def _target(self, method: str, path: str, version: str | None) -> sigv4.Target:
         whole = f"{self._endpoint.path}/{self._place.bucket}/{self._prefix}{path}"
