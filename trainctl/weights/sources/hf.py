@@ -79,10 +79,12 @@ class HubSource:
     def link(
         self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
     ) -> str | None:
-        """Where the Hub sends who may read the file: a signed URL of its storage. Of a public file it is the Hub's own."""
+        """Where the Hub sends who may read the file: a signed URL of its storage. Where nobody's token is needed it is the Hub's own."""
         url = self._url(resolved, file)
         if credential is None:
             return url
+        if self.relays(file, credential):
+            return None
         what = f"{resolved.source}: {shown(file.path)}"
         with _explaining(credential):
             return self._http.elsewhere(url, what, {"User-Agent": "trainctl"}, credential.value)
