@@ -40,6 +40,7 @@ class Desk:
         self._lock = threading.Lock()
         self._origins: dict[tuple[str, str], Origin] = {}
         self._relay: tuple[Relay, int] | None = None
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="link")
         self._stack = ExitStack()
         self.origins: Origins | None = None
         """Finds a source that the program asks for and that was not offered."""
@@ -55,6 +56,7 @@ class Desk:
         trace: TracebackType | None,
     ) -> None:
         self._conversation.__exit__(kind, error, trace)
+        self._pool.shutdown(cancel_futures=True)
         self._stack.close()
 
     def offer(self, origin: Origin) -> None:
@@ -97,8 +99,7 @@ class Desk:
         for number, path in zip(numbers, event["paths"], strict=True):
             if number == len(files) or files[number].path != path:
                 raise _not_offered(event)
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="link") as pool:
-            return {"links": [*pool.map(lambda number: self._link(origin, number), numbers)]}
+        return {"links": [*self._pool.map(lambda number: self._link(origin, number), numbers)]}
 
     def _offered(self, event: Mapping[str, Any]) -> Origin:
         origin = self._origins.get((event["source"], event["revision"]))

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from itertools import count
-from typing import Any, BinaryIO, Callable, Dict, Mapping
+from typing import Any, BinaryIO, Callable, Dict, Mapping, Optional
 
 _SILENCE_SECONDS = 60.0
 _POLL_SECONDS = 1.0
@@ -21,6 +21,12 @@ Emit = Callable[[Mapping[str, Any]], None]
 
 class Gone(Exception):
     """Nobody is there to answer."""
+
+
+class Asked:
+    """A question, and its answer once there is one."""
+
+    answer: Optional[Mapping[str, Any]] = None
 
 
 class Asking:
@@ -33,7 +39,7 @@ class Asking:
         self._heard = time.monotonic()
         self._changed = threading.Condition()
         self._numbers = count()
-        self._answers: Dict[int, Mapping[str, Any]] = {}
+        self._open: Dict[int, Asked] = {}
         for work in (self._listen, self._watch):
             threading.Thread(target=work, daemon=True).start()
 
@@ -44,14 +50,25 @@ class Asking:
 
     def ask(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
         """The answer to a question, which may hold an ``error``; Gone where none will come."""
+        return self.wait(self.begin(question))
+
+    def begin(self, question: Mapping[str, Any]) -> Asked:
+        """Put a question whose answer is waited for later, by whoever needs it, or not at all."""
+        asked = Asked()
         with self._changed:
             number = next(self._numbers)
+            self._open[number] = asked
             self._emit({"ask": number, **question})
-            while number not in self._answers:
+        return asked
+
+    def wait(self, asked: Asked) -> Mapping[str, Any]:
+        """See ``ask``."""
+        with self._changed:
+            while asked.answer is None:
                 if self.gone.is_set():
                     raise Gone
                 self._changed.wait(_POLL_SECONDS)
-            return self._answers.pop(number)
+            return asked.answer
 
     def _listen(self) -> None:
         """From the descriptor itself: a thread that held a buffer's lock at the program's end would keep it from ending."""
@@ -65,7 +82,7 @@ class Asking:
 
     def _take(self, message: Mapping[str, Any]) -> None:
         with self._changed:
-            self._answers[message["answer"]] = message
+            self._open.pop(message["answer"]).answer = message
             self._changed.notify_all()
 
     def _watch(self) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any, Mapping
 
 from trainctl.errors import Interrupted
-from trainctl.node.calls.asking import Asking, Gone
+from trainctl.node.calls.asking import Asked, Asking, Gone
 from trainctl.weights.mirror.forms import error_from_json
 
 
 class Caller(Asking):
     """See Asking."""
 
-    def ask(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+    def wait(self, asked: Asked) -> Mapping[str, Any]:
         """The answer to a question. The caller's error where it can't tell; Interrupted when it has gone."""
         try:
-            answer = super().ask(question)
+            answer = super().wait(asked)
         except Gone:
             raise Interrupted(
                 "the command that mirrored has ended", "What arrived is kept."

@@ -18,7 +18,9 @@ from trainctl.weights.mirror.forms import (
     verified_to_json,
 )
 from trainctl.weights.mirror.layout import Reference
+from trainctl.weights.mirror.links import Links
 from trainctl.weights.mirror.mend import Origin
+from trainctl.weights.mirror.paced import Paced
 from trainctl.weights.mirror.program import listed
 from trainctl.weights.mirror.signed import SignedSource
 from trainctl.weights.mirror.verify import Verifying, verify
@@ -50,7 +52,7 @@ def collect_unused(mirror: DirectoryMirror, request: Request, caller: Caller) ->
 
 def verify_all(mirror: DirectoryMirror, request: Request, caller: Caller) -> Answer:
     """Hash everything; with ``repair`` what is wrong is fetched by links that the caller makes. Events ``{done, total, files}``."""
-    source = SignedSource(caller, in_turn=False)
+    source = SignedSource(Links(caller, in_turn=False))
     known_origins: dict[tuple[str, str], Origin] = {}
 
     def origin_of(record: Mapping[str, object]) -> Origin:
@@ -88,7 +90,7 @@ def ingest(mirror: DirectoryMirror, request: Request, stream: BinaryIO) -> Answe
     caller = Caller(stream, emit)
     listing = DirectoryMirror(mirror.root, _patience(caller)).mirror(
         resolved,
-        SignedSource(caller, in_turn=True),
+        SignedSource(Links(caller, in_turn=True)),
         Reference(**request["reference"]),
         progress=_progress(caller),
         cancelled=caller.gone,
@@ -116,5 +118,7 @@ def _patience(caller: Caller) -> Retry:
     return Retry(tell=lambda text: caller.tell({"say": text}))
 
 
-def _progress(caller: Caller) -> Callable[[int, int, int], None]:
-    return lambda done, total, files: caller.tell({"done": done, "total": total, "files": files})
+def _progress(caller: Caller) -> Paced:
+    return Paced(
+        lambda done, total, files: caller.tell({"done": done, "total": total, "files": files})
+    )
