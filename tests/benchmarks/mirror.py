@@ -93,8 +93,8 @@ SHAPES = {"small": _small, "big": _big, "model": _model}
 
 
 @contextmanager
-def serving_hub(root: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "tests.benchmarks.quick_hub", str(root)]
+def serving_hub(*what: Path | int) -> Iterator[str]:
+    command = [sys.executable, "-m", "tests.benchmarks.quick_hub", *map(str, what)]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     try:

@@ -1,7 +1,7 @@
 """A Hub that costs little, so that what is measured against it is the client: one thread a connection, answers made beforehand.
 
 It keeps one model repository, either real files or as many made-up ones as are asked for, and counts what it is asked.
-As a program: ``python -m tests.benchmarks.quick_hub DIRECTORY`` or ``… 1000000``; prints its URL, ends with its input.
+As a program: ``python -m tests.benchmarks.quick_hub DIRECTORY`` or ``… FILES [MOST_BYTES]``; prints its URL, ends with its input.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import re
 import socket
 import sys
@@ -71,23 +72,28 @@ class Files:
 
 
 class MadeUp:
-    """So many small files that nobody has to keep: each holds its own number."""
+    """So many small files that nobody has to keep: each holds its own number, and less than so many bytes more."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, most_bytes: int = 1) -> None:
         self._count = count
+        self._noise = random.Random(0).randbytes(most_bytes)
 
     def rows(self, start: int, end: int) -> list[dict[str, object]]:
         """See Shelf."""
         numbers = range(start, min(end, self._count))
-        return [_git_row(f"data/{one // 1000:04}/{one:08}.txt", b"%d\n" % one) for one in numbers]
+        names = {one: f"data/{one // 1000:04}/{one:08}.txt" for one in numbers}
+        return [_git_row(name, self._content(one)) for one, name in names.items()]
 
     def find(self, path: str) -> tuple[str, bytes | Path] | None:
         """See Shelf."""
         number = _MADE_UP.fullmatch(path)
         if number is None:
             return None
-        content = b"%d\n" % int(number[1])
+        content = self._content(int(number[1]))
         return str(_git_row(path, content)["oid"]), content
+
+    def _content(self, number: int) -> bytes:
+        return b"%d\n" % number + self._noise[: number * 2_654_435_761 % len(self._noise)]
 
 
 def _git_row(path: str, content: bytes) -> dict[str, object]:
@@ -215,13 +221,14 @@ def quick_hub(shelf: Shelf) -> Iterator[QuickHub]:
         thread.join()
 
 
-def main(what: str) -> None:
+def main(what: str, most_bytes: str = "1") -> None:
     """Be one until standard input ends."""
-    shelf: Shelf = MadeUp(int(what)) if what.isdecimal() else Files(Path(what))
+    made_up = what.isdecimal()
+    shelf: Shelf = MadeUp(int(what), int(most_bytes)) if made_up else Files(Path(what))
     with quick_hub(shelf) as hub:
         print(hub.url, flush=True)
         sys.stdin.read()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

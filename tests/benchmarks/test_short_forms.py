@@ -22,6 +22,11 @@ ROOT = Path(__file__).resolve().parents[2]
             ["--mib", "32", "--files", "50", "--many", "500", "--rounds", "1"],
             "ratio to the least",
         ),
+        (
+            "host_mirror",
+            ["--files", "50", "--mib", "8", "--rounds", "1"],
+            "ratio to the directory",
+        ),
         ("warm_delivery", [], "tree to mount"),
         ("fanout", ["--nodes", "2", "--mib", "64", "--mbit", "400"], "ratio to the lower bound"),
         ("loopback", ["--mib", "32", "--small", "100", "--rounds", "1"], "ratio to a minimal loop"),
