@@ -23,7 +23,7 @@ from urllib.request import Request, urlopen
 
 from tests.support.buckets import KEY_ID, SECRET
 from trainctl.node.checkpoints import sigv4
-from trainctl.weights.mirror.partial import write_at
+from trainctl.node.system.files import write_at
 
 CHUNK = 16 * 2**20
 _KEY = sigv4.Credential(KEY_ID, SECRET, "")

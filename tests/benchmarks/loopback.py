@@ -31,7 +31,7 @@ from tests.support.mirrors import REFERENCE, MemorySource, mirror_at
 from tests.support.nodes import Mirror, TestNode
 from tests.support.peers import TOKEN
 from tests.support.sshd import SSHD, User, sshd
-from trainctl.node.transfer.partials import WRITE_BYTES
+from trainctl.node.system.files import write_at
 
 SPEED_LIMIT, SCP_LIMIT, SMALL_LIMIT = 0.85, 2.0, 5000
 _PIECE = 2**20
@@ -168,8 +168,7 @@ def _disk(base: Path, size: int, rounds: int) -> None:
 def _write(target: Path, content: bytes) -> float:
     began = time.monotonic()
     with target.open("wb", buffering=0) as out:
-        for start in range(0, len(content), WRITE_BYTES):
-            out.write(content[start : start + WRITE_BYTES])
+        write_at(out.fileno(), 0, content)
         os.fsync(out.fileno())
     return time.monotonic() - began
 

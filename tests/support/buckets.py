@@ -65,7 +65,7 @@ def free_port() -> int:
 def rclone(base: Path) -> Iterator[Bucket]:
     """``rclone serve s3`` over a directory."""
     (base / "models").mkdir(parents=True)
-    with served_by(lambda port: _rclone_words(base, port)) as port:
+    with served_by(lambda port: rclone_words(base, "127.0.0.1", port)) as port:
         yield Bucket(f"http://127.0.0.1:{port}", "models", base / "models")
 
 
@@ -79,13 +79,14 @@ def moto() -> Iterator[Bucket]:
         yield bucket
 
 
-def _rclone_words(base: Path, port: int) -> list[str]:
+def rclone_words(base: Path, address: str, port: int) -> list[str]:
+    """The command line of ``rclone serve s3`` over a directory."""
     program = str(Path(sys.executable).with_name("rclone"))
     config = base.parent / f"{base.name}.conf"
     config.touch()
     return [
         program, "serve", "s3", "--config", str(config), "--auth-key", f"{KEY_ID},{SECRET}",
-        "--addr", f"127.0.0.1:{port}", "--vfs-cache-mode", "off", str(base),
+        "--addr", f"{address}:{port}", "--vfs-cache-mode", "off", str(base),
     ]  # fmt: skip
 
 

@@ -11,12 +11,11 @@ from typing import Callable, Iterator, List, Set, Union
 from trainctl.node.content.blobs import right_piece, stamp
 from trainctl.node.content.chunk_map import VERIFIED, arriving
 from trainctl.node.content.listing import File, Piece
+from trainctl.node.system.files import write_at
 from trainctl.node.system.layout import Layout
 from trainctl.node.transfer.gathering import Data
 
 _OPEN_ATTEMPTS = 5
-WRITE_BYTES = 2**18
-"""At a time. For a MiB and more Linux takes large folios, and where it has to find memory for them (6.18, ext4) that takes six times as long."""
 
 
 class Partial:
@@ -55,13 +54,13 @@ class Partial:
     def pass_on(self, index: int, start: int, data: Data) -> None:
         """Have others see bytes of a chunk that is still on its way: nobody believes them before it is written."""
         with named(self._path):
-            write_all(self._descriptor, data, self._file.pieces[index].offset + start)
+            write_at(self._descriptor, self._file.pieces[index].offset + start, data)
             os.pwrite(self._map, bytes([arriving(start + len(data))]), index)
 
     def write(self, index: int, data: Data) -> bool:
         """Keep a chunk that was verified; whether it was the last that was missing."""
         with named(self._path):
-            write_all(self._descriptor, data, self._file.pieces[index].offset)
+            write_at(self._descriptor, self._file.pieces[index].offset, data)
             os.pwrite(self._map, bytes([VERIFIED]), index)
         with self._lock:
             self._missing.discard(index)
@@ -90,7 +89,7 @@ def keep_small(layout: Layout, file: File, data: Data) -> None:
     with named(name):
         descriptor = _open_part(name)
         try:
-            write_all(descriptor, data, 0)
+            write_at(descriptor, 0, data)
             os.ftruncate(descriptor, file.size)
             _stamp(descriptor, file)
         finally:
@@ -106,14 +105,6 @@ def is_kept(layout: Layout, file: File) -> bool:
             return right and os.fstat(stream.fileno()).st_size == file.size
     except (FileNotFoundError, PermissionError):
         return False
-
-
-def write_all(descriptor: int, data: Data, offset: int) -> None:
-    """Write every byte."""
-    view = memoryview(data)
-    done = 0
-    while done < len(view):
-        done += os.pwrite(descriptor, view[done : done + WRITE_BYTES], offset + done)
 
 
 @contextlib.contextmanager

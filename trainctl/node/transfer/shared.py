@@ -23,10 +23,11 @@ from trainctl.node.system.files import (
     remove_tree,
     sync_directory,
     unique,
+    write_at,
     write_json,
 )
 from trainctl.node.transfer.gathering import Data, Fetcher, Gathering, Order
-from trainctl.node.transfer.partials import named, write_all
+from trainctl.node.transfer.partials import named
 from trainctl.node.transfer.shared_claim import Claim, Watch
 
 _GROUP = 256
@@ -138,7 +139,7 @@ class SharedCache:
 
             def keep(part: Part, data: Data, place: str) -> None:
                 with named(temporaries[part.file.sha256]):
-                    write_all(opened[part.file.sha256], data, part.piece.offset)
+                    write_at(opened[part.file.sha256], part.piece.offset, data)
                 beat()
 
             orders = [Order(part, []) for file in files for part in parts_of(file)]

@@ -18,12 +18,13 @@ from pathlib import Path
 from trainctl.model.files import ResolvedSource
 from trainctl.model.json import hex_digest
 from trainctl.node.content.pack_index import ROW, Row, index_bytes, rows_of
+from trainctl.node.system.files import write_at
 from trainctl.weights.exclusive import lease
 from trainctl.weights.mirror.disk import explained, make_directory, sync_directory, write_out
 from trainctl.weights.mirror.layout import Content, Layout, Reference
 from trainctl.weights.mirror.needs import needs
 from trainctl.weights.mirror.others import Waiting, WaitsFor
-from trainctl.weights.mirror.partial import let_go, own_place, set_free, write_at
+from trainctl.weights.mirror.partial import let_go, own_place, set_free
 from trainctl.weights.mirror.reception import stopped
 from trainctl.weights.mirror.records import Records
 

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainctl.node.transfer.partials import WRITE_BYTES
+from trainctl.node.system.files import write_at
 from trainctl.weights.exclusive import holder_name, known_dead, remove_if_dead
 from trainctl.weights.mirror.disk import make_directory, scratch_name, write_out
 
@@ -199,15 +199,6 @@ def _progress(directory: Path) -> int:
         return (directory / "data").stat().st_size
     except OSError:
         return 0
-
-
-def write_at(descriptor: int, offset: int, piece: bytes | bytearray | memoryview) -> None:
-    """Put all of the bytes at their place in an open file."""
-    view = memoryview(piece)
-    while view:
-        written = os.pwrite(descriptor, view[:WRITE_BYTES], offset)
-        offset += written
-        view = view[written:]
 
 
 def _read(descriptor: int, length: int) -> bytes:
