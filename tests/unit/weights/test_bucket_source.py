@@ -12,10 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
-from tests.support.buckets import KEY_ID, SECRET, Bucket, moto, rclone
+from tests.support.buckets import KEY_ID, SECRET, Bucket, rclone
 from tests.support.clouds import google, service_account
 from tests.support.mirrors import REFERENCE, impatient, mirror_at
 from trainctl.errors import SourceDenied, SourceError, SourceGone, SourceWrong
@@ -28,29 +27,6 @@ from trainctl.weights.sources.s3 import S3Source
 KEYS = Credential(
     json.dumps({"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET}), "secret keys"
 )
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Bucket]:
-    with moto() as running:
-        yield running
-
-
-@pytest.fixture
-def s3(server: Bucket) -> Any:
-    """A client that nobody here wrote, of an empty bucket."""
-    client = boto3.client(
-        "s3", endpoint_url=server.endpoint, region_name="us-east-1",
-        aws_access_key_id=KEY_ID, aws_secret_access_key=SECRET,
-    )  # fmt: skip
-    for one in client.list_objects_v2(Bucket="models").get("Contents", []):
-        client.delete_object(Bucket="models", Key=one["Key"])
-    return client
-
-
-@pytest.fixture
-def source(server: Bucket) -> S3Source:
-    return S3Source(environ={"AWS_ENDPOINT_URL": server.endpoint})
 
 
 @pytest.fixture(params=[S3Source, BucketSource])

@@ -6,7 +6,7 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import boto3
 import pytest
 
-from tests.support.buckets import KEY_ID, SECRET, Bucket, moto
+from tests.support.buckets import KEY_ID, SECRET, Bucket
 from tests.support.mirrors import REFERENCE, contents, mirror_at
 from tests.support.s3_checksums import with_checksums
 from trainctl.errors import SourceWrong
@@ -28,29 +28,6 @@ from trainctl.weights.sources.s3_api import Listed, Lister
 KEYS = Credential(
     json.dumps({"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET}), "secret keys"
 )
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Bucket]:
-    with moto() as running:
-        yield running
-
-
-@pytest.fixture
-def s3(server: Bucket) -> Any:
-    """A client that nobody here wrote, of an empty bucket."""
-    client = boto3.client(
-        "s3", endpoint_url=server.endpoint, region_name="us-east-1",
-        aws_access_key_id=KEY_ID, aws_secret_access_key=SECRET,
-    )  # fmt: skip
-    for one in client.list_objects_v2(Bucket="models").get("Contents", []):
-        client.delete_object(Bucket="models", Key=one["Key"])
-    return client
-
-
-@pytest.fixture
-def source(server: Bucket) -> S3Source:
-    return S3Source(environ={"AWS_ENDPOINT_URL": server.endpoint})
 
 
 @pytest.fixture
