@@ -6,7 +6,7 @@ The server is rclone's: beside the sides, and for the big file once more on a ho
 as what is fast on loopback there are processors, which both sides and the server share. Each side is a program of its own and rounds take turns; ratios are those of the medians. s5cmd verifies nothing
 and syncs nothing. Ours hashes every byte of a large file twice, for the file and for its chunk, and syncs every file; so does the
 minimal loop (``bucket_minimal``): beside s5cmd it shows what that costs here. Both are timed from when their modules are loaded, all
-with the bucket's listing. The server is asked once before, as it hashes what it lists for the first time.
+with the bucket's listing. What a side brought goes before the next begins, so that none is given memory that a virtual machine never used. The server is asked once before, as it hashes what it lists for the first time.
 
 | figure | limit |
 |---|---|
@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -121,7 +122,9 @@ def compare(
     _run(_s5cmd(bucket, scratch / "before"), prefix)
     for number in range(rounds):
         for side, command in SIDES.items():
-            found[side].append(_run(command(bucket, scratch / f"{side}-{number}"), prefix))
+            target = scratch / f"{side}-{number}"
+            found[side].append(_run(command(bucket, target), prefix))
+            shutil.rmtree(target)
     print(f"{name}: {len(files)} files, {size / 1e6:.0f} MB, load {os.getloadavg()[0]:.1f}")
     medians = {side: statistics.median(one.seconds for one in each) for side, each in found.items()}
     for side, seconds in medians.items():

@@ -27,7 +27,7 @@ _NO_NAMELESS = (
 """What is said where files can't be without a name, or can't get one: by the file system, or as there is no /proc."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _WRITE_BYTES = 2**18
-"""At a time. For a MiB and more Linux takes large folios, and where it has to find memory for them (6.18, ext4) that takes six times as long."""
+"""At a time. For a MiB and more Linux takes large folios (6.18, ext4), in a virtual machine often of memory that it never used and first has to be given: that takes six times as long."""
 
 
 def unique(name: str) -> str:
