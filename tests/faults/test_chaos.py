@@ -11,7 +11,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,9 +150,16 @@ def strange(storm: Storm, benign: Sequence[str]) -> list[Any]:
         told = [json.loads(line) for line in one.out.splitlines()]
         errors = [line["message"] for line in told if line["type"] == "step_failed"]
         unknown = [text for text in errors if not any(words in text for words in benign)]
+        if one.code not in (0, 10, 11, 12) and not errors:  # it failed before its first step
+            errors = [_told(line["data"]) for line in told if line["type"] == "diagnostic"]
+            unknown = [text for text in errors if not any(words in text for words in benign)]
         if unknown or "Traceback" in one.err or not (one.code in (0, 10, 11, 12) or errors):
             found.append(one)
     return found
+
+
+def _told(diagnostic: Mapping[str, str]) -> str:
+    return f"{diagnostic['summary']}: {diagnostic['detail']}"
 
 
 def check_settled(made: Project, turns: int, reaches: Sequence[Reach]) -> None:

@@ -189,6 +189,9 @@ def _git(directory: Path, *args: str, stdin: bytes = b"") -> bytes | None:
     said = done.stderr.decode(errors="replace").strip()
     if "not a git repository" in said or "must be run in a work tree" in said:
         return None
+    if not said:
+        ended = f"signal {-done.returncode}" if done.returncode < 0 else f"code {done.returncode}"
+        said = f"git ended with {ended} and said nothing."
     raise TrainctlError(f"git can't say what the code in {directory} is", said, code="git-failed")
 
 

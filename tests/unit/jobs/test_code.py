@@ -317,6 +317,18 @@ def test_a_git_that_refuses_is_an_error(tree: Path) -> None:
     assert "config" in caught.value.detail
 
 
+def test_a_git_that_is_killed_is_an_error(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says nothing, so its end is told."""
+    fake = tree.parent / "bin" / "git"
+    fake.parent.mkdir()
+    fake.write_text("#!/bin/sh\nkill -9 $$\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+    with pytest.raises(TrainctlError, match="git can't say what the code") as caught:
+        scan(tree, ".")
+    assert caught.value.detail == "git ended with signal 9 and said nothing."
+
+
 def test_an_unreadable_file_is_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what to do about it."""
 
