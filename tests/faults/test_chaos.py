@@ -148,18 +148,16 @@ def strange(storm: Storm, benign: Sequence[str]) -> list[Any]:
     found = []
     for one in storm.ended:
         told = [json.loads(line) for line in one.out.splitlines()]
-        errors = [line["message"] for line in told if line["type"] == "step_failed"]
+        kind = "step_failed" if one.code in (0, 10, 11, 12) else "diagnostic"
+        errors = [_told(line) for line in told if line["type"] in ("step_failed", kind)]
         unknown = [text for text in errors if not any(words in text for words in benign)]
-        if one.code not in (0, 10, 11, 12) and not errors:  # it failed before its first step
-            errors = [_told(line["data"]) for line in told if line["type"] == "diagnostic"]
-            unknown = [text for text in errors if not any(words in text for words in benign)]
         if unknown or "Traceback" in one.err or not (one.code in (0, 10, 11, 12) or errors):
             found.append(one)
     return found
 
 
-def _told(diagnostic: Mapping[str, str]) -> str:
-    return f"{diagnostic['summary']}: {diagnostic['detail']}"
+def _told(line: Mapping[str, Any]) -> str:
+    return f"{line['message']}: {line['data'].get('detail', '')}"
 
 
 def check_settled(made: Project, turns: int, reaches: Sequence[Reach]) -> None:

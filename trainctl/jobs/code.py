@@ -18,6 +18,7 @@ from pathlib import Path
 
 from trainctl.errors import TrainctlError
 from trainctl.jobs.checkout import refuse_bare
+from trainctl.model.exits import how_it_ended
 from trainctl.model.json import digest
 from trainctl.plan.values import CodeTree
 
@@ -189,10 +190,11 @@ def _git(directory: Path, *args: str, stdin: bytes = b"") -> bytes | None:
     said = done.stderr.decode(errors="replace").strip()
     if "not a git repository" in said or "must be run in a work tree" in said:
         return None
-    if not said:
-        ended = f"signal {-done.returncode}" if done.returncode < 0 else f"code {done.returncode}"
-        said = f"git ended with {ended} and said nothing."
-    raise TrainctlError(f"git can't say what the code in {directory} is", said, code="git-failed")
+    raise TrainctlError(
+        f"git can't say what the code in {directory} is",
+        said or f"git ended with {how_it_ended(done.returncode)}.",
+        code="git-failed",
+    )
 
 
 def _git_files(root: Path) -> tuple[list[str], set[str]] | None:

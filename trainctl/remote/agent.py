@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from trainctl.errors import NodeError, StorageError
+from trainctl.model.exits import how_it_ended
 from trainctl.remote import bootstrap
 from trainctl.remote.answers import Answers, OnEvent, crashed, error_from, readable
 from trainctl.remote.archive import Archive, node_archive
@@ -179,7 +180,8 @@ class NodeAgent:
         if output.exit_code != 0:
             raise StorageError(
                 f"the node program can't be installed on {self._node.id}",
-                readable(output.stderr),
+                readable(output.stderr)
+                or f"What installs it ended with {how_it_ended(output.exit_code)}.",
                 code="node-program",
             )
 

@@ -15,6 +15,7 @@ from trainctl.errors import (
     TrainctlError,
     named,
 )
+from trainctl.model.exits import how_it_ended
 
 OnEvent = Callable[[Mapping[str, Any]], None]
 _KINDS: Mapping[str, type[TrainctlError]] = {
@@ -79,9 +80,10 @@ def error_from(node: str, value: Mapping[str, Any]) -> TrainctlError:
 
 def crashed(node: str, exit_code: int, stderr: bytes) -> NodeError:
     """A node program that ended without an answer; the detail is the end of what it said."""
-    how = f"exit code {exit_code}" if exit_code >= 0 else f"signal {-exit_code}"
     return NodeError(
-        f"the node program on {node} ended with {how}", readable(stderr), code="node-program"
+        f"the node program on {node} ended with {how_it_ended(exit_code)}",
+        readable(stderr),
+        code="node-program",
     )
 
 

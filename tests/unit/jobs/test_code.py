@@ -326,7 +326,7 @@ def test_a_git_that_is_killed_is_an_error(tree: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
     with pytest.raises(TrainctlError, match="git can't say what the code") as caught:
         scan(tree, ".")
-    assert caught.value.detail == "git ended with signal 9 and said nothing."
+    assert caught.value.detail == "git ended with signal 9."
 
 
 def test_an_unreadable_file_is_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

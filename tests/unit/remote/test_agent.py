@@ -269,6 +269,22 @@ def test_a_program_that_never_gets_right_is_given_up(node: Node) -> None:
     assert node.root in raised.value.detail
 
 
+@pytest.mark.parametrize(
+    ("code", "stderr", "detail"),
+    [(-9, b"", "signal 9"), (1, b"", "exit code 1"), (1, b"Disk full: /x", "Disk full: /x")],
+)
+def test_an_installation_that_fails_says_why(
+    node: Node, code: int, stderr: bytes, detail: str
+) -> None:
+    """In its own words, or else by how it ended."""
+    transport = Scripted(lambda argv, _: Output(97 if argv[-1] == "facts" else code, b"", stderr))
+
+    with pytest.raises(StorageError, match="can't be installed on") as raised:
+        NodeAgent(node, transport).call("facts", {})
+
+    assert detail in raised.value.detail
+
+
 def test_a_secret_is_in_no_argument(node: Node) -> None:
     """Requests travel on standard input."""
     seen: list[bytes] = []
