@@ -210,6 +210,27 @@ def test_a_dropped_reference_is_gone_and_content_stays(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("references/*"))
 
 
+def test_references_of_one_lineage_come_and_go_at_once(tmp_path: Path) -> None:
+    """Their directory goes with the last of them, and comes with the next, whoever else has just made or removed it."""
+    source = MemorySource({"a": b"x"})
+    resolved = source.resolve(URI, None, None)
+    mirror_at(tmp_path).mirror(resolved, source, REFERENCE)
+    together = threading.Barrier(6, timeout=20)
+
+    def come_and_go(number: int) -> None:
+        mirror = mirror_at(tmp_path)
+        one = replace(REFERENCE, address=f"weights.w{number}", lineage="lineage-2")
+        for turn in range(25):
+            together.wait()
+            if (number + turn) % 3 == 0:
+                mirror.mirror(resolved, source, one)
+            mirror.drop_reference(one.lineage, one.address)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(come_and_go, range(6)))
+    assert [path.name for path in tmp_path.glob("references/*")] == [REFERENCE.lineage]
+
+
 @pytest.mark.parametrize("name", ["..", "../../evil", "a/b", "x" * 300, "new\nline", "ä☃"])
 def test_names_of_references_stay_in_their_place(tmp_path: Path, name: str) -> None:
     """Whatever a lineage or an address is called, its file lies two below ``references`` and can be dropped."""

@@ -190,7 +190,7 @@ class DirectoryMirror:
         with explained(self.root):
             existed = path.exists()
             path.unlink(missing_ok=True)
-            if path.parent.is_dir() and not any(path.parent.iterdir()):
+            with contextlib.suppress(OSError):  # others are there, or somebody else removed it
                 path.parent.rmdir()
         return existed
 

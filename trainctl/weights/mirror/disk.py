@@ -18,6 +18,7 @@ SPARE_BYTES = 64 * 2**20
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 _FORBIDDEN = {errno.EACCES, errno.EPERM}
+_ATTEMPTS = 5
 
 
 @contextlib.contextmanager
@@ -106,7 +107,6 @@ def write_record(
 
     One that is not ``durable`` may be lost, or empty, after a power cut.
     """
-    make_directory(path.parent)
     temporary = scratch / scratch_name()
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:  # noqa: PTH123
@@ -114,12 +114,23 @@ def write_record(
             stream.flush()
             if durable:
                 os.fsync(stream.fileno())
-        temporary.replace(path)
+        _rename(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     if durable:
-        sync_directory(path.parent)
+        with contextlib.suppress(FileNotFoundError):  # somebody has removed record and directory
+            sync_directory(path.parent)
+
+
+def _rename(temporary: Path, path: Path) -> None:
+    """Into a directory that somebody else may remove while it is empty."""
+    for _ in range(_ATTEMPTS):
+        make_directory(path.parent)
+        with contextlib.suppress(FileNotFoundError):
+            temporary.replace(path)
+            return
+    temporary.replace(path)
 
 
 def sync_directory(path: Path) -> None:
