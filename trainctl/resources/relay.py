@@ -64,9 +64,8 @@ class _Request(BaseHTTPRequestHandler):
     server: Relay
     protocol_version = "HTTP/1.1"
     timeout = _SILENCE_SECONDS
-    disable_nagle_algorithm = (
-        True  # else a small file waits for the receipt of its headers, 40 ms each
-    )
+    # Else a small file waits for the receipt of its headers, 40 ms each.
+    disable_nagle_algorithm = True
 
     def log_message(self, *args: object) -> None:
         """Nothing is logged."""

@@ -1,14 +1,19 @@
-"""A bucket of S3 for tests of what reads it."""
+"""A bucket of S3 for tests of what reads it, and mirrors in a test's bucket."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import secrets
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import boto3
 import pytest
 
+from tests.support.bucket_mirrors import mirror_in
 from tests.support.buckets import KEY_ID, SECRET, Bucket, moto
+from tests.support.clouds import Azure
+from tests.support.google_xml import GoogleXml
+from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.sources.s3 import S3Source
 
 
@@ -35,3 +40,10 @@ def s3(server: Bucket) -> Any:
 def source(server: Bucket) -> S3Source:
     """The source of that server's buckets."""
     return S3Source(environ={"AWS_ENDPOINT_URL": server.endpoint})
+
+
+@pytest.fixture
+def make(bucket: Bucket | GoogleXml | Azure) -> Callable[[], BucketMirror]:
+    """Makes clients of one mirror of its own, in the bucket of the test."""
+    prefix = f"team/{secrets.token_hex(4)}"
+    return lambda: mirror_in(bucket, prefix)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support.bucket_mirrors import await_tick, contents, gc, mirror_in, names
+from tests.support.bucket_mirrors import await_tick, contents, gc, names
 from tests.support.buckets import Bucket, rclone
 from tests.support.mirrors import REFERENCE, MemorySource
 from tests.support.weights_data import noise
@@ -28,13 +27,6 @@ Make = Callable[[], BucketMirror]
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
     with rclone(tmp_path_factory.mktemp("s3") / "root") as one:
         yield one
-
-
-@pytest.fixture
-def make(bucket: Bucket) -> Make:
-    """Makes clients of one mirror of its own."""
-    prefix = f"team/{secrets.token_hex(4)}"
-    return lambda: mirror_in(bucket, prefix)
 
 
 def bring(mirror: BucketMirror, files: dict[str, bytes], reference: Reference, uri: str) -> Listing:

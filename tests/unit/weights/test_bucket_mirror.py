@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -77,13 +76,6 @@ def bucket(request: pytest.FixtureRequest) -> Bucket | GoogleXml | Azure:
     """A bucket of each platform, and of a server of S3's kind that ignores conditions."""
     found: Bucket | GoogleXml | Azure = request.getfixturevalue(f"{request.param}_bucket")
     return found
-
-
-@pytest.fixture
-def make(bucket: Bucket | GoogleXml | Azure) -> Make:
-    """Makes clients of one mirror of its own."""
-    prefix = f"team/{secrets.token_hex(4)}"
-    return lambda: mirror_in(bucket, prefix)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from tests.support.bucket_mirrors import (
     contents,
     counted,
     gc,
-    mirror_in,
     names,
 )
 from tests.support.buckets import Bucket, moto, rclone
@@ -53,13 +51,6 @@ def bucket(
     else:
         with rclone(tmp_path_factory.mktemp("s3") / "root") as one:
             yield one
-
-
-@pytest.fixture
-def make(bucket: Bucket) -> Make:
-    """Makes clients of one mirror of its own."""
-    prefix = f"team/{secrets.token_hex(4)}"
-    return lambda: mirror_in(bucket, prefix)
 
 
 def resolved(source: MemorySource, uri: str = "hf://acme/model") -> ResolvedSource:
