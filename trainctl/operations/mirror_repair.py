@@ -20,10 +20,10 @@ def verify_mirror(
     workspace: Workspace, *, repair: bool, progress: Progress | None = None
 ) -> Verified:
     """Hash the whole mirror; with ``repair`` what is wrong is fetched again where its source is unchanged, else removed."""
-    origins = Origins(workspace)
-    if workspace.mirror.on_a_host or workspace.mirror.in_a_bucket:
-        origins = OriginsOfOthers(workspace)
-    return workspace.mirror.verify(origins.of if repair else None, progress)
+    mirror = workspace.declared_mirror
+    elsewhere = mirror.on_a_host or mirror.in_a_bucket
+    origins = OriginsOfOthers(workspace) if elsewhere else Origins(workspace)
+    return mirror.verify(origins.of if repair else None, progress)
 
 
 class Origins:

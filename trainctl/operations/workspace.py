@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from trainctl.desired.memory import memory_of
 from trainctl.desired.values import CheckpointStore, Desired, SecretSpec
 from trainctl.errors import ManifestError, TrainctlError
-from trainctl.manifest.files import known_files
+from trainctl.manifest.files import known_files, manifest_files
 from trainctl.model.address import Kind
 from trainctl.model.json import JsonObject
 from trainctl.model.redaction import Redactor
@@ -178,6 +178,13 @@ class Workspace:
             self.retry,
             self.setting.redactor.register,
         )
+
+    @property
+    def declared_mirror(self) -> Mirror:
+        """The mirror, for who is asked about nothing else. ManifestError where there is a manifest and it is wrong: it may name another than the usual one."""
+        if manifest_files(self.setting.directory):
+            _ = self.desired
+        return self.mirror
 
     @property
     def retry(self) -> Retry:

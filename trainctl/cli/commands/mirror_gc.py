@@ -47,7 +47,7 @@ def command(
         tell=session.output.note,
     )
     with open_trusting(session, PlanningFlags(trust=trust)) as workspace:
-        report = workspace.mirror.collect(asked)
+        report = workspace.declared_mirror.collect(asked)
     lines = collected_lines(report, session.output.width)
     rows = (GC_COLUMNS, collected_rows(report))
     show(session.output, format_, collected_json(report), rows, lines)

@@ -20,7 +20,7 @@ def command(
     """List what the mirror holds, and who wants it."""
     session = session_of(ctx)
     with open_trusting(session, PlanningFlags(trust=trust)) as workspace:
-        rows = workspace.mirror.sources()
+        rows = workspace.declared_mirror.sources()
     form = mirror_json(rows)
     lines = mirror_lines(rows, session.output.width)
     show(session.output, format_, form, (MIRROR_COLUMNS, form["sources"]), lines)
