@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.container_fixtures import (
     engine,
+    own_apptainer,
     own_docker,
     own_podman,
     own_registry,
@@ -16,7 +17,14 @@ from tests.support.container_fixtures import (
 )
 from tests.support.project import Project, project
 
-__all__ = ["engine", "own_docker", "own_podman", "own_registry", "private_registry"]
+__all__ = [
+    "engine",
+    "own_apptainer",
+    "own_docker",
+    "own_podman",
+    "own_registry",
+    "private_registry",
+]
 
 
 @pytest.fixture

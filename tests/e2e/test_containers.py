@@ -89,7 +89,8 @@ def test_an_image_is_pulled_and_run_by_digest(
     assert run["image_digest"].startswith("sha256:")
     assert run["image_digest"] == fresh.json("status", "sft")["image_digest"]
     assert f"image         {run['image_digest']}" in fresh.run("status", "sft").stdout
-    assert own_podman("image", "inspect", "--format", "{{.RepoDigests}}", image).count(digest)
+    if engine.name != "apptainer":  # whose images are files
+        assert own_podman("image", "inspect", "--format", "{{.RepoDigests}}", image).count(digest)
     assert fresh.run("logs", "sft").stdout.splitlines() == [
         "hello",
         "weights",

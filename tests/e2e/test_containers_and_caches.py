@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.support.containers import BUSYBOX, Engine
+from tests.support.containers import Engine
 from tests.support.project import Project
 
 APPLY = ("apply", "--auto-approve", "--wait")
@@ -15,7 +15,7 @@ def job(engine: Engine, *commands: str, **runtime: Any) -> dict[str, Any]:
     """A job in the small image."""
     return {
         "code": "./src",
-        "image": {"base_image": BUSYBOX},
+        "image": {"base_image": engine.small},
         "runtime": {"engine": engine.name, "start_commands": list(commands), **runtime},
     }
 

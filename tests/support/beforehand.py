@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import pytest
 
+from tests.support.apptainer import apptainer_program
 from tests.support.clouds import azurite_program
 from tests.support.containers import busybox_archive
 from tests.support.minilm import minilm_files
@@ -16,6 +17,6 @@ from tests.support.olah import olah_program
 from tests.support.pytorch import python_archive, pytorch
 
 if __name__ == "__main__":
-    for install in (busybox_archive, minilm_files, azurite_program, olah_program, python_archive, pytorch):  # fmt: skip
+    for install in (busybox_archive, minilm_files, azurite_program, apptainer_program, olah_program, python_archive, pytorch):  # fmt: skip
         with suppress(pytest.skip.Exception):
             install()

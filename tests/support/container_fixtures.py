@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.apptainer import Apptainer, apptainer
 from tests.support.containers import Engine, Registry, docker, podman, registry
 
 
@@ -27,7 +28,13 @@ def own_docker(own_podman: Engine) -> Iterator[Engine]:
         yield engine
 
 
-@pytest.fixture(params=["podman", "docker"])
+@pytest.fixture(scope="session")
+def own_apptainer(own_podman: Engine, own_registry: Registry) -> Apptainer:
+    """Apptainer, which finds images in the registry."""
+    return apptainer(own_podman.top / "apptainer", own_registry, own_podman)
+
+
+@pytest.fixture(params=["podman", "docker", "apptainer"])
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Each engine that can be had here, with a small image, and no container when the test begins and ends."""
     found: Engine = request.getfixturevalue(f"own_{request.param}")

@@ -10,10 +10,11 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,8 @@ class Engine:
     """Addresses for registries that it speaks to without TLS; its service reads them once, so they are chosen first."""
     prefix: tuple[str, ...] = ()
     """Words that make its caller somebody else."""
+    small: str = BUSYBOX
+    """The name by which it finds the small image."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -76,6 +79,10 @@ class Engine:
         assert not check or done.returncode == 0, f"{self.name} {words}: {done.stderr}"
         return done.stdout.strip()
 
+    def offered(self, image: str) -> str:
+        """The name by which this engine finds an image that podman has."""
+        return image
+
     def containers(self) -> list[str]:
         """The ids of all containers, running or not."""
         return self("ps", "--all", "--quiet").split()
@@ -83,6 +90,13 @@ class Engine:
     def described(self, container: str) -> str:
         """All that the engine tells about a container."""
         return self("inspect", container)
+
+
+def container(node: TestNode, engine: Engine, image: str = "", **more: Any) -> dict[str, Any]:
+    """The specification of a container, after its image was looked for: the small one where none is named."""
+    asked = {"lineage": "lineage-1", "image": image or engine.small, "engine": engine.name}
+    found = node.call("pull_image", asked)
+    return {"engine": engine.name, "image": found["id"], "workdir": found["workdir"], **more}
 
 
 @dataclass(frozen=True)
@@ -253,12 +267,20 @@ def _make_busybox(place: Path) -> None:
     shutil.rmtree(root)
 
 
-def unpack_debs(packages: list[str], root: Path) -> None:
+def unpack_debs(packages: Sequence[str], root: Path, options: Sequence[str] = ()) -> None:
     """The files of Debian packages below ``root``, without installing them; skips the test where they can't be had."""
     (root / "debs").mkdir(parents=True)
+    apt_get([*options, "download", *packages], root / "debs")
+    for deb in (root / "debs").glob("*.deb"):
+        subprocess.run(["dpkg-deb", "-x", str(deb), str(root)], check=True)
+    shutil.rmtree(root / "debs")
+
+
+def apt_get(words: Sequence[str], directory: Path) -> None:
+    """Run it in a directory; skips the test where it fails, as where there is no archive."""
     done = subprocess.run(
-        ["apt-get", "download", "-qq", *packages],
-        cwd=root / "debs",
+        ["apt-get", "-qq", *words],
+        cwd=directory,
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
@@ -266,10 +288,7 @@ def unpack_debs(packages: list[str], root: Path) -> None:
         check=False,
     )
     if done.returncode:
-        pytest.skip(f"apt-get can't download {', '.join(packages)}: {done.stderr.strip()[-300:]}")
-    for deb in (root / "debs").glob("*.deb"):
-        subprocess.run(["dpkg-deb", "-x", str(deb), str(root)], check=True)
-    shutil.rmtree(root / "debs")
+        pytest.skip(f"apt-get {' '.join(words[-3:])} fails: {done.stderr.strip()[-300:]}")
 
 
 def pack(root: Path, archive: Path) -> None:

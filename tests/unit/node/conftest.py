@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.container_fixtures import (
     engine,
+    own_apptainer,
     own_docker,
     own_podman,
     own_registry,
@@ -18,7 +19,14 @@ from tests.support.container_fixtures import (
 )
 from tests.support.nodes import TestNode, as_nobody
 
-__all__ = ["engine", "own_docker", "own_podman", "own_registry", "private_registry"]
+__all__ = [
+    "engine",
+    "own_apptainer",
+    "own_docker",
+    "own_podman",
+    "own_registry",
+    "private_registry",
+]
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from trainctl.node.containers.oci import Bind, Wanted
 WANTED = Wanted(
     image="sha256:1",
     directory="/node/runs/key",
+    temporary="/node/runs/key/container",
     name="trainctl-x",
     work="/b10/workspace",
     binds=[Bind("/data/w", "/w", read_only=True)],
@@ -47,9 +48,15 @@ def test_apptainer_sees_all_gpus_and_is_told_the_claimed() -> None:
     """It has no way to hide some; the job's CUDA is told."""
     wanted = WANTED._replace(gpus=["GPU-1", "GPU-2"])
 
-    assert "--nv" in apptainer.arguments(wanted)
+    assert "--nv" in apptainer.arguments(wanted, root=True)
     assert apptainer.variables(wanted)["APPTAINERENV_CUDA_VISIBLE_DEVICES"] == "GPU-1,GPU-2"
     assert "CUDA_VISIBLE_DEVICES" not in str(apptainer.variables(WANTED._replace(gpus=["all"])))
+
+
+def test_apptainer_makes_root_of_whoever_is_not() -> None:
+    """Root needs no user namespace, which a machine may not let anybody have."""
+    assert "--fakeroot" not in apptainer.arguments(WANTED, root=True)
+    assert "--fakeroot" in apptainer.arguments(WANTED, root=False)
 
 
 def test_limits_are_only_told_where_there_are_any() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,9 @@ from tests.support.containers import BUSYBOX, LOGIN, Engine, Registry
 from tests.support.nodes import NodeError, TestNode, all_text_below
 from trainctl.node.containers.engines import Answer
 from trainctl.node.containers.refusals import refusal, unreachable
+
+with_storage = pytest.mark.parametrize("engine", ["podman", "docker"], indirect=True)
+"""Engines that keep images themselves, by the registry's digests; apptainer has files (``test_image_files``)."""
 
 
 @pytest.fixture
@@ -49,6 +51,7 @@ def published(podman: Engine, registry: Registry, tmp_path: Path, name: str, tex
     return digest
 
 
+@with_storage
 def test_a_tag_becomes_a_digest(
     held: TestNode, engine: Engine, own_podman: Engine, own_registry: Registry, tmp_path: Path
 ) -> None:
@@ -71,6 +74,7 @@ def test_a_tag_becomes_a_digest(
     assert moved["id"] != found["id"]
 
 
+@with_storage
 def test_without_a_registry_what_is_here_is_used(
     held: TestNode, engine: Engine, own_podman: Engine, own_registry: Registry
 ) -> None:
@@ -124,6 +128,7 @@ def test_a_private_registry_wants_a_login(
     assert b"c29tZW9uZTpjb3JyZWN0" not in all_text_below(held.base)
 
 
+@with_storage
 def test_the_last_to_need_an_image_takes_it_away(
     held: TestNode, engine: Engine, own_podman: Engine, own_registry: Registry, tmp_path: Path
 ) -> None:
@@ -145,6 +150,7 @@ def test_the_last_to_need_an_image_takes_it_away(
     assert not (held.root / "images").exists()
 
 
+@with_storage
 def test_a_node_says_which_engine_would_run_what(held: TestNode, engine: Engine) -> None:
     """Asked beforehand: the engine, whether the image is here, or why none works."""
     asked = [
@@ -179,72 +185,3 @@ def test_refusals_are_told_in_few_words(complaint: str, told: str) -> None:
     assert told in failure.summary
     assert not unreachable(Answer(1, "", complaint))
     assert not failure.detail.startswith("Error response from daemon")
-
-
-FAKE = """\
-#!/usr/bin/env python3
-import json, os, pathlib, sys
-with open(os.environ["CALLS"], "a") as stream:
-    told = {k: v for k, v in os.environ.items() if k.startswith("APPTAINER")}
-    stream.write(json.dumps({"argv": sys.argv[1:], "variables": told, "stdin": sys.argv[1] == "exec" and sys.stdin.read()}) + "\\n")
-if sys.argv[1] == "--version":
-    print("apptainer version 1.3.4")
-elif sys.argv[1] == "pull":
-    print("INFO:    Converting OCI blobs to SIF format", file=sys.stderr)
-    pathlib.Path(sys.argv[2]).write_text("image of " + sys.argv[3])
-else:
-    binds = dict(one.split(":")[1::-1] for one in sys.argv if one.startswith("/") and one.count(":"))
-    pathlib.Path(binds["/run/trainctl/step"]).write_text("1")
-    pathlib.Path(binds["/run/trainctl/log"]).write_text("ran")
-"""
-
-
-def test_apptainer_is_called_as_it_wants_to_be(node: TestNode) -> None:
-    """A stand-in for apptainer, which can't be installed everywhere: the image is a file by digest, variables go by their
-    prefix, secrets by standard input, weights read-only, and all is forgotten with the project."""
-    bin_, calls = node.base / "bin", node.base / "calls"
-    bin_.mkdir()
-    (bin_ / "apptainer").write_text(FAKE)
-    (bin_ / "apptainer").chmod(0o755)
-    node.variables = {"PATH": f"{bin_}:/usr/bin:/bin", "CALLS": str(calls)}
-    login = {"registry": "ghcr.io", "username": "me", "password": "pass word"}
-    found = pull(node, "ghcr.io/team/x:1", "apptainer", login=login)
-    again = pull(node, "ghcr.io/team/x:1", "apptainer")
-    node.mirror.add("model.bin", b"weights")
-    node.deliver()
-    node.start(
-        node.spec(
-            "true",
-            container={"engine": "apptainer", "image": found["id"], "workdir": "", "cpus": 2},
-            environment={"PLAIN": "a,b", "BT_NUM_GPUS": "1"},
-            secret_environment={"TOKEN": "token"},
-            weights=[{"name": "w", "listing": node.mirror.listing.id, "mount_location": "/w"}],
-        ),
-        {"token": "hush hush"},
-    )
-    done = node.ended()
-    (version, first, *_, last) = [json.loads(line) for line in calls.read_text().splitlines()]
-
-    assert version["argv"] == ["--version"]
-    assert first["argv"][0] == "pull"
-    assert first["argv"][2] == "docker://ghcr.io/team/x:1"
-    assert first["variables"]["APPTAINER_DOCKER_PASSWORD"] == "pass word"
-    assert (found["pulled"], again["pulled"], found["digest"]) == (True, False, again["digest"])
-    assert Path(found["id"]).read_text() == "image of docker://ghcr.io/team/x:1"
-    assert (done["status"], node.log()) == ("TRAINING_JOB_COMPLETED", "ran"), done
-    assert last["argv"][:6] == [
-        "exec",
-        "--containall",
-        "--writable-tmpfs",
-        "--pwd",
-        "/b10/workspace",
-        "--cpus",
-    ]
-    assert "--nv" in last["argv"]
-    assert any(word.endswith(":/w:ro") for word in last["argv"])
-    assert last["variables"]["APPTAINERENV_PLAIN"] == "a,b"
-    assert last["stdin"] == "export TOKEN='hush hush'\n"
-    assert "hush" not in json.dumps([last["argv"], last["variables"]])
-    node.call("remove", {"key": "run-1"})
-    node.call("forget", {"lineage": "lineage-1"})
-    assert not (node.root / "images").exists()

@@ -2,26 +2,37 @@
 
 ROOT/images/marks/<lineage>/<engine>-<hex>    an empty file for each image
 ROOT/images/sif/<sha256>.sif                  apptainer's images; podman and docker keep their own
-ROOT/images/sif/<hash of a name>.json         {digest}: what the name meant when it was last pulled
+ROOT/images/sif/<hash of a name>.json         {digest, workdir}: what the name meant when it was last pulled
+ROOT/images/cache/                            what apptainer downloaded and converted, so that a tag that is asked again isn't
+ROOT/images/pulling-<pid>-<random>/           what one of its pulls is working on
 """
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Set
+from typing import ContextManager, Set
 
 from trainctl.node.containers.engines import APPTAINER, call
+from trainctl.node.containers.passing import in_use, passing
 from trainctl.node.system.files import make_directory, names_in, remove_tree
 from trainctl.node.system.layout import Layout
+
+_PULLING = "pulling"
 
 
 class ImageStore:
     """The images of one ROOT."""
 
     def __init__(self, layout: Layout) -> None:
-        self._marks = layout.root / "images" / "marks"
-        self.sif = layout.root / "images" / "sif"
+        self._top = layout.root / "images"
+        self._marks = self._top / "marks"
+        self.sif = self._top / "sif"
+        self.cache = self._top / "cache"
+
+    def pulling(self) -> ContextManager[Path]:
+        """A directory for one of apptainer's pulls."""
+        return passing(self._top, _PULLING)
 
     def mark(self, lineage: str, engine: str, digest: str, *, brought: bool) -> None:
         """Say that a lineage uses an image; one that was here before any of ours is none of our business."""
@@ -40,8 +51,8 @@ class ImageStore:
                     (self.sif / f"{digest}.sif").unlink()
             else:
                 call((engine, "image", "rm", f"sha256:{digest}"))
-        if not self._marked():
-            remove_tree(self._marks.parent)
+        if not self._marked() and not in_use(self._top, _PULLING):
+            remove_tree(self._top)
 
     def _marked(self) -> Set[str]:
         lineages = names_in(self._marks)

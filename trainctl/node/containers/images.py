@@ -67,7 +67,7 @@ def find(layout: Layout, engine: Engine, reference: str) -> Optional[Image]:
     """The image that the name means on this node; None if there is none."""
     if engine.name == APPTAINER:
         known = sif.find(layout, reference)
-        return Image(str(known.path), known.digest, "") if known else None
+        return Image(str(known.path), known.digest, known.workdir) if known else None
     answer = call((engine.name, "image", "inspect", reference))
     if answer.code != 0:
         return None

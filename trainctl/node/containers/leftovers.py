@@ -1,6 +1,7 @@
 """What a container may leave behind, and taking it away: the container itself, and files that are not the user's.
 
 ``RUN/container.json`` is written before a container is made and removed after it is gone: while it is there, one may exist.
+``RUN/container/`` is what an apptainer's container may write; other engines have storage of their own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from trainctl.node.containers.engines import APPTAINER, DOCKER, call
-from trainctl.node.system.files import read_json, write_json
+from trainctl.node.system.files import make_directory, read_json, remove_tree, write_json
 
 LABEL = "trainctl.run"
 """The label of our containers; its value is the directory of their run."""
@@ -24,6 +25,14 @@ def expect(directory: Path, engine: str, image: str, ours: Sequence[str]) -> Non
     """Say that a container of the run may exist from now on. ``ours``: directories in which every file is the user's."""
     document = {"engine": engine, "image": image, "ours": list(ours)}
     write_json(directory / "container.json", document)
+    if engine == APPTAINER:
+        remove_tree(temporary(directory))  # of an attempt before
+        make_directory(temporary(directory))
+
+
+def temporary(directory: Path) -> Path:
+    """Where the run's container may write what doesn't outlive it, with an engine that has no storage."""
+    return directory / "container"
 
 
 def clean(directory: Path) -> None:
@@ -32,9 +41,14 @@ def clean(directory: Path) -> None:
     found: Dict[str, Any] = read_json(record) or {}
     if not found:
         return
-    gone = found["engine"] == APPTAINER or _remove(str(found["engine"]), directory)
+    if found["engine"] == APPTAINER:  # its processes are ours, and so are their files
+        remove_tree(temporary(directory))
+        gone = True
+    else:
+        gone = _remove(str(found["engine"]), directory)
+        if gone:
+            _give_back(found)
     if gone:
-        _give_back(found)
         with contextlib.suppress(FileNotFoundError):  # whoever else looked was first
             record.unlink()
 

@@ -6,12 +6,10 @@ import base64
 import contextlib
 import json
 import os
-import tempfile
-from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from trainctl.node.containers.engines import PODMAN, Engine, call
-from trainctl.node.system.files import make_directory, remove_tree
+from trainctl.node.containers.passing import passing
 from trainctl.node.system.layout import Layout
 
 _HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
@@ -57,11 +55,7 @@ def lent(layout: Layout, engine: Engine, login: Optional[Login]) -> Iterator[Pul
     if login is None:
         yield Pulling()
         return
-    _sweep(layout)
-    folder = Path(
-        tempfile.mkdtemp(prefix=f"login-{os.getpid()}-", dir=str(make_directory(layout.root)))
-    )
-    try:
+    with passing(layout.root, "login") as folder:
         path = folder / "config.json"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
             json.dump(login.document, stream)
@@ -69,8 +63,6 @@ def lent(layout: Layout, engine: Engine, login: Optional[Login]) -> Iterator[Pul
             yield Pulling(after=("--authfile", str(path)))
         else:
             yield Pulling(before=("--config", str(folder)), variables=tuple(_daemon()))
-    finally:
-        remove_tree(folder)
 
 
 def _daemon() -> List[Tuple[str, str]]:
@@ -80,11 +72,3 @@ def _daemon() -> List[Tuple[str, str]]:
     answer = call(("docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"))
     host = answer.out.strip()
     return [("DOCKER_HOST", host)] if answer.code == 0 and host else []
-
-
-def _sweep(layout: Layout) -> None:
-    """Remove what a pull left that was killed."""
-    for path in layout.root.glob("login-*"):
-        pid = path.name.split("-")[1]
-        if not (pid.isdigit() and Path("/proc", pid).exists()):
-            remove_tree(path)

@@ -21,11 +21,13 @@ class Bind(NamedTuple):
 class Wanted(NamedTuple):
     """A container, in words that every engine can be told in. Sizes in bytes; ``None``: no limit.
 
-    ``gpus`` are their indices or uuids; ``("all",)`` for those there are.
+    ``gpus`` are their indices or uuids; ``("all",)`` for those there are. ``temporary`` is a directory of the host for
+    what an engine without storage of its own lets a job write.
     """
 
     image: str
     directory: str
+    temporary: str
     name: str
     work: str
     binds: Sequence[Bind]
@@ -46,7 +48,7 @@ def arguments(engine: str, wanted: Wanted) -> Tuple[str, ...]:
         *("--shm-size", str(wanted.shm_size)),
         *_limits(wanted),
         *_gpus(engine, wanted.gpus),
-        *(word for bind in wanted.binds for word in ("--mount", _mount(bind))),
+        *(word for bind in wanted.binds for word in ("--mount", mount(bind))),
         *(word for item in wanted.variables.items() for word in ("--env", "=".join(item))),
         *("--entrypoint", "/bin/sh", wanted.image, str(FIRST)),
     )
@@ -71,7 +73,8 @@ def _gpus(engine: str, gpus: Sequence[str]) -> List[str]:
     return [word for gpu in gpus for word in ("--device", f"nvidia.com/gpu={gpu}")]
 
 
-def _mount(bind: Bind) -> str:
+def mount(bind: Bind) -> str:
+    """The value of an engine's ``--mount``, which is CSV. Failure for a path that can't be written there."""
     for path in (bind.source, bind.target):
         if "," in path or '"' in path:
             raise Failure(

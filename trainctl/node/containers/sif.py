@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from pathlib import Path
-from typing import Callable, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple, Optional, Sequence
 
-from trainctl.node.containers.engines import APPTAINER, Answer
+from trainctl.node.containers.engines import APPTAINER, Answer, call
 from trainctl.node.containers.image_store import ImageStore
 from trainctl.node.containers.logins import Login
-from trainctl.node.system.files import make_directory, read_json, unique, write_json
+from trainctl.node.system.files import make_directory, read_json, write_json
 from trainctl.node.system.layout import Layout
 
 _READ_BYTES = 2**20
@@ -18,37 +19,59 @@ Run = Callable[[Sequence[str], Mapping[str, str]], Answer]
 
 
 class Sif(NamedTuple):
-    """An image file and its digest, ``sha256:…``."""
+    """An image file, its digest, ``sha256:…``, and the WORKDIR of the image that it was made of; empty if that has none."""
 
     path: Path
     digest: str
+    workdir: str
 
 
 def find(layout: Layout, reference: str) -> Optional[Sif]:
     """What the name meant when it was last pulled; None if it never was."""
-    digest = (read_json(_record(layout, reference)) or {}).get("digest")
-    path = ImageStore(layout).sif / f"{str(digest).rpartition(':')[2]}.sif"
-    return Sif(path, str(digest)) if digest and path.is_file() else None
+    known = read_json(_record(layout, reference)) or {}
+    digest = str(known.get("digest") or "")
+    path = ImageStore(layout).sif / f"{digest.rpartition(':')[2]}.sif"
+    return Sif(path, digest, str(known.get("workdir") or "")) if path.is_file() else None
 
 
 def pull(layout: Layout, reference: str, login: Optional[Login], run: Run) -> Answer:
-    """Convert the image into a file; apptainer's own cache saves what was downloaded before."""
-    folder = make_directory(ImageStore(layout).sif)
-    partial = folder / f"{unique('partial')}.sif"
-    variables = {}
-    if login is not None:
-        names = ("APPTAINER_DOCKER_USERNAME", "APPTAINER_DOCKER_PASSWORD")
-        variables = dict(zip(names, (login.username, login.password)))
-    try:
+    """Convert the image into a file; apptainer's cache, which goes with the last image, saves what was downloaded before."""
+    store = ImageStore(layout)
+    with store.pulling() as folder:
+        partial = folder / "image.sif"
+        variables = _variables(make_directory(store.cache), folder, login)
         answer = run((APPTAINER, "pull", str(partial), f"docker://{reference}"), variables)
         if answer.code == 0:
             digest = _sha256(partial)
-            partial.replace(folder / f"{digest}.sif")
-            write_json(_record(layout, reference), {"digest": f"sha256:{digest}"})
-    finally:
-        if partial.exists():
-            partial.unlink()
+            known = {"digest": f"sha256:{digest}", "workdir": _workdir(partial)}
+            partial.replace(make_directory(store.sif) / f"{digest}.sif")
+            write_json(_record(layout, reference), known)
     return answer
+
+
+def _variables(cache: Path, temporary: Path, login: Optional[Login]) -> Dict[str, str]:
+    """Its cache and what it unpacks are on the node's own disk: a home or ``/tmp`` is often too small for an image."""
+    found = {"CACHEDIR": str(cache), "TMPDIR": str(temporary)}
+    if login is not None:
+        found.update(DOCKER_USERNAME=login.username, DOCKER_PASSWORD=login.password)
+    return {f"APPTAINER_{name}": value for name, value in found.items()}
+
+
+def _workdir(path: Path) -> str:
+    """From the image's OCI configuration, which is one of the file's JSON objects; empty where there is none."""
+    return next((str(one["WorkingDir"]) for one in _objects(path) if one.get("WorkingDir")), "")
+
+
+def _objects(path: Path) -> Iterator[Dict[str, Any]]:
+    for line in call((APPTAINER, "sif", "list", str(path))).out.splitlines():
+        fields = [field.strip() for field in line.split("|")]
+        if fields[0].isdigit() and fields[-1].startswith("JSON"):
+            try:
+                found = json.loads(call((APPTAINER, "sif", "dump", fields[0], str(path))).out)
+            except ValueError:
+                continue
+            if isinstance(found, dict):
+                yield found
 
 
 def _record(layout: Layout, reference: str) -> Path:

@@ -64,6 +64,7 @@ def launch(
     wanted = Wanted(
         image=str(asked["image"]),
         directory=str(run.directory),
+        temporary=str(leftovers.temporary(run.directory)),
         name=oci.described(spec, os.urandom(3).hex()),
         work=str(WORK),
         binds=binds,
@@ -163,7 +164,7 @@ def _gpus(claimed: Sequence[str], variables: Mapping[str, str]) -> Tuple[str, ..
 def _called(engine: str, wanted: Wanted) -> Tuple[Tuple[str, ...], Mapping[str, str]]:
     """The engine's command line, and what it needs beside the supervisor's own variables."""
     if engine == APPTAINER:
-        return apptainer.arguments(wanted), apptainer.variables(wanted)
+        return apptainer.arguments(wanted, root=os.geteuid() == 0), apptainer.variables(wanted)
     return oci.arguments(engine, wanted), {}
 
 

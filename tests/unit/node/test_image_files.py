@@ -1,0 +1,94 @@
+"""Apptainer's images: files by their content, which go with the last who needs them, and all that made them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.apptainer import Apptainer
+from tests.support.buckets import free_port
+from tests.support.containers import BUSYBOX, Engine, registry
+from tests.support.nodes import TestNode
+
+
+@pytest.fixture
+def held(node: TestNode, own_apptainer: Apptainer) -> TestNode:
+    """A node that finds apptainer."""
+    node.variables = own_apptainer.variables
+    return node
+
+
+def pull(node: TestNode, image: str, lineage: str = "lineage-1") -> dict[str, Any]:
+    """Ask for an image."""
+    request = {"lineage": lineage, "image": image, "engine": "apptainer"}
+    return node.call("pull_image", request)
+
+
+def moved(podman: Engine, tmp_path: Path, text: str) -> str:
+    """A new image under one name; that name."""
+    (tmp_path / "Containerfile").write_text(f"FROM {BUSYBOX}\nRUN echo {text} >/file\n")
+    podman("build", "--quiet", "--tag", "localhost/moved:1", str(tmp_path))
+    return "localhost/moved:1"
+
+
+def test_a_tag_becomes_a_file_by_its_content(
+    held: TestNode, own_apptainer: Apptainer, own_podman: Engine, tmp_path: Path
+) -> None:
+    """What is here isn't converted again; a tag that moved is another file, and the run of before keeps its own."""
+    name = own_apptainer.offered(moved(own_podman, tmp_path, "one"))
+    first, again = pull(held, name), pull(held, name)
+    own_apptainer.offered(moved(own_podman, tmp_path, "two"))
+    second = pull(held, name)
+    files = [Path(one["id"]).read_bytes() for one in (first, second)]
+
+    assert (first["pulled"], again["pulled"], second["pulled"]) == (True, False, True)
+    assert first["id"] == again["id"] != second["id"]
+    assert [one["digest"] for one in (first, second)] == [
+        f"sha256:{hashlib.sha256(data).hexdigest()}" for data in files
+    ]
+
+
+def test_without_its_registry_the_file_is_used(
+    held: TestNode, own_podman: Engine, tmp_path: Path
+) -> None:
+    """A registry that is away is told, and is no reason not to run what is here."""
+    own = replace(own_podman, registries=[f"127.0.0.1:{free_port()}"])
+    with registry(own, tmp_path / "registry") as there:
+        there.push(own_podman, BUSYBOX, "away:1", "--tls-verify=false")
+        name = f"{there.address}/away:1"
+        found = pull(held, name)
+    away = pull(held, name)
+
+    assert (away["id"], away["pulled"]) == (found["id"], False)
+    assert away["note"] == f"the registry can't be reached, and {name} is taken as it is here"
+
+
+def test_a_node_says_whether_it_has_the_file(held: TestNode, own_apptainer: Apptainer) -> None:
+    """Asked beforehand, and answered without asking a registry."""
+    pull(held, own_apptainer.small)
+    asked = [{"image": name, "engine": "apptainer"} for name in (own_apptainer.small, "nothing:1")]
+
+    assert held.call("facts", {"data": str(held.data), "images": asked})["images"] == [
+        {"engine": "apptainer", "present": True, "why": ""},
+        {"engine": "apptainer", "present": False, "why": ""},
+    ]
+
+
+def test_the_last_to_need_a_file_takes_all_away(held: TestNode, own_apptainer: Apptainer) -> None:
+    """Also what apptainer downloaded for it, which lies beside it, and what a pull that was killed left."""
+    killed = held.root / "images/pulling-999999999-x"
+    killed.mkdir(parents=True)
+    (killed / "image.sif").touch()
+    found = pull(held, own_apptainer.small)
+    pull(held, own_apptainer.small, "lineage-2")
+
+    assert not killed.exists()
+    held.call("forget", {"lineage": "lineage-1"})
+    assert Path(found["id"]).is_file()
+    held.call("forget", {"lineage": "lineage-2"})
+    assert not (held.root / "images").exists()
+    assert list(held.home.rglob("cache")) == []
