@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.apptainer import Apptainer
 from tests.support.containers import BUSYBOX, LOGIN, Engine, Registry
 from tests.support.project import Project
 
@@ -146,6 +147,21 @@ def test_a_node_without_an_engine_is_told_in_the_plan(fresh: Project, tmp_path: 
     )
     assert "podman is not installed; docker is not installed; apptainer is not" in plan.stderr
     assert "runtime.engine: host" in plan.stderr
+
+
+def test_a_size_that_an_engine_does_not_know_is_told_in_the_plan(
+    fresh: Project, own_apptainer: Apptainer
+) -> None:
+    """Apptainer has no size of shared memory: a warning, and the job runs."""
+    equip(fresh, own_apptainer)
+    declare(fresh, own_apptainer.small, "apptainer\n      shm_size: 64Gi")
+    told = fresh.json("plan")["diagnostics"]
+    fresh.run(*APPLY)
+
+    assert [(one["severity"], one["code"], one["address"]) for one in told] == [
+        ("warning", "no-shm-size", "job.sft")
+    ]
+    assert fresh.json("status", "sft")["status"] == "TRAINING_JOB_COMPLETED"
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from trainctl.model.diagnostics import Diagnostic, error
+from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.plan.seats import Seat, seats, starting
-from trainctl.plan.values import Change, ImageLine, ImageWish, Inputs
+from trainctl.plan.values import Change, ImageFacts, ImageLine, ImageWish, Inputs
+
+_WITHOUT_SHM_SIZE = ("apptainer",)
 
 
 def image_of(attributes: Mapping[str, Any]) -> ImageWish | None:
@@ -29,22 +31,35 @@ def image_lines(inputs: Inputs, changes: Iterable[Change]) -> tuple[ImageLine, .
 
 
 def image_problems(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
-    """Jobs that need a container on a node where no engine works."""
+    """Jobs that need a container on a node where no engine works, or where it can't be as they want it."""
     for job in starting(changes):
         wish = image_of(job.after or {})
         for seat in seats(inputs, job) if wish is not None else ():
             found = seat.facts.images.get(wish) if seat.facts and wish else None
-            if found is None or found.engine is not None:
-                continue
-            resource = inputs.desired.resources.get(job.address)
-            yield error(
-                f"{job.address} runs in an image, and on {seat.node} {found.why}",
-                "Install podman, docker or apptainer there, or set runtime.engine: host.",
-                address=str(job.address),
-                where=resource.where if resource else None,
-                code="no-engine",
-            )
-            break
+            problem = _problem(inputs, job, seat, found) if found else None
+            if problem is not None:
+                yield problem
+                break
+
+
+def _problem(inputs: Inputs, job: Change, seat: Seat, found: ImageFacts) -> Diagnostic | None:
+    resource = inputs.desired.resources.get(job.address)
+    at: Any = {"address": str(job.address), "where": resource.where if resource else None}
+    if found.engine is None:
+        return error(
+            f"{job.address} runs in an image, and on {seat.node} {found.why}",
+            "Install podman, docker or apptainer there, or set runtime.engine: host.",
+            code="no-engine",
+            **at,
+        )
+    if found.engine in _WITHOUT_SHM_SIZE and (job.after or {})["runtime"].get("shm_size"):
+        return warning(
+            f"{job.address} asks for a shm_size, which {found.engine} on {seat.node} knows nothing of",
+            "Shared memory is half of the node's memory there. Leave shm_size out, or name another engine.",
+            code="no-shm-size",
+            **at,
+        )
+    return None
 
 
 def _line(job: Change, wish: ImageWish, seat: Seat) -> ImageLine:
