@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import re
 import secrets
 import select
 import signal
@@ -40,6 +42,8 @@ _OPTIONS = (
     "ServerAliveCountMax=3",
     "ControlPersist=no",
 )
+_NEWER_OPTIONS = ("StdinNull=no", "ForkAfterAuthentication=no")
+"""Words of OpenSSH 8.7 (https://www.openssh.com/txt/release-8.7): an older one ends at them, and has none in its configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +179,13 @@ class OpenSsh:
             raise refusal(self.who, error.said) from None
 
     def _keep(self) -> _Keeper:
-        """Start the process that holds the connection; over a connection that the user has open already, where there is one."""
+        """Start the process that holds the connection; over a connection that the user has open already, where there is one.
+
+        Nobody knows by which key that one's host was known, so that a host whose key is pinned gets one of its own.
+        """
         options: tuple[str, ...] = ()
         share: tuple[str, ...] = ("-o", "ControlMaster=no")
-        if self._run("-O", "check").returncode != 0:
+        if self.login.host_key or self._run("-O", "check").returncode != 0:
             path = self._place / secrets.token_hex(4)
             share = ("-S", str(path), *share)
             options = ("-S", str(path), "-o", "ControlMaster=yes")
@@ -281,7 +288,7 @@ class OpenSsh:
     def _ssh(self, *, cleared: bool = True) -> list[str]:
         login = self.login
         words = ["ssh", "-T", "-x", "-a"]
-        for option in (*_OPTIONS, f"ConnectTimeout={login.connect_timeout}"):
+        for option in (*_OPTIONS, *_newer_options(), f"ConnectTimeout={login.connect_timeout}"):
             if cleared or not option.startswith("ClearAllForwardings"):
                 words += ["-o", option]
         if login.host_key:
@@ -303,6 +310,14 @@ class OpenSsh:
     @property
     def _destination(self) -> tuple[str, ...]:
         return ("--", self.login.address)
+
+
+@functools.cache
+def _newer_options() -> tuple[str, ...]:
+    said = subprocess.run(["ssh", "-V"], capture_output=True, check=False).stderr
+    version = re.match(rb"OpenSSH_(\d+)\.(\d+)", said)
+    known = version and tuple(map(int, version.groups())) >= (8, 7)
+    return _NEWER_OPTIONS if known else ()
 
 
 class _Unknown(Exception):

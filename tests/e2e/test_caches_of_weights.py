@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -60,6 +61,19 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
     path.chmod(0o444)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def test_a_rate_is_planned_with_and_kept_to(fresh: Project) -> None:
+    """``max_rate`` beside a directory, and alone."""
+    wants(fresh, "a")
+    for cache in ({**cluster(fresh)["lab"]["cache"], "max_rate": "10MB"}, {"max_rate": "20MB"}):
+        manifest = json.loads((fresh.directory / "trainctl.yaml").read_text())
+        manifest["clusters"]["lab"]["cache"] = cache
+        fresh.write({"trainctl.yaml": json.dumps(manifest)})
+        fresh.run("plan")
+        fresh.run(*APPLY, "--wait")
+
+    assert fresh.actions() == {}
 
 
 def test_a_limit_is_kept(fresh: Project) -> None:

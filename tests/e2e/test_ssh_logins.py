@@ -216,9 +216,8 @@ def _connected(lab: Lab, host: Sshd) -> str | None:
         return None
 
 
-def test_a_connection_that_the_user_has_open_is_used_and_left(lab: Lab) -> None:
-    """Even where logging in again would be refused; it is open afterwards."""
-    host = lab.host()
+def opened(lab: Lab, host: Sshd) -> subprocess.Popen[bytes]:
+    """A connection of the user's own, which others may share."""
     socket = lab.place / "mine"
     lab.user.configure(f"Host {host.address}", f"  ControlPath {socket}")
     words = ["ssh", "-N", "-M", "-p", str(host.port), host.address]
@@ -226,6 +225,32 @@ def test_a_connection_that_the_user_has_open_is_used_and_left(lab: Lab) -> None:
     lab.stack.callback(master.wait)
     lab.stack.callback(master.terminate)
     wait_for(socket.exists)
+    return master
+
+
+def test_a_pinned_key_is_checked_beside_a_connection_that_is_open(lab: Lab) -> None:
+    """Nobody knows by which key the user's own connection was let through."""
+    host = lab.host()
+    opened(lab, host)
+
+    assert lab.says(lab.link(host, host_key=host.host_key)) == "here\n"
+    error = refused(lambda: lab.says(lab.link(host, host_key=make_key(lab.place / "other"))))
+    assert error.code == "ssh-key-changed"
+
+
+@pytest.mark.parametrize("word", ["StdinNull", "ForkAfterAuthentication"])
+def test_configuration_for_commands_that_read_nothing_does_not_matter(lab: Lab, word: str) -> None:
+    """``ssh HOST true`` works with it, and so does what talks to a program there."""
+    host = lab.host()
+    lab.user.configure(f"Host {host.address}", f"  {word} yes")
+
+    assert lab.says(lab.link(host)) == "here\n"
+
+
+def test_a_connection_that_the_user_has_open_is_used_and_left(lab: Lab) -> None:
+    """Even where logging in again would be refused; it is open afterwards."""
+    host = lab.host()
+    master = opened(lab, host)
     (host.home.parent / "authorized_keys").write_text("")
 
     link = lab.link(host)

@@ -54,7 +54,8 @@ def _tiers(kind: Kind, attributes: Mapping[str, Any]) -> Iterator[Mapping[str, A
     if kind is Kind.CACHE:
         yield attributes
     elif kind is Kind.CLUSTER:
-        yield from filter(None, (attributes.get("cache") or {}).values())
+        cache = attributes.get("cache") or {}
+        yield from filter(None, (cache.get("node"), cache.get("cluster")))
 
 
 def default_state(directory: Path) -> str:
