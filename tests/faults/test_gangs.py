@@ -178,6 +178,18 @@ def test_a_stop_before_all_ranks_are_there_ends_those_that_are(two: list[TestNod
     assert two[0].status()["status"] == "TRAINING_JOB_STOPPED"
 
 
+def test_a_rank_that_nobody_begins_any_more_is_not_told_of(two: list[TestNode]) -> None:
+    """As after a power failure of a host whose gang was begun elsewhere meanwhile: it is no live run of that host's."""
+    gang = Gang(two, "echo begun")
+    gang.start([0])
+    wait_for(lambda: two[0].status()["waiting"] == "waits for rank 1 of 2")
+    before = [one["address"] for one in two[0].call("inspect", {})["runs"]]
+    os.kill(two[0].status()["pid"], signal.SIGKILL)
+
+    assert before == ["job.sft"]
+    assert wait_for(lambda: two[0].call("inspect", {})["runs"] == [])
+
+
 def test_two_gangs_at_once_on_the_same_nodes(tmp_path: Path) -> None:
     """Gangs that each want the only GPU of both nodes run one after the other, however they race; neither waits for ever."""
     gpus = {

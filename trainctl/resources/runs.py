@@ -131,6 +131,10 @@ def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> 
     status = min((rank.status for rank in ranks), key=_LIVE_FIRST.index, default=run.status)
     if not started and any(rank.status is RunStatus.LOST for rank in ranks):
         status = RunStatus.LOST  # the others would wait for that rank for ever
+    if status is RunStatus.STOPPED and blame and blame["status"] == RunStatus.LOST:
+        status = (
+            RunStatus.LOST
+        )  # nobody stopped it: its ranks lost each other, as by an outage that is over
     phases = dict(run.phases)
     unknown = (
         None if known else run.error

@@ -115,6 +115,16 @@ def test_a_gang_is_live_as_long_as_any_rank_is() -> None:
     assert with_status(run, [answer(S.STOPPED), None]).status is S.LOST
 
 
+def test_a_gang_whose_ranks_lost_each_other_is_lost() -> None:
+    """All nodes answer again, and each of its ranks was ended as the other was lost: nobody has stopped that run."""
+    run = run_of(S.RUNNING, S.RUNNING)
+    blames = [{"rank": rank, "status": S.LOST.value, "error": "was lost"} for rank in (1, 0)]
+    now = with_status(run, [answer(S.STOPPED, blame=blame) for blame in blames])
+    assert (now.status, now.error) == (S.LOST, "rank 1 was lost")
+    asked = {"rank": 0, "status": S.STOPPED.value, "error": ""}
+    assert with_status(run, [answer(S.STOPPED, blame=asked)] * 2).status is S.STOPPED
+
+
 def test_a_gang_that_lost_a_rank_before_it_began_is_lost() -> None:
     """Nobody will start that rank any more, and the others would wait for it for ever."""
     run = run_of(S.DEPLOYING, S.DEPLOYING)

@@ -24,7 +24,7 @@ def inspect(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     """GPUs with whoever holds them, space, what is cached, and the runs that are live."""
     layout = layout_of(request)
     runs = list_runs({"root": str(layout.root)}, emit)["runs"]
-    live = [run for run in runs if str(run.get("status", "")).rpartition("_")[2] in _LIVE]
+    live = [run for run in runs if _is_live(run)]
     gpus, problem = _gpus(request.get("gpus"), live)
     return {
         "hostname": socket.gethostname(),
@@ -35,6 +35,12 @@ def inspect(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         "cache": _cache(layout),
         "runs": [_run(run) for run in live],
     }
+
+
+def _is_live(run: Mapping[str, Any]) -> bool:
+    """Not one that was made and that nobody begins: who was to is dead, as after a power failure."""
+    status = str(run.get("status", "")).rpartition("_")[2]
+    return status in _LIVE and not (status == "CREATED" and run.get("supervised") is False)
 
 
 def _run(run: Mapping[str, Any]) -> Dict[str, Any]:
