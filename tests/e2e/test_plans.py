@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 from pathlib import Path
@@ -42,6 +43,21 @@ def test_a_plan_file_is_applied_as_it_was_reviewed(fresh: Project) -> None:
         for one in after["resource_changes"]
         if one["change"]["actions"] == ["create"]
     } == {"job.b"}
+
+
+def test_a_machine_that_is_too_small_is_told(fresh: Project) -> None:
+    """Before anything begins, with what there is; what the machine has is not refused."""
+    cpus = len(os.sched_getaffinity(0))
+    asked = {"memory": "10Ti", "cpu_count": cpus + 1}
+    declare(fresh, {"a": job("true", compute=asked), "b": job("true", compute={"memory": "1Gi"})})
+    plan = fresh.json("plan", code=1)
+    (one,) = plan["diagnostics"]
+
+    assert (one["code"], one["address"]) == ("machine-too-small", "job.a")
+    assert f"{cpus + 1} processors and 10Ti of memory are wanted" in one["summary"]
+    assert f"local/local-0 has {cpus} processors" in one["detail"]
+    declare(fresh, {"a": job("true", compute={"memory": "1Gi", "cpu_count": cpus})})
+    fresh.run("plan")
 
 
 def test_a_plan_is_a_comment_for_a_pull_request(fresh: Project) -> None:

@@ -18,6 +18,7 @@ from trainctl.model.delivery import HOPS, Delivered
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.resource import Resource
 from trainctl.operations.look_gpus import gpu_problems
+from trainctl.operations.look_machines import machine_problems
 from trainctl.operations.look_mirror import MirrorSeen
 from trainctl.operations.look_tiers import TierQuestion
 from trainctl.operations.look_weights import WeightsSeen
@@ -143,6 +144,7 @@ def look_at_nodes(
         mine = [question.node for cluster, question in questions if cluster == address]
         said = seen.facts.get(address, ())
         seen.diagnostics += gpu_problems(workspace.desired, address, mine, said)
+        seen.diagnostics += machine_problems(workspace.desired, address, len(mine), said)
     return seen
 
 
@@ -271,6 +273,8 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
         id=node.id,
         mount=facts["mount"],
         disk_free=facts["disk_free"],
+        cpus=facts["cpus"],
+        memory=facts["memory"],
         tiers={address: one.tiers for address, one in counted.items()},
         rates=question.rates,
         room=facts["cached"].get("room"),

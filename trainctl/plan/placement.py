@@ -6,17 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trainctl.model.units import parse_size
 from trainctl.plan.runs import gpu_count, node_count
 from trainctl.plan.values import GpuFacts
+
+_NOMINAL = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a run asks for: nodes, and GPUs of each (None: all that jobs may use there), of a kind if one is named."""
+    """What a run asks for: nodes, and GPUs of each (None: all that jobs may use there), of a kind if one is named.
+
+    Also processors and bytes of memory of each, which are shared with other runs; 0 where nobody said.
+    """
 
     nodes: int
     gpus: int | None
     kind: str
+    cpus: int = 0
+    memory: int = 0
 
     @classmethod
     def by(cls, attributes: Mapping[str, Any]) -> Wanted:
@@ -24,20 +32,28 @@ class Wanted:
         compute = attributes.get("compute") or {}
         accelerator = str(compute.get("accelerator") or "")
         gpus = gpu_count(compute) if accelerator else None
-        return cls(node_count(compute), gpus, accelerator.partition(":")[0])
+        cpus, memory = int(compute.get("cpu_count") or 0), parse_size(compute.get("memory") or 0)
+        return cls(node_count(compute), gpus, accelerator.partition(":")[0], cpus, memory)
+
+    def fits(self, cpus: int, memory: int) -> bool:
+        """Whether a machine with these is large enough; 0: not known. What is sold as 64Gi has a little less that can be used."""
+        enough = not memory or memory >= self.memory * _NOMINAL
+        return enough and (not cpus or cpus >= self.cpus)
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     """What one node has for it: GPUs that jobs may use, live runs, and bytes of the wanted weights that are there already.
 
-    ``gpus`` is None where nobody asked the nodes: then none is refused.
+    ``gpus`` is None where nobody asked the nodes: then none is refused. ``cpus`` and ``memory`` are 0 where they are not known.
     """
 
     node: str
     gpus: tuple[GpuFacts, ...] | None = ()
     runs: int = 0
     bytes_there: int = 0
+    cpus: int = 0
+    memory: int = 0
 
     def usable(self, kind: str) -> int:
         """How many GPUs of a kind jobs may ever use there."""
@@ -48,8 +64,9 @@ class Offer:
         return sum(1 for one in self.gpus or () if one.is_a(kind) and one.free)
 
     def can_hold(self, wanted: Wanted) -> bool:
-        """Whether the GPUs that are wanted exist there."""
-        return self.gpus is None or self.usable(wanted.kind) >= (wanted.gpus or 0)
+        """Whether the GPUs that are wanted exist there, and the machine is large enough."""
+        seated = self.gpus is None or self.usable(wanted.kind) >= (wanted.gpus or 0)
+        return seated and wanted.fits(self.cpus, self.memory)
 
     def has_room(self, wanted: Wanted) -> bool:
         """Whether they are free now."""

@@ -65,8 +65,12 @@ def _offers(inputs: Inputs, cluster: Address) -> Iterator[Offer]:
     facts = {one.id: one for one in inputs.nodes.get(cluster, ())}
     names = [f"{cluster.name}/{name}" for name in inputs.node_names.get(cluster, ())]
     for node in [name for name in names if name in facts] or names or facts:
-        vacancy = facts[node].vacancy if node in facts else None
-        yield Offer(node, vacancy.gpus, vacancy.runs) if vacancy else Offer(node, gpus=None)
+        seen = facts.get(node)
+        if seen is None or seen.vacancy is None:
+            yield Offer(node, gpus=None)
+        else:
+            free = seen.vacancy
+            yield Offer(node, free.gpus, free.runs, cpus=seen.cpus, memory=seen.memory)
 
 
 def _with_weights(

@@ -120,6 +120,7 @@ class Vacancy:
 class NodeFacts:
     """What a node says of itself before anything moves: ``mount`` is namespace, container or link.
 
+    ``cpus`` and bytes of ``memory`` are the machine's; 0: not known.
     ``room`` is what weights may take beside those that live runs have, in bytes (None: not known); ``limit`` what its
     cache may hold, if there is a limit; ``claims`` what of each weights no live run has there already.
     ``rates`` are recorded, in bytes per second: ``upstream`` into the mirror, and by the last hop onto the node.
@@ -132,6 +133,8 @@ class NodeFacts:
     disk_free: int
     tiers: Mapping[Address, TierFacts] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=dict)
+    cpus: int = 0
+    memory: int = 0
     detail: str = ""
     lacks: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
     """Of each job, what it needs of this host and isn't there, in sentences."""

@@ -125,7 +125,12 @@ class Seating:
                 return error
             gpus = [GpuFacts(one["name"], tuple(one["is"]), one["free"]) for one in found["gpus"]]
             offer = Offer(
-                node.id, tuple(gpus), len(found["live"]), _bytes_there(files, found["cached"])
+                node.id,
+                tuple(gpus),
+                len(found["live"]),
+                _bytes_there(files, found["cached"]),
+                found["cpus"],
+                found["memory"],
             )
             return _Said(offer, frozenset(found["live"]), tuple(found["nodes"] or ()))
 

@@ -22,6 +22,17 @@ def test_what_the_run_can_never_have_is_no_choice() -> None:
     assert place(Wanted(1, 4, ""), offers) == ()
 
 
+def test_a_machine_that_is_too_small_is_no_choice() -> None:
+    """By processors and by memory, of which a tenth may be missing; what is not known is taken for enough."""
+    gib = 2**30
+    offers = [Offer("a", cpus=8, memory=58 * gib), Offer("b", cpus=4, memory=128 * gib), Offer("c")]
+    by = Wanted.by
+    assert place(by({"compute": {"memory": "64Gi", "cpu_count": 8}}), offers[:2]) == ("a",)
+    assert place(by({"compute": {"memory": "65Gi"}}), offers[:2]) == ("b",)
+    assert place(by({"compute": {"memory": "65Gi", "cpu_count": 8}}), offers) == ("c",)
+    assert place(by({"compute": {"memory": "1Ti"}}), offers[:2]) == ()
+
+
 def test_free_gpus_come_before_bytes_and_bytes_before_few_runs() -> None:
     """In this order; then the order in which nodes are declared."""
     busy = Offer("busy", gpus("H100", busy=1), bytes_there=9)

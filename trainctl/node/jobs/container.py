@@ -17,6 +17,7 @@ from trainctl.node.containers.oci import Bind, Wanted
 from trainctl.node.jobs.job import Prepared
 from trainctl.node.runs.launch import Launch
 from trainctl.node.runs.record import MARK, Run
+from trainctl.node.system.capacity import memory
 from trainctl.node.system.files import make_directory, write_atomic
 from trainctl.node.system.layout import inside
 from trainctl.node.system.shell import program
@@ -91,7 +92,7 @@ def launch(
 
 def half_of_memory() -> int:
     """What ``/dev/shm`` may grow to where nobody says: what the kernel gives a host's own."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return memory() // 2
 
 
 def exports(secrets: Mapping[str, str]) -> str:

@@ -15,6 +15,7 @@ from trainctl.node.jobs.host_environment import check_host
 from trainctl.node.runs.mount import Possible, blocked, private_mounts, try_mounts
 from trainctl.node.system import layout
 from trainctl.node.system.addresses import addresses, serving_terms
+from trainctl.node.system.capacity import capacity
 from trainctl.node.system.failure import Failure, weights_room
 from trainctl.node.system.layout import Layout
 from trainctl.node.system.processes import boot_id
@@ -39,6 +40,7 @@ def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         "python": sys.version.split()[0],
         "machine": os.uname().machine,
         "boot": boot_id(),
+        **capacity(),
         "disk_free": weights_room(str(places.cache)),
         "mount": "namespace" if private.possible else "link",
         "mount_detail": private.detail,

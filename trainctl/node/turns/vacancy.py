@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List, Mapping
 from trainctl.node.cache.presence import cache_query
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import Run, all_runs
+from trainctl.node.system.capacity import capacity
 from trainctl.node.system.failure import Failure
 from trainctl.node.system.layout import Layout
 from trainctl.node.turns import gpus
@@ -16,7 +17,7 @@ Emit = Callable[[Dict[str, Any]], None]
 
 
 def vacancy(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
-    """``gpus`` that jobs may use, each with ``free`` and the ``accelerators`` that it is; ``live``: keys of runs that go on;
+    """``gpus`` that jobs may use, each with ``free`` and the ``accelerators`` that it is; ``cpus`` and ``memory``; ``live``: keys of runs that go on;
     ``nodes``: of the run ``key``, if it was started here before, its nodes by rank, else null; ``cached``: what ``cache_query`` says, if asked."""
     layout = Layout(request["root"])
     kinds = [str(one) for one in request.get("accelerators", [])]
@@ -25,6 +26,7 @@ def vacancy(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     return {
         "gpus": _gpus(request.get("declared", 0), kinds),
         "live": live,
+        **capacity(),
         "nodes": spec.get("nodes"),
         "cached": cache_query(request["cached"], emit) if "cached" in request else None,
     }
