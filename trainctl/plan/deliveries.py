@@ -95,6 +95,7 @@ def _of_rank(
             mount=_mount(job, seat),
             mount_location=str(wanted.get("mount_location") or ""),
             forecast_seconds=forecast(tiers, way.path, seat.facts, sharing),
+            room=_room(seat.facts) if seat.facts else None,
         )
 
 
@@ -181,7 +182,7 @@ def _full_disk(
     seen: NodeFacts, jobs: Mapping[Address, Mapping[Address, int]]
 ) -> Iterator[Diagnostic]:
     """An error for a job whose weights can't all be on the node; a warning where only those of all jobs together can't."""
-    free = seen.disk_free if seen.room is None else seen.room
+    free = _room(seen)
     limit = "" if seen.limit is None else f" of {format_bytes(seen.limit)}"
     more = "" if seen.limit is None else "raise cache.node.size, "
     too_large = {job: sum(one.values()) for job, one in jobs.items() if sum(one.values()) > free}
@@ -203,6 +204,10 @@ def _full_disk(
             address=str(min(jobs)),
             code="too-little-space",
         )
+
+
+def _room(seen: NodeFacts) -> int:
+    return seen.disk_free if seen.room is None else seen.room
 
 
 def _takes(seen: NodeFacts, line: DeliveryLine) -> int:

@@ -315,6 +315,8 @@ class DeliveryLine:
     forecast_seconds: float | None
     why: str = ""
     """Why the path is that one; empty for the usual."""
+    room: int | None = None
+    """Bytes that weights may still take on the node; None where nobody could tell."""
 
 
 @dataclass(frozen=True, slots=True)

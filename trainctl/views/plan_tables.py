@@ -18,6 +18,8 @@ _Line = TypeVar("_Line", DeliveryLine, ImageLine)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _UNKNOWN = "?"
 _SHORT = 16
+_NAMED = 4
+"""So many nodes are named where more are alike."""
 _PRESENT = {True: "present", False: "pulled at start", None: _UNKNOWN}
 _SENTENCES = {
     "namespace": "Mounted read-only; only the job sees them.",
@@ -72,8 +74,43 @@ def deliveries_table(lines: Sequence[DeliveryLine], page: Page) -> list[str]:
     lines_of_table = table(
         list(columns), rows, right=right, width=page.width, style=page.style, indent="  "
     )
-    reasons = sorted({f"  {line.path}: {escape(line.why)}." for line in lines if line.why})
-    return [*lines_of_table, *([f"  {shared}"] if shared else []), *reasons]
+    return [*lines_of_table, *([f"  {shared}"] if shared else []), *_reasons(lines), *_room(lines)]
+
+
+def _reasons(lines: Sequence[DeliveryLine]) -> list[str]:
+    """Why each path is that one, with the nodes that it is so of where it isn't so of all."""
+    nodes: dict[tuple[str, str], set[str]] = {}
+    for line in lines:
+        nodes.setdefault((line.path, line.why), set()).add(line.node or _UNKNOWN)
+    return sorted(
+        f"  {path}{_of(there) if len(nodes) > 1 else ''}: {escape(why)}."
+        for (path, why), there in nodes.items()
+        if why
+    )
+
+
+def _of(nodes: set[str]) -> str:
+    first = sorted(nodes)[:_NAMED]
+    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+    return f" ({escape(', '.join(first))}{more})"
+
+
+def _room(lines: Sequence[DeliveryLine]) -> list[str]:
+    """What each node gets of what it has room for; of many those that it is scarcest on."""
+    gets: dict[str, dict[Address, int]] = {}
+    rooms: dict[str, int] = {}
+    for line in lines:
+        if line.node is not None and line.tiers is not None and line.room is not None:
+            gets.setdefault(line.node, {})[line.weights] = line.tiers.total - line.tiers.node
+            rooms[line.node] = line.room
+    sizes = {node: sum(one.values()) for node, one in gets.items() if any(one.values())}
+    scarcest = sorted(sizes, key=lambda node: (rooms[node] - sizes[node], node))
+    told = [
+        f"  {escape(node)} gets {format_bytes(sizes[node])}, and has room for {format_bytes(rooms[node])}."
+        for node in scarcest[:_NAMED]
+    ]
+    more = len(scarcest) - _NAMED
+    return [*told, *([f"  {more} more nodes have more room."] if more > 0 else [])]
 
 
 def _shared(lines: Sequence[_Line]) -> tuple[list[_Line], list[str]]:

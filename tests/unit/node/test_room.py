@@ -130,7 +130,7 @@ def test_what_live_runs_need_is_never_evicted(cache: Cache) -> None:
         raised.value
     )
     assert "job.sft run 1 (abcdefg) 100.0 kB" in str(raised.value)
-    assert "run-b (not started yet) 100.0 kB" in str(raised.value)
+    assert "a run that has not begun yet 100.0 kB" in str(raised.value)
     assert cache.held == ["a", "b"]
 
 

@@ -74,7 +74,7 @@ class Leases:
             spec = Run(Layout(root), key).spec or {}
             if "address" in spec:
                 return f"{spec['address']} run {spec.get('number')} ({spec.get('id')})"
-        return f"{key} (not started yet)"
+        return "a run that has not begun yet"
 
     def _sweep(self, key: str) -> None:
         """Remove a run's directory that holds no lease, with what killed writers left; one who is writing now makes it anew."""

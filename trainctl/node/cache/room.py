@@ -137,9 +137,14 @@ def _no_room(
     layout: Layout, limit: Optional[int], space: Space, holders: Mapping[str, int]
 ) -> Failure:
     leases = Leases(layout)
-    bounds = [] if limit is None else [limit - space.held]
-    bounds += [] if space.disk is None else [space.disk + space.used - space.held]
-    may = f"Weights need {_size(space.coming)} there and may take {_size(max(0, min(bounds)))}"
+    bounds = {}
+    if limit is not None:
+        bounds["the weights are too much for the node's cache"] = limit - space.held
+    if space.disk is not None:
+        disk = space.disk + space.used - space.held
+        bounds["no space left for the weights on the node's disk"] = disk
+    what = min(bounds, key=lambda one: bounds[one])
+    may = f"Weights need {_size(space.coming)} there and may take {_size(max(0, bounds[what]))}"
     rule = f", as the cache may hold {_size(limit)}" if limit is not None else ""
     held = [f"{leases.describe(key)} {_size(size)}" for key, size in sorted(holders.items())]
     said = f"Live runs need {', '.join(held)} of it. " if held else ""
@@ -147,7 +152,7 @@ def _no_room(
     wait = "wait for those runs, " if held else ""
     return Failure(
         "storage",
-        f"no space left for the weights on the node's disk: {layout.cache}",
+        f"{what}: {layout.cache}",
         f"{may}{rule}. {said}Free some space, {other}{wait}then apply again.",
     )
 
