@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import threading
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from trainctl.errors import SourceGone
 from trainctl.model.files import ListedFile, ResolvedSource, SourceFile, in_order
 from trainctl.model.json import canonical
 from trainctl.weights.bucket import keys, long
-from trainctl.weights.bucket.afresh import Afresh
+from trainctl.weights.bucket.afresh import Afresh, read_again
 from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.shelf import Shelf
@@ -139,11 +140,12 @@ def test_repairing_one_of_many_does_not_take_memory(tmp_path: Path) -> None:
         origin = Origin(source, resolved, None, impatient())
         tracemalloc.start()
         afresh = Afresh(Shelf(objects), frozenset({wanted}))
-        assert afresh.fetch(origin, ListedFile("old", 2, wanted), 1, 1, name(7)) == b"7"
+        same = afresh.same(resolved, ListedFile("old", 2, wanted))
+        assert read_again(origin, same, 1, 1, name(7), threading.Event()) == b"7"
         with pytest.raises(SourceGone):
-            afresh.fetch(origin, ListedFile("old", 3, wanted), 0, 3, wanted)
+            afresh.same(resolved, ListedFile("old", 3, wanted))
         with pytest.raises(SourceGone):
-            afresh.fetch(origin, ListedFile("else", 2, name(-1)), 0, 2, name(-1))
+            afresh.same(resolved, ListedFile("else", 2, name(-1)))
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found

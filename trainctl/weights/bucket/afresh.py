@@ -15,6 +15,29 @@ from trainctl.weights.mirror.layout import fingerprint
 from trainctl.weights.mirror.mend import Origin
 
 
+def read_again(
+    origin: Origin,
+    file: SourceFile,
+    offset: int,
+    length: int,
+    sha256: str,
+    halt: threading.Event,
+) -> bytes:
+    """Those bytes of the file; ``halt`` ends the patience. SourceWrong where upstream has others."""
+
+    def attempt() -> bytes:
+        found = bytearray()
+        with origin.source.open(origin.resolved, file, offset, origin.credential) as pieces:
+            while len(found) < length and (piece := next(pieces, b"")):
+                found += piece
+        return bytes(found[:length])
+
+    data = origin.retry.run(attempt, halt)
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise SourceWrong(f"{origin.resolved.source}: {file.path!a} has other content now")
+    return data
+
+
 @dataclass(frozen=True)
 class Afresh:
     """Of each source it is looked once which of its files have ``wanted`` contents, and only these are remembered."""
@@ -24,26 +47,8 @@ class Afresh:
     _files: dict[tuple[str, str], dict[str, SourceFile]] = field(default_factory=dict)
     """By source and pin, by sha256."""
 
-    def fetch(
-        self, origin: Origin, file: ListedFile, offset: int, length: int, sha256: str
-    ) -> bytes:
-        """Those bytes of the file. SourceGone where upstream has not got it any more, SourceWrong where it has others."""
-        wanted = self._same(origin.resolved, file)
-
-        def attempt() -> bytes:
-            found = bytearray()
-            with origin.source.open(origin.resolved, wanted, offset, origin.credential) as pieces:
-                while len(found) < length and (piece := next(pieces, b"")):
-                    found += piece
-            return bytes(found[:length])
-
-        data = origin.retry.run(attempt, threading.Event())
-        if hashlib.sha256(data).hexdigest() != sha256:
-            raise SourceWrong(f"{origin.resolved.source}: {wanted.path!a} has other content now")
-        return data
-
-    def _same(self, resolved: ResolvedSource, file: ListedFile) -> SourceFile:
-        """The file upstream whose content is, as far as anybody can know, the one that was mirrored."""
+    def same(self, resolved: ResolvedSource, file: ListedFile) -> SourceFile:
+        """The file upstream whose content is, as far as anybody can know, the one that was mirrored; SourceGone where there is none. For one thread at a time."""
         source = (resolved.source, resolved.pin)
         if source not in self._files:
             self._files[source] = self._known(resolved)

@@ -23,7 +23,7 @@ from trainctl.weights.bucket.beating import Beating, await_collections, leased
 from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.in_packs import InPacks
 from trainctl.weights.bucket.look import Looking, look_at, referred
-from trainctl.weights.bucket.packing import Packing
+from trainctl.weights.bucket.packing import SMALL_AT_ONCE, Packing
 from trainctl.weights.bucket.shelf import Marks, Shelf, at_once
 from trainctl.weights.bucket.upload import MOST_AHEAD, Uploads
 from trainctl.weights.mirror.fetch import Crowd, Progress, Tally, by_fingerprint, parts
@@ -41,7 +41,6 @@ if TYPE_CHECKING:  # what looks after a mirror is loaded when it is asked for
     from trainctl.weights.mirror.verify import Verified
 
 _FILES_AT_ONCE = 20_000
-_SMALL_AT_ONCE = 32
 _LARGE_AT_ONCE = 8
 
 
@@ -194,7 +193,7 @@ class BucketMirror:
             return {}, frozenset()
         packing = Packing(self.shelf, upstream, missing, tally.add)
         try:
-            contents = Crowd(packing, tally, missing).run(_SMALL_AT_ONCE, cancelled)
+            contents = Crowd(packing, tally, missing).run(SMALL_AT_ONCE, cancelled)
         finally:
             packing.close()
         return contents, packing.put

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from trainctl.errors import StorageError, TrainctlError
-from trainctl.model.files import ListedFile
+from trainctl.errors import Interrupted, StorageError, TrainctlError
+from trainctl.model.files import ListedFile, SourceFile
 from trainctl.weights.bucket import keys, packs
-from trainctl.weights.bucket.afresh import Afresh
+from trainctl.weights.bucket.afresh import Afresh, read_again
 from trainctl.weights.bucket.marking import digest
+from trainctl.weights.bucket.packing import SMALL_AT_ONCE
 from trainctl.weights.bucket.packs import Slice
 from trainctl.weights.bucket.repack import cut
 from trainctl.weights.bucket.shelf import Shelf, in_turn
+from trainctl.weights.mirror.mend import Origin
 from trainctl.weights.mirror.needs import Need
 from trainctl.weights.mirror.port import Origins
 from trainctl.weights.mirror.verify import Finding, Outcome
@@ -30,6 +33,14 @@ class Use(NamedTuple):
     offset: int
 
 
+class Wrong(NamedTuple):
+    """An object that is wrong or missing: ``what`` in words, and its size as far as that is known."""
+
+    sha256: str
+    what: str
+    size: int = 0
+
+
 class WrongPack(NamedTuple):
     """A pack that isn't what its name says, or whose slices aren't: what should be in it, and what of that is wrong."""
 
@@ -40,12 +51,17 @@ class WrongPack(NamedTuple):
 
 @dataclass(frozen=True)
 class Repair:
-    """Without ``origins`` it only says what is wrong. ``uses`` are those of contents that aren't right, all of them before the first is fetched."""
+    """Without ``origins`` it only says what is wrong. ``uses`` are those of contents that aren't right, all of them before the first is fetched.
+
+    Small contents are fetched as many at a time as they are mirrored.
+    """
 
     shelf: Shelf
     origins: Origins | None
     uses: dict[str, list[Use]] = field(default_factory=dict)
     _looked_at: set[bytes] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _halt: threading.Event = field(default_factory=threading.Event)
 
     @cached_property
     def _afresh(self) -> Afresh:
@@ -64,8 +80,18 @@ class Repair:
         path = Path(keys.slices(pack))
         return Finding(path, "slices changed", 0, (), self._gone([keys.slices(pack)]))
 
-    def content(self, sha256: str, what: str, size: int) -> Finding:
-        """One object, from whoever has its content still; else it goes, and what needs it."""
+    def contents(self, wrong: Sequence[Wrong]) -> Iterator[Finding]:
+        """Objects, each from whoever has its content still; else it goes, and what needs it. Of large ones memory holds one."""
+        for small, most in ((True, SMALL_AT_ONCE), (False, 1)):
+            some = (one for one in wrong if self._is_small(one.sha256) is small)
+            for _, finding in in_turn(self._content, some, most, self._halt):
+                yield finding
+
+    def _is_small(self, sha256: str) -> bool:
+        return all(self.shelf.is_small(self._length(use)) for use in self.uses.get(sha256, ()))
+
+    def _content(self, wrong: Wrong) -> Finding:
+        sha256, what, size = wrong
         key, uses = keys.blob(sha256), self.uses.get(sha256, ())
         size = self._length(uses[0]) if uses else size
         if self.origins is None:
@@ -84,6 +110,10 @@ class Repair:
         """
         objects, key = self.shelf.objects, keys.blob(wrong.pack)
         contents = cut(objects.get(key) or b"", wrong.slices)
+        lost = [one for one in wrong.wrong if self.origins and digest(one.sha256) not in right]
+        found = {
+            one.sha256: got for one, got in in_turn(self._slice, lost, SMALL_AT_ONCE, self._halt)
+        }
         findings = []
         for one in wrong.wrong:
             its = self.uses.get(one.sha256, ())
@@ -93,7 +123,7 @@ class Repair:
             elif digest(one.sha256) in right:
                 outcome = Outcome.REPAIRED
             else:
-                data, why = self._fetched(one.sha256, its)
+                data, why = found[one.sha256]
                 detail = ": ".join(filter(None, (detail, why)))
                 outcome = Outcome.REMOVED if data is None else Outcome.REPAIRED
                 contents.update({one.sha256: data} if data is not None else {})
@@ -136,19 +166,30 @@ class Repair:
             return ()
         return content.chunks if content else ()
 
+    def _slice(self, wanted: Slice) -> tuple[bytes | None, str]:
+        return self._fetched(wanted.sha256, self.uses.get(wanted.sha256, ()))
+
     def _fetched(self, sha256: str, uses: Sequence[Use]) -> tuple[bytes | None, str]:
-        """The content from any of its sources; else None and why."""
+        """The content from any of its sources; else None and why. Interrupted where nobody waits for it any more, as that says nothing of the sources."""
         detail = "" if any(use.need for use in uses) else "nobody refers to it"
         for use in uses:
             if use.need is None or self.origins is None:
                 continue
             try:
-                origin = self.origins(use.need.record)
+                origin, file = self._whence(self.origins, use.need, use.file)
                 length = self._length(use)
-                return self._afresh.fetch(origin, use.file, use.offset, length, sha256), ""
+                return read_again(origin, file, use.offset, length, sha256, self._halt), ""
+            except Interrupted:
+                raise
             except TrainctlError as error:
                 detail = error.summary
         return None, detail
+
+    def _whence(self, origins: Origins, need: Need, file: ListedFile) -> tuple[Origin, SourceFile]:
+        """Whom to ask for a file, and as what; found out by one thread at a time, as each source is looked through once."""
+        with self._lock:
+            origin = origins(need.record)
+            return origin, self._afresh.same(origin.resolved, file)
 
     def _length(self, use: Use) -> int:
         return min(self.shelf.chunk_bytes, use.file.size - use.offset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -188,19 +189,30 @@ def at_once(act: Callable[[T], R], values: Sequence[T], most: int = AT_ONCE) -> 
 
 
 def in_turn(
-    act: Callable[[T], R], values: Iterable[T], most: int = AT_ONCE
+    act: Callable[[T], R],
+    values: Iterable[T],
+    most: int = AT_ONCE,
+    halt: threading.Event | None = None,
 ) -> Iterator[tuple[T, R]]:
-    """Each value and its result, in order, however many there are; the first error is raised."""
+    """Each value and its result, in order, however many there are; the first error is raised.
+
+    ``halt`` is set where it ends early, before what is under way is waited for.
+    """
     waiting: deque[tuple[T, Future[R]]] = deque()
     with ThreadPoolExecutor(most, thread_name_prefix="bucket") as pool:
-        for value in values:
-            waiting.append((value, pool.submit(act, value)))
-            if len(waiting) == most:
+        try:
+            for value in values:
+                waiting.append((value, pool.submit(act, value)))
+                if len(waiting) == most:
+                    first, result = waiting.popleft()
+                    yield first, result.result()
+            while waiting:
                 first, result = waiting.popleft()
                 yield first, result.result()
-        while waiting:
-            first, result = waiting.popleft()
-            yield first, result.result()
+        except BaseException:
+            if halt is not None:
+                halt.set()
+            raise
 
 
 def damaged(objects: Objects, key: str, why: str) -> StorageError:

@@ -15,8 +15,8 @@ from trainctl.weights.bucket.marking import digest
 from trainctl.weights.bucket.objects import Found
 from trainctl.weights.bucket.packs import Slice
 from trainctl.weights.bucket.repack import cut
-from trainctl.weights.bucket.repair import Repair, Use, WrongPack
-from trainctl.weights.bucket.shelf import Shelf, at_once, in_turn
+from trainctl.weights.bucket.repair import Repair, Use, Wrong, WrongPack
+from trainctl.weights.bucket.shelf import Shelf, in_turn
 from trainctl.weights.mirror.fetch import Progress, Tally
 from trainctl.weights.mirror.needs import Need
 from trainctl.weights.mirror.port import Origins
@@ -59,11 +59,10 @@ def verify(shelf: Shelf, origins: Origins | None, progress: Progress | None) -> 
     findings += [repair.slices(pack) for pack in seen.useless]
     for wrong in seen.packs:
         findings += repair.pack(wrong, seen.right)
-    for sha256, size in seen.wrong.items():
-        findings.append(repair.content(sha256, "changed", size))
+    findings += repair.contents([Wrong(one, "changed", size) for one, size in seen.wrong.items()])
     known = seen.wrong.keys() | {one.sha256 for pack in seen.packs for one in pack.wrong}
-    for sha256 in _missing(shelf, sorted(repair.uses.keys() - known)):
-        findings.append(repair.content(sha256, "missing", 0))
+    missing = _missing(shelf, sorted(repair.uses.keys() - known))
+    findings += repair.contents([Wrong(one, "missing") for one in missing])
     return Verified(seen.contents, seen.size, tuple(findings))
 
 
@@ -158,5 +157,5 @@ def _missing(shelf: Shelf, contents: Sequence[str]) -> list[str]:
         return []
     slices = [keys.stem(one.key) for one in shelf.objects.list(keys.SLICES)]
     places = packs.find_there(shelf.objects, set(contents), slices)
-    there = at_once(lambda one: one in places or shelf.has_blob(one), contents)
-    return [one for one, is_there in zip(contents, there, strict=True) if not is_there]
+    there = in_turn(lambda one: one in places or shelf.has_blob(one), contents)
+    return [one for one, is_there in there if not is_there]

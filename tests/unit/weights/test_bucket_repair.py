@@ -1,0 +1,143 @@
+"""A mirror in a bucket that has lost many small files: how they are fetched again."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.bucket_mirrors import Counted, Directory, contents, names
+from tests.support.mirrors import REFERENCE, MemorySource, impatient
+from trainctl.errors import SourceBusy, StorageError
+from trainctl.model.files import Listing, ResolvedSource, SourceFile
+from trainctl.spi.sources import Credential
+from trainctl.weights.bucket import keys
+from trainctl.weights.bucket.mirror import BucketMirror
+from trainctl.weights.bucket.packing import SMALL_AT_ONCE
+from trainctl.weights.bucket.shelf import Shelf, in_turn
+from trainctl.weights.mirror.mend import Origin
+from trainctl.weights.mirror.verify import Outcome
+from trainctl.weights.retry import Retry
+
+FILES = {f"{number:03}": b"%d" % number for number in range(100)}
+TOGETHER = 8
+_SECONDS = 30.0
+
+
+@dataclass
+class Crowded(MemorySource):
+    """Answers nobody before ``TOGETHER`` files are asked for at the same time; ``most`` of them were."""
+
+    asking: int = 0
+    most: int = 0
+    enough: threading.Event = field(default_factory=threading.Event)
+
+    @contextmanager
+    def open(
+        self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None
+    ) -> Iterator[Iterator[bytes]]:
+        with self.lock:
+            self.asking += 1
+            self.most = max(self.most, self.asking)
+            if self.asking == TOGETHER:
+                self.enough.set()
+        assert self.enough.wait(_SECONDS), "they come one after another"
+        try:
+            with super().open(resolved, file, offset, credential) as pieces:
+                yield pieces
+        finally:
+            with self.lock:
+                self.asking -= 1
+
+
+def mirrored(place: Path) -> tuple[BucketMirror, Listing]:
+    """A mirror of the files, which are in one pack."""
+    mirror = BucketMirror(Shelf(Directory(place)), impatient())
+    source = MemorySource(FILES)
+    return mirror, mirror.mirror(source.resolve("hf://a/b", None, None), source, REFERENCE)
+
+
+def upstream(source: MemorySource, retry: Retry) -> Callable[[object], Origin]:
+    found = source.resolve("hf://a/b", None, None)
+    return lambda record: Origin(source, found, None, retry)
+
+
+def lost(mirror: BucketMirror, pack: str) -> None:
+    """It is gone."""
+    mirror.shelf.objects.delete([keys.blob(pack)])
+
+
+def changed(mirror: BucketMirror, pack: str) -> None:
+    """Every byte of it is wrong."""
+    data = mirror.shelf.objects.get(keys.blob(pack)) or b""
+    mirror.shelf.objects.put(keys.blob(pack), bytes(len(data)))
+
+
+@pytest.mark.parametrize("harm", [lost, changed])
+def test_small_files_are_fetched_again_as_many_at_once_as_they_are_mirrored(
+    tmp_path: Path, harm: Callable[[BucketMirror, str], None]
+) -> None:
+    """Each of them once, and all are right then."""
+    mirror, listing = mirrored(tmp_path)
+    (slices,) = names(mirror, keys.SLICES)
+    harm(mirror, keys.stem(slices))
+    source = Crowded(FILES)
+
+    found = mirror.verify(upstream(source, mirror.retry))
+
+    mended = [one for one in found.findings if one.outcome is Outcome.REPAIRED]
+    assert len(mended) == len(FILES)
+    assert sorted(path for path, _ in source.asked) == sorted(FILES)
+    assert TOGETHER <= source.most <= SMALL_AT_ONCE
+    assert contents(mirror, listing.id) == FILES
+    assert mirror.verify(None).findings == ()
+
+
+def test_what_broke_off_is_not_taken_for_what_is_gone(tmp_path: Path) -> None:
+    """Where the bucket refuses while another file is waited for, the repair ends, and no listing goes for that file's sake."""
+    mirror, _ = mirrored(tmp_path)
+    (slices,) = names(mirror, keys.SLICES)
+    lost(mirror, keys.stem(slices))
+    second = sorted(FILES.values(), key=lambda data: hashlib.sha256(data).hexdigest())[1]
+    waiting = threading.Event()
+
+    def wait(halt: threading.Event, seconds: float) -> None:
+        waiting.set()
+        assert halt.wait(_SECONDS), "nobody ends the patience"
+
+    def refuse(what: str, key: str) -> None:
+        if what == "put":
+            assert waiting.wait(_SECONDS)
+            raise StorageError("no more room")
+
+    class Busy(MemorySource):
+        def _pieces(self, data: bytes, offset: int) -> Iterator[bytes]:
+            if data == second:
+                raise SourceBusy("come again")
+            return super()._pieces(data, offset)
+
+    refusing = replace(mirror, shelf=Shelf(Counted(mirror.shelf.objects, before=refuse)))
+    with pytest.raises(StorageError, match="no more room"):
+        refusing.verify(upstream(Busy(FILES), replace(impatient(), wait=wait)))
+
+    assert len(names(mirror, keys.LISTINGS)) == 1
+
+
+def test_what_is_under_way_hears_that_nobody_waits_for_it(tmp_path: Path) -> None:
+    """One error ends all of it; the others are told before they are waited for."""
+    halt = threading.Event()
+    heard: list[bool] = []
+
+    def act(number: int) -> None:
+        if number == 0:
+            raise StorageError("broken")
+        heard.append(halt.wait(_SECONDS))
+
+    with pytest.raises(StorageError):
+        list(in_turn(act, range(4), 4, halt))
+    assert heard == [True] * 3
