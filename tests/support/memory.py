@@ -30,6 +30,7 @@ from trainctl.node.system.failure import Failure
 from trainctl.node.system.files import remove_tree
 from trainctl.node.system.layout import Layout
 from trainctl.node.transfer.owners import Owners
+from trainctl.node.transfer.shared import SharedCache
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -111,6 +112,29 @@ def _room(place: Path, count: int) -> Callable[[], object]:
     return make
 
 
+def _shared(place: Path, count: int) -> Callable[[], object]:
+    """Two lineages use the directory; something larger than its limit makes the contents of one go, and then the other goes."""
+    cache = SharedCache(str(place / "shared"), 5)
+    stray = cache.blob("0" * 64)
+    first, second = listing_of(0, count), listing_of(10**7, count)
+    for file in (*first.contents, *second.contents):
+        cache.blob(file.sha256).parent.mkdir(parents=True, exist_ok=True)
+        cache.blob(file.sha256).touch()
+    stray.parent.mkdir(exist_ok=True)
+    stray.write_bytes(b"much of it")
+
+    def use() -> None:
+        cache.refer("one", first)
+        cache.refer("two", second)
+        cache.forget("one")
+        assert cache.has(second.files[0]._replace(size=0))
+        assert not cache.has(first.files[0]._replace(size=0))
+        assert cache.bring([File("x", 1, "1" * 64, ())], {"1" * 64}, [], lambda: None) == set()
+        assert list(stray.parents[1].glob("*/*")) == [stray]
+
+    return use
+
+
 def _removal(place: Path, count: int) -> Callable[[], object]:
     (place / "flat").mkdir(parents=True)
     for number in range(count):
@@ -123,7 +147,10 @@ def main() -> int:
     what, count, place = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     packed.AS_TUPLE = 500
     numbers._SHELVES = 16
-    begun = {"peers": _peers, "verify": _verify, "room": _room, "removal": _removal}[what]
+    kinds = {
+        "peers": _peers, "verify": _verify, "room": _room, "removal": _removal, "shared": _shared,
+    }  # fmt: skip
+    begun = kinds[what]
     begun(place / "few", 10)()
     do = begun(place / "many", count)
     tracemalloc.start()

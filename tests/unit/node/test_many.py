@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.memory import listing_of
 from trainctl.node.cache import reservations
+from trainctl.node.content import sizes
 from trainctl.node.content.digests import Digests, each_once
 from trainctl.node.system.layout import Layout
 from trainctl.node.system.numbers import Numbers
@@ -94,7 +95,7 @@ def test_reservations_are_read_piece_by_piece(
 
     with reservations.reserved(layout, listing):
         for size in (7, 1000, 2**16):
-            monkeypatch.setattr(reservations, "_READ", size)
+            monkeypatch.setattr(sizes, "_READ", size)
             found = list(reservations.reservations(layout))
             assert len(found) == 501
             assert dict(found) == {**expected, "e" * 64: 12345}

@@ -14,9 +14,9 @@ MOST = 40
 """Bytes a file: an object for each takes some hundreds."""
 
 
-@pytest.mark.parametrize("what", ["peers", "verify", "room", "removal"])
+@pytest.mark.parametrize("what", ["peers", "verify", "room", "removal", "shared"])
 def test_memory_grows_by_some_bytes_a_file(tmp_path: Path, what: str) -> None:
-    """Where peers share parts out, a cache is verified, all of it makes room that a live run refused before, and a directory is removed."""
+    """Where peers share parts out, a cache is verified, all of it makes room that a live run refused before, a directory is removed, and a shared cache is used and left."""
     found = {}
     for count in (FEW, MANY):
         place = tmp_path / str(count)

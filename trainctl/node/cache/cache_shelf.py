@@ -8,13 +8,14 @@ import time
 from pathlib import Path
 from typing import BinaryIO, Dict, Iterator, Optional, Set
 
-from trainctl.node.cache.reservations import living, reserved_in
+from trainctl.node.cache.reservations import living
 from trainctl.node.cache.trees import Trees
 from trainctl.node.content.blobs import stamp
 from trainctl.node.content.chunk_map import STEP_BYTES, VERIFIED, here
 from trainctl.node.content.digests import Digests
 from trainctl.node.content.listing import Listing
 from trainctl.node.content.parts import lengths_of, to_hex
+from trainctl.node.content.sizes import sizes_in
 from trainctl.node.system.files import names_in
 from trainctl.node.system.layout import Layout
 from trainctl.node.transfer.shelf import Opened, Shelf, open_blob
@@ -55,7 +56,7 @@ class CacheShelf(Shelf):
         if now - self._looked > _FRESH_SECONDS:
             self._looked = now
             self._reserved = {
-                path: self._reserved.get(path) or Digests(name for name, _ in reserved_in(path))
+                path: self._reserved.get(path) or Digests(name for name, _ in sizes_in(path))
                 for path in living(self._layout)
             }
         return any(sha256 in one for one in self._reserved.values())

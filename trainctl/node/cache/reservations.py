@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from pathlib import Path
 from typing import Any, Dict, Iterator, Optional, Tuple
 
 from trainctl.node.content.listing import Listing
+from trainctl.node.content.sizes import sizes_in, text_of
 from trainctl.node.system.files import names_in, read_json, unique, write_quickly
 from trainctl.node.system.layout import Layout
 from trainctl.node.system.lock import Lock
 from trainctl.node.system.processes import alive, identity
 
 _BLOBS = "blobs"
-_BLOB = re.compile(r'"([0-9a-f]{64})": (\d+)[,}]')
 _BEGIN = 4096
-_READ = 2**16
 
 
 def room_lock(layout: Layout) -> Lock:
@@ -39,13 +37,9 @@ def reserved(layout: Layout, listing: Listing) -> Iterator[None]:
 
 
 def _text(listing: Listing) -> Iterator[str]:
-    """What stands in a reservation. The blobs are last, as there may be a million."""
+    """What stands in a reservation."""
     size = sum(file.size for file in listing.contents)
-    about = json.dumps({"holder": identity(), "bytes": size, _BLOBS: {}})
-    yield about[: -len("}}")]
-    for number, file in enumerate(listing.contents):
-        yield f'{", " if number else ""}"{file.sha256}": {file.size}'
-    yield "}}"
+    return text_of({"holder": identity(), "bytes": size}, _BLOBS, listing.contents)
 
 
 def reserved_bytes(layout: Layout) -> int:
@@ -78,7 +72,7 @@ def _paths(layout: Layout) -> Iterator[Path]:
 def reservations(layout: Layout) -> Iterator[Tuple[str, int]]:
     """Each content that is reserved, and its size; again for each delivery that brings it."""
     for path in living(layout):
-        yield from reserved_in(path)
+        yield from sizes_in(path)
 
 
 def living(layout: Layout) -> Iterator[Path]:
@@ -90,15 +84,3 @@ def living(layout: Layout) -> Iterator[Path]:
         else:
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
-
-
-def reserved_in(path: Path) -> Iterator[Tuple[str, int]]:
-    """The contents of a reservation with their sizes; none of one that is gone."""
-    with contextlib.suppress(FileNotFoundError), path.open() as stream:
-        rest = ""
-        while text := stream.read(_READ):
-            text, end = rest + text, 0
-            for found in _BLOB.finditer(text):
-                yield found[1], int(found[2])
-                end = found.end()
-            rest = text[end:]

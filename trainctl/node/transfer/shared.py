@@ -8,10 +8,25 @@ import os
 import random
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+)
 
+from trainctl.node.content.digests import Digests
 from trainctl.node.content.listing import File, Listing
+from trainctl.node.content.packed import packed
 from trainctl.node.content.parts import Part, parts_of
+from trainctl.node.content.sizes import sizes_in, text_of
 from trainctl.node.system import layout as names
 from trainctl.node.system.failure import Failure
 from trainctl.node.system.files import (
@@ -19,12 +34,11 @@ from trainctl.node.system.files import (
     make_durable,
     modified,
     names_in,
-    read_json,
     remove_tree,
     sync_directory,
     unique,
     write_at,
-    write_json,
+    write_atomic,
 )
 from trainctl.node.transfer.gathering import Data, Fetcher, Gathering, Order
 from trainctl.node.transfer.partials import named
@@ -33,14 +47,18 @@ from trainctl.node.transfer.shared_claim import Claim, Watch
 _GROUP = 256
 _POLL_SECONDS = 0.1
 _OLD_SECONDS = 24 * 3600.0
+_GONE = (FileNotFoundError, NotADirectoryError)
 
 
 class Used(NamedTuple):
-    """A lineage's need of a listing: when it last had it, by the file server's clock, and its contents' sizes."""
+    """A lineage's need of a listing, and when it last had it, by the file server's clock."""
 
     path: Path
     at: float
-    contents: Mapping[str, int]
+
+    def contents(self) -> Iterator[str]:
+        """What it names."""
+        return (sha256 for sha256, _ in sizes_in(self.path))
 
 
 class SharedCache:
@@ -57,29 +75,33 @@ class SharedCache:
 
     def blob(self, sha256: str) -> Path:
         """Where a content lies."""
-        return self._blobs / sha256[:2] / sha256
+        return Path(self._blob_name(sha256))
+
+    def _blob_name(self, sha256: str) -> str:
+        """The same as text, for what is done with millions."""
+        return f"{self._blobs}/{sha256[:2]}/{sha256}"
 
     def has(self, file: File) -> bool:
         """Whether the content is there, going by its name and size."""
         try:
-            return self.blob(file.sha256).stat().st_size == file.size
+            return os.stat(self._blob_name(file.sha256)).st_size == file.size  # noqa: PTH116
         except FileNotFoundError:
             return False
 
     def refer(self, lineage: str, listing: Listing) -> None:
         """Say that a lineage uses a listing, now."""
         path = make_directory(self._references / lineage) / f"{listing.id}.json"
-        sizes = {file.sha256: file.size for file in listing.contents}
         try:
             os.utime(path)
         except FileNotFoundError:
-            write_json(path, {"contents": sizes})
+            write_atomic(path, map(str.encode, text_of({}, "contents", listing.contents)))
 
     def forget(self, lineage: str) -> int:
         """Drop a lineage's references, and what no other needs; the bytes freed."""
-        mine = [one for one in self._used() if one.path.parent.name == lineage]
+        uses = (one for one in self._used() if one.path.parent.name == lineage)
+        mine = _kept(sha256 for one in uses for sha256 in one.contents())
         remove_tree(self._references / lineage)
-        return self._drop({sha256 for one in mine for sha256 in one.contents})
+        return self._drop(mine)
 
     def drop(self, sha256: str) -> None:
         """Remove a content that turned out to be wrong; whoever needs it brings it anew."""
@@ -173,35 +195,45 @@ class SharedCache:
         if size > self._limit:
             return False  # nothing goes for what wouldn't fit anyway
         uses = sorted(self._used(), key=lambda use: use.at)
-        used = sum(path.stat().st_size for path in self._blobs.glob("*/*"))
+        used = self._bytes()
         while used + size > self._limit and uses:
             oldest = uses.pop(0)
-            if coming.isdisjoint(oldest.contents):
+            contents = _kept(oldest.contents())
+            if coming.isdisjoint(contents):
                 with contextlib.suppress(FileNotFoundError):
                     oldest.path.unlink()
-                used -= self._drop(set(oldest.contents))
+                used -= self._drop(contents)
         return used + size <= self._limit
 
-    def _drop(self, digests: Set[str]) -> int:
+    def _drop(self, contents: Iterable[str]) -> int:
         """Remove those contents that no reference names; the bytes freed."""
-        kept: Set[str] = set()
-        for use in self._used():
-            kept.update(use.contents)
+        named = Digests(sha256 for use in self._used() for sha256 in use.contents())
         freed = 0
-        for sha256 in digests - kept:
-            with contextlib.suppress(FileNotFoundError):
-                size = self.blob(sha256).stat().st_size
-                self.blob(sha256).unlink()
-                freed += size
+        for sha256 in contents:
+            if sha256 not in named:
+                name = self._blob_name(sha256)
+                with contextlib.suppress(FileNotFoundError):
+                    size = os.stat(name).st_size  # noqa: PTH116
+                    os.unlink(name)  # noqa: PTH108
+                    freed += size
         return freed
+
+    def _bytes(self) -> int:
+        """The bytes of all content; what others remove meanwhile counts or not."""
+        found = 0
+        for folder in names_in(self._blobs):
+            with contextlib.suppress(*_GONE), os.scandir(self._blobs / folder) as blobs:
+                for blob in blobs:
+                    with contextlib.suppress(FileNotFoundError):
+                        found += blob.stat().st_size
+        return found
 
     def _used(self) -> Iterator[Used]:
         for lineage in names_in(self._references):
             for name in names_in(self._references / lineage):
                 path = self._references / lineage / name
-                value = read_json(path) if name.endswith(".json") else None
-                if isinstance(value, dict) and isinstance(value.get("contents"), dict):
-                    yield Used(path, modified(path), value["contents"])
+                if name.endswith(".json"):
+                    yield Used(path, modified(path))
 
     def _sweep(self) -> None:
         """Remove what nodes that were killed left half-brought, a day later by the file server's clock."""
@@ -223,6 +255,11 @@ def shared_of(request: Mapping[str, Any]) -> Optional[SharedCache]:
     if size is not None and (not isinstance(size, int) or size < 0):
         raise Failure("request", f"shared cache size {size!a} is no number of bytes")
     return SharedCache(value.get("dir"), size)
+
+
+def _kept(contents: Iterable[str]) -> Sequence[str]:
+    """Contents that are named where they soon are no more."""
+    return packed(contents, lambda sha256: (sha256,), str)
 
 
 def _groups(window: Sequence[File]) -> List[List[File]]:
