@@ -70,19 +70,26 @@ def test_a_pin_does_not_depend_on_how_files_are_kept() -> None:
     assert pin == digest([[file.path, file.size, file.validator] for file in files])
 
 
+def peak(count: int) -> int:
+    """The bytes that it takes to sort so many, and to go through them."""
+    tracemalloc.start()
+    rows = in_order(SourceFile(f"{one:09}", one, f"git:{one:040}") for one in range(count))
+    assert sum(1 for _ in rows) == count
+    found = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return found
+
+
 @pytest.mark.usefixtures("short_runs")
 def test_many_are_not_in_memory() -> None:
     """Twice as many rows take no more memory, but for where their blocks lie."""
-
-    def peak(count: int) -> int:
-        tracemalloc.start()
-        rows = in_order(SourceFile(f"{one:09}", one, f"git:{one:040}") for one in range(count))
-        assert sum(1 for _ in rows) == count
-        found = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return found
-
     assert peak(40_000) < 1.2 * peak(20_000)
+
+
+@pytest.mark.usefixtures("short_runs")
+def test_of_what_is_sorted_one_run_is_in_memory() -> None:
+    """The one before has gone when the next is gathered."""
+    assert peak(10_000) < 1.25 * peak(5_000)
 
 
 def test_a_listing_is_read_file_by_file(tmp_path: Path) -> None:

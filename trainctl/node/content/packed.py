@@ -14,7 +14,8 @@ Row = TypeVar("Row")
 AS_TUPLE = 10_000
 """Up to so many rows a tuple is as good."""
 _BLOCK = 256
-_RUN = 50_000
+_RUN = 20_000
+"""Rows that are sorted in memory. Each run has a file open until they are merged."""
 _HELD_BLOCKS = 32
 """In memory at a time, beside the one that is walked through: what is asked for by place lies near what was."""
 
@@ -120,7 +121,9 @@ def packed_sorted(
 ) -> Sequence[Row]:
     """The same, sorted by their values: by runs, which are then merged."""
     rows = iter(rows)
-    runs: list[Sequence[Row]] = []
-    while run := sorted(islice(rows, _RUN), key=values):
-        runs.append(packed(run, values, make))
+
+    def run() -> Sequence[Row]:  # nothing holds it when the next begins
+        return packed(sorted(islice(rows, _RUN), key=values), values, make)
+
+    runs = list(iter(run, ()))
     return runs[0] if len(runs) == 1 else packed(heapq.merge(*runs, key=values), values, make)
