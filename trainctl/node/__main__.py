@@ -39,6 +39,7 @@ _VERBS = {
     "upload_checkpoints": "checkpoints.verbs.upload_checkpoints",
 }
 _WITH_CALLER = {
+    "cache_rows": "cache.presence.cache_rows",
     "cache_verify": "cache.verify.cache_verify",
     "deliver": "cache.deliver.deliver",
     "serve": "cache.serving.serve",

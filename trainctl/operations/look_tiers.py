@@ -1,20 +1,18 @@
-"""Where a node finds the bytes of weights, and how many of them no live run has there; asked some at a time where there are very many files."""
+"""Where a node finds the bytes of weights, and how many of them no live run has there; what is asked and answered of very many files is held nowhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, NamedTuple
 
 from trainctl.model.address import Address
+from trainctl.node.calls.rows import sent
 from trainctl.node.content.packed import AS_TUPLE
 from trainctl.plan.values import TierFacts
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.run_control import LOOK_SECONDS
 from trainctl.weights.mirror.known import Known, Row
-
-_ROWS_AT_ONCE = 50_000
 
 
 class Counted(NamedTuple):
@@ -47,7 +45,7 @@ class TierQuestion:
         return {
             address: self._long(agent, known, answer)
             if _is_long(known)
-            else _counted(known, known.files, answer)
+            else _counted(known, answer)
             for address, known in self.weights.items()
         }
 
@@ -56,28 +54,54 @@ class TierQuestion:
         in_tree, needed = known.listing in answer["trees"], known.listing in leases
         if in_tree and (needed or not leases):
             return Counted(TierFacts(node=known.size), 0 if needed else known.size)
-        counts = [
-            _counted(known, some, {"trees": answer["trees"], **self._ask(agent, some)})
-            for some in _some_at_a_time(known.files)
-        ]
-        tiers = [one.tiers for one in counts]
-        return Counted(
-            TierFacts(
-                sum(one.node for one in tiers),
-                sum(one.cluster for one in tiers),
-                sum(one.mirror for one in tiers),
-                sum(one.upstream for one in tiers),
-            ),
-            sum(one.claim for one in counts),
-        )
+        counting = _Counting(in_tree=in_tree)
+        for row in known.files:
+            if not row[0]:
+                counting.add(row)
+        named = (row for row in known.files if row[0])
 
-    def _ask(self, agent: NodeAgent, rows: Iterable[Row]) -> Mapping[str, Any]:
-        blobs = _digests(rows)
-        if not blobs:
-            return {"blobs": ()}
-        request = {**self.where, "blobs": blobs, "leased": True}
-        found = agent.call("cache_query", request, timeout=LOOK_SECONDS)
-        return {name: found[name] for name in ("blobs", "leased", "shared") if name in found}
+        def on_event(event: Mapping[str, Any]) -> None:
+            for (here, leased, shared), row in zip(event["rows"], named, strict=False):
+                counting.add(row, here=here, leased=leased, shared=shared)
+
+        if any(sha256 for sha256, _, _ in known.files):
+            agent.call(
+                "cache_rows",
+                self.where,
+                following=sent([((sha256,) for sha256, _, _ in known.files if sha256)]),
+                on_event=on_event,
+                timeout=LOOK_SECONDS,
+            )
+        return counting.counted
+
+
+class _Counting:
+    """Each byte is counted where it is found first: on the node, in the cluster's cache, in the mirror, upstream."""
+
+    def __init__(self, *, in_tree: bool) -> None:
+        self._in_tree = in_tree
+        self._node = self._cluster = self._mirror = self._upstream = self._claim = 0
+
+    def add(
+        self, row: Row, *, here: bool = False, leased: bool = False, shared: bool = False
+    ) -> None:
+        """A file: whether the node has its content, whether a live run there has it, and whether the cluster's cache does."""
+        _, size, mirrored = row
+        if self._in_tree or here:
+            self._node += size
+        elif shared:
+            self._cluster += size
+        elif mirrored:
+            self._mirror += size
+        else:
+            self._upstream += size
+        self._claim += 0 if leased else size
+
+    @property
+    def counted(self) -> Counted:
+        """All of it."""
+        tiers = TierFacts(self._node, self._cluster, self._mirror, self._upstream)
+        return Counted(tiers, self._claim)
 
 
 def _is_long(known: Known) -> bool:
@@ -88,26 +112,11 @@ def _digests(rows: Iterable[Row]) -> list[str]:
     return sorted({sha256 for sha256, _, _ in rows if sha256})
 
 
-def _some_at_a_time(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    rows = iter(rows)
-    while some := list(islice(rows, _ROWS_AT_ONCE)):
-        yield some
-
-
-def _counted(known: Known, rows: Iterable[Row], cached: Mapping[str, Any]) -> Counted:
-    """Each byte is counted where it is found first: on the node, in the cluster's cache, in the mirror, upstream."""
+def _counted(known: Known, cached: Mapping[str, Any]) -> Counted:
     present, leased = frozenset(cached["blobs"]), frozenset(cached.get("leased", ()))
     shared = frozenset(cached.get("shared", ()))
-    in_tree = known.listing in cached["trees"]
-    node = cluster = mirror = upstream = claim = 0
-    for sha256, size, here in rows:
-        if in_tree or sha256 in present:
-            node += size
-        elif sha256 in shared:
-            cluster += size
-        elif here:
-            mirror += size
-        else:
-            upstream += size
-        claim += 0 if sha256 in leased else size
-    return Counted(TierFacts(node, cluster, mirror, upstream), claim)
+    counting = _Counting(in_tree=known.listing in cached["trees"])
+    for row in known.files:
+        here, its, there = (row[0] in some for some in (present, leased, shared))
+        counting.add(row, here=here, leased=its, shared=there)
+    return counting.counted

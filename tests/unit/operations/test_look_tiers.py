@@ -43,9 +43,8 @@ def counted(node: TestNode, known: Known) -> Counted:
 def test_bytes_count_where_they_are_found_first(
     node: TestNode, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    """Of a listing that is there, of another with some of its contents, and of one that nobody knows; asked at once, or two files at a time."""
+    """Of a listing that is there, of another with some of its contents, and of one that nobody knows; asked with all else, or by itself as that of many files is."""
     monkeypatch.setattr(look_tiers, "AS_TUPLE", most)
-    monkeypatch.setattr(look_tiers, "_ROWS_AT_ONCE", 2)
     mirrored = node.mirror.listing
     rows = tuple((file.sha256, file.size, True) for file in mirrored.files)
     others = (("0" * 64, 100, True), ("1" * 64, 1000, False), (None, 10000, False))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Mapping
+from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, Mapping, Set
 
 from trainctl.node.cache.leases import Leases
 from trainctl.node.cache.room import claimable, leased_contents, limit_of
 from trainctl.node.cache.trees import Trees
+from trainctl.node.calls.rows import blocks, received
+from trainctl.node.content.digests import Digests
+from trainctl.node.content.packed import packed
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import layout_of
 
@@ -24,16 +27,43 @@ def cache_query(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         "blobs": [one for one in blobs if layout.blob(one).is_file()],
     }
     if request.get("room"):
-        found["room"] = claimable(layout, limit_of(request))
+        leased: Set[str] = set()
+        contents = _noting(set(blobs), leased_contents(layout), leased)
+        found["room"] = claimable(layout, limit_of(request), contents)
         found["leases"] = sorted(Leases(layout).live())
-    if request.get("room") or request.get("leased"):
-        asked = set(blobs)
-        leased = asked.intersection(leased_contents(layout)) if asked else asked
         found["leased"] = [one for one in blobs if one in leased]
     if request.get("shared"):
-        from trainctl.node.transfer.shared import shared_of  # with all that brings bytes
-
-        shared = shared_of(request)
-        if shared is not None:
-            found["shared"] = [one for one in blobs if shared.blob(one).is_file()]
+        is_shared = _in_shared(request)
+        found["shared"] = [one for one in blobs if is_shared(one)]
     return found
+
+
+def cache_rows(request: Mapping[str, Any], emit: Emit, stream: BinaryIO) -> Dict[str, Any]:
+    """The same of contents that follow the request as rows, however many: before the result comes a row for each, in their
+    order, of whether it is here, whether a live run has it, and whether the shared cache has it."""
+    layout, is_shared = layout_of(request), _in_shared(request)
+    rows = next(received(stream), iter(()))
+    asked = packed((names.sha256(one, "blob") for (one,) in rows), lambda one: (one,), str)
+    leased = Digests(leased_contents(layout))
+    found = ((layout.blob(one).is_file(), one in leased, is_shared(one)) for one in asked)
+    for block in blocks([found]):
+        emit(block)
+    return {}
+
+
+def _noting(asked: Set[str], contents: Iterable[str], found: Set[str]) -> Iterator[str]:
+    """The contents, which are read once: those that are asked for are found."""
+    for one in contents:
+        if one in asked:
+            found.add(one)
+        yield one
+
+
+def _in_shared(request: Mapping[str, Any]) -> Callable[[str], bool]:
+    """What tells of a content whether the shared cache has it."""
+    if not request.get("shared"):
+        return lambda sha256: False
+    from trainctl.node.transfer.shared import shared_of  # with all that brings bytes
+
+    shared = shared_of(request)
+    return lambda sha256: shared is not None and shared.blob(sha256).is_file()

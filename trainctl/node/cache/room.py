@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from trainctl.node.cache.inventory import Inventory, Kept
 from trainctl.node.cache.leases import Leases
@@ -113,10 +113,10 @@ class _Room:
         return found
 
 
-def claimable(layout: Layout, limit: Optional[int]) -> Optional[int]:
-    """How many bytes may be there beside what live runs have, if everything that may go went; None: no bound known."""
+def claimable(layout: Layout, limit: Optional[int], leased: Iterable[str]) -> Optional[int]:
+    """How many bytes may be there beside ``leased_contents``, if everything that may go went; None: no bound known."""
     inventory = Inventory(layout)
-    stays = inventory.present(each_once(leased_contents(layout)))
+    stays = inventory.present(each_once(leased))
     disk = weights_room(str(layout.cache))
     bounds = [] if disk is None else [disk + inventory.used() - stays]
     bounds += [] if limit is None else [max(0, limit - stays)]

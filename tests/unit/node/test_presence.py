@@ -1,0 +1,81 @@
+"""What a node has of contents that it is asked about, be they few or very many."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.nodes import TestNode
+from trainctl.node.cache import inventory
+from trainctl.node.cache.presence import cache_query, cache_rows
+from trainctl.node.calls.rows import sent
+from trainctl.node.content.listing import Listing, read_stored
+
+MANY = [f"{number:064x}" for number in range(2_500)]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> TestNode:
+    """A node to which two listings were delivered, for runs that have not begun."""
+    node = TestNode(tmp_path, sys.executable)
+    for number in range(2):
+        node.mirror.add(f"f{number}", b"x" * (number + 1))
+        node.deliver(lease=f"run-{number}")
+    return node
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The documents of listings that are read."""
+    found: list[Path] = []
+
+    def noted(place: Path) -> Listing | None:
+        found.append(place)
+        return read_stored(place)
+
+    monkeypatch.setattr(inventory, "read_stored", noted)
+    return found
+
+
+def test_leased_listings_are_read_once_for_all_that_is_asked(
+    node: TestNode, read: list[Path]
+) -> None:
+    """For how much room there is, and for which contents live runs have."""
+    first, second = (file.sha256 for file in node.mirror.listing.files)
+    request = {"root": str(node.root), "blobs": [first, second, MANY[1]], "room": True}
+
+    answer = cache_query(request, lambda event: None)
+
+    assert (answer["blobs"], answer["leased"]) == ([first, second], [first, second])
+    assert len(read) == len(set(read)) == 2
+
+
+def test_of_very_many_contents_each_has_a_row(
+    node: TestNode, read: list[Path], tmp_path: Path
+) -> None:
+    """In the order of the question, over several blocks; leased listings are read once."""
+    mine, other = (file.sha256 for file in node.mirror.listing.files)
+    shared = tmp_path / "shared" / "blobs" / "sha256" / "00" / MANY[7]
+    shared.parent.mkdir(parents=True)
+    shared.touch()
+    asked = [mine, *MANY, other]
+    told: list[list[bool]] = []
+    node.call("release", {"key": "run-1"})
+
+    cache_rows(
+        {"root": str(node.root), "shared": {"dir": str(tmp_path / "shared")}},
+        lambda event: told.extend(event["rows"]),
+        io.BytesIO(b"".join(sent([((one,) for one in asked)]))),
+    )
+
+    assert len(told) == len(asked)
+    named = {one: tuple(row) for one, row in zip(asked, told, strict=True) if any(row)}
+    assert named == {
+        mine: (True, True, False),
+        other: (True, False, False),
+        MANY[7]: (False, False, True),
+    }
+    assert len(read) == 1
