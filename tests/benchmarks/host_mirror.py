@@ -17,7 +17,7 @@ Python on the host. Questions are what the host asks the command while it mirror
 | the same, one big file | under 200 MB |
 
 The limits for small files hold for some ten thousand of them: a host that has no program yet takes 0.3 s to load it, which is a third of
-what 2,000 take altogether, and beyond 60,000 memory may grow to 150 MB. Exits 1 where a limit isn't kept. The machine's load is printed.
+what 2,000 take altogether. Those of memory hold for 300,000, too. Exits 1 where a limit isn't kept. The machine's load is printed.
 Needs sshd and ssh.
 """
 
