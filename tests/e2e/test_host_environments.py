@@ -11,13 +11,11 @@ WAIT = ("apply", "--auto-approve", "--wait")
 
 
 def test_what_is_missing_is_told_before_anything_moves(fresh: Project) -> None:
-    """A program, a module, a script and a directory that are not there fail the plan; no weights are mirrored."""
-    fresh.write({"src/train.py": "import no_such_module\n"})
+    """A program, a script and a directory that are not there fail the plan, each with a hint of its own; no weights are mirrored."""
     declare(
         fresh,
         {
             "program": job("no-such-program --x", weights=["tiny"]),
-            "module": job("python3 train.py", weights=["tiny"]),
             "script": job("python3 gone.py"),
             "directory": job(
                 "ls in", mounts=[{"host_path": "/no/such/place", "mount_location": "in"}]
@@ -28,10 +26,24 @@ def test_what_is_missing_is_told_before_anything_moves(fresh: Project) -> None:
     err = fresh.run(*WAIT, code=1).stderr
 
     assert "no program no-such-program is found" in err
-    assert "python3 finds no module no_such_module" in err
     assert "the code has no file gone.py" in err
     assert "there is no directory /no/such/place to mount" in err
+    assert "correct the mount's `host_path`" in err
+    assert err.count("name a venv") == 1
     assert not fresh.mirror.exists()
+
+
+def test_a_module_that_is_not_found_is_a_warning(fresh: Project) -> None:
+    """The job may have a way to it that reading its code doesn't tell; here a directory that its script finds by itself."""
+    script = "import site\nif site.addsitedir('lib'):\n    pass\nimport no_such_module\n"
+    fresh.write({"src/train.py": script, "src/lib/no_such_module.py": "print('it is there')"})
+    declare(fresh, {"module": job("python3 train.py")})
+
+    said = fresh.run(*WAIT)
+
+    assert "python3 finds no module no_such_module" in said.stdout + said.stderr
+    assert "[module-not-found]" in said.stdout + said.stderr
+    assert "it is there" in fresh.run("logs", "module").stdout
 
 
 def test_a_job_runs_with_its_requirements_and_directories(fresh: Project, tmp_path: Path) -> None:

@@ -12,16 +12,22 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-_WORD = re.compile(r"\s*(?:[A-Za-z_]\w*=\S*\s+)*(?:exec\s+)?([A-Za-z0-9_.+/~-]+)(?=[\s;&|]|$)")
+_VALUE = r"""(?:[^\s;&|<>()`\\"']|"[^"`()\\]*"|'[^']*')*"""
+_WORD = re.compile(
+    rf"\s*(?P<set>(?:[A-Za-z_]\w*\+?={_VALUE}\s+)*)(?:exec\s+)?(?P<program>[A-Za-z0-9_.+/~-]+)(?=[\s;&|]|$)"
+)
+_SEARCHED = r"PATH|PYTHONPATH|PYTHONHOME|PYTHONSTARTUP|VIRTUAL_ENV|CONDA_\w*|LD_LIBRARY_PATH"
+"""Variables that change what is found: nothing is said of who sets one."""
+_SETS = re.compile(rf"(?:^|\s)(?:{_SEARCHED})\+?=")
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 _SHELL_SYNTAX = frozenset("$`\\\"'|&;<>()*?[]#\n")
 _HARMLESS = frozenset(
-    ["echo", "printf", "mkdir", "ls", "touch", "cat", "true", "date", "pwd", "df", "free", "env", "set", "ulimit", "sleep", "nvidia-smi"]
+    ["echo", "printf", "mkdir", "ls", "touch", "cat", "true", "date", "pwd", "df", "free", "set", "ulimit", "sleep", "nvidia-smi"]
 )  # fmt: skip
 """Commands after which the same programs and modules are found as before."""
 _UNREADABLE = frozenset(
     [
-        *("cd", "export", "unset", "source", ".", "eval", "alias", "module", "ml", "conda", "mamba", "micromamba"),
+        *("cd", "export", "unset", "source", ".", "eval", "env", "alias", "module", "ml", "conda", "mamba", "micromamba"),
         *("if", "for", "while", "until", "case", "function", "{", "[", "[[", "test", "trap", "shopt", "type", "command"),
         *("false", "exit", "read", "umask", "wait", ":", "let", "local", "time", "until", "hash", "builtin"),
     ]
@@ -63,17 +69,17 @@ def sources(root: Path, files: Collection[str]) -> Sources:
 def host_needs(attributes: Mapping[str, Any], code: Sources) -> HostNeeds:
     """Of a job that runs on the host."""
     runtime = attributes["runtime"]
-    if {"PATH", "PYTHONPATH", "PYTHONHOME"} & set(runtime["environment_variables"]):
+    if any(re.fullmatch(_SEARCHED, name) for name in runtime["environment_variables"]):
         return HostNeeds()
     for command in runtime["start_commands"]:
         match = _WORD.match(command)
-        if match is None or match[1] in _UNREADABLE:
+        if match is None or match["program"] in _UNREADABLE or _SETS.search(match["set"]):
             return HostNeeds()
-        if match[1] in _HARMLESS:
+        program = match["program"]
+        if program in _HARMLESS:
             if _SHELL_SYNTAX & set(command):
                 return HostNeeds()
             continue
-        program = match[1]
         if "/" in program and not program.startswith(("/", "~/")):
             return HostNeeds()  # of the code or of the weights
         if not _PYTHON.fullmatch(program):
@@ -93,19 +99,30 @@ def _of_python(program: str, rest: str, attributes: Mapping[str, Any], code: Sou
         return HostNeeds(program)
     if words[0] == "-m":
         name = words[1].partition(".")[0] if len(words) > 1 else ""
-        local = f"{name}.py" in code.files or any(one.startswith(f"{name}/") for one in code.files)
-        return HostNeeds(program, (name,) if name.isidentifier() and not local else ())
+        here = PurePosixPath()
+        local = _files(here, name, code.files) or _package(here, name, code.files)
+        sought = name.isidentifier() and not local and name not in _mounted(attributes, here)
+        return HostNeeds(program, (name,) if sought else ())
     script = PurePosixPath(words[0])
     if script.is_absolute() or ".." in script.parts or words[0].startswith("~"):
         return HostNeeds(program)
     if str(script) not in code.files:
-        placed = [
-            str(one.get("mount_location") or "")
-            for one in (*attributes["weights"], *attributes["mounts"])
-        ]
-        elsewhere = any(PurePosixPath(place) in script.parents for place in placed)
+        elsewhere = any(place in script.parents for place in _places(attributes))
         return HostNeeds(program, missing_script="" if elsewhere else str(script))
-    return HostNeeds(program, code.imports(script))
+    mounted = _mounted(attributes, script.parent)
+    return HostNeeds(program, tuple(one for one in code.imports(script) if one not in mounted))
+
+
+def _places(attributes: Mapping[str, Any]) -> list[PurePosixPath]:
+    """Where weights and directories of the host lie."""
+    mounts = (*attributes["weights"], *attributes["mounts"])
+    return [PurePosixPath(one["mount_location"]) for one in mounts if one.get("mount_location")]
+
+
+def _mounted(attributes: Mapping[str, Any], home: PurePosixPath) -> set[str]:
+    """What is mounted in a directory of the code, or somewhere below it, by its first name there."""
+    inside = [place for place in _places(attributes) if place.is_relative_to(home)]
+    return {name for place in inside for name in place.relative_to(home).parts[:1]}
 
 
 def _plain_words(text: str) -> list[str]:
@@ -122,14 +139,30 @@ def _imports(root: Path, script: PurePosixPath, files: Collection[str]) -> set[s
     pending, seen = [script], {script}
     while pending and len(seen) < _MOST_FILES:
         for name in _imported(root / pending.pop()):
-            local = [home / f"{name}.py", home / name / "__init__.py"]
-            here = [one for one in local if str(one) in files]
-            pending += [one for one in here if one not in seen]
+            here = _files(home, name, files)
+            pending += [one for one in here if one.suffix == ".py" and one not in seen]
             seen.update(here)
-            package = any(PurePosixPath(one).is_relative_to(home / name) for one in files)
-            if not here and not package and name not in sys.stdlib_module_names:
+            local = here or _package(home, name, files)
+            if not local and name not in sys.stdlib_module_names:
                 found.add(name)
     return found
+
+
+def _files(home: PurePosixPath, name: str, files: Collection[str]) -> list[PurePosixPath]:
+    """The files of the code that ``import name`` may run: Python's own, or a compiled ``name.*.so``."""
+    written = [home / f"{name}.py", home / name / "__init__.py"]
+    compiled = [PurePosixPath(one) for one in files if one.endswith(".so")]
+    begins = f"{name}."
+    return [
+        *(one for one in written if str(one) in files),
+        *(one for one in compiled if one.parent == home and one.name.startswith(begins)),
+    ]
+
+
+def _package(home: PurePosixPath, name: str, files: Collection[str]) -> bool:
+    """Whether the directory is in the code: without an ``__init__.py`` it can be imported, too."""
+    inside = f"{home / name}/"
+    return any(one.startswith(inside) for one in files)
 
 
 def _imported(path: Path) -> Iterator[str]:

@@ -28,6 +28,8 @@ from trainctl.plan.values import (
     GpuFacts,
     ImageFacts,
     ImageWish,
+    Lack,
+    Need,
     NodeFacts,
     Vacancy,
 )
@@ -316,16 +318,19 @@ def _lacks(
     jobs: Mapping[Address, _Wanted],
     facts: Mapping[str, Any],
     hosts: Mapping[Any, Mapping[str, Any]],
-) -> dict[Address, tuple[str, ...]]:
+) -> dict[Address, tuple[Lack, ...]]:
     absent = frozenset(facts["absent"])
     found = {
         address: (
             *(
-                f"there is no directory {path} to mount"
+                Lack(Need.DIRECTORY, f"there is no directory {path} to mount")
                 for path in wanted.sources
                 if path in absent
             ),
-            *(hosts[wanted.host]["lacks"] if wanted.host else ()),
+            *(
+                Lack(Need(one["need"]), one["text"])
+                for one in (hosts[wanted.host]["lacks"] if wanted.host else ())
+            ),
         )
         for address, wanted in jobs.items()
     }

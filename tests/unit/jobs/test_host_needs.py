@@ -19,6 +19,9 @@ CODE = {
     "sub/near.py": "import attrs",
     "path.py": "import sys\nsys.path.insert(0, 'vendor')\nimport vendored",
     "broken.py": "import torch\nthis is no python",
+    "compiled.py": "import fastext, mylib.a",
+    "fastext.cpython-311-x86_64-linux-gnu.so": "",
+    "sub/compiled.py": "import fastext, mylib.a",
 }
 
 
@@ -65,6 +68,20 @@ def needs(tmp_path: Path, *commands: str, **more: Any) -> HostNeeds:
         (["(python train.py)"], HostNeeds()),
         (["$PYTHON train.py"], HostNeeds()),
         (["true", "echo done"], HostNeeds()),
+        (["A='x y' B=\"$C d\" python helper.py"], HostNeeds("python", ("yaml",))),
+        (["A=$(cat x y) python train.py"], HostNeeds()),
+        (["A=1;train.py"], HostNeeds()),
+        (["env PIP_NO_INPUT=1 pip install torch", "python train.py"], HostNeeds()),
+        (["PYTHONPATH=. python3 sub/run.py"], HostNeeds()),
+        (["PYTHONPATH=src:$PYTHONPATH python3 train.py"], HostNeeds()),
+        (["A=1 PYTHONPATH=$PWD/src B=2 python3 -m nowhere.mod"], HostNeeds()),
+        (["PATH=$PWD/bin:$PATH mytool"], HostNeeds()),
+        (["LD_LIBRARY_PATH+=/x python3 train.py"], HostNeeds()),
+        (["PATH=$PWD/bin", "mytool"], HostNeeds()),
+        (["export PATH=$PWD/bin", "mytool"], HostNeeds()),
+        (["python compiled.py"], HostNeeds("python", ("mylib",))),
+        (["python sub/compiled.py"], HostNeeds("python", ("fastext", "mylib"))),
+        (["python -m fastext"], HostNeeds("python")),
     ],
 )  # fmt: skip
 def test_the_first_program_that_matters(
@@ -74,7 +91,13 @@ def test_the_first_program_that_matters(
     assert needs(tmp_path, *commands) == found
 
 
-@pytest.mark.parametrize("name", ["PATH", "PYTHONPATH", "PYTHONHOME"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP"),
+        *("VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH"),
+    ],
+)
 def test_variables_that_change_what_is_found(tmp_path: Path, name: str) -> None:
     """Nothing is said of a job that sets its own search path."""
     assert needs(tmp_path, "python gone.py", variables={name: "/x"}) == HostNeeds()
@@ -85,3 +108,25 @@ def test_a_script_may_lie_where_something_is_mounted(tmp_path: Path) -> None:
     found = needs(tmp_path, "python weights/m/run.py", weights=[{"mount_location": "weights/m"}])
 
     assert found == HostNeeds("python")
+
+
+@pytest.mark.parametrize(
+    ("command", "place", "modules"),
+    [
+        ("python compiled.py", "mylib", ()),
+        ("python compiled.py", "mylib/a", ()),
+        ("python compiled.py", "/mylib", ("mylib",)),
+        ("python compiled.py", "sub/mylib", ("mylib",)),
+        ("python sub/compiled.py", "sub/mylib", ("fastext",)),
+        ("python sub/compiled.py", "mylib", ("fastext", "mylib")),
+        ("python -m mylib.a", "mylib", ()),
+    ],
+)
+@pytest.mark.parametrize("section", ["mounts", "weights"])
+def test_a_package_may_be_mounted(
+    tmp_path: Path, section: str, command: str, place: str, modules: tuple[str, ...]
+) -> None:
+    """What lies beside the script is found, whether it is code or comes from a directory of the host or from weights."""
+    found = needs(tmp_path, command, **{section: [{"mount_location": place}]})
+
+    assert found == HostNeeds("python", modules)

@@ -103,10 +103,11 @@ def test_what_hosts_lack(node: TestNode, tmp_path: Path) -> None:
     ]  # fmt: skip
     facts = node.call("facts", {"data": str(node.data), "hosts": wanted, "sources": ["/", "/none"]})
 
-    assert [one["lacks"] for one in facts["hosts"]] == [
-        ["no program no-such-program is found on the login shell's PATH"],
-        [f"{sys.executable} finds no module no_such_module, nor_this"],
-        [f"{tmp_path}/gone is no virtual environment: it has no bin/python"],
+    lacks = [[(lack["need"], lack["text"]) for lack in one["lacks"]] for one in facts["hosts"]]
+    assert lacks == [
+        [("program", "no program no-such-program is found on the login shell's PATH")],
+        [("module", f"{sys.executable} finds no module no_such_module, nor_this")],
+        [("program", f"{tmp_path}/gone is no virtual environment: it has no bin/python")],
         [],
         [],
     ]

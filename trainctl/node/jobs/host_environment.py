@@ -28,10 +28,10 @@ def activation(venv: Optional[str]) -> str:
 
 
 def check_host(wanted: Mapping[str, Any]) -> Dict[str, Any]:
-    """What of ``{venv, program, modules}`` is not here: ``lacks``, sentences for people; empty if nothing is known to be."""
+    """What of ``{venv, program, modules}`` is not here: ``lacks``, each with what it is, as ``need``, and a sentence; empty if nothing is known to be."""
     venv = wanted.get("venv")
     if venv and not os.access(str(_venv(venv) / "bin" / "python"), os.X_OK):
-        return {"lacks": [f"{venv} is no virtual environment: it has no bin/python"]}
+        return _lacks("program", f"{venv} is no virtual environment: it has no bin/python")
     program = str(wanted.get("program") or "")
     if not program:
         return {"lacks": []}
@@ -46,9 +46,13 @@ def check_host(wanted: Mapping[str, Any]) -> Dict[str, Any]:
         return {"lacks": []}  # a slow profile is no missing program
     if found.returncode == _NO_PROGRAM:
         where = f" in {venv} or" if venv else ""
-        return {"lacks": [f"no program {program} is found{where} on the login shell's PATH"]}
+        return _lacks("program", f"no program {program} is found{where} on the login shell's PATH")
     listed = ", ".join(_missing(found.stdout))
-    return {"lacks": [f"{program} finds no module {listed}"] if listed else []}
+    return _lacks("module", f"{program} finds no module {listed}") if listed else {"lacks": []}
+
+
+def _lacks(need: str, text: str) -> Dict[str, Any]:
+    return {"lacks": [{"need": need, "text": text}]}
 
 
 def _question(program: str, modules: List[str]) -> str:
