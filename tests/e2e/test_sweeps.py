@@ -91,7 +91,7 @@ def test_a_sweep_is_shown_by_its_values(fresh: Project, gate: Path) -> None:
 
     table = fresh.run("status", "sweep").stdout.splitlines()
 
-    assert table[0].split() == ["lr", "seed", "STATUS", "RUN", "RAN", "CHECKPOINT"]
+    assert table[0].split() == ["lr", "seed", "STATUS", "RUN", "RAN"]
     assert [line.split()[:3] for line in table[1:6]] == [
         *(["1e-5", seed, "completed"] for seed in ("1", "2", "10")),
         *(["1e-4", seed, "completed"] for seed in ("1", "2")),

@@ -89,7 +89,7 @@ def checkpoint_table(found: Sequence[Checkpoint], width: int | None = None) -> l
         "STATE",
         "CREATED (UTC)",
     ]
-    return table(headers, rows, width=width, shrinks=frozenset({"BASE MODEL", "CHECKPOINT"}))
+    return table(headers, rows, width=width, shrinks=frozenset({"BASE MODEL"}))
 
 
 def checkpoint_csv(job: str, found: Sequence[Checkpoint]) -> str:

@@ -43,7 +43,15 @@ def weights_table(lines: Sequence[WeightsLine], page: Page) -> list[str]:
         del columns["THROUGH HERE"]
     rows = list(zip(*columns.values(), strict=True))
     right = frozenset(columns) - {"WEIGHTS", "REVISION"}
-    return table(list(columns), rows, right=right, width=page.width, style=page.style, indent="  ")
+    return table(
+        list(columns),
+        rows,
+        right=right,
+        width=page.width,
+        shrinks=frozenset({"REVISION"}),
+        style=page.style,
+        indent="  ",
+    )
 
 
 def deliveries_table(lines: Sequence[DeliveryLine], page: Page) -> list[str]:
@@ -72,7 +80,13 @@ def deliveries_table(lines: Sequence[DeliveryLine], page: Page) -> list[str]:
     rows = list(zip(*columns.values(), strict=True))
     right = frozenset({"RANK", "TIME"})
     lines_of_table = table(
-        list(columns), rows, right=right, width=page.width, style=page.style, indent="  "
+        list(columns),
+        rows,
+        right=right,
+        width=page.width,
+        shrinks=frozenset({"NODE", "FROM"}),
+        style=page.style,
+        indent="  ",
     )
     return [*lines_of_table, *([f"  {shared}"] if shared else []), *_reasons(lines), *_room(lines)]
 
@@ -144,6 +158,7 @@ def images_table(lines: Sequence[ImageLine], page: Page) -> list[str]:
         rows,
         right=frozenset({"RANK"}),
         width=page.width,
+        shrinks=frozenset({"NODE", "IMAGE"}),
         style=page.style,
         indent="  ",
     )

@@ -79,9 +79,7 @@ def history_lines(
         for row in _telling(rows)
     ]
     headers = ["SERIAL", "TIME (UTC)", "WHO", "ADDRESS", "ACTION", "STATUS", "REASON", "MOVED"]
-    empty = {i for i in range(len(headers)) if not any(row[i] for row in cells)}
-    kept = [i for i in range(len(headers)) if i not in empty]
-    return _fitting([headers[i] for i in kept], [[row[i] for i in kept] for row in cells], width)
+    return _fitting(headers, cells, width)
 
 
 def _fitting(headers: list[str], cells: list[list[str]], width: int | None) -> list[str]:
@@ -90,9 +88,9 @@ def _fitting(headers: list[str], cells: list[list[str]], width: int | None) -> l
     whole = table(headers, cells, right=right)
     if width is None or max(map(columns, whole)) <= width:
         return whole
-    below = [row.pop() for row in cells] if headers[-1] == "MOVED" else [""] * len(cells)
+    below = [row.pop() for row in cells]
     may = frozenset({"WHO", "ADDRESS", "REASON"})
-    first, *rest = table(headers[: len(cells[0])], cells, right=right, width=width, shrinks=may)
+    first, *rest = table(headers[:-1], cells, right=right, width=width, shrinks=may)
     lines = [first]
     for line, moved in zip(rest, below, strict=True):
         lines += [line, *(wrap(f"{_BELOW}{moved}", width) if moved else ())]

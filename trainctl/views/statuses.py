@@ -14,7 +14,10 @@ from trainctl.model.units import format_bytes, format_duration
 from trainctl.views.checkpoints import checkpoint_json
 from trainctl.views.escape import escape
 from trainctl.views.moments import minute, moment
-from trainctl.views.text import table
+from trainctl.views.text import columns, table
+
+NARROWEST_STATE = 20
+"""Columns in which a state and some of what it waits for can still be told."""
 
 _PHASES = ("mirroring", "provisioning", "delivering", "running")
 
@@ -187,7 +190,12 @@ def status_table(statuses: Sequence[JobStatus], width: int | None = None) -> lis
         for address, ones in groups.items()
     ]
     headers = ["JOB", "RUN", "STATUS", "NODE", "STARTED (UTC)", "RAN", "CKPTS"]
-    return table(headers, rows, width=width, shrinks=frozenset({"NODE", "STATUS"}))
+    sweeps = [ones for address, ones in groups.items() if address != ones[0].address]
+    counts = [columns(counts_by_state(ones)) for ones in sweeps]
+    narrowest = {"STATUS": max([NARROWEST_STATE, *counts])}
+    return table(
+        headers, rows, width=width, shrinks=frozenset({"NODE", "STATUS"}), narrowest=narrowest
+    )
 
 
 def stale_lines(found: Iterable[JobStatus]) -> list[str]:

@@ -7,15 +7,18 @@ from collections.abc import Sequence
 from trainctl.model.status import Checkpoint, JobStatus
 from trainctl.model.units import format_duration
 from trainctl.views.escape import escape
-from trainctl.views.statuses import counts_by_state, state_words
+from trainctl.views.statuses import NARROWEST_STATE, counts_by_state, state_words
 from trainctl.views.text import table
 
 
 def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = None) -> list[str]:
-    """All jobs of a matrix by their values, in numeric order where they are numbers, then the counts by state."""
+    """What all jobs of a matrix have in common, each by its other values, in numeric order where they are numbers, and the counts by state."""
     if not statuses:
         return ["No job of it has run yet."]
-    names = list(dict.fromkeys(name for one in statuses for name, _ in one.matrix))
+    values = [dict(one.matrix) for one in statuses]
+    all_names = list(dict.fromkeys(name for one in values for name in one))
+    names = [name for name in all_names if len({one.get(name) for one in values}) > 1]
+    shared = [f"{name}={values[0][name]}" for name in all_names if name not in names]
     ordered = sorted(statuses, key=lambda one: [_order(dict(one.matrix).get(n, "")) for n in names])
     rows = [
         [
@@ -28,9 +31,11 @@ def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = N
         for one in ordered
     ]
     headers = [*(escape(name) for name in names), "STATUS", "RUN", "RAN", "CHECKPOINT"]
-    lines = table(headers, rows, width=width, shrinks=frozenset({"STATUS", "CHECKPOINT"}))
+    narrowest = {"STATUS": NARROWEST_STATE}
+    lines = table(headers, rows, width=width, shrinks=frozenset(narrowest), narrowest=narrowest)
+    head = [f"All with {escape(', '.join(shared))}", ""] if shared else []
     group = statuses[0].address.group
-    return [*lines, "", f"{group}: {counts_by_state(statuses)}"]
+    return [*head, *lines, "", f"{group}: {counts_by_state(statuses)}"]
 
 
 def _order(value: str) -> tuple[int, float, str]:

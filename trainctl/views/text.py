@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 Style = Callable[[str, str], str]
 """Paints a text in a style: ``bold``, ``dim``, ``red``, ``green``, ``yellow``, ``cyan``. ``Output.style`` is one."""
@@ -74,20 +74,29 @@ def table(
     right: frozenset[str] = frozenset(),
     width: int | None = None,
     shrinks: frozenset[str] | None = None,
+    narrowest: Mapping[str, int] | None = None,
     style: Style = plain,
     indent: str = "",
     paint: Callable[[int, str, str], str] | None = None,
 ) -> list[str]:
-    """Aligned columns under dim headers. ``right`` names those of numbers.
+    """Aligned columns under dim headers; one that says nothing is left out. ``right`` names those of numbers.
 
-    Cells shrink only where ``width`` says so, and only those of the columns ``shrinks``, if it names any. ``paint`` is given a
-    row's number, a header and the cell's text, and gives that text in a style.
+    Cells shrink only where ``width`` says so, only those of the columns ``shrinks``, if it names any, and no further than to
+    ``narrowest`` of theirs; where that is not enough, none does. ``paint`` is given a row's number, a header and the cell's text,
+    and gives that text in a style.
     """
-    lines = [list(headers), *(list(row) for row in rows)]
-    widths = [max(columns(line[i]) for line in lines) for i in range(len(headers))]
+    said = [i for i in range(len(headers)) if not rows or any(row[i] for row in rows)]
+    headers, *kept = [[line[i] for i in said] for line in (headers, *rows)]
+    lines = [headers, *kept]
+    widths = [max(map(columns, cells)) for cells in zip(*lines, strict=True)]
     if width is not None:
-        may = [i for i, header in enumerate(headers) if shrinks is None or header in shrinks]
-        widths = _shrunk(widths, width - len(indent) - 2 * (len(headers) - 1), may)
+        least = [
+            min(size, (narrowest or {}).get(header, _NARROWEST))
+            if shrinks is None or header in shrinks
+            else size
+            for size, header in zip(widths, headers, strict=True)
+        ]
+        widths = _shrunk(widths, least, width - len(indent) - 2 * (len(headers) - 1))
 
     def shown(number: int, cell: str, size: int, header: str) -> str:
         text = shorten(cell, size)
@@ -106,14 +115,14 @@ def table(
     return [style(texts[0], "dim"), *texts[1:]]
 
 
-def _shrunk(widths: list[int], available: int, may: list[int]) -> list[int]:
-    """The widths, with the widest of those that may made narrower until all fit or none can give any more."""
+def _shrunk(widths: Sequence[int], least: Sequence[int], available: int) -> list[int]:
+    """The widths, with the widest made narrower until all fit; as they are if they can't: a row that is broken anyway loses nothing."""
     widths = list(widths)
+    if sum(least) > available:
+        return widths
     while sum(widths) > available:
-        widest = max(may, key=widths.__getitem__)
-        if widths[widest] <= _NARROWEST:
-            break
-        widths[widest] -= 1
+        may = [i for i, size in enumerate(widths) if size > least[i]]
+        widths[max(may, key=widths.__getitem__)] -= 1
     return widths
 
 

@@ -59,6 +59,23 @@ def test_a_table_shrinks_to_the_width_it_is_given() -> None:
     assert table(["A", "B"], rows)[1] == "a" * 40 + "  short"
 
 
+def test_a_table_that_can_not_fit_is_not_cut() -> None:
+    """Where the narrowest cells would be broken into two lines all the same, nothing is lost."""
+    rows = [["a" * 40, "b" * 40]]
+    whole = table(["A", "B"], rows)
+
+    assert table(["A", "B"], rows, width=21) == whole
+    assert table(["A", "B"], rows, width=40, shrinks=frozenset({"A"})) == whole
+    assert table(["A", "B"], rows, width=40, narrowest={"A": 30}) == whole
+    assert columns(table(["A", "B"], rows, width=42, narrowest={"A": 30})[1]) == 42
+
+
+def test_a_column_that_says_nothing_is_left_out() -> None:
+    """In every width; a table without rows keeps its headers."""
+    assert table(["A", "B", "C"], [["1", "", "3"], ["2", "", ""]]) == ["A  C", "1  3", "2"]
+    assert table(["A", "B"], []) == ["A  B"]
+
+
 def test_what_python_calls_printable_is_shown_as_it_is() -> None:
     """Of all characters there are: such a text is not looked through."""
     printable = "".join(filter(str.isprintable, map(chr, range(sys.maxunicode + 1))))

@@ -1,0 +1,91 @@
+"""Tables of runs, sweeps and checkpoints in narrow windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainctl.model.address import Address, Kind
+from trainctl.model.run import RankRecord, RunRecord, RunStatus
+from trainctl.model.status import Checkpoint, JobStatus
+from trainctl.views.checkpoints import checkpoint_table
+from trainctl.views.statuses import status_table
+from trainctl.views.sweeps import sweep_lines
+
+WAITS = "waits for one of 2 slots of job.fit, 1 ahead"
+
+
+def job(key: str | None, status: RunStatus, matrix: dict[str, str], waiting: str = "") -> JobStatus:
+    """Of a job or a combination of one."""
+    rank = RankRecord(rank=0, node="local/local-0", status=status)
+    run = RunRecord(
+        id="7f4qg7l",
+        number=1,
+        key="local-0",
+        status=status,
+        ranks=(rank,),
+        waiting=waiting or None,
+    )
+    return JobStatus(Address(Kind.JOB, "fit", key), run, matrix=tuple(matrix.items()))
+
+
+def checkpoint(name: str, **more: Any) -> Checkpoint:
+    """A small one."""
+    return Checkpoint(
+        name=name,
+        run="7f4qg7l",
+        rank=0,
+        step=100,
+        bytes=10,
+        files=1,
+        url="file:///x",
+        created_at=0.0,
+        state="complete",
+        **more,
+    )
+
+
+def test_the_counts_of_a_sweep_are_never_cut() -> None:
+    """What else the row says gives way, or the row is broken."""
+    found = [
+        job("lr=1", RunStatus.RUNNING, {}),
+        job("lr=2", RunStatus.PENDING, {}, WAITS),
+        job("lr=3", RunStatus.FAILED, {}),
+        job("lr=4", RunStatus.COMPLETED, {}),
+        job("lr=5", RunStatus.STOPPED, {}),
+    ]
+    counts = "1 running, 1 pending, 1 failed, 1 stopped, 1 completed"
+
+    assert all(counts in status_table(found, width)[1] for width in (40, 80, 90, 120, None))
+
+
+def test_what_a_run_waits_for_is_cut_or_whole() -> None:
+    """Not to a few letters, which say nothing: then the row is broken."""
+    found = [job(None, RunStatus.PENDING, {}, WAITS)]
+
+    assert len(status_table(found, 80)[1]) <= 80
+    assert f"pending: {WAITS}" in status_table(found, 60)[1]
+
+
+def test_what_all_runs_of_a_sweep_share_is_said_once() -> None:
+    """Only what differs has a column."""
+    same = {"model": "small", "batch": "32"}
+    found = [job(f"lr={lr}", RunStatus.COMPLETED, {"lr": lr, **same}) for lr in ("1e-2", "1e-3")]
+    lines = sweep_lines(found, 0.0, 80)
+
+    assert lines[:2] == ["All with model=small, batch=32", ""]
+    assert lines[2].split() == ["lr", "STATUS", "RUN"]
+    assert [line.split()[0] for line in lines[3:5]] == ["1e-3", "1e-2"]
+
+
+def test_names_of_checkpoints_are_never_cut() -> None:
+    """``--name`` wants them whole. A base model gives way, where there is one."""
+    name = "checkpoint-of-a-long-name-100"
+    model = "organisation/a-model-with-a-name-that-is-longer-than-most"
+    plain = checkpoint_table([checkpoint(name)], 80)
+    tuned = checkpoint_table([checkpoint(name, base_model=model)], 110)
+
+    assert plain[0].split() == ["RUN", "CHECKPOINT", "STEP", "SIZE", "STATE", "CREATED", "(UTC)"]
+    assert name in plain[1]
+    assert len(plain[1]) <= 80
+    assert name in tuned[1]
+    assert len(tuned[1]) <= 110
