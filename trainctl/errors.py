@@ -21,6 +21,7 @@ TrainctlError                  1    failed
 └── NodeError                  1    a node did not do what it was asked
     ├── NodeForgot             1    it knows nothing of what it was asked about
     └── NodeUnreachable        1    it could not even be asked; may be tried again
+        └── NodeSilent         1    what was begun there said nothing for too long
 
 An error says where, what is wrong and what to do instead, under a code that ``trainctl explain`` explains. It never holds a
 secret.
@@ -229,3 +230,7 @@ class NodeUnreachable(NodeError):
 
     retryable = True
     usual_code = "node-unreachable"
+
+
+class NodeSilent(NodeUnreachable):
+    """What was begun on a node said nothing for so long that it was ended."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import paramiko
 
-from trainctl.errors import NodeUnreachable
+from trainctl.errors import NodeSilent, NodeUnreachable
 from trainctl.remote.programs import OnBytes
 from trainctl.spi.transport import Output, Transport
 from trainctl_ssh import shell
@@ -145,7 +145,7 @@ class _Talk:
         if self._timeout is not None:
             silent = time.monotonic() - self._moved
             if silent >= self._timeout:
-                raise NodeUnreachable(
+                raise NodeSilent(
                     f"{who} was silent for {self._timeout:g} s",
                     "It was ended with what it had started.",
                 )

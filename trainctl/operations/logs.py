@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trainctl.errors import NodeForgot, NodeUnreachable, UsageError
+from trainctl.errors import NodeError, NodeForgot, NodeSilent, NodeUnreachable, UsageError
 from trainctl.model.away import Away, away_of
 from trainctl.model.log import Piece
 from trainctl.operations.log_frames import Frames
@@ -171,4 +171,14 @@ class _Reader:
                 f"{node} knows nothing of run {record.number} ({record.id}) any more",
                 "Its log went with what was deleted there.",
                 address=str(self._run.job.address),
+            ) from error
+        except NodeSilent as error:
+            pattern = self._request["grep"]
+            if pattern is None:
+                raise
+            raise NodeError(
+                f"--grep {pattern!r} takes too long on a line of the log: {error.summary}",
+                "Write one that tries fewer ways to match: foo finds what [a-z]*foo does.",
+                address=str(self._run.job.address),
+                code="slow-pattern",
             ) from error

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainctl.errors import NodeUnreachable
+from trainctl.errors import NodeSilent, NodeUnreachable
 from trainctl.remote.feed import Feed
 
 _READ_BYTES = 2**18
@@ -151,7 +151,7 @@ class _Conversation:
         if heard:
             self._heard = now
         elif timeout is not None and now - self._heard >= timeout:
-            raise NodeUnreachable(
+            raise NodeSilent(
                 f"{self._streams.who} was silent for {timeout:g} s",
                 "It was ended with what it had started.",
             )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from trainctl.errors import NodeError, NodeUnreachable
+from trainctl.errors import NodeError, NodeSilent, NodeUnreachable
 from trainctl.node.calls.frames import Frames, frame
 from trainctl.remote.answers import readable
 from trainctl.remote.feed import Feed
@@ -101,7 +101,7 @@ class Session:
             except queue.Empty:
                 if self._patience(heard, call.timeout) > 0:
                     continue
-                raise NodeUnreachable(
+                raise NodeSilent(
                     f"{call.who}: a program was silent for {call.timeout:g} s",
                     "It was ended with what it had started.",
                 ) from None

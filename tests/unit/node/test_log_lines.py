@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.nodes import TestNode, wait_for
+from trainctl.node.runs import log_lines
 from trainctl.node.runs.log_lines import read_lines
 from trainctl.node.runs.log_times import Mark, Times
 from trainctl.node.runs.record import Run
@@ -250,6 +251,14 @@ def test_an_index_that_is_missing_knows_nothing(tmp_path: Path) -> None:
 
     assert times.before(5.0) == (0, False)
     assert times.until(0) is None
+
+
+def test_a_long_search_gives_signs_of_life(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nothing is found for a long time: else the node would be taken for dead."""
+    monkeypatch.setattr(log_lines, "_SIGN_OF_LIFE_SECONDS", 0.0)
+    log.write((60.0, b"nothing of that kind\n" * 50_000))
+
+    assert log.raw(grep="never") == b"{}\n" * 5
 
 
 def test_a_sign_of_life_finds_out_that_nobody_reads(node: TestNode) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from trainctl.errors import UsageError
+from trainctl.errors import NodeError, NodeSilent, UsageError
 from trainctl.model.log import Piece
+from trainctl.operations import logs
 from trainctl.operations.log_frames import Frames
-from trainctl.operations.logs import Moment, Selection
+from trainctl.operations.logs import Moment, Selection, log_pieces
 
 
 def frame(data: bytes, time: float = 1.0, next_: int = 0, *, open_: bool = False) -> bytes:
@@ -75,3 +78,34 @@ def test_what_can_not_be_asked(flags: dict[str, object], said: str) -> None:
     """It is wrong usage, told before any node is asked."""
     with pytest.raises(UsageError, match=said):
         Selection(**flags)  # type: ignore[arg-type]
+
+
+class Silent:
+    """A node whose search of a log never ends."""
+
+    def read_lines(self, *asked: Any) -> None:
+        """Nothing is said, until it is ended."""
+        raise NodeSilent("local/local-0 was silent for 60 s")
+
+
+@pytest.mark.parametrize(
+    ("grep", "code", "said"),
+    [
+        ("(a*)*b", "slow-pattern", "takes too long on a line"),
+        (None, "node-unreachable", "was silent for 60 s"),
+    ],
+)
+def test_a_pattern_that_never_ends(
+    monkeypatch: pytest.MonkeyPatch, grep: str | None, code: str, said: str
+) -> None:
+    """It is named as the cause, and isn't tried again; who asked for no pattern is told what happened."""
+    monkeypatch.setattr(logs, "control", lambda workspace: Silent())
+    workspace: Any = SimpleNamespace(agents=SimpleNamespace(close=lambda: None))
+    ranks = [SimpleNamespace(rank=0, node="local/local-0")]
+    run: Any = SimpleNamespace(
+        record=SimpleNamespace(ranks=ranks), job=SimpleNamespace(address="job.fit")
+    )
+
+    with pytest.raises(NodeError, match=said) as failure:
+        list(log_pieces(workspace, run, Selection(grep=grep, follow=grep is not None)))
+    assert failure.value.code == code

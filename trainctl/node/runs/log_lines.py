@@ -105,6 +105,7 @@ class _Reading:
             self._end = _line_start(stream, min(offset, self._end)) if later else self._end
         self._lines = _Lines(asked, write)
         self._write = write
+        self._told = time.monotonic()
 
     @property
     def _size(self) -> int:
@@ -132,7 +133,6 @@ class _Reading:
         return at
 
     def _follow(self, at: int) -> None:
-        told = time.monotonic()
         while True:
             over = _over(self._run)
             before = at
@@ -142,7 +142,7 @@ class _Reading:
                 return
             self._lines.show_open()
             if at == before:
-                told = _sign_of_life(told, self._write)
+                self._told = _sign_of_life(self._told, self._write)
                 time.sleep(_POLL_SECONDS)
 
     def _to(self, at: int, end: int) -> int:
@@ -162,6 +162,9 @@ class _Reading:
                 continue  # punched while it was read
             at += len(piece)
             self._lines.take(piece, mark.time, at)
+            self._told = _sign_of_life(
+                self._told, self._write
+            )  # a search may find nothing for long
         return at
 
     def _mark(self, at: int) -> Mark:
