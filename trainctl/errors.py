@@ -20,6 +20,7 @@ TrainctlError                  1    failed
 ├── StorageError               1    this machine's or a node's disk is full, read-only or damaged
 └── NodeError                  1    a node did not do what it was asked
     ├── NodeForgot             1    it knows nothing of what it was asked about
+    ├── RequirementsFailed     1    it could not make the environment of a job
     └── NodeUnreachable        1    it could not even be asked; may be tried again
         └── NodeSilent         1    what was begun there said nothing for too long
 
@@ -223,6 +224,12 @@ class NodeForgot(NodeError):
     """A node knows nothing, or nothing any more, of what it was asked about."""
 
     usual_code = "node-forgot"
+
+
+class RequirementsFailed(NodeError):
+    """A node could not make the environment that a job's requirements are."""
+
+    usual_code = "requirements-failed"
 
 
 class NodeUnreachable(NodeError):

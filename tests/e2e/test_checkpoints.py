@@ -262,6 +262,7 @@ def test_an_interrupted_download_is_taken_up(fresh: Project, tmp_path: Path) -> 
     assert (fresh.directory / place / stored.name).read_bytes() == good
     assert not list(fresh.directory.glob(".download-*"))
     assert "exists already" in again.stderr
+    assert "[target-exists]" in again.stderr
 
 
 def test_bad_references_are_told_with_the_manifest(fresh: Project) -> None:

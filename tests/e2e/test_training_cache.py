@@ -73,7 +73,9 @@ def test_a_cache_from_the_first_run_to_the_last_project(fresh: Project) -> None:
     (cache / "old").write_bytes(b"x" * 1000)
     os.utime(cache / "old", (time.time() - 40 * 86_400,) * 2)
     summary = fresh.run("cache", "summarize", "one")
-    assert "cache.work holds 2.50 KB, more than its size of 2.00 KB" in summary.stderr
+    assert (
+        "cache.work holds 2.50 KB, more than its size of 2.00 KB [cache-too-full]" in summary.stderr
+    )
     assert codes(fresh) == [("warning", "cache-too-full")]
     assert "more than its size of 2kB" in fresh.run("status").stderr
     fresh.run("cache", "clear", "one", code=64)
@@ -119,7 +121,10 @@ def test_a_team_cache_of_two_states(fresh: Project) -> None:
     fresh.run("--state", f"file://{fresh.directory.parent}/second", *APPLY)
 
     assert (shared / "data").exists()
-    assert "two has no training cache yet" in fresh.run("cache", "summarize", "two").stderr
+    assert (
+        "two has no training cache yet [no-training-cache]"
+        in fresh.run("cache", "summarize", "two").stderr
+    )
     assert "stays for 1 other" in fresh.run("plan", "--destroy").stdout
     fresh.run("destroy", "--auto-approve")
     assert (shared / "data").exists()

@@ -70,11 +70,13 @@ def test_what_the_others_know_is_told(demo: Project, lab: Lab, fault: str) -> No
     found = json.loads(told[listing].stdout)
     assert {(one["rank"], one["state"]) for one in found["checkpoints"]} == {(0, "complete"), (2, "complete")}  # fmt: skip
     assert found["away"] == [{"node": "lab/gpu-1", "ranks": [1], "why": "lab/gpu-1 doesn't answer"}]
-    said = "Warning: lab/gpu-1 doesn't answer: without the checkpoints of rank 1\n"
+    said = (
+        "Warning: lab/gpu-1 doesn't answer: without the checkpoints of rank 1 [node-unreachable]\n"
+    )
     assert (told[listing].returncode, told[listing].stderr) == (INCOMPLETE, said)
 
     assert sorted(told[logs].stdout.splitlines()) == ["[rank 0] done", "[rank 2] done"]
-    said = "Warning: lab/gpu-1 doesn't answer: without the log of rank 1\n"
+    said = "Warning: lab/gpu-1 doesn't answer: without the log of rank 1 [node-unreachable]\n"
     assert (told[logs].returncode, told[logs].stderr) == (INCOMPLETE, said)
 
     seen = json.loads(told[metrics].stdout)
@@ -84,7 +86,10 @@ def test_what_the_others_know_is_told(demo: Project, lab: Lab, fault: str) -> No
     stands = json.loads(told[status].stdout)
     assert {one["rank"] for one in stands["checkpoints"]} == {0, 2}
     assert (told[status].returncode, stands["stale"]) == (0, "lab/gpu-1 doesn't answer")
-    assert told["status"].stderr == "Warning: lab/gpu-1 doesn't answer: job.all as last seen\n"
+    assert (
+        told["status"].stderr
+        == "Warning: lab/gpu-1 doesn't answer: job.all as last seen [node-unreachable]\n"
+    )
 
     rows = {one["name"]: one["presence"] for one in json.loads(told["nodes --format json"].stdout)["nodes"]}  # fmt: skip
     assert rows == {"gpu-0": "present", "gpu-1": "unreachable", "gpu-2": "present"}
@@ -107,4 +112,7 @@ def test_a_cache_is_told_by_the_next_of_its_hosts(demo: Project, lab: Lab) -> No
     found = json.loads(done.stdout)
     assert found["node"] == "lab/gpu-1"
     assert found["away"] == [{"node": "lab/gpu-0", "why": "lab/gpu-0 doesn't answer"}]
-    assert done.stderr == "Warning: lab/gpu-0 doesn't answer: this is what lab/gpu-1 has\n"
+    assert (
+        done.stderr
+        == "Warning: lab/gpu-0 doesn't answer: this is what lab/gpu-1 has [node-unreachable]\n"
+    )

@@ -32,7 +32,9 @@ def download(
     place = target / (f"checkpoint-{run.record.id}" if chosen["name"] == "." else chosen["name"])
     if place.exists():
         raise UsageError(
-            f"{place} exists already", "Move it away, or name another directory: --target DIR."
+            f"{place} exists already",
+            "Move it away, or name another directory: --target DIR.",
+            code="target-exists",
         )
     unfinished = target / f".download-{digest([chosen['url'], chosen['files']])[7:23]}"
     try:

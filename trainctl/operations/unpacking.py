@@ -16,7 +16,9 @@ def refuse_existing(place: Path, flag: str) -> None:
     """UsageError if there is something already."""
     if place.exists() or place.is_symlink():
         raise UsageError(
-            f"{place} exists already", f"Move it away, or name another directory: {flag} DIR."
+            f"{place} exists already",
+            f"Move it away, or name another directory: {flag} DIR.",
+            code="target-exists",
         )
 
 

@@ -10,6 +10,7 @@ from trainctl.errors import (
     Busy,
     NodeError,
     NodeForgot,
+    RequirementsFailed,
     SourceWrong,
     StorageError,
     TrainctlError,
@@ -25,6 +26,7 @@ _KINDS: Mapping[str, type[TrainctlError]] = {
     "fenced": Busy,
     "wrong": SourceWrong,
     "missing": NodeForgot,
+    "requirements": RequirementsFailed,
 }
 _CODES = {"checkpoints": "checkpoint-store", "ports": "no-free-port"}
 _LONGEST_LINE = 64 * 2**20

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainctl.model.away import Away
 from trainctl.views.escape import escape
+from trainctl.views.text import warned
 
 
 def away_json(found: Iterable[Away]) -> list[dict[str, Any]]:
@@ -16,7 +17,7 @@ def away_json(found: Iterable[Away]) -> list[dict[str, Any]]:
 
 def away_lines(found: Iterable[Away], what: str) -> list[str]:
     """A warning for each: ``what`` is missing, such as ``the log``."""
-    return [f"Warning: {away_words(one, what)}" for one in found]
+    return [warned(away_words(one, what), code="node-unreachable") for one in found]
 
 
 def away_words(one: Away, what: str) -> str:

@@ -14,7 +14,7 @@ from trainctl.model.cache import CacheContent, CachedFile, Cleared
 from trainctl.model.units import format_bytes
 from trainctl.views.escape import escape
 from trainctl.views.moments import moment
-from trainctl.views.text import counted, table
+from trainctl.views.text import counted, table, warned
 
 MOST_ROWS = 1000
 """Lines of a table that people may still read."""
@@ -105,7 +105,10 @@ def cache_lines(
 
 def elsewhere_lines(found: CacheContent, away: Sequence[Away]) -> list[str]:
     """Of each node that was to tell and is away a warning that says whose answer this is instead."""
-    return [f"Warning: {escape(one.why)}: this is what {found.node} has" for one in away]
+    return [
+        warned(f"{escape(one.why)}: this is what {found.node} has", code="node-unreachable")
+        for one in away
+    ]
 
 
 def too_full(found: CacheContent) -> str | None:

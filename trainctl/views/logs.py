@@ -13,6 +13,7 @@ from trainctl.model.units import format_bytes
 from trainctl.views.away import away_json, away_words
 from trainctl.views.events_json import EventsJson
 from trainctl.views.output import Output
+from trainctl.views.text import warned
 
 _LONGEST = 2**20
 
@@ -33,7 +34,7 @@ class LogText:
             self.close()
         if piece.left_out:
             whose = f" of rank {piece.rank}" if self._several else ""
-            self._output.note(_left_out(piece, whose))
+            self._output.note(warned(_left_out(piece, whose), code="log-cut"))
         if not piece.lines:
             return
         self._open = piece.rank
@@ -101,11 +102,12 @@ class LogJson:
         return [self._event(self._open.pop(rank), rank, time)] if rank in self._open else []
 
     def _missing(self, one: Away, row: Mapping[str, Any]) -> Event:
-        data = {"severity": "warning", **row}
+        data = {"severity": "warning", "code": "node-unreachable", **row}
         return Event(EventType.DIAGNOSTIC, away_words(one, "the log"), self._address, data)
 
     def _gap(self, piece: Piece) -> Event:
-        data = {"severity": "warning", "rank": piece.rank, "left_out": piece.left_out}
+        gone = {"rank": piece.rank, "left_out": piece.left_out}
+        data = {"severity": "warning", "code": "log-cut", **gone}
         return Event(EventType.DIAGNOSTIC, _left_out(piece), self._address, data, piece.time)
 
     def _event(self, line: str, rank: int, time: float | None) -> Event:

@@ -10,7 +10,7 @@ from trainctl.model.node_cache import CachedListing, CacheReport
 from trainctl.model.units import format_bytes
 from trainctl.views.escape import escape
 from trainctl.views.moments import minute, moment
-from trainctl.views.text import counted, table
+from trainctl.views.text import counted, table, warned
 
 EVICT_COLUMNS = ("node", "id", "source", "files", "bytes", "last_used", "leased_by", "outcome")
 VERIFY_COLUMNS = ("node", "id", "source", "files", "bytes", "outcome", "wrong_files", "detail")
@@ -43,7 +43,10 @@ def silent_rows(report: CacheReport) -> list[dict[str, str]]:
 
 def silent_lines(report: CacheReport) -> list[str]:
     """A warning for each of them."""
-    return [f"Warning: {node} could not be asked: {escape(why)}" for node, why in report.silent]
+    return [
+        warned(f"{node} could not be asked: {escape(why)}", code="node-unreachable")
+        for node, why in report.silent
+    ]
 
 
 def cache_rows(report: CacheReport, columns: Sequence[str]) -> list[dict[str, Any]]:

@@ -12,8 +12,8 @@ from trainctl.views.excerpt import WIDTH, excerpt_lines
 from trainctl.views.text import Style, plain
 
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
-_UNTOLD = frozenset({"failed", "interrupted", "wrong-usage"})
-"""Codes that say no more than the message does: for programs only."""
+_SAID = frozenset({"failed", "interrupted", "wrong-usage"})
+"""Codes about which there is no more to read than the message says."""
 _EXCERPTS = 50
 """How many diagnostics are shown with their line; nobody reads more at once."""
 
@@ -85,7 +85,7 @@ def more_lines(problems: Iterable[Diagnostic | TrainctlError], style: Style = pl
         one.code
         for one in problems
         if isinstance(one, TrainctlError) or one.severity is Severity.ERROR
-    } - _UNTOLD
+    } - _SAID
     if not codes:
         return []
     which = next(iter(codes)) if len(codes) == 1 else "CODE"
@@ -93,7 +93,7 @@ def more_lines(problems: Iterable[Diagnostic | TrainctlError], style: Style = pl
 
 
 def _code(code: str, style: Style) -> str:
-    return "" if code in _UNTOLD else " " + style(f"[{code}]", "dim")
+    return " " + style(f"[{code}]", "dim")
 
 
 def _indented(text: str) -> list[str]:

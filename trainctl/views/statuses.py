@@ -14,7 +14,7 @@ from trainctl.model.units import format_bytes, format_duration
 from trainctl.views.checkpoints import checkpoint_json
 from trainctl.views.escape import escape
 from trainctl.views.moments import minute, moment
-from trainctl.views.text import columns, table
+from trainctl.views.text import columns, table, warned
 
 NARROWEST_STATE = 20
 """Columns in which a state and some of what it waits for can still be told."""
@@ -205,7 +205,8 @@ def stale_lines(found: Iterable[JobStatus]) -> list[str]:
         if one.stale:
             jobs.setdefault(one.stale, []).append(str(one.address))
     return [
-        f"Warning: {escape(why)}: {', '.join(names)} as last seen" for why, names in jobs.items()
+        warned(f"{escape(why)}: {', '.join(names)} as last seen", code="node-unreachable")
+        for why, names in jobs.items()
     ]
 
 

@@ -132,6 +132,11 @@ def _columns_of(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
+def warned(text: str, *, code: str) -> str:
+    """A warning that stands beside an answer."""
+    return f"Warning: {text} [{code}]"
+
+
 def counted(count: int, noun: str, plural: str | None = None) -> str:
     """``1 file``, ``2 files``."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"

@@ -80,6 +80,5 @@ def test_a_wrong_value_is_named(
 ) -> None:
     """The refusal names the flag and what it takes; the exit code is that of wrong usage."""
     assert invoke.invoke(words) == 64
-    assert (
-        capsys.readouterr().err == f"error: {said}\n  Run trainctl take --help for what it takes.\n"
-    )
+    hint = "  Run trainctl take --help for what it takes.\n"
+    assert capsys.readouterr().err == f"error: {said} [wrong-usage]\n{hint}"

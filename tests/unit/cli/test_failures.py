@@ -56,10 +56,10 @@ def test_the_exit_code_is_the_commands(run: Runner) -> None:
 )  # fmt: skip
 def test_errors_have_their_exit_code(run: Runner, raised: TrainctlError, code: int) -> None:
     """Each class means its exit code; summary and code are shown, and where to read more unless the code says nothing more."""
-    shown = "" if raised.code in ("failed", "interrupted") else f" [{raised.code}]"
     exit_code, said = run(raised)
-    assert (exit_code, said.splitlines()[0]) == (code, f"error: {raised.summary}{shown}")
-    assert ("trainctl explain" in said) is bool(shown)
+    assert (exit_code, said.splitlines()[0]) == (code, f"error: {raised.summary} [{raised.code}]")
+    more = raised.code not in ("failed", "interrupted")
+    assert ("trainctl explain" in said) is more
 
 
 def test_detail_is_indented_and_the_address_comes_first(run: Runner) -> None:
@@ -67,7 +67,10 @@ def test_detail_is_indented_and_the_address_comes_first(run: Runner) -> None:
     code, said = run(
         TrainctlError("no such branch", "Write a branch.\nOr a tag.", address="weights.a")
     )
-    assert (code, said) == (1, "error: weights.a: no such branch\n  Write a branch.\n  Or a tag.\n")
+    assert (code, said) == (
+        1,
+        "error: weights.a: no such branch [failed]\n  Write a branch.\n  Or a tag.\n",
+    )
 
 
 def test_ctrl_c_is_130(run: Runner) -> None:
@@ -78,7 +81,7 @@ def test_ctrl_c_is_130(run: Runner) -> None:
 def test_system_errors_are_one_line(run: Runner) -> None:
     """What the system refuses is shown with the file it is about."""
     raised = PermissionError(13, "Permission denied", "/etc/shadow")
-    assert run(raised) == (1, "error: /etc/shadow: Permission denied\n")
+    assert run(raised) == (1, "error: /etc/shadow: Permission denied [failed]\n")
 
 
 def test_manifest_errors_show_everything_and_count(run: Runner) -> None:

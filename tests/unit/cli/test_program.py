@@ -72,7 +72,7 @@ def test_full_disk_is_an_error(format_: str) -> None:
             stdout=full, stderr=subprocess.PIPE, text=True, check=False,
         )  # fmt: skip
     assert done.returncode == 1
-    assert done.stderr == "error: No space left on device\n"
+    assert done.stderr == "error: No space left on device [failed]\n"
 
 
 @pytest.mark.parametrize("words", [["version"], ["version", "--format", "json"], ["--help"]])
@@ -110,7 +110,10 @@ def test_a_directory_that_is_gone_is_said_so(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 64
-    assert done.stderr == "error: the working directory is gone\n  Change to one that exists.\n"
+    assert (
+        done.stderr
+        == "error: the working directory is gone [wrong-usage]\n  Change to one that exists.\n"
+    )
 
 
 _WHERE = """

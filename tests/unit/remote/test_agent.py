@@ -13,7 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from trainctl.errors import Busy, NodeError, NodeForgot, SourceWrong, StorageError
+from trainctl.errors import (
+    Busy,
+    NodeError,
+    NodeForgot,
+    RequirementsFailed,
+    SourceWrong,
+    StorageError,
+)
 from trainctl.node.calls.bytecode import sealed
 from trainctl.node.calls.frames import Frames, frame
 from trainctl.remote.agent import NodeAgent
@@ -220,6 +227,7 @@ def test_errors_of_a_read_verb_are_raised(agent: NodeAgent, node: Node) -> None:
         ("fenced", Busy),
         ("wrong", SourceWrong),
         ("missing", NodeForgot),
+        ("requirements", RequirementsFailed),
         ("from the future", NodeError),
     ],
 )

@@ -106,7 +106,7 @@ def test_a_secret_across_two_parts_of_a_line_is_masked() -> None:
 def test_what_is_left_out_is_said_elsewhere() -> None:
     """On standard error, so that standard output holds nothing but the job's lines."""
     assert shown(Piece(0, 1.0, ("a",)), Piece(0, 2.0, left_out=5_000_000), Piece(0, 3.0, ("b",))) == (
-        "a\nb\n", "5.0 MB of the log are gone here: it was too long to be kept whole\n",
+        "a\nb\n", "Warning: 5.0 MB of the log are gone here: it was too long to be kept whole [log-cut]\n",
     )  # fmt: skip
 
 
@@ -129,6 +129,7 @@ def test_events_bear_the_time_of_the_line() -> None:
     ]
     assert [one["type"] for one in found] == ["log", "log", "log", "diagnostic", "log"]
     assert found[3]["data"]["left_out"] == 10
+    assert found[3]["data"]["code"] == "log-cut"
 
 
 def test_in_ci_a_line_is_shown_when_it_is_whole() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from trainctl.errors import StateError, TrainctlError, UsageError
 from trainctl.model.diagnostics import Diagnostic, Position, error
-from trainctl.views.problems import count_line, diagnostic_lines
+from trainctl.views.problems import count_line, diagnostic_lines, problem_lines
 
 
 def missing(address: str, line: int = 3) -> Diagnostic:
@@ -31,3 +34,19 @@ def test_the_line_fits_the_window() -> None:
         lines = diagnostic_lines([missing("job.fit")], width=width)
         assert max(map(len, lines[1:3])) <= min(width or 80, 80)
         assert lines[2].index("^") == lines[1].index("fit")
+
+
+@pytest.mark.parametrize(
+    ("failure", "lines"),
+    [
+        (UsageError("stop takes an address"), ["error: stop takes an address [wrong-usage]"]),
+        (TrainctlError("x: no space left"), ["error: x: no space left [failed]"]),
+        (
+            StateError("it can't be read", "Why."),
+            ["error: it can't be read [state-failed]", "  Why.", "To read more: trainctl explain state-failed"],
+        ),
+    ],
+)  # fmt: skip
+def test_every_error_shows_its_code(failure: TrainctlError, lines: list[str]) -> None:
+    """Where there is more to read about it than the message says, it is said how."""
+    assert problem_lines(failure) == lines

@@ -17,6 +17,7 @@ from trainctl.model.away import Away
 from trainctl.model.cache import CacheContent
 from trainctl.operations.training_caches import choose, summarize
 from trainctl.views.caches import cache_csv, cache_json, cache_lines, elsewhere_lines, too_full
+from trainctl.views.text import warned
 
 
 class Sort(StrEnum):
@@ -65,11 +66,13 @@ def command(
         identity = project_id(state.lineage, project.removeprefix("project."))
     found, away = (summary.content, summary.away) if summary else (None, ())
     _show(session, found, away, identity, sort, order is Order.DESC, form)
-    full = too_full(found) if found else f"{project} has no training cache yet"
-    if full:
-        session.output.note(f"Warning: {full}")
     if found is None or summary is None:
+        text = f"{project} has no training cache yet"
+        session.output.note(warned(text, code="no-training-cache"))
         return 0
+    full = too_full(found)
+    if full:
+        session.output.note(warned(full, code="cache-too-full"))
     for line in elsewhere_lines(found, away):
         session.output.note(line)
     return 0 if summary.same else NodeUnreachable.exit_code

@@ -19,6 +19,7 @@ from trainctl.operations.runs import job_address
 from trainctl.operations.status import all_statuses, is_matrix, status
 from trainctl.views.statuses import stale_lines, status_json, status_lines, status_table
 from trainctl.views.sweeps import sweep_lines
+from trainctl.views.text import warned
 
 
 def command(
@@ -41,7 +42,7 @@ def command(
         else:
             _show_one(session, status(workspace, job, run), format_)
         for text in full_caches(workspace):
-            session.output.note(f"Warning: {text}")
+            session.output.note(warned(text, code="cache-too-full"))
     return 0
 
 

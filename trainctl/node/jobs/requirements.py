@@ -65,7 +65,7 @@ def requirement_texts(layout: Layout, code: Any, name: str) -> Dict[str, str]:
             for line in texts[path].splitlines():
                 if _LOCAL.match(line):
                     raise Failure(
-                        "request",
+                        "requirements",
                         f"{path} names a local project: {line.strip()!a}",
                         "An environment is shared by all code that lists the same. Install it in a start command.",
                     )
@@ -135,14 +135,14 @@ def _run(argv: List[str], directory: Path, emit: Emit) -> None:
             last = [*last, line.rstrip()][-_LAST_LINES:]
             emit({"line": line.rstrip()[:200]})
     if process.returncode != 0:
-        raise Failure("failed", "the requirements can't be installed", "\n".join(last))
+        raise Failure("requirements", "the requirements can't be installed", "\n".join(last))
 
 
 def _interpreter() -> Interpreter:
     found = login_shell("command -v python3 || command -v python", None).stdout.split()
     if not found:
         raise Failure(
-            "failed",
+            "requirements",
             "no python3 is found on the login shell's PATH",
             "Install one, or name a venv.",
         )
@@ -159,6 +159,6 @@ def _text(tar: tarfile.TarFile, path: str) -> str:
         member = None
     if member is None:
         raise Failure(
-            "request", f"the code has no file {path!a}", "Requirements are a file of the code."
+            "requirements", f"the code has no file {path!a}", "Requirements are a file of the code."
         )
     return member.read().decode(errors="replace")
