@@ -15,6 +15,7 @@ TrainctlError                  1    failed
 │   ├── SourceGone             1    404: no such repository, revision or file
 │   ├── SourceDenied           1    401 or 403
 │   ├── SourceBusy             1    429 or 5xx; may be tried again after ``retry_after``
+│   │   └── SourceResting      1    it asked another request of ours for a pause: this one was not made
 │   ├── SourceCut              1    the connection ended early or fell silent; may be tried again
 │   └── SourceWrong            1    the bytes are not what upstream said they are
 ├── StorageError               1    this machine's or a node's disk is full, read-only or damaged
@@ -189,6 +190,10 @@ class SourceBusy(SourceError):
     ) -> None:
         super().__init__(summary, detail, address=address, code=code)
         self.retry_after = retry_after
+
+
+class SourceResting(SourceBusy):
+    """Upstream asked another request for a pause that lasts for ``retry_after`` seconds more; whoever was asked has told so."""
 
 
 class SourceCut(SourceError):

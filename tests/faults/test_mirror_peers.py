@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.hub import Fault, Hub, http_date, serve
+from tests.support.hurrying import noting
 from tests.support.mirrors import REFERENCE, assert_sound, contents, impatient, leftovers, mirror_at
 from tests.support.weights_data import noise
 from trainctl.errors import (
@@ -112,7 +113,7 @@ def test_a_body_of_another_length_is_refused(hub: Hub, tmp_path: Path) -> None:
 def test_too_many_requests_waits_as_long_as_asked(hub: Hub, tmp_path: Path, after: str) -> None:
     """429 with Retry-After, in seconds or as a date, is waited for and then goes on."""
     waited: list[float] = []
-    retry = Retry(wait=lambda cancelled, seconds: waited.append(seconds), jitter=lambda: 0.0)
+    retry = Retry(wait=noting(waited), jitter=lambda: 0.0)
     asked = http_date(7) if after == "date" else after
     hub.faults = [Fault("status", "main", 2, status=429, headers={"Retry-After": asked})]
     source = HubSource(hub.url)

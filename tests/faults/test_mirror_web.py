@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.authority import authority
 from tests.support.hub import Fault
+from tests.support.hurrying import noting
 from tests.support.mirrors import REFERENCE, assert_sound, contents, impatient, leftovers, mirror_at
 from tests.support.web import MODIFIED, NOTHING, STRONG, WEAK, Web, served
 from tests.support.weights_data import noise
@@ -170,7 +171,7 @@ def test_a_busy_server_is_waited_for(web: Web, tmp_path: Path) -> None:
     found = resolved_from(web)
     web.faults = [Fault("status", "/w.bin", status=429, headers={"Retry-After": "7"})]
     waits: list[float] = []
-    retry = Retry(wait=lambda cancelled, seconds: waits.append(seconds))
+    retry = Retry(wait=noting(waits))
     mirror, listing = mirrored(web, tmp_path, found, retry)
     assert contents(mirror, listing.id) == {"w.bin": BIG}
     assert len(waits) == 1

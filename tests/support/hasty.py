@@ -12,6 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
+from tests.support.hurrying import time_passes
 from trainctl.weights.retry import Retry
 from trainctl.weights.sources.hf import HubSource
 from trainctl.weights.sources.https import HttpsSource
@@ -21,6 +22,7 @@ def _note(cancelled: threading.Event, seconds: float) -> None:
     if "WAITS" in os.environ:
         with Path(os.environ["WAITS"]).open("a") as waits:
             waits.write(f"{seconds}\n")
+    time_passes()
 
 
 def _hurry() -> None:

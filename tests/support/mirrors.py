@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.hurrying import time_passes
 from trainctl.model.files import CHUNK_BYTES, ResolvedSource, SourceFile
 from trainctl.node.content.pack_index import is_right, rows_of
 from trainctl.node.content.packs import Slice
@@ -22,7 +23,7 @@ REFERENCE = Reference("lineage-1", "weights.model", "ann@laptop", "demo")
 
 def impatient(attempts: int = 4) -> Retry:
     """Tries again at once."""
-    return Retry(attempts=attempts, wait=lambda cancelled, seconds: None)
+    return Retry(attempts=attempts, wait=lambda cancelled, seconds: time_passes())
 
 
 def mirror_at(root: Path, chunk_bytes: int = CHUNK_BYTES, attempts: int = 4) -> DirectoryMirror:

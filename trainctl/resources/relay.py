@@ -6,10 +6,11 @@ import contextlib
 import hmac
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import ceil
 
-from trainctl.errors import SourceBusy, SourceCut, SourceGone, SourceWrong, TrainctlError
+from trainctl.errors import SourceBusy, SourceGone, SourceWrong, TrainctlError
 from trainctl.model.files import SourceFile
 from trainctl.weights.mirror.mend import Origin
 
@@ -93,7 +94,7 @@ class _Request(BaseHTTPRequestHandler):
                 self.server.error = error
             self.close_connection = True
             if not self._begun:
-                self._short(_status(error))
+                self._short(_status(error), _waiting(error))
 
     _begun = False
 
@@ -105,15 +106,25 @@ class _Request(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {offset}-{file.size - 1}/{file.size}")
         self.end_headers()
 
-    def _short(self, status: int) -> None:
+    def _short(self, status: int, headers: Mapping[str, str] = {}) -> None:
         self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.send_header("Content-Length", "0")
         self.end_headers()
 
 
 def _status(error: TrainctlError) -> int:
-    kinds = {SourceBusy: 503, SourceCut: 503, SourceGone: 404, SourceWrong: 412}
+    if error.retryable:
+        return 503
+    kinds: dict[type[TrainctlError], int] = {SourceGone: 404, SourceWrong: 412}
     return kinds.get(type(error), 403)
+
+
+def _waiting(error: TrainctlError) -> dict[str, str]:
+    """The host waits as long as upstream asks for, and not as long as it thinks right."""
+    asked = error.retry_after if isinstance(error, SourceBusy) else None
+    return {"Retry-After": str(ceil(asked))} if asked else {}
 
 
 @contextlib.contextmanager

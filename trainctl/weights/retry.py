@@ -8,8 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from trainctl.errors import Interrupted, SourceBusy, SourceUnreachable, TrainctlError
+from trainctl.errors import (
+    Interrupted,
+    SourceBusy,
+    SourceResting,
+    SourceUnreachable,
+    TrainctlError,
+)
 from trainctl.model.units import format_duration
+from trainctl.weights.sources.gates import LONGEST_PAUSE
 
 T = TypeVar("T")
 _NOTICEABLE = 2.0
@@ -32,14 +39,14 @@ class Retry:
     """Exponential back-off with jitter, from ``base`` up to ``longest`` seconds; the last error is raised.
 
     Who doesn't answer at all is asked ``unanswered`` times only: somebody waits for a plan, and a name may be wrong.
-    What upstream itself asks for by Retry-After is waited instead, but never more than ``patience`` seconds.
-    ``tell`` is told of waits that somebody might wonder about.
+    What upstream itself asks for is waited instead, and is no failed attempt: it may be its quota, which others spend too.
+    All of it together never lasts more than ``patience`` seconds. ``tell`` is told of waits that somebody might wonder about.
     """
 
     attempts: int = 6
     base: float = 1.0
     longest: float = 30.0
-    patience: float = 120.0
+    patience: float = LONGEST_PAUSE
     wait: Callable[[threading.Event, float], object] = _wait
     jitter: Callable[[], float] = random.random
     tell: Callable[[str], None] = _silent
@@ -66,37 +73,51 @@ class Attempts:
     def __init__(self, retry: Retry, cancelled: threading.Event) -> None:
         self._retry = retry
         self._cancelled = cancelled
-        self._failures = 0
+        self.advanced()
 
     def advanced(self) -> None:
         """Something was achieved: the next failure is the first again."""
         self._failures = 0
+        self._refusals = 0
+        self._waited = 0.0
 
     def failed(self, error: TrainctlError) -> None:
         """Wait before the next try, or raise the error if there is to be none."""
-        self._failures += 1
         if not error.retryable:
             raise error
-        silent = isinstance(error, SourceUnreachable)
-        if self._failures >= (self._retry.unanswered if silent else self._retry.attempts):
-            error.detail = f"{error.detail} {_given_up(self._failures)}".strip()
-            raise error
-        seconds = self._seconds(error)
-        if seconds >= _NOTICEABLE:
+        asked = error.retry_after if isinstance(error, SourceBusy) else None
+        seconds = self._as_asked(error, asked) if asked else self._backoff(error)
+        if seconds >= _NOTICEABLE and not isinstance(error, SourceResting):
             self._retry.tell(f"{error.summary}; trying again in {format_duration(seconds)}")
         self._retry.wait(self._cancelled, seconds)
         if self._cancelled.is_set():
             raise Interrupted("stopped while waiting to try again", error.summary)
 
-    def _seconds(self, error: TrainctlError) -> float:
-        asked = error.retry_after if isinstance(error, SourceBusy) else None
-        if asked is not None and asked > self._retry.patience:
+    def _backoff(self, error: TrainctlError) -> float:
+        self._failures += 1
+        silent = isinstance(error, SourceUnreachable)
+        if self._failures >= (self._retry.unanswered if silent else self._retry.attempts):
+            error.detail = f"{error.detail} {_given_up(self._failures)}".strip()
+            raise error
+        return self._longer(self._failures) * self._spread()
+
+    def _as_asked(self, error: TrainctlError, asked: float) -> float:
+        """A little longer, so that not everybody is back at once; and much longer for who always asks for a little."""
+        if self._waited + asked > self._retry.patience:
             raise SourceBusy(
                 error.summary,
                 f"It asks to wait {format_duration(asked)}. Run the same command again after that.",
                 code=error.code,
                 retry_after=asked,
             ) from error
-        ceiling = min(self._retry.longest, self._retry.base * 2.0 ** (self._failures - 1))
-        backoff = ceiling * (0.5 + self._retry.jitter() / 2)
-        return backoff if asked is None else asked + backoff * 0.1
+        self._refusals += not isinstance(error, SourceResting)
+        at_least = max(asked, self._longer(self._refusals - 1))
+        seconds = at_least + self._retry.base * self._spread()
+        self._waited += seconds
+        return seconds
+
+    def _longer(self, failures: int) -> float:
+        return min(self._retry.longest, self._retry.base * 2.0 ** (failures - 1))
+
+    def _spread(self) -> float:
+        return 0.5 + self._retry.jitter() / 2

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from trainctl.errors import Interrupted, SourceBusy, SourceGone, TrainctlError
+from trainctl.errors import Interrupted, SourceBusy, SourceGone, SourceResting, TrainctlError
 from trainctl.weights.retry import Attempts, Retry
 
 
@@ -58,3 +58,30 @@ def test_a_cancelled_wait_ends_at_once() -> None:
     cancelled.set()
     with pytest.raises(Interrupted):
         Attempts(Retry(), cancelled).failed(SourceBusy("busy", retry_after=100.0))
+
+
+def test_what_upstream_asks_for_is_no_failed_attempt() -> None:
+    """Waits that it asks for go on until patience ends, longer each time; then the error says how long it would be."""
+    waited: list[float] = []
+    retry = Retry(
+        2, patience=300, wait=lambda event, seconds: waited.append(seconds), jitter=lambda: 1.0
+    )
+    with pytest.raises(SourceBusy, match="wait 20 s"):
+        failing(retry, SourceBusy("busy", retry_after=20.0), 99)
+    assert waited[:3] == [21, 21, 21]
+    assert 300 - 21 < sum(waited) <= 300
+    waited.clear()
+    with pytest.raises(SourceBusy, match="wait 1"):
+        failing(retry, SourceBusy("busy", retry_after=1.0), 99)
+    assert waited[:6] == [2, 2, 3, 5, 9, 17]
+
+
+def test_a_pause_is_told_by_who_was_asked_for_it() -> None:
+    """A window of the Hub is waited for, and told once, however many wait."""
+    waited: list[float] = []
+    told: list[str] = []
+    retry = Retry(wait=lambda event, seconds: waited.append(seconds), tell=told.append)
+    failing(retry, SourceBusy("busy", retry_after=299.0), 1)
+    failing(retry, SourceResting("resting", retry_after=298.0), 1)
+    assert [299 < one <= 300 for one in waited] == [True, False]
+    assert told == ["busy; trying again in 5m"]

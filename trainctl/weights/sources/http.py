@@ -17,14 +17,16 @@ from itertools import chain
 from typing import Dict, List, Tuple, TypeVar
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
-from trainctl.errors import SourceCut, SourceError, SourceUnreachable
+from trainctl.errors import SourceBusy, SourceCut, SourceError, SourceResting, SourceUnreachable
 from trainctl.model.flow import TooSlow
+from trainctl.weights.sources.gates import gate_of
 from trainctl.weights.sources.statuses import error_for
 from trainctl.weights.sources.wire import Answer, Wire
 
 T = TypeVar("T")
 R = TypeVar("R")
 PIECE_BYTES = 2**20
+_PAUSING = {429, 503}
 _REDIRECTS = {301, 302, 303, 307, 308}
 _MOST_REDIRECTS = 10
 _CONNECT_SECONDS = 5.0
@@ -130,7 +132,7 @@ class HttpClient:
                     url = _next(url, raw, what)
                     continue
                 if raw.status >= 300:
-                    raise error_for(raw.status, raw.headers, what, host_of(parts), token)
+                    raise _refusal(raw, parts, what, token)
                 yield Response(raw, what, url)
                 return
         raise _too_many(what)
@@ -146,7 +148,7 @@ class HttpClient:
             with self._exchange("HEAD", parts, sent, what) as raw:
                 if raw.status not in _REDIRECTS:
                     if raw.status >= 300:
-                        raise error_for(raw.status, raw.headers, what, host_of(parts), token)
+                        raise _refusal(raw, parts, what, token)
                     return None
                 url = _next(url, raw, what)
         raise _too_many(what)
@@ -155,11 +157,12 @@ class HttpClient:
     def _exchange(
         self, method: str, parts: SplitResult, headers: Mapping[str, str], what: str
     ) -> Iterator[Answer]:
-        wire, raw = self._request(method, parts, headers, what)
-        try:
-            yield raw
-        finally:
-            self._put_back(parts, wire, raw)
+        with gate_of(parts).passed(what, host_of(parts)):
+            wire, raw = self._request(method, parts, headers, what)
+            try:
+                yield raw
+            finally:
+                self._put_back(parts, wire, raw)
 
     def _request(
         self, method: str, parts: SplitResult, headers: Mapping[str, str], what: str
@@ -259,6 +262,16 @@ def _proxy_for(parts: SplitResult) -> str | None:
         return None
     proxy = urllib.request.getproxies().get(parts.scheme)
     return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
+
+
+def _refusal(raw: Answer, parts: SplitResult, what: str, token: str | None) -> SourceError:
+    """The error that an answer means. A server that asks for a pause gets one from everybody, and it is told once."""
+    error = error_for(raw.status, raw.headers, what, host_of(parts), token)
+    if not isinstance(error, SourceBusy) or raw.status not in _PAUSING:
+        return error
+    if gate_of(parts).pause(error.retry_after):
+        return error
+    return SourceResting(error.summary, error.detail, retry_after=error.retry_after)
 
 
 def _too_many(what: str) -> SourceError:

@@ -1,0 +1,70 @@
+"""What one server is asked by this process as a whole: so much at a time, and nothing while it wants to be left alone.
+
+Servers count requests by address or account. Who asks on because only another was refused spends what all are waiting for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from urllib.parse import SplitResult
+
+from trainctl.errors import SourceResting
+
+MOST_AT_ONCE = 32
+"""Requests under way, bodies included: as many as one source has at most, so that ten of them have no more."""
+LONGEST_PAUSE = 600.0
+"""Seconds: two of the Hub's windows. Nobody waits for longer."""
+_UNTOLD_PAUSE = 1.0
+_NEWS = 1.0
+
+
+class Gate:
+    """What every request to a server passes."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._room = threading.Semaphore(MOST_AT_ONCE)
+        self._lock = threading.Lock()
+        self._clock = clock
+        self._not_before = 0.0
+
+    @contextmanager
+    def passed(self, what: str, host: str) -> Iterator[None]:
+        """Wait for room, and have it for the block. SourceResting, and no request is to be made, during a pause."""
+        self._refuse(what, host)
+        with self._room:
+            self._refuse(what, host)
+            yield
+
+    def _refuse(self, what: str, host: str) -> None:
+        left = self._not_before - self._clock()
+        if left > 0:
+            raise SourceResting(f"{what}: {host} asked for a pause", retry_after=left)
+
+    def pause(self, seconds: float | None) -> bool:
+        """The server asked for a pause of so many seconds, or didn't say how long. Whether that is news.
+
+        A pause that nobody would wait for is none: who was told so fails, and others may be told otherwise.
+        """
+        asked = _UNTOLD_PAUSE if seconds is None else seconds
+        if asked > LONGEST_PAUSE:
+            return True
+        now = self._clock()
+        until = now + asked
+        with self._lock:
+            news = until > self._not_before + _NEWS or now >= self._not_before
+            self._not_before = max(self._not_before, until)
+        return news
+
+
+GATES: dict[tuple[str, str, int], Gate] = {}
+"""By scheme, host and port."""
+_PORTS = {"http": 80, "https": 443}
+
+
+def gate_of(parts: SplitResult) -> Gate:
+    """The gate of a URL's server."""
+    origin = (parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 0))
+    return GATES.get(origin) or GATES.setdefault(origin, Gate())
