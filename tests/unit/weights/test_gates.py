@@ -47,6 +47,14 @@ def test_who_is_refused_speaks_for_all(hub: Hub, status: int) -> None:
         assert ask(HttpClient(), other, "b.json") == b"{}"
 
 
+def test_the_window_of_the_hub_is_a_pause(hub: Hub) -> None:
+    """The Hub tells in RateLimit how long its window lasts."""
+    refuse(hub, RateLimit='"api";r=0;t=55', Retry_After="1")
+    with pytest.raises(SourceResting) as caught:
+        ask(HttpClient(), hub, "b.json")
+    assert 45 < (caught.value.retry_after or 0) <= 55
+
+
 def test_what_nobody_waits_for_holds_nobody_back(hub: Hub) -> None:
     """Who is told to come back in an hour fails alone."""
     refuse(hub, Retry_After="3600")

@@ -158,4 +158,7 @@ def test_retry_after_is_held_against_the_servers_clock() -> None:
     assert retry_after(far) == pytest.approx(60, abs=1)
     assert retry_after(headers(Retry_After=http_date(-60))) == 0
     assert retry_after(headers(Retry_After="soon")) is None
+    assert retry_after(headers(RateLimit='"api";r=0;t=55', Retry_After="1")) == 55
+    assert retry_after(headers(RateLimit='"api"; r=3; t=55', Retry_After="1")) == 1
+    assert retry_after(headers(RateLimit="soon")) is None
     assert retry_after(headers()) is None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 
 from trainctl.errors import SourceBusy, SourceDenied, SourceError, SourceGone, SourceWrong
 from trainctl.weights.sources.wire import Headers
 
+_LIMIT = re.compile(r";\s*r\s*=\s*(\d{1,9})\s*;\s*t\s*=\s*(\d{1,9})")
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 
 
@@ -39,7 +41,13 @@ def error_for(
 
 
 def retry_after(headers: Headers) -> float | None:
-    """Seconds that upstream asks to wait. A date is held against the server's own clock, if it tells it."""
+    """Seconds that upstream asks to wait. A date is held against the server's own clock, if it tells it.
+
+    The Hub tells it in its own way: how many requests are left in the window, and in how many seconds that ends.
+    """
+    limit = _LIMIT.search(headers.get("RateLimit") or "")
+    if limit is not None and not int(limit[1]):
+        return float(limit[2])
     text = (headers.get("Retry-After") or "").strip()
     if text.isdecimal():
         return float(text)
