@@ -265,6 +265,19 @@ def test_a_gated_repository_asks_for_the_licence_and_a_token(work: Project, hub:
     assert_recovers(work)
 
 
+def test_a_source_of_many_jobs_is_asked_for_once(work: Project, hub: Hub) -> None:
+    """Each job has its weights, and a plan asks the Hub for the commit and its files once for all."""
+    rows = [
+        f"  j{n}: {{weights: [hf://acme/model], runtime: {{start_commands: [ls]}}}}"
+        for n in range(5)
+    ]
+    work.write({"trainctl.yaml": "\n".join(["jobs:", *rows, ""])})
+    planned = work.run("plan").stdout
+
+    assert planned.count("hf://acme/model") >= 5
+    assert ["tree" in one.path for one in hub.seen] == [False, True]
+
+
 @pytest.mark.parametrize("path", ["/revision/main", "/model.safetensors"])
 @pytest.mark.parametrize("form", ["seconds", "date"])
 def test_retry_after_is_honoured(work: Project, hub: Hub, path: str, form: str) -> None:

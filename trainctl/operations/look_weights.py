@@ -22,6 +22,7 @@ from trainctl.weights.lock import Key, LockEntry, LockFile
 from trainctl.weights.mirror.disk import SPARE_BYTES
 from trainctl.weights.mirror.known import Known, missing
 from trainctl.weights.mirror.port import is_far
+from trainctl.weights.once import Once
 from trainctl.weights.resolve import Resolution, Wanted, resolve
 from trainctl.weights.sources import source_for
 
@@ -55,8 +56,9 @@ def look_at_weights(workspace: Workspace, state: State, look: LookOptions) -> We
             seen.facts[one.resource.address] = WeightsFacts(
                 None, locked=True, locked_as=_locked_as(one.locked)
             )
+    once: Once[ResolvedSource] = Once()
     with ThreadPoolExecutor(look.parallelism, thread_name_prefix="resolve") as pool:
-        answers = pool.map(lambda one: _resolve(workspace, one, upgrade=look.upgrade), asked)
+        answers = pool.map(lambda one: _resolve(workspace, one, once, upgrade=look.upgrade), asked)
         answered = list(zip(asked, answers, strict=True))
     resolved = {
         one.resource.address: found.resolution.resolved
@@ -141,7 +143,9 @@ def _is_asked(question: _Question, state: State, look: LookOptions) -> bool:
     return not known and question.locked is None
 
 
-def _resolve(workspace: Workspace, question: _Question, *, upgrade: bool) -> _Found | TrainctlError:
+def _resolve(
+    workspace: Workspace, question: _Question, once: Once[ResolvedSource], *, upgrade: bool
+) -> _Found | TrainctlError:
     try:
         credential = credential_of(question.resource.attributes, workspace.secrets)
         resolution = resolve(
@@ -151,6 +155,7 @@ def _resolve(workspace: Workspace, question: _Question, *, upgrade: bool) -> _Fo
             upgrade=upgrade,
             mirror=workspace.mirror,
             retry=workspace.retry,
+            once=once,
         )
         source = source_for(question.wanted.uri.scheme)
         if workspace.mirror.in_a_bucket:

@@ -15,6 +15,7 @@ from trainctl.spi.sources import Credential, VersionedSource, WeightSource
 from trainctl.weights.lock import LockEntry
 from trainctl.weights.locked import counted, instead_of
 from trainctl.weights.mirror.port import Mirror
+from trainctl.weights.once import Once
 from trainctl.weights.patterns import nearest_pattern, select
 from trainctl.weights.retry import Retry
 from trainctl.weights.safe_path import check_paths
@@ -70,8 +71,9 @@ def resolve(
     cancelled: threading.Event | None = None,
     retry: Retry | None = None,
     open_source: Callable[[str], WeightSource] = source_for,
+    once: Once[ResolvedSource] | None = None,
 ) -> Resolution:
-    """The wanted files, by metadata only.
+    """The wanted files, by metadata only. Those who share ``once`` ask upstream once for what they have in common.
 
     With a lock entry it is what is locked, unless ``upgrade``; where upstream shows something else, out of the mirror.
     SourceError's kinds say what is wrong; SourceWrong where what is locked can't be had.
@@ -84,10 +86,13 @@ def resolve(
     def earlier() -> ResolvedSource | None:
         return _earlier(source, wanted, credential, followed) if followed is not None else None
 
-    try:
-        everything = (retry or Retry()).run(
+    def ask() -> ResolvedSource:
+        return (retry or Retry()).run(
             lambda: source.resolve(uri.text, pinned, credential), cancelled or threading.Event()
         )
+
+    try:
+        everything = (once or Once()).get((uri.text, pinned, credential), ask)
         resolved, unmatched = _chosen(wanted, everything)
     except SourceGone as gone:
         if followed is None or uri.scheme == "file":

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,10 @@ import pytest
 from tests.support.hub import serve
 from tests.support.mirrors import REFERENCE, MemorySource, impatient, place_of
 from trainctl.errors import SourceBusy, SourceError, SourceGone, SourceWrong
+from trainctl.model.files import ResolvedSource
+from trainctl.spi.sources import Credential
 from trainctl.weights.mirror.here import HereMirror
+from trainctl.weights.once import Once
 from trainctl.weights.resolve import Resolution, Wanted, resolve
 from trainctl.weights.sources import source_for
 from trainctl.weights.sources.hf import HubSource
@@ -200,3 +205,46 @@ def test_what_can_not_be_mirrored_is_a_source_error(tmp_path: Path) -> None:
         resolve(Wanted("nonsense", tmp_path))
     with pytest.raises(SourceError, match="can't be mirrored"):
         source_for("bdn")
+
+
+def test_what_many_want_is_asked_for_once(tmp_path: Path) -> None:
+    """Upstream answers once for each source, revision and credential, also with an error; patterns are each one's own."""
+    hub = CountingSource(FILES)
+    once: Once[ResolvedSource] = Once()
+
+    def files_of(source: str, *allowed: str, credential: Credential | None = None) -> list[str]:
+        wanted = Wanted(source, tmp_path, allowed or None)
+        found = resolve(wanted, credential, open_source=lambda scheme: hub, once=once)
+        return [file.path for file in found.resolved.files]
+
+    with ThreadPoolExecutor(8) as pool:
+        everything = list(pool.map(lambda number: files_of("hf://a/b"), range(8)))
+    assert everything == [sorted(FILES)] * 8
+    assert files_of("hf://a/b", "*.json") == [name for name in sorted(FILES) if "json" in name]
+    assert hub.resolved == 1
+    files_of("hf://a/b@next")
+    files_of("hf://a/b", credential=Credential("another", "test"))
+    assert hub.resolved == 3
+    hub.missing = True
+    for _ in range(2):
+        with pytest.raises(SourceGone, match="gone"):
+            files_of("hf://a/c")
+    assert hub.resolved == 4
+
+
+@dataclass
+class CountingSource(MemorySource):
+    """Counts what it is asked; slow enough for many to ask at once."""
+
+    resolved: int = 0
+    missing: bool = False
+
+    def resolve(
+        self, uri: str, revision: str | None, credential: Credential | None
+    ) -> ResolvedSource:
+        with self.lock:
+            self.resolved += 1
+        time.sleep(0.05)
+        if self.missing:
+            raise SourceGone("gone")
+        return super().resolve(uri, revision, credential)
