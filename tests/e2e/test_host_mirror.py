@@ -194,7 +194,7 @@ def test_a_host_can_have_no_file_of_this_machine_that_is_not_declared(lab: Lab) 
 
     found = lab.project.json("mirror", "verify", "--repair", code=1)["findings"]
 
-    assert [one["outcome"] for one in found] == ["removed"]
+    assert [one["outcome"] for one in found] == ["wrong"]
     assert "is not a source of this project" in found[0]["detail"]
     assert not blob.exists()
 

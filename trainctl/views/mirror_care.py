@@ -72,14 +72,14 @@ def _verdict(findings: Sequence[Finding]) -> str:
         for outcome in ("wrong", "repaired", "removed")
     }
     said = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
-    hints = "".join(
-        hint
-        for outcome, hint in (
-            ("wrong", " mirror verify --repair mends what it can."),
-            ("removed", " The next apply mirrors what was removed again."),
-        )
-        if counts[outcome]
-    )
+    wrong = [one for one in findings if one.outcome.value == "wrong"]
+    hints = ""
+    if any(one.detail for one in wrong):
+        hints = " What is wrong stays until its source can be asked: run mirror verify --repair again then."
+    elif wrong:
+        hints = " mirror verify --repair mends what it can."
+    if any(one.outcome.value == "removed" and one.sources for one in findings):
+        hints += " The next apply asks the sources of what was removed for what they have now."
     return f"{said}.{hints}"
 
 

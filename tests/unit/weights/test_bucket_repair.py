@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.bucket_mirrors import Counted, Directory, contents, names
 from tests.support.mirrors import REFERENCE, MemorySource, impatient
-from trainctl.errors import SourceBusy, StorageError
+from trainctl.errors import SourceBusy, SourceCut, SourceDenied, SourceUnreachable, StorageError
 from trainctl.model.files import Listing, ResolvedSource, SourceFile
 from trainctl.spi.sources import Credential
 from trainctl.weights.bucket import keys
@@ -26,6 +26,7 @@ from trainctl.weights.retry import Retry
 
 FILES = {f"{number:03}": b"%d" % number for number in range(100)}
 TOGETHER = 8
+CHUNK = 1000
 _SECONDS = 30.0
 
 
@@ -126,6 +127,72 @@ def test_what_broke_off_is_not_taken_for_what_is_gone(tmp_path: Path) -> None:
         refusing.verify(upstream(Busy(FILES), replace(impatient(), wait=wait)))
 
     assert len(names(mirror, keys.LISTINGS)) == 1
+
+
+@pytest.mark.parametrize("harm", [lost, changed])
+def test_a_source_that_can_not_be_asked_takes_nothing_away(
+    tmp_path: Path, harm: Callable[[BucketMirror, str], None]
+) -> None:
+    """Of a pack nor of anything that needs it: a repair that can ask finds everything."""
+    mirror, listing = mirrored(tmp_path)
+    (slices,) = names(mirror, keys.SLICES)
+    harm(mirror, keys.stem(slices))
+    before = {*names(mirror, keys.BLOBS), *names(mirror, keys.LISTINGS)}
+
+    def away(record: object) -> Origin:
+        raise SourceDenied("403")
+
+    told = mirror.verify(away)
+    after = {*names(mirror, keys.BLOBS), *names(mirror, keys.LISTINGS)}
+    mended = mirror.verify(upstream(MemorySource(FILES), mirror.retry))
+
+    assert {one.outcome for one in told.findings if str(one.path) != slices} == {Outcome.WRONG}
+    assert after == before
+    assert Outcome.REMOVED not in {one.outcome for one in mended.findings}
+    assert contents(mirror, listing.id) == FILES
+
+
+def test_one_slice_that_can_not_be_asked_for_keeps_its_pack(tmp_path: Path) -> None:
+    """Upstream has not got one of them any more, and broke off at another: nothing goes before all were asked for."""
+    mirror, listing = mirrored(tmp_path)
+    (slices,) = names(mirror, keys.SLICES)
+    changed(mirror, keys.stem(slices))
+
+    class Cut(MemorySource):
+        def _pieces(self, data: bytes, offset: int) -> Iterator[bytes]:
+            if data == FILES["007"]:
+                raise SourceCut("it broke off")
+            return super()._pieces(bytes(len(data)) if data == FILES["003"] else data, offset)
+
+    told = mirror.verify(upstream(Cut(FILES), mirror.retry))
+
+    assert {one.outcome for one in told.findings} == {Outcome.WRONG}
+    assert names(mirror, keys.SLICES) == [slices]
+    assert mirror.load_listing(listing.id) == listing
+
+
+def test_a_chunk_that_can_not_be_asked_for_stays(tmp_path: Path) -> None:
+    """And its listing; where it is missing, too."""
+    mirror = BucketMirror(Shelf(Directory(tmp_path), CHUNK), impatient())
+    source = MemorySource({"large": bytes(range(250)) * 4 + bytes(2 * CHUNK) + b"end"})
+    resolved = source.resolve("hf://a/b", None, None)
+    listing = mirror.mirror(resolved, source, REFERENCE)
+    first, second, *_ = listing.files[0].chunks
+    mirror.shelf.objects.put(keys.blob(first), b"other")
+    mirror.shelf.objects.delete([keys.blob(second)])
+
+    def away(record: object) -> Origin:
+        raise SourceUnreachable("nobody answers")
+
+    told = mirror.verify(away)
+    mended = mirror.verify(lambda record: Origin(source, resolved, None, mirror.retry))
+
+    assert [(one.what, one.outcome, one.detail) for one in told.findings] == [
+        ("changed", Outcome.WRONG, "nobody answers"),
+        ("missing", Outcome.WRONG, "nobody answers"),
+    ]
+    assert [one.outcome for one in mended.findings] == [Outcome.REPAIRED] * 2
+    assert contents(mirror, listing.id) == source.files
 
 
 def test_what_is_under_way_hears_that_nobody_waits_for_it(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,15 @@ from tests.support.mirrors import (
     place_of,
     stored,
 )
-from trainctl.errors import SourceGone
+from trainctl.errors import (
+    Interrupted,
+    SourceCut,
+    SourceDenied,
+    SourceGone,
+    SourceUnreachable,
+    StorageError,
+    TrainctlError,
+)
 from trainctl.node.content.packs import Slice
 from trainctl.weights.mirror import DirectoryMirror
 from trainctl.weights.mirror.mend import Origin
@@ -179,6 +188,113 @@ def test_a_source_that_does_not_answer(mirrored: Mirrored) -> None:
 
     assert report.findings[0].detail == f"{URI} is not there any more"
     assert report.findings[0].outcome is Outcome.REMOVED
+
+
+@pytest.mark.parametrize("error", [SourceUnreachable, SourceDenied, StorageError])
+@pytest.mark.parametrize("name", ["large", "small"])
+def test_a_source_that_can_not_be_asked_takes_nothing_away(
+    mirrored: Mirrored, name: str, error: type[TrainctlError]
+) -> None:
+    """Nobody knows whether it has the content still: it stays wrong, and a repair that can ask costs what it always did."""
+    mirrored.damage(name, "flipped")
+
+    def away(record: Mapping[str, object]) -> Origin:
+        raise error("can't ask")
+
+    report = verify(mirrored.mirror, Verifying(repair=True, origins=away))
+
+    assert [(one.outcome, one.detail) for one in report.findings] == [(Outcome.WRONG, "can't ask")]
+    assert mirrored.mirror.has_listing(mirrored.listing)
+    assert [one.outcome for one in mirrored.verify().findings] == [Outcome.REPAIRED]
+    assert mirrored.source.asked == [(name, 5 * CHUNK if name == "large" else 0)]
+    assert contents(mirrored.mirror, mirrored.listing) == FILES
+
+
+def test_what_was_mended_before_the_connection_broke_stays_so(mirrored: Mirrored) -> None:
+    """A large content lies where it lay, and the next repair fetches only what is wrong still."""
+    mirrored.damage("large", "truncated")
+    mirrored.source.cut_after, mirrored.source.error = 30, SourceCut("it broke off")
+
+    report = mirrored.verify()
+    mirrored.source.cut_after = None
+    tried = len(mirrored.source.asked)
+    again = mirrored.verify()
+
+    assert [one.outcome for one in report.findings] == [Outcome.WRONG]
+    assert [one.outcome for one in again.findings] == [Outcome.REPAIRED]
+    assert [offset for _, offset in mirrored.source.asked[tried:]] == [
+        number * CHUNK for number in range(5, 11)
+    ]
+    assert contents(mirrored.mirror, mirrored.listing) == FILES
+    assert_sound(mirrored.mirror.root)
+
+
+def test_what_is_put_back_replaces_nothing_right(mirrored: Mirrored) -> None:
+    """Somebody may have brought the same content by another name meanwhile: theirs stays."""
+    mirrored.damage("large", "flipped")
+    blob = Path(mirrored.place("large").path)
+
+    class Meanwhile(MemorySource):
+        def _pieces(self, data: bytes, offset: int) -> Iterator[bytes]:
+            blob.write_bytes(FILES["large"])
+            raise SourceCut("it broke off")
+
+    mirrored.source = Meanwhile(dict(FILES), announce=mirrored.source.announce)
+    mirrored.verify()
+
+    assert mirrored.verify(repair=False).findings == ()
+    assert list(mirrored.mirror.root.glob("partial/*.*.*")) == []
+
+
+def test_what_is_right_of_a_large_content_is_resumed_should_its_source_come_back(
+    mirrored: Mirrored,
+) -> None:
+    """It goes with its listing; what was right up to the first wrong chunk is a transfer that was broken off there."""
+    mirrored.damage("large", "flipped")
+
+    def gone(record: Mapping[str, object]) -> Origin:
+        raise SourceGone("no such repository")
+
+    report = verify(mirrored.mirror, Verifying(repair=True, origins=gone))
+
+    assert [one.outcome for one in report.findings] == [Outcome.REMOVED]
+    assert not mirrored.has("large")
+    assert not mirrored.mirror.has_listing(mirrored.listing)
+    again = mirrored.source.resolve(URI, None, None)
+    listing = mirrored.mirror.mirror(again, mirrored.source, REFERENCE)
+    assert mirrored.source.asked == [("large", 5 * CHUNK)]
+    assert contents(mirrored.mirror, listing.id) == FILES
+    assert_sound(mirrored.mirror.root)
+
+
+def test_one_source_that_can_not_be_asked_is_enough(mirrored: Mirrored) -> None:
+    """Of two that had the content one has it no more; nothing goes before the other has said so, too."""
+    resolved = mirrored.source.resolve("memory://other", None, None)
+    other = replace(REFERENCE, address="weights.other")
+    mirrored.mirror.mirror(resolved, mirrored.source, other)
+    mirrored.damage("large", "flipped")
+
+    def origins(record: Mapping[str, object]) -> Origin:
+        raise (SourceGone if record["source"] == URI else SourceDenied)(str(record["source"]))
+
+    report = verify(mirrored.mirror, Verifying(repair=True, origins=origins))
+
+    assert [(one.outcome, one.detail) for one in report.findings] == [
+        (Outcome.WRONG, "memory://other")
+    ]
+    assert mirrored.mirror.has_listing(mirrored.listing)
+
+
+def test_who_interrupts_a_repair_ends_it(mirrored: Mirrored) -> None:
+    """It says nothing of the source, and the next content isn't begun."""
+    mirrored.damage("large", "flipped")
+
+    def stopped(record: Mapping[str, object]) -> Origin:
+        raise Interrupted("enough")
+
+    with pytest.raises(Interrupted):
+        verify(mirrored.mirror, Verifying(repair=True, origins=stopped))
+    assert mirrored.mirror.has_listing(mirrored.listing)
 
 
 def test_a_damaged_listing_goes(mirrored: Mirrored) -> None:

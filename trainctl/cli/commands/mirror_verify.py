@@ -21,7 +21,7 @@ def command(
     repair: Annotated[
         bool,
         typer.Option(
-            "--repair", help="Fetch what is wrong again, or remove it for the next apply."
+            "--repair", help="Fetch what is wrong again; what its source has no more goes."
         ),
     ] = False,
     trust: planning.TrustFile = None,

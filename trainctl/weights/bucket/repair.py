@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from trainctl.errors import Interrupted, StorageError, TrainctlError
+from trainctl.errors import Interrupted, SourceGone, SourceWrong, StorageError, TrainctlError
 from trainctl.model.files import ListedFile, SourceFile
 from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket.afresh import Afresh, read_again
@@ -39,6 +39,14 @@ class Wrong(NamedTuple):
     sha256: str
     what: str
     size: int = 0
+
+
+class Fetched(NamedTuple):
+    """What came of asking for a content: None and why, REMOVED where nobody has it any more, WRONG where somebody could not be asked."""
+
+    data: bytes | None
+    outcome: Outcome
+    why: str = ""
 
 
 class WrongPack(NamedTuple):
@@ -81,7 +89,7 @@ class Repair:
         return Finding(path, "slices changed", 0, (), self._gone([keys.slices(pack)]))
 
     def contents(self, wrong: Sequence[Wrong]) -> Iterator[Finding]:
-        """Objects, each from whoever has its content still; else it goes, and what needs it. Of large ones memory holds one."""
+        """Objects, each from whoever has its content still; what nobody has any more goes, and what needs it. Of large ones memory holds one."""
         for small, most in ((True, SMALL_AT_ONCE), (False, 1)):
             some = (one for one in wrong if self._is_small(one.sha256) is small)
             for _, finding in in_turn(self._content, some, most, self._halt):
@@ -96,47 +104,49 @@ class Repair:
         size = self._length(uses[0]) if uses else size
         if self.origins is None:
             return Finding(Path(key), what, size, _sources(uses), Outcome.WRONG)
-        data, detail = self._fetched(sha256, uses)
+        data, outcome, detail = self._fetched(sha256, uses)
         if data is not None:
             self.shelf.objects.put(key, data)
-            return Finding(Path(key), what, size, _sources(uses), Outcome.REPAIRED)
-        self._gone([*_needing(uses), key])
-        return Finding(Path(key), what, size, _sources(uses), Outcome.REMOVED, detail)
+        elif outcome is Outcome.REMOVED:
+            self._gone([*_needing(uses), key])
+        return Finding(Path(key), what, size, _sources(uses), outcome, detail)
 
     def pack(self, wrong: WrongPack, right: Set[bytes]) -> list[Finding]:
-        """A pack: put as it was, or where something of it can't be had again, what can, as objects of their own.
+        """A pack: put as it was, or where something of it is nowhere any more, what can be had, as objects of their own; as long as a
+        source of it can't be asked it stays.
 
         Both may happen beside a collection: under such names it only takes what nobody needs. What is right elsewhere isn't fetched.
         """
-        objects, key = self.shelf.objects, keys.blob(wrong.pack)
-        contents = cut(objects.get(key) or b"", wrong.slices)
+        key = keys.blob(wrong.pack)
         lost = [one for one in wrong.wrong if self.origins and digest(one.sha256) not in right]
         found = {
             one.sha256: got for one, got in in_turn(self._slice, lost, SMALL_AT_ONCE, self._halt)
         }
+        stays = any(one.outcome is Outcome.WRONG for one in found.values()) or not self.origins
+        if not stays:
+            self._settle(wrong, found)
         findings = []
         for one in wrong.wrong:
             its = self.uses.get(one.sha256, ())
-            data, detail = None, its[0].file.path if its else ""
-            if self.origins is None:
-                outcome = Outcome.WRONG
-            elif digest(one.sha256) in right:
-                outcome = Outcome.REPAIRED
-            else:
-                data, why = found[one.sha256]
-                detail = ": ".join(filter(None, (detail, why)))
-                outcome = Outcome.REMOVED if data is None else Outcome.REPAIRED
-                contents.update({one.sha256: data} if data is not None else {})
-                if data is None:
-                    self._gone(_needing(its))
+            got = found.get(one.sha256, Fetched(None, Outcome.REPAIRED))
+            outcome = Outcome.WRONG if stays else got.outcome
+            detail = ": ".join(filter(None, (its[0].file.path if its else "", got.why)))
             path = Path(key) / one.sha256
             findings.append(Finding(path, "changed", one.length, _sources(its), outcome, detail))
         if not wrong.wrong:
-            outcome = Outcome.WRONG if self.origins is None else Outcome.REPAIRED
+            outcome = Outcome.WRONG if stays else Outcome.REPAIRED
             findings.append(Finding(Path(key), "changed", 0, (), outcome))
-        if self.origins is not None:
-            self._put_again(wrong, contents)
         return findings
+
+    def _settle(self, wrong: WrongPack, found: Mapping[str, Fetched]) -> None:
+        """Have the pack, or what of it can be had, right; listings go first that need what can't."""
+        contents = cut(self.shelf.objects.get(keys.blob(wrong.pack)) or b"", wrong.slices)
+        for sha256, got in found.items():
+            if got.data is not None:
+                contents[sha256] = got.data
+            else:
+                self._gone(_needing(self.uses.get(sha256, ())))
+        self._put_again(wrong, contents)
 
     def _put_again(self, wrong: WrongPack, contents: Mapping[str, bytes]) -> None:
         left = {one.sha256: contents[one.sha256] for one in wrong.slices if one.sha256 in contents}
@@ -166,11 +176,12 @@ class Repair:
             return ()
         return content.chunks if content else ()
 
-    def _slice(self, wanted: Slice) -> tuple[bytes | None, str]:
+    def _slice(self, wanted: Slice) -> Fetched:
         return self._fetched(wanted.sha256, self.uses.get(wanted.sha256, ()))
 
-    def _fetched(self, sha256: str, uses: Sequence[Use]) -> tuple[bytes | None, str]:
-        """The content from any of its sources; else None and why. Interrupted where nobody waits for it any more, as that says nothing of the sources."""
+    def _fetched(self, sha256: str, uses: Sequence[Use]) -> Fetched:
+        """The content from any of its sources. Interrupted where nobody waits for it any more, as that says nothing of the sources."""
+        outcome = Outcome.REMOVED
         detail = "" if any(use.need for use in uses) else "nobody refers to it"
         for use in uses:
             if use.need is None or self.origins is None:
@@ -178,12 +189,15 @@ class Repair:
             try:
                 origin, file = self._whence(self.origins, use.need, use.file)
                 length = self._length(use)
-                return read_again(origin, file, use.offset, length, sha256, self._halt), ""
+                data = read_again(origin, file, use.offset, length, sha256, self._halt)
+                return Fetched(data, Outcome.REPAIRED)
             except Interrupted:
                 raise
+            except (SourceGone, SourceWrong) as error:
+                detail = detail or error.summary
             except TrainctlError as error:
-                detail = error.summary
-        return None, detail
+                outcome, detail = Outcome.WRONG, error.summary
+        return Fetched(None, outcome, detail)
 
     def _whence(self, origins: Origins, need: Need, file: ListedFile) -> tuple[Origin, SourceFile]:
         """Whom to ask for a file, and as what; found out by one thread at a time, as each source is looked through once."""

@@ -143,6 +143,13 @@ class Layout:
             if self.known(each) != content:
                 write_record(self._fingerprint(each), data, self.partial, durable=False)
 
+    def key_of(self, sha256: str, size: int) -> str:
+        """The fingerprint by which a large content was mirrored: its own, unless another turned out to be this content."""
+        own = content_fingerprint(sha256, size)
+        keys = (one.stem for one in sorted(self.root.glob("fingerprints/??/*.json")))
+        known = ((key, self.recorded(key)) for key in keys if key != own)
+        return next((key for key, one in known if one and one.sha256 == sha256), own)
+
     def chunk_count(self, size: int) -> int:
         """How many chunk digests a file of this size has: none where one chunk is all."""
         return -(-size // self.chunk_bytes) if size > self.chunk_bytes else 0

@@ -7,7 +7,6 @@ import os
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 
 from trainctl.errors import SourceGone, SourceWrong
@@ -75,7 +74,7 @@ class Mender:
         with lease(layout.partial / f"{key}.lease", threading.Event()) as held:
             if not held:
                 raise stopped()
-            _Mending(layout, origin, wanted, file, key).run()
+            _Mending(origin, wanted, _Taken(layout, file, key)).run()
 
     def _fetch_whole(self, origin: Origin, wanted: SourceFile, file: ListedFile) -> None:
         upstream = Upstream(origin.source, origin.resolved, origin.credential, origin.retry)
@@ -109,49 +108,103 @@ def _same(layout: Layout, resolved: ResolvedSource, file: ListedFile) -> SourceF
     )
 
 
+def set_aside(layout: Layout, file: ListedFile) -> None:
+    """Take a content away that can't be had any more. What of a large one is right from its beginning on becomes a transfer that was
+    broken off there, which mirroring resumes should its source come back."""
+    if not (file.chunks and layout.blob(file.sha256).exists()):
+        return
+    taken = _Taken(layout, file, layout.key_of(file.sha256, file.size))
+    try:
+        for number in range(len(file.chunks)):
+            if not taken.is_right(number):
+                break
+            taken.note(number)
+    finally:
+        taken.leave()
+
+
+class _Taken:
+    """A blob that is out of sight, as a transfer that isn't whole."""
+
+    def __init__(self, layout: Layout, file: ListedFile, key: str) -> None:
+        self.file = file
+        self._blob = layout.blob(file.sha256)
+        self._chunk_bytes = layout.chunk_bytes
+        self._noted: list[str] = []
+        directory = own_place(layout.partial, key)
+        make_directory(directory)
+        self._data = directory / "data"
+        self._blob.chmod(0o600)
+        self._blob.rename(self._data)
+        self._partial = Partial(directory, directory)
+        os.truncate(self._data, file.size)
+
+    def span(self, number: int) -> tuple[int, int]:
+        """Where a chunk begins, and its length."""
+        offset = number * self._chunk_bytes
+        return offset, min(self._chunk_bytes, self.file.size - offset)
+
+    def is_right(self, number: int) -> bool:
+        """Whether a chunk is what the listing says."""
+        offset, length = self.span(number)
+        with self._data.open("rb", buffering=0) as stream:
+            stream.seek(offset)
+            found = hashlib.sha256(_read(stream.fileno(), length)).hexdigest()
+        return found == self.file.chunks[number]
+
+    def write(self, number: int, data: bytes) -> None:
+        """Put a chunk in its place."""
+        self._partial.write(self.span(number)[0], data)
+
+    def note(self, number: int) -> None:
+        """A chunk is right, and so are those before it."""
+        self._noted.append(self.file.chunks[number])
+        self._partial.note(number, self.file.chunks[number])
+
+    def publish(self) -> None:
+        """Have it where it was, now that it is right."""
+        if file_sha256(self._data) != self.file.sha256:
+            raise SourceWrong(f"the listing of {self.file.path!a} has wrong chunks")
+        self._partial.publish(self._blob)
+        sync_directory(self._blob.parent)
+
+    def put_back(self) -> None:
+        """Have it where it was, as wrong as it still is."""
+        self._partial.put_back(self._blob)
+
+    def leave(self) -> None:
+        """To whoever mirrors the file; nothing, where nothing of it is noted."""
+        if not self._noted:
+            self._partial.discard()
+            return
+        self._partial.begin(min(len(self._noted) * self._chunk_bytes, self.file.size), self._noted)
+        self._partial.release()
+
+
 class _Mending:
     """A blob that is taken out of sight, made right chunk by chunk, and put back."""
 
-    def __init__(
-        self, layout: Layout, origin: Origin, wanted: SourceFile, file: ListedFile, key: str
-    ) -> None:
-        self._layout = layout
+    def __init__(self, origin: Origin, wanted: SourceFile, taken: _Taken) -> None:
         self._origin = origin
         self._wanted = wanted
-        self._file = file
-        self._directory = own_place(layout.partial, key)
+        self._taken = taken
 
     def run(self) -> None:
-        """Do it; SourceWrong, and the blob left as a partial transfer, where upstream's bytes don't fit."""
-        make_directory(self._directory)
-        blob, data = self._layout.blob(self._file.sha256), self._directory / "data"
-        blob.chmod(0o600)
-        blob.rename(data)
-        partial = Partial(self._directory, self._directory)
+        """Do it. SourceGone and SourceWrong, where upstream's bytes don't fit, leave it as a transfer that was broken off; after
+        anything else it lies where it lay, with the chunks that were mended."""
+        taken = self._taken
         try:
-            os.truncate(data, self._file.size)
-            for number, digest in enumerate(self._file.chunks):
-                self._chunk(partial, number, digest)
-            self._check(data)
-        except BaseException:
-            partial.release()
+            for number, digest in enumerate(taken.file.chunks):
+                if not taken.is_right(number):
+                    taken.write(number, self._fetch(*taken.span(number), digest))
+                taken.note(number)
+            taken.publish()
+        except (SourceGone, SourceWrong):
+            taken.leave()
             raise
-        partial.publish(blob)
-        sync_directory(blob.parent)
-
-    def _check(self, data: Path) -> None:
-        if file_sha256(data) != self._file.sha256:
-            raise SourceWrong(f"the listing of {self._file.path!a} has wrong chunks")
-
-    def _chunk(self, partial: Partial, number: int, digest: str) -> None:
-        offset = number * self._layout.chunk_bytes
-        length = min(self._layout.chunk_bytes, self._file.size - offset)
-        with partial.data.open("rb", buffering=0) as stream:
-            stream.seek(offset)
-            right = hashlib.sha256(_read(stream.fileno(), length)).hexdigest() == digest
-        if not right:
-            partial.write(offset, self._fetch(offset, length, digest))
-        partial.note(number, digest)
+        except BaseException:
+            taken.put_back()
+            raise
 
     def _fetch(self, offset: int, length: int, digest: str) -> bytes:
         def attempt() -> bytes:

@@ -95,6 +95,14 @@ class Partial:
         self.data.replace(target)
         shutil.rmtree(self.directory, ignore_errors=True)
 
+    def put_back(self, target: Path) -> None:
+        """Give it a name that it had, as it is, unless somebody has put what belongs there meanwhile."""
+        os.fchmod(self._descriptor, 0o444)
+        self._close()
+        with contextlib.suppress(FileExistsError):
+            os.link(self.data, target)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
     def discard(self) -> None:
         """Remove it all."""
         self._close()

@@ -1,4 +1,4 @@
-"""Verifying a mirror: every byte is hashed again, and what is wrong is repaired, or goes so that it is fetched again."""
+"""Verifying a mirror: every byte is hashed again, and what is wrong is repaired; what its source has no more goes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from trainctl.errors import StorageError, TrainctlError
+from trainctl.errors import Interrupted, SourceGone, SourceWrong, StorageError, TrainctlError
 from trainctl.model.files import ListedFile, Listing
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.directory import DirectoryMirror
@@ -16,7 +16,7 @@ from trainctl.weights.mirror.disk import explained
 from trainctl.weights.mirror.fetch import Progress, Tally
 from trainctl.weights.mirror.hashed import counted, hash_all
 from trainctl.weights.mirror.layout import Layout
-from trainctl.weights.mirror.mend import Mender, Origin
+from trainctl.weights.mirror.mend import Mender, Origin, set_aside
 from trainctl.weights.mirror.needs import Need, needs
 
 _MOST_THREADS = 8
@@ -172,21 +172,35 @@ def _settle(
     uses: Sequence[_Use],
     asked: Verifying,
 ) -> Finding:
-    """Repair one content from whoever has it still; else remove it and the listings that need it."""
+    """Repair one content from whoever has it still. It goes, with the listings that need it, where each of its sources has said that it
+    has it no more; where one can't be asked nobody knows, and it stays."""
     sources = tuple(sorted({str(use.need.record.get("source")) for use in uses}))
     if not asked.repair:
         return Finding(path, what, size, sources, Outcome.WRONG)
-    detail = "" if uses else "nobody refers to it"
+    outcome, detail = _mended(mender, uses, asked)
+    if outcome is Outcome.REMOVED:
+        for listing in {use.listing.id for use in uses}:
+            layout.listing(listing).unlink(missing_ok=True)
+        if uses:
+            set_aside(layout, uses[0].file)
+        path.unlink(missing_ok=True)
+    return Finding(path, what, size, sources, outcome, detail)
+
+
+def _mended(mender: Mender, uses: Sequence[_Use], asked: Verifying) -> tuple[Outcome, str]:
+    """What came of asking for a content: WRONG where somebody could not be asked, and why."""
+    outcome, detail = Outcome.REMOVED, "" if uses else "nobody refers to it"
     for use in uses:
         try:
             if asked.origins is None:
                 break
             mender.mend(asked.origins(use.need.record), use.file)
+        except Interrupted:
+            raise
+        except (SourceGone, SourceWrong) as error:
+            detail = detail or error.summary
         except TrainctlError as error:
-            detail = error.summary
+            outcome, detail = Outcome.WRONG, error.summary
         else:
-            return Finding(path, what, size, sources, Outcome.REPAIRED)
-    for listing in {use.listing.id for use in uses}:
-        layout.listing(listing).unlink(missing_ok=True)
-    path.unlink(missing_ok=True)
-    return Finding(path, what, size, sources, Outcome.REMOVED, detail)
+            return Outcome.REPAIRED, ""
+    return outcome, detail
