@@ -27,10 +27,10 @@ BUCKETS = ("s3", "gs", "r2", "azure")
 
 _HF_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 _HF_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,221}")
-_R2_HOST = re.compile(r"[A-Za-z0-9]+\.[a-z0-9][a-z0-9.-]{1,61}")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{2,221}")
+_R2_HOST = re.compile(r"[A-Za-z0-9]+\.[a-z0-9][a-z0-9.-]{2,62}")
 _AZURE_ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
-_AZURE_CONTAINER = re.compile(r"\$?[a-z0-9][a-z0-9-]{1,62}")
+_AZURE_CONTAINER = re.compile(r"\$?[a-z0-9][a-z0-9-]{2,62}")
 _USER = re.compile(r"(?:hf|https?|s3|gs|r2|azure):/*[^/]*@", re.IGNORECASE)
 _SIGNATURE = re.compile(
     r"(^|[-_])(sig|signature|token|key|apikey|password|passwd|secret|credential|auth|jwt)$",

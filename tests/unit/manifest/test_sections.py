@@ -294,6 +294,33 @@ def test_single_rules(tmp_path: Path, text: str, summary: str) -> None:
     assert one.detail
 
 
+@pytest.mark.parametrize("section", ["mirror", "checkpoints", "state"])
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("s3://ABC/p", "names no valid bucket"),
+        ("s3://ab/p", "names no valid bucket"),
+        ("gs://ab", "names no valid bucket"),
+        ("s3://bucket//x", "has an empty part"),
+        ("s3://bucket/p q", "holds a space"),
+        ("r2://bucket/p", "names no account and bucket"),
+        ("r2://account.ab/p", "names no account and bucket"),
+        ("azure://acc/c", "names no account and container"),
+        ("azure://acc/co/p", "names no account and container"),
+    ],
+)
+def test_a_bucket_to_keep_things_in_is_called_as_one_of_weights(
+    tmp_path: Path, section: str, url: str, says: str
+) -> None:
+    """What no bucket can be called is an error of the manifest, at its line, and not of who opens it later."""
+    (one,) = problems(tmp_path, f"{section}:\n  url: '{url}'\n")
+    assert says in one.summary
+    assert one.detail.startswith("Write ")
+    assert one.code == "invalid-location"
+    assert one.where is not None
+    assert one.where.line == 2
+
+
 @pytest.mark.parametrize(
     ("commands", "detail"),
     [

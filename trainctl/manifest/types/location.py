@@ -10,8 +10,10 @@ from trainctl.manifest.tokens import url_holds_secret
 from trainctl.manifest.types.auth import Auth
 from trainctl.manifest.types.base import Duration, Section, Size, wrong
 from trainctl.manifest.types.endpoint import EndpointUrl
+from trainctl.manifest.types.source import checked_source
+from trainctl.model.source_uri import BUCKETS
 
-_SCHEMES = ("file", "s3", "gs", "r2", "azure", "node")
+_SCHEMES = ("file", *BUCKETS, "node")
 _FORMS = "file:///DIRECTORY, s3://BUCKET/PREFIX, gs://, r2://, azure:// or node://CLUSTER/PATH"
 
 
@@ -35,7 +37,7 @@ def _url(text: str) -> str:
         )
     if not rest.strip("/") or ".." in rest.split("/"):
         raise wrong("the URL names no place", f"Write {_FORMS}.", code="invalid-location")
-    return text
+    return checked_source(text, "invalid-location") if scheme in BUCKETS else text
 
 
 Url = Annotated[

@@ -20,6 +20,7 @@ from trainctl.manifest.types.base import (
     wrong,
 )
 from trainctl.manifest.types.endpoint import EndpointUrl
+from trainctl.manifest.types.source import checked_source
 from trainctl.model.source_uri import BUCKETS, parse_source
 
 _METHODS = {"AWS_OIDC": ("s3",), "AWS_ASSUME_ROLE": ("s3",), "GCP_OIDC": ("gs",)}
@@ -27,12 +28,7 @@ _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
 def _source(text: str) -> str:
-    try:
-        parse_source(text)
-    except ValueError as why:
-        summary, _, advice = str(why).partition("; ")
-        raise wrong(summary, f"{advice[:1].upper()}{advice[1:]}.", code="invalid-source") from None
-    return text
+    return checked_source(text, "invalid-source")
 
 
 def is_source(text: str) -> bool:
