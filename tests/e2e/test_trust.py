@@ -259,3 +259,31 @@ def test_check_tells_of_every_secret(work: Project, web: Web) -> None:
     assert rows[1] == f"corp,env,CORP_TOKEN,,True,weights.model,source,{host(web)},True"
     assert web.asked == []
     assert web.token not in json.dumps(said) + shown.stdout + shown.stderr + "".join(rows)
+
+
+def test_check_does_not_allow_what_may_not_be_read(work: Project, web: Web) -> None:
+    """A command that trust lacks gives nothing that could be sent, whatever hosts are trusted."""
+    wants(work, web, 'from: command, command: [cat, "/dev/null"]')
+    work.trust(allow(web))
+
+    (corp,) = work.json("secrets", "check", code=13)["secrets"]
+
+    assert (corp["readable"], corp["uses"][0]["allowed"]) == (False, False)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o666])
+def test_check_tells_what_is_wrong_with_the_trust_file(work: Project, web: Web, mode: int) -> None:
+    """With its file, line and reason, as a plan does, and not as if the manifest were wrong: also where only reading asks for it."""
+    job = "{runtime: {environment_variables: {T: {secret: corp}}, start_commands: [env]}}"
+    secret = "{from: command, command: [cat, /dev/null]}"
+    work.write({"trainctl.yaml": f"secrets: {{corp: {secret}}}\njobs: {{sft: {job}}}\n"})
+    work.trust(allow(web, 'comands = [["pass"]]'))
+    path = work.directory.parent / "home" / ".config" / "trainctl" / "trust.toml"
+    path.chmod(mode)
+
+    told = work.run("secrets", "check", code=1)
+    planned = work.run("plan", code=1)
+
+    said = "others may write to it" if mode == 0o666 else "trust.toml:4:1: error: unknown key"
+    assert said in told.stderr
+    assert told.stderr == planned.stderr

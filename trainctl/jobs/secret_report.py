@@ -11,7 +11,7 @@ from trainctl.model.diagnostics import Diagnostic
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """One use, and whether trust allows it."""
+    """One use, and whether trust allows the secret to be read and sent there."""
 
     use: Use
     allowed: bool

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from trainctl.desired.values import SecretSpec
-from trainctl.errors import Forbidden, TrainctlError, UsageError
+from trainctl.errors import Forbidden, TrainctlError, TrustError, UsageError
 from trainctl.jobs.secret_report import Checked, Pushed, Used
 from trainctl.jobs.secret_stores import STORES
 from trainctl.jobs.uses import Use, uses
 from trainctl.manifest.nearest import did_you_mean
 from trainctl.model.diagnostics import Diagnostic, error
-from trainctl.operations.trust import forbidden, not_sent
+from trainctl.operations.trust import forbidden, not_read, not_sent
 from trainctl.operations.workspace import Workspace
 
 
@@ -35,16 +35,20 @@ def exit_code(checked: list[Checked]) -> int:
 
 
 def _checked(workspace: Workspace, spec: SecretSpec, found: list[Use]) -> Checked:
+    """A trust file that is wrong is raised: it is no secret's problem."""
     problems: dict[Diagnostic, None] = {}
     rows = []
+    may_be_read = not_read(workspace, spec.name) is None
     for use in found:
         refused = not_sent(workspace, use)
-        rows.append(Used(use, refused is None))
+        rows.append(Used(use, may_be_read and refused is None))
         if refused is not None:
             where = use.resource.where if use.resource else None
             problems[forbidden(refused, where, use.by)] = None
     try:
         workspace.secrets.value(spec.name)
+    except TrustError:
+        raise
     except TrainctlError as failure:
         told = error(failure.summary, failure.detail, where=spec.where, code=failure.code)
         problems[replace(told, forbids=isinstance(failure, Forbidden))] = None

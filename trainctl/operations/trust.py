@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainctl.errors import Forbidden, TrainctlError
+from trainctl.errors import Forbidden, TrainctlError, TrustError
 from trainctl.jobs.uses import Use, uses
 from trainctl.model.diagnostics import Diagnostic, Position, error
 from trainctl.operations.workspace import Workspace
@@ -21,7 +21,7 @@ def refusals(workspace: Workspace) -> list[Diagnostic]:
             where = use.resource.where if use.resource else None
             told[forbidden(refused, where, use.by)] = None
     for name in secrets:
-        refused = _not_read(workspace, name)
+        refused = not_read(workspace, name)
         if refused is not None:
             told[forbidden(refused, workspace.desired.secrets[name].where)] = None
     try:
@@ -41,12 +41,14 @@ def not_sent(workspace: Workspace, use: Use) -> Forbidden | None:
     return None
 
 
-def _not_read(workspace: Workspace, secret: str) -> Forbidden | None:
+def not_read(workspace: Workspace, secret: str) -> Forbidden | None:
     """Why a secret may not be read from where it is."""
     try:
         workspace.secrets.check_allowed(secret)
     except Forbidden as refused:
         return refused
+    except TrustError:
+        raise
     except TrainctlError:  # a program that is missing is told where it is to be run
         return None
     return None
