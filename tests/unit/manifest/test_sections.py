@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -292,6 +293,55 @@ def test_single_rules(tmp_path: Path, text: str, summary: str) -> None:
     (one,) = problems(tmp_path, text)
     assert summary in one.summary
     assert one.detail
+
+
+ROLE = "arn:aws:iam::123456789012:role/team/reader"
+PROVIDER = "projects/1/locations/global/workloadIdentityPools/ci/providers/github"
+AUTHS = {
+    "aws_assume_role_arn": ("s3", "AWS_ASSUME_ROLE", {"aws_assume_role_arn": ROLE, "aws_assume_role_region": "eu-west-1"}),
+    "aws_assume_role_region": ("s3", "AWS_ASSUME_ROLE", {"aws_assume_role_arn": ROLE, "aws_assume_role_region": "us-gov-west-1"}),
+    "aws_oidc_role_arn": ("s3", "AWS_OIDC", {"aws_oidc_role_arn": ROLE.replace("aws", "aws-cn"), "aws_oidc_region": "cn-north-1"}),
+    "aws_oidc_region": ("s3", "AWS_OIDC", {"aws_oidc_role_arn": ROLE, "aws_oidc_region": "us-east-1"}),
+    "gcp_oidc_service_account": ("gs", "GCP_OIDC", {"gcp_oidc_service_account": "r@a-1.iam.gserviceaccount.com", "gcp_oidc_workload_id_provider": PROVIDER}),
+    "gcp_oidc_workload_id_provider": ("gs", "GCP_OIDC", {"gcp_oidc_service_account": "1-compute@developer.gserviceaccount.com", "gcp_oidc_workload_id_provider": f"//iam.googleapis.com/{PROVIDER}"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", AUTHS)
+@pytest.mark.parametrize("value", ["nope", "a b", "x@127.0.0.1:9/#", "us-east-1/../x"])
+def test_what_clouds_call_roles_and_accounts_is_checked(
+    tmp_path: Path, field: str, value: str
+) -> None:
+    """In the manifest, where it is written, and not by who asks the cloud; what is right is let be."""
+    scheme, method, fields = AUTHS[field]
+
+    def said(auth: dict[str, str]) -> list[str]:
+        source = {"source": f"{scheme}://bucket/p", "auth": {"auth_method": method, **auth}}
+        return [one.summary for one in problems(tmp_path, f"weights: {{w: {json.dumps(source)}}}")]
+
+    (one,) = said({**fields, field: value})
+    assert f"auth.{field}: this is not " in one
+    assert said(fields) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "block", "key"),
+    [
+        ("AWS_OIDC", {"role_arn": "nope", "region": "eu-west-1"}, "role_arn"),
+        ("AWS_ASSUME_ROLE", {"role_arn": ROLE, "region": "a b"}, "region"),
+        ("GCP_OIDC", {"service_account": "x", "workload_identity_provider": PROVIDER}, "service_account"),
+        ("GCP_OIDC", {"service_account": "x@a.iam.gserviceaccount.com", "workload_identity_provider": "y"}, "workload_identity_provider"),
+    ],
+)  # fmt: skip
+def test_so_it_is_for_images(tmp_path: Path, method: str, block: dict[str, str], key: str) -> None:
+    """A registry's login names the same roles and accounts."""
+    auth = {"auth_method": method, "registry": "r.example", f"{method.lower()}_docker_auth": block}
+    image = json.dumps({"base_image": "i", "docker_auth": auth})
+    text = f"jobs: {{a: {{image: {image}, runtime: {{start_commands: [x]}}}}}}"
+
+    (one,) = problems(tmp_path, text)
+
+    assert f"{key}: this is not " in one.summary
 
 
 @pytest.mark.parametrize("section", ["mirror", "checkpoints", "state"])

@@ -7,8 +7,9 @@ from typing import Literal
 
 from pydantic import field_validator, model_validator
 
-from trainctl.manifest.types.base import Name, Section, Text, wrong
+from trainctl.manifest.types.base import Name, Section, wrong
 from trainctl.manifest.types.endpoint import EndpointUrl
+from trainctl.manifest.types.identity import Region, RoleArn, ServiceAccount, WorkloadProvider
 
 
 class Auth(Section):
@@ -38,17 +39,17 @@ class SourceAuth(Section):
     """How: with a secret that this manifest declares, or with a role or an account that is assumed."""
     auth_secret_name: Name | None = None
     """With ``CUSTOM_SECRET``: the name of the secret, declared in ``secrets``."""
-    aws_oidc_role_arn: Text | None = None
+    aws_oidc_role_arn: RoleArn | None = None
     """With ``AWS_OIDC``: the role that an identity token is exchanged for."""
-    aws_oidc_region: Text | None = None
+    aws_oidc_region: Region | None = None
     """With ``AWS_OIDC``: the region whose token service is asked, and that the bucket is in."""
-    aws_assume_role_arn: Text | None = None
+    aws_assume_role_arn: RoleArn | None = None
     """With ``AWS_ASSUME_ROLE``: the role that the operator's own credential assumes."""
-    aws_assume_role_region: Text | None = None
+    aws_assume_role_region: Region | None = None
     """With ``AWS_ASSUME_ROLE``: the region whose token service is asked, and that the bucket is in."""
-    gcp_oidc_service_account: Text | None = None
+    gcp_oidc_service_account: ServiceAccount | None = None
     """With ``GCP_OIDC``: the service account whose token is asked for, as an e-mail address."""
-    gcp_oidc_workload_id_provider: Text | None = None
+    gcp_oidc_workload_id_provider: WorkloadProvider | None = None
     """With ``GCP_OIDC``: ``projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/NAME``."""
     endpoint_url: EndpointUrl | None = None
     """Of a bucket: the server to ask, where it is not the platform's own."""

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, model_validator
 
 from trainctl.manifest.types.base import SecretReference, Section, Text, wrong
+from trainctl.manifest.types.identity import Region, RoleArn, ServiceAccount, WorkloadProvider
 
 
 class AwsIamDockerAuth(Section):
@@ -22,18 +23,18 @@ class AwsIamDockerAuth(Section):
 class AwsRoleDockerAuth(Section):
     """A role of AWS."""
 
-    role_arn: Text
+    role_arn: RoleArn
     """The role."""
-    region: Text
+    region: Region
     """The registry's region."""
 
 
 class GcpOidcDockerAuth(Section):
     """A service account of Google Cloud, by federation."""
 
-    service_account: Text
+    service_account: ServiceAccount
     """The account's address."""
-    workload_identity_provider: Text
+    workload_identity_provider: WorkloadProvider
     """The provider's full name."""
 
 

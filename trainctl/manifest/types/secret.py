@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from trainctl.manifest.types.base import Section, Text, wrong
+from trainctl.manifest.types.identity import Region
 
 Origin = Literal["env", "file", "command", "aws-secrets-manager", "keyring"]
 
@@ -21,23 +21,6 @@ _KEYS: Mapping[Origin, tuple[str, ...]] = {
 }
 """The keys that go with each origin."""
 _NEEDED: Mapping[Origin, str] = {"file": "path", "command": "command"}
-
-
-_REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}")
-"""It becomes part of a host's name."""
-
-
-def _region(text: str) -> str:
-    if not _REGION.fullmatch(text):
-        raise wrong(
-            "this is not a region of AWS", "Write for example us-west-2.", code="invalid-value"
-        )
-    return text
-
-
-Region = Annotated[
-    str, AfterValidator(_region), Field(json_schema_extra={"pattern": f"^{_REGION.pattern}$"})
-]
 
 
 class Secret(Section):

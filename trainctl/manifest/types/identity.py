@@ -1,0 +1,61 @@
+"""Names that clouds give to regions, roles and accounts. They become parts of addresses and questions."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+from pydantic.fields import FieldInfo
+
+from trainctl.manifest.types.base import wrong
+
+_REGION = r"[a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}"
+_ROLE = r"arn:aws(-[a-z]+)*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+"
+_ACCOUNT = r"[a-z0-9][a-z0-9.-]*@([a-z0-9-]+\.)+gserviceaccount\.com"
+_PROVIDER = r"(//iam\.googleapis\.com/)?projects/[0-9]+/locations/global/workloadIdentityPools/[a-z0-9-]+/providers/[a-z0-9-]+"
+
+
+def _named(pattern: str, what: str, example: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise wrong(f"this is not {what}", f"Write {example}.", code="invalid-value")
+        return text
+
+    return AfterValidator(check)
+
+
+def _shown(pattern: str) -> FieldInfo:
+    found: FieldInfo = Field(json_schema_extra={"pattern": f"^{pattern}$"})
+    return found
+
+
+Region = Annotated[
+    str, _named(_REGION, "a region of AWS", "for example us-west-2"), _shown(_REGION)
+]
+
+RoleArn = Annotated[
+    str,
+    _named(_ROLE, "the ARN of a role", "arn:aws:iam::ACCOUNT:role/NAME, the account in 12 digits"),
+    _shown(_ROLE),
+]
+
+ServiceAccount = Annotated[
+    str,
+    _named(
+        _ACCOUNT,
+        "the address of a service account",
+        "NAME@PROJECT.iam.gserviceaccount.com",
+    ),
+    _shown(_ACCOUNT),
+]
+
+WorkloadProvider = Annotated[
+    str,
+    _named(
+        _PROVIDER,
+        "the full name of a workload identity provider",
+        "projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/NAME",
+    ),
+    _shown(_PROVIDER),
+]
