@@ -218,6 +218,32 @@ def test_a_directory_keeps_what_the_manifest_says(fresh: Project, tmp_path: Path
     assert processes(str(tmp_path)) == []
 
 
+def test_logs_beside_checkpoints_are_none(fresh: Project, tmp_path: Path) -> None:
+    """Directories and loose files, written last: not counted by keep_last, and nobody begins with them or downloads them."""
+    write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store', keep_last: 1}}")
+    logs = """\
+top = target.parent
+(top / "runs").mkdir()
+(top / "runs" / "events.out.tfevents").write_text("scalars")
+(top / "trainer.log").write_text("loss")
+"""
+    fresh.write({"src/train.py": TRAIN + logs})
+    fresh.run("apply", "--auto-approve", "--wait")
+    kept = sorted(one["name"] for one in listed(fresh))
+    place = fresh.run("checkpoints", "download", "sft").stdout.strip()
+    fresh.write({"src/number.txt": "3"})
+    fresh.run("run", "sft", "--auto-approve", "--follow")
+    loaded = fresh.run("logs", "sft").stdout
+    fresh.write({"src/number.txt": "5"})
+    resumed = fresh.run("run", "sft", "--resume", "--auto-approve", "--follow").stdout
+
+    assert kept == [".", "checkpoint-2", "runs"]
+    assert Path(place).name == "checkpoint-2"
+    assert set(re.findall(r"rank-0/([^/']*)", loaded)) == {"checkpoint-2"}
+    assert "resumes from checkpoint-4 of run" in resumed
+    assert set(re.findall(r"rank-0/([^/']*)", resumed)) == {"checkpoint-4"}
+
+
 def test_a_named_checkpoint_of_another_job(fresh: Project) -> None:
     """It comes before the job that begins with it; one that isn't there stops that job before it runs."""
     write(fresh, "")

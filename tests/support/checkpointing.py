@@ -15,7 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.dying import mortal
+from trainctl.node.checkpoints import uploader as uploader_module
+from trainctl.node.checkpoints import watch
+from trainctl.node.checkpoints.directory_store import DirectoryStore
 from trainctl.node.checkpoints.kept import Kept, Manifest
 from trainctl.node.checkpoints.store import Store
 from trainctl.node.checkpoints.syncing import work
@@ -69,6 +74,41 @@ class SavedRun:
         uploader, end = self.uploader(**changes), self.end()
         assert uploader.look(end)
         uploader.finish(end)
+
+
+class Clock:
+    """The uploader's clock, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return 1_790_000_000.0 + self.now
+
+
+@pytest.fixture(name="run")
+def saved_run(tmp_path: Path) -> SavedRun:
+    """A run that is kept in a directory; files count as finished after five seconds of the uploader's clock."""
+    place = {"url": f"file://{tmp_path}/store", "settle_seconds": 5.0, "quiet_seconds": 60.0}
+    return SavedRun(tmp_path / "node", place)
+
+
+@pytest.fixture(name="store")
+def its_store(tmp_path: Path) -> DirectoryStore:
+    """Its store."""
+    return DirectoryStore(tmp_path / "store")
+
+
+@pytest.fixture(name="clock")
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock that stands still."""
+    made = Clock()
+    monkeypatch.setattr(uploader_module, "time", made)
+    monkeypatch.setattr(watch, "time", made)
+    return made
 
 
 def restored(store: Store, prefix: str = PREFIX) -> dict[str, dict[str, bytes]]:

@@ -11,7 +11,8 @@ from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address
 from trainctl.model.resource import Resource
 from trainctl.model.status import Checkpoint
-from trainctl.operations.checkpoints import checkpoints
+from trainctl.node.checkpoints.ranking import newest
+from trainctl.operations.checkpoints import checkpoint_from, complete_rows
 from trainctl.operations.look_mirror import look_at_mirror
 from trainctl.operations.look_options import LookOptions
 from trainctl.operations.planning import mirrored, observe
@@ -37,23 +38,19 @@ def resumptions(workspace: Workspace, addresses: Iterable[Address]) -> dict[Addr
 
 
 def newest_complete(workspace: Workspace, job: Recorded) -> Checkpoint:
-    """The newest complete checkpoint of all of a job's runs; TrainctlError names the runs that have none."""
+    """The newest complete checkpoint of all of a job's runs, as a node will choose it; TrainctlError names the runs that have none."""
     runs = runs_of(job)
-    found = [
-        one
-        for record in runs
-        if record.started_at is not None
-        for one in checkpoints(workspace, Run(job, record))
-        if one.complete
-    ]
-    if not found:
+    begun = {record.id: Run(job, record) for record in runs if record.started_at is not None}
+    found = newest({name: complete_rows(workspace, run) for name, run in begun.items()})
+    if found is None:
         looked = ", ".join(f"{run.number} ({run.id})" for run in runs)
         raise TrainctlError(
             f"{job.address} has no complete checkpoint to resume from",
             f"Runs looked at: {looked}. Leave out --resume to begin anew.",
             code="no-such-checkpoint",
         )
-    return max(found, key=lambda one: (one.created_at, one.step or 0))
+    name, ranks = found
+    return checkpoint_from(ranks[0], begun[name])
 
 
 def plan_again(workspace: Workspace, address: Address, run: str, look: LookOptions) -> Plan:

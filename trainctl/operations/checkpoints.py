@@ -8,6 +8,7 @@ from typing import Any
 from trainctl.errors import NodeError, UsageError
 from trainctl.model.away import Away
 from trainctl.model.status import Artifact, Checkpoint
+from trainctl.node.checkpoints.ranking import standing
 from trainctl.operations.runs import Run, control
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.checkpoints import Checkpoints
@@ -25,9 +26,10 @@ def checkpoints_of(workspace: Workspace, run: Run) -> Checkpoints:
     )
 
 
-def checkpoints(workspace: Workspace, run: Run) -> list[Checkpoint]:
-    """All checkpoints of a run, by rank and time. NodeUnreachable if of some rank nobody can tell."""
-    return _ordered(checkpoints_of(workspace, run).rows(), run)
+def complete_rows(workspace: Workspace, run: Run) -> list[dict[str, Any]]:
+    """What is known of each complete checkpoint of a run. NodeUnreachable if of some rank nobody can tell."""
+    rows = checkpoints_of(workspace, run).rows()
+    return [row for row in rows if row["state"] == "complete"]
 
 
 def known_checkpoints(workspace: Workspace, run: Run) -> tuple[list[Checkpoint], tuple[Away, ...]]:
@@ -48,7 +50,7 @@ def choose(rows: list[dict[str, Any]], run: Run, name: str | None, rank: int) ->
             f"It has: {known}.",
             code="no-such-checkpoint",
         )
-    return max(candidates, key=lambda row: (row["created_at"], row["step"] or 0, row["name"]))
+    return max(candidates, key=standing)
 
 
 def artifacts(

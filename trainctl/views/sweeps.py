@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from trainctl.model.status import Checkpoint, JobStatus
 from trainctl.model.units import format_duration
+from trainctl.node.checkpoints.ranking import standing
 from trainctl.views.escape import escape
 from trainctl.views.statuses import NARROWEST_STATE, counts_by_state, state_words
 from trainctl.views.text import table
@@ -59,5 +61,5 @@ def _newest(checkpoints: Sequence[Checkpoint]) -> str:
     whole = [one for one in checkpoints if one.complete]
     if not whole:
         return ""
-    newest = max(whole, key=lambda one: (one.step or 0, one.created_at))
+    newest = max(whole, key=lambda one: standing(asdict(one)))
     return escape(newest.name) if newest.step is None else f"step {newest.step}"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.checkpointing import its_store, saved_run, stopped_clock
 from tests.support.container_fixtures import (
     engine,
     own_apptainer,
@@ -21,11 +22,14 @@ from tests.support.nodes import TestNode, as_nobody
 
 __all__ = [
     "engine",
+    "its_store",
     "own_apptainer",
     "own_docker",
     "own_podman",
     "own_registry",
     "private_registry",
+    "saved_run",
+    "stopped_clock",
 ]
 
 

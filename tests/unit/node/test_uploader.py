@@ -9,49 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.checkpointing import PREFIX, SavedRun, restored
-from trainctl.node.checkpoints import uploader as module
+from tests.support.checkpointing import PREFIX, Clock, SavedRun, restored
 from trainctl.node.checkpoints import watch
 from trainctl.node.checkpoints.directory_store import DirectoryStore
 from trainctl.node.checkpoints.kept import Kept
 from trainctl.node.runs.saved import File
 from trainctl.node.runs.uploads import sync_of
 from trainctl.node.system.failure import Failure
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> SavedRun:
-    """A run that is kept in a directory; files count as finished after a second of the test's clock."""
-    place = {"url": f"file://{tmp_path}/store", "settle_seconds": 5.0, "quiet_seconds": 60.0}
-    return SavedRun(tmp_path / "node", place)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> DirectoryStore:
-    """Its store."""
-    return DirectoryStore(tmp_path / "store")
-
-
-class Clock:
-    """The uploader's clock, moved by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time(self) -> float:
-        return 1_790_000_000.0 + self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """A clock that stands still."""
-    made = Clock()
-    monkeypatch.setattr(module, "time", made)
-    monkeypatch.setattr(watch, "time", made)
-    return made
 
 
 def test_a_file_is_finished_after_five_quiet_seconds_and_a_checkpoint_after_sixty(

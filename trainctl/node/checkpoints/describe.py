@@ -6,7 +6,7 @@ import json
 import re
 import zipfile
 from pathlib import Path
-from typing import Any, Dict, Iterable, Optional
+from typing import Any, Collection, Dict, Iterable, Optional
 
 from trainctl.node.checkpoints.safetensors import Header, is_cut, read_header
 
@@ -23,6 +23,15 @@ def step_in(name: str) -> Optional[int]:
     return int(match[1]) if match and len(match[1]) <= 18 else None
 
 
+def step_of(directory: Path, name: str, files: Collection[str]) -> Optional[int]:
+    """The step in its name, else the one that its trainer wrote into its state."""
+    named = step_in(name)
+    if named is not None or "trainer_state.json" not in files:
+        return named
+    step = _json(directory / "trainer_state.json").get("global_step")
+    return step if isinstance(step, int) and not isinstance(step, bool) else None
+
+
 def describe(directory: Path, name: str, files: Iterable[str]) -> Dict[str, Any]:
     """``type`` (lora, full, whisper, other), ``base_model``, ``lora_rank``, ``step``, and totals of its tensors.
 
@@ -31,22 +40,17 @@ def describe(directory: Path, name: str, files: Iterable[str]) -> Dict[str, Any]
     names = set(files)
     adapter = _json(directory / "adapter_config.json") if "adapter_config.json" in names else {}
     config = _json(directory / "config.json") if "config.json" in names else {}
-    state = _json(directory / "trainer_state.json") if "trainer_state.json" in names else {}
     headers = [
         header
         for header in (read_header(directory / one) for one in sorted(names) if _weights(one))
         if header is not None
     ]
-    step = state.get("global_step")
-    if not isinstance(step, int) or isinstance(step, bool):
-        step = None
-    named = step_in(name)
     rank = adapter.get("r")
     return {
         "type": _type(adapter, config, headers),
         "base_model": _base_model(adapter, config),
         "lora_rank": rank if isinstance(rank, int) else None,
-        "step": step if named is None else named,
+        "step": step_of(directory, name, names),
         **_totals(headers),
     }
 

@@ -8,6 +8,7 @@ import re
 import time
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
+from trainctl.node.checkpoints.ranking import age
 from trainctl.node.checkpoints.store import Store
 from trainctl.node.system.failure import Failure
 
@@ -95,11 +96,6 @@ def runs_below(store: Store, project: str) -> Iterator[Kept]:
             prefixes.add("/".join(parts[:3]))
     for prefix in sorted(prefixes):
         yield Kept(store, prefix)
-
-
-def age(manifest: Mapping[str, Any]) -> Tuple[float, int, str]:
-    """What sorts checkpoints: when they were last written to, then their step and name."""
-    return float(manifest["created_at"]), int(manifest.get("step") or 0), str(manifest["name"])
 
 
 def parse(data: Optional[bytes], prefix: str) -> Optional[Manifest]:

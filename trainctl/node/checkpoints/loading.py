@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 from trainctl.node.checkpoints.directory_store import DirectoryStore
-from trainctl.node.checkpoints.kept import Kept, Manifest, age, runs_below
-from trainctl.node.checkpoints.retention import newest_of_all
+from trainctl.node.checkpoints.kept import Kept, Manifest, runs_below
+from trainctl.node.checkpoints.ranking import LOOSE, age, newest
 from trainctl.node.checkpoints.store import Store, blamed
 from trainctl.node.checkpoints.stores import open_store
 from trainctl.node.checkpoints.syncing import left_behind, upload
@@ -57,8 +57,8 @@ def load(
 
 
 def _find(store: Store, reference: Mapping[str, Any]) -> List[_Loaded]:
-    """The ranks of the newest checkpoint that the reference can mean: complete on all ranks of its run that keep any."""
-    found: List[_Loaded] = []
+    """The ranks of the newest checkpoint that the reference can mean: the newest of each job, of those the last written."""
+    jobs: Dict[str, Dict[Kept, List[Manifest]]] = {}
     for kept in runs_below(store, str(reference["project"])):
         _, job, run = kept.prefix.split("/")
         if reference.get("job") not in (None, job):
@@ -66,8 +66,10 @@ def _find(store: Store, reference: Mapping[str, Any]) -> List[_Loaded]:
         if reference.get("run") not in (None, run.partition("-")[2]):
             continue
         wanted = reference.get("name")
-        found += [_Loaded(kept, one) for one in kept.manifests() if wanted in (None, one["name"])]
-    if not found:
+        found = [one for one in kept.manifests() if wanted in (None, one["name"])]
+        jobs.setdefault(job, {})[kept] = found
+    best = [one for one in map(newest, jobs.values()) if one is not None]
+    if not best:
         if reference.get("optional"):
             return []
         raise Failure(
@@ -75,12 +77,8 @@ def _find(store: Store, reference: Mapping[str, Any]) -> List[_Loaded]:
             f"there is no complete checkpoint {_words(reference)}",
             _known(store, reference),
         )
-    newest = max(found, key=lambda one: age(one.manifest))
-    of_run = [one for one in found if one.kept.prefix == newest.kept.prefix]
-    manifests = sorted((one.manifest for one in of_run), key=age)
-    name = newest_of_all(manifests) or newest.manifest["name"]
-    ranks = [one for one in of_run if one.manifest["name"] == name]
-    return sorted(ranks, key=lambda one: int(one.manifest["rank"]))
+    kept, ranks = max(best, key=lambda one: (one[1][0]["name"] != LOOSE, age(one[1][0])))
+    return [_Loaded(kept, one) for one in ranks]
 
 
 def _words(reference: Mapping[str, Any]) -> str:

@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Mapping, Optional, Sequence, Set, Tuple, cast
 
-from trainctl.node.checkpoints.describe import describe
+from trainctl.node.checkpoints.describe import describe, step_of
 from trainctl.node.checkpoints.directory_store import DirectoryStore
-from trainctl.node.checkpoints.kept import VERSIONS, Kept, Manifest, age, new_manifest
-from trainctl.node.checkpoints.retention import LOOSE, doomed
+from trainctl.node.checkpoints.kept import VERSIONS, Kept, Manifest, new_manifest
+from trainctl.node.checkpoints.ranking import LOOSE
+from trainctl.node.checkpoints.retention import doomed
 from trainctl.node.checkpoints.store import Store
 from trainctl.node.checkpoints.stores import open_store
 from trainctl.node.checkpoints.watch import End, Watch
@@ -119,9 +120,9 @@ class Uploader:
         complete = self._complete or {}
         if (one.rank, one.name) in complete:
             return False
-        step = describe(one.directory, one.name, [file.path for file in one.files])["step"]
+        step = step_of(one.directory, one.name, [file.path for file in one.files])
         this = {"rank": one.rank, "name": one.name, "step": step, "created_at": one.modified / 1e9}
-        return this in doomed(sorted([*complete.values(), this], key=age), *self._rules)
+        return this in doomed([*complete.values(), this], *self._rules)
 
     def _try(self, one: Saved, writing: Set[Tuple[int, int]], end: Optional[End]) -> Optional[str]:
         """Bring one; what is wrong with it, where that is its own fault and not the store's."""
@@ -230,11 +231,10 @@ class Uploader:
         if self._rules == (None, None) or (not ended if self._in_place else not self._unretained):
             return
         complete = self._complete or {}
-        ordered = sorted(complete.values(), key=age)
-        for one in doomed(ordered, *self._rules, self._kept.leased()):
+        for one in doomed(list(complete.values()), *self._rules, self._kept.leased()):
             self._kept.remove(one)
             del complete[one["rank"], one["name"]]
-        self._unretained = bool(doomed(sorted(complete.values(), key=age), *self._rules))
+        self._unretained = bool(doomed(list(complete.values()), *self._rules))
 
     def _say(self, left: List[Saved], error: Optional[str]) -> None:
         self._uploads.say(SYNCING, error, [one.name for one in left])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from trainctl.node.checkpoints.describe import looks_whole
-from trainctl.node.checkpoints.retention import LOOSE
+from trainctl.node.checkpoints.describe import looks_whole, step_of
+from trainctl.node.checkpoints.ranking import kind
 from trainctl.node.runs.saved import File, Saved, being_written
 from trainctl.node.system.failure import Failure
 
@@ -46,15 +46,16 @@ class Watch:
         return [file for file in self._settled(one) if (file.device, file.inode) not in writing]
 
     def due(self, one: Saved, end: Optional[End]) -> bool:
-        """Whether nothing more can come: a newer checkpoint exists, it was quiet for long, or the run ended in order."""
+        """Whether nothing more can come: a newer one of its kind or a better exists, it was quiet for long, or the run ended in order."""
         if end is not None and end.orderly:
             return True
         changed = self._changed(one)
         until = time.monotonic() - (max(0.0, time.time() - end.at) if end else 0.0)
         newer = any(
             other.rank == one.rank
-            and other.name not in (one.name, LOOSE)
+            and other.name != one.name
             and (self._changed(other), other.modified) > (changed, one.modified)
+            and _kind(other) >= _kind(one)
             for other in self._saved
         )
         if newer and until - changed >= self._settle:
@@ -92,3 +93,8 @@ class Watch:
 
     def _changed(self, one: Saved) -> float:
         return max(since for _, since in self._seen[one.rank, one.name].values())
+
+
+def _kind(one: Saved) -> int:
+    """Logs that are written on beside a checkpoint don't say that it is finished."""
+    return kind(one.name, step_of(one.directory, one.name, {file.path for file in one.files}))

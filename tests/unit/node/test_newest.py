@@ -1,0 +1,155 @@
+"""Which checkpoint is the newest, and which count, beside directories and files that are none."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.support.checkpointing import PREFIX, Clock, SavedRun, restored
+from trainctl.node.checkpoints import watch
+from trainctl.node.checkpoints.directory_store import DirectoryStore
+from trainctl.node.checkpoints.kept import Kept
+from trainctl.node.checkpoints.loading import load
+from trainctl.node.runs.record import Run
+
+EVENTS = {"events.out.tfevents": b"scalars"}
+
+
+def written(run: SavedRun, name: str, at: int, files: Mapping[str, bytes] | None = None) -> None:
+    """Save one, last written to at that time."""
+    found = files or {"model.bin": name.encode()}
+    run.save(name, found)
+    for path in found:
+        os.utime(run.directory / "rank-0" / name / path, (at, at))
+
+
+def loaded(
+    run: SavedRun, name: str | None = None, job: str | None = "sft"
+) -> list[tuple[str, str]]:
+    """What a next run of the project begins with: run and checkpoint."""
+    reference = {"project": "demo", "job": job, **({"name": name} if name else {})}
+    spec = {**run.spec, "load": [reference]}
+    found = load(Run(run.run.layout, "run-9"), spec, run.secrets, run.data)
+    return [(one["run"], one["name"]) for one in found]
+
+
+def of_another_run(
+    store: DirectoryStore, name: str, at: float, prefix: str, step: int | None = None
+) -> None:
+    """A complete checkpoint of another run of the project, by its manifest alone."""
+    manifest: dict[str, Any] = {
+        "format": 1, "version": 1, "rank": 0, "name": name, "step": step, "created_at": at, "files": [],
+    }  # fmt: skip
+    Kept(store, prefix).put(manifest)
+
+
+@pytest.mark.parametrize("name", ["runs", "best", "."])
+def test_what_has_no_step_is_neither_counted_nor_the_newest(
+    run: SavedRun, store: DirectoryStore, name: str
+) -> None:
+    """Where others have one: it takes no checkpoint's place, is kept beside them, and nobody begins with it."""
+    written(run, "checkpoint-100", 100)
+    written(run, "checkpoint-200", 200)
+    written(run, name, 300, EVENTS)
+    run.finish(keep_last=1)
+
+    assert restored(store) == {"checkpoint-200": {"model.bin": b"checkpoint-200"}, name: EVENTS}
+    assert loaded(run) == [(PREFIX, "checkpoint-200")]
+    assert loaded(run, name) == [(PREFIX, name)]
+
+
+def test_logs_that_are_written_on_take_no_place_while_a_job_goes_on(
+    run: SavedRun, store: DirectoryStore, clock: Clock
+) -> None:
+    """A quiet minute makes such a directory complete; the checkpoint before it stays, and so do both with the next."""
+    uploader = run.uploader(keep_last=1)
+    seen = []
+    for step in (100, 200):
+        run.save(f"checkpoint-{step}", {"model.bin": b"x"})
+        run.save("runs", {"events": str(step).encode()})
+        uploader.look()
+        clock.now += 61
+        uploader.look()
+        seen.append(sorted(restored(store)))
+
+    assert seen == [["checkpoint-100", "runs"], ["checkpoint-200", "runs"]]
+
+
+def test_logs_that_are_written_on_make_no_checkpoint_complete(
+    run: SavedRun, store: DirectoryStore, clock: Clock
+) -> None:
+    """They say nothing of whether more of it comes; of a killed job it isn't taken for complete because of them."""
+    uploader = run.uploader()
+    run.save("checkpoint-100", {"model-1-of-2.bin": b"x"})
+    uploader.look()
+    clock.now += 10
+    run.save("runs", EVENTS)
+    uploader.look()
+    during = sorted(restored(store))
+    clock.now += 6
+    killed = watch.End(False, clock.time(), {})
+    uploader.look(killed)
+    uploader.finish(killed)
+
+    assert (during, sorted(restored(store))) == ([], [])
+
+
+def test_the_step_in_a_trainers_state_counts_as_one_in_a_name(
+    run: SavedRun, store: DirectoryStore
+) -> None:
+    """``last`` with a state beside logs without one."""
+    written(run, "last", 100, {"trainer_state.json": json.dumps({"global_step": 7}).encode()})
+    written(run, "runs", 200, EVENTS)
+    run.finish(keep_last=1)
+
+    assert sorted(restored(store)) == ["last", "runs"]
+    assert loaded(run) == [(PREFIX, "last")]
+
+
+def test_where_none_has_a_step_the_last_written_is_the_newest(
+    run: SavedRun, store: DirectoryStore
+) -> None:
+    """Loose files are that only where there is nothing else."""
+    written(run, ".", 400, EVENTS)
+    run.finish()
+    alone = loaded(run)
+    written(run, "best", 100)
+    written(run, "final", 200)
+    run.finish(keep_last=1)
+
+    assert alone == [(PREFIX, ".")]
+    assert sorted(restored(store)) == [".", "final"]
+    assert loaded(run) == [(PREFIX, "final")]
+
+
+def test_a_run_that_saved_only_logs_hides_no_checkpoint_of_its_job(
+    run: SavedRun, store: DirectoryStore
+) -> None:
+    """It ended before its first checkpoint: the next one goes on from the last there is. Of other jobs the last written counts."""
+    written(run, "checkpoint-100", 100)
+    run.finish()
+    of_another_run(store, "runs", 500.0, "demo/sft/2-bbbbbbb")
+    own = loaded(run)
+    of_another_run(store, "final", 600.0, "demo/dpo/1-ccccccc")
+    of_another_run(store, ".", 700.0, "demo/eval/1-ddddddd")
+
+    assert own == loaded(run) == [(PREFIX, "checkpoint-100")]
+    assert loaded(run, job=None) == [("demo/dpo/1-ccccccc", "final")]
+
+
+def test_a_rank_that_saves_only_logs_keeps_none_from_a_checkpoint(
+    run: SavedRun, store: DirectoryStore
+) -> None:
+    """The newest that all ranks have is that of those which have any with a step."""
+    written(run, "checkpoint-100", 100)
+    written(run, "checkpoint-200", 200)
+    run.finish()
+    Kept(store, PREFIX).put(
+        {"format": 1, "version": 1, "rank": 1, "name": "runs", "created_at": 9.0, "files": []}
+    )
+
+    assert loaded(run) == [(PREFIX, "checkpoint-200")]
