@@ -244,6 +244,35 @@ top = target.parent
     assert set(re.findall(r"rank-0/([^/']*)", resumed)) == {"checkpoint-4"}
 
 
+def test_weights_that_are_links_are_kept_or_missed(fresh: Project, tmp_path: Path) -> None:
+    """Those of another checkpoint come back bit for bit; of what leads elsewhere list, status and download tell."""
+    write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store'}}")
+    links = """\
+(target / "base.bin").symlink_to("/etc/passwd")
+best = target.parent / "best"
+best.mkdir()
+(best / "adapter_model.safetensors").symlink_to("../checkpoint-2/adapter_model.safetensors")
+"""
+    fresh.write({"src/train.py": TRAIN + links})
+    fresh.run("apply", "--auto-approve", "--wait")
+    rows = {one["name"]: (one["files"], one["left_out"], one["bytes"]) for one in listed(fresh)}
+    table = fresh.run("checkpoints", "list", "sft").stdout
+    status = fresh.run("status", "sft").stdout
+    best = fresh.run("checkpoints", "download", "sft", "--name", "best")
+    newest = fresh.run("checkpoints", "download", "sft")
+    weights = fresh.directory / "best" / "adapter_model.safetensors"
+
+    assert {name: row[:2] for name, row in rows.items()} == {
+        "checkpoint-1": (2, 0), "checkpoint-2": (2, 1), "best": (1, 0),
+    }  # fmt: skip
+    assert weights.read_bytes()[-16:] == b"\x02" * 16
+    assert weights.stat().st_size == rows["best"][2]
+    assert "complete, 1 link left out" in table
+    assert re.search(r"checkpoint-2, rank 0, .*, complete, 1 link left out", status)
+    assert "left out" not in best.stderr
+    assert "1 link left out" in newest.stderr
+
+
 def test_a_named_checkpoint_of_another_job(fresh: Project) -> None:
     """It comes before the job that begins with it; one that isn't there stops that job before it runs."""
     write(fresh, "")

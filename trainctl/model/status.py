@@ -15,7 +15,8 @@ class Checkpoint:
 
     ``run`` is the run's id, ``url`` says where it lies; ``state`` is ``complete``, ``uploading`` or ``incomplete``;
     ``created_at`` in Unix seconds. What files say of it is known once it is complete: ``type`` is ``lora``, ``full``,
-    ``whisper`` or ``other``; ``parameters`` counts those of its safetensors files, by type in ``dtypes``.
+    ``whisper`` or ``other``; ``parameters`` counts those of its safetensors files, by type in ``dtypes``. ``left_out`` counts
+    links in it that lead to no file of the job's checkpoint directory: what they lead to isn't kept.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Checkpoint:
     type: str | None = None
     base_model: str | None = None
     lora_rank: int | None = None
+    left_out: int = 0
     tensors: int = 0
     parameters: int = 0
     dtypes: Mapping[str, int] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from trainctl.resources.checkpoints import Checkpoints
 
 _KNOWN = (
     "name", "rank", "step", "bytes", "files", "created_at", "state", "url", "type", "base_model", "lora_rank",
-    "tensors", "parameters", "dtypes",
+    "left_out", "tensors", "parameters", "dtypes",
 )  # fmt: skip
 
 

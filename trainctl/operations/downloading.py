@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from trainctl.errors import StorageError, UsageError
 from trainctl.model.json import digest
@@ -17,9 +17,16 @@ from trainctl.resources.checkpoints import Checkpoints
 _BLOCK = 2**20
 
 
+class Downloaded(NamedTuple):
+    """Where it lies now, and how many links in it led to what was never kept."""
+
+    place: Path
+    left_out: int
+
+
 def download(
     workspace: Workspace, run: Run, target: Path, *, name: str | None = None, rank: int = 0
-) -> Path:
+) -> Downloaded:
     """Copy a checkpoint (the newest complete one by default) into ``target/<name>``, whole or not at all.
 
     What an earlier attempt has brought, and is right, isn't fetched again. Only the rank's own node is needed: whether others have
@@ -44,7 +51,7 @@ def download(
         unfinished.rename(place)
     except OSError as error:
         raise StorageError(f"{chosen['name']} could not be copied to {target}: {error}") from error
-    return place
+    return Downloaded(place, int(chosen.get("left_out") or 0))
 
 
 def _fetch(way: Checkpoints, chosen: Mapping[str, Any], directory: Path) -> None:

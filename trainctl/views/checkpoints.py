@@ -13,7 +13,7 @@ from trainctl.model.units import format_bytes
 from trainctl.views.away import away_json
 from trainctl.views.escape import escape
 from trainctl.views.moments import minute, moment
-from trainctl.views.text import table
+from trainctl.views.text import counted, table
 
 _COLUMNS = (
     "job",
@@ -27,6 +27,7 @@ _COLUMNS = (
     "state",
     "created_at",
     "url",
+    "left_out",
 )
 
 
@@ -42,6 +43,7 @@ def checkpoint_json(one: Checkpoint) -> dict[str, Any]:
         "lora_rank": one.lora_rank,
         "bytes": one.bytes,
         "files": one.files,
+        "left_out": one.left_out,
         "tensors": one.tensors,
         "parameters": one.parameters,
         "dtypes": dict(one.dtypes),
@@ -71,7 +73,7 @@ def checkpoint_table(found: Sequence[Checkpoint], width: int | None = None) -> l
             escape(one.base_model or ""),
             _count(one.parameters),
             format_bytes(one.bytes),
-            one.state,
+            kept_words(one),
             minute(one.created_at),
         ]
         for one in found
@@ -90,6 +92,16 @@ def checkpoint_table(found: Sequence[Checkpoint], width: int | None = None) -> l
         "CREATED (UTC)",
     ]
     return table(headers, rows, width=width, shrinks=frozenset({"BASE MODEL"}))
+
+
+def kept_words(one: Checkpoint) -> str:
+    """Its state, with what isn't kept of it."""
+    return f"{one.state}, {left_out_words(one.left_out)}" if one.left_out else one.state
+
+
+def left_out_words(number: int) -> str:
+    """Links that lead out of the job's checkpoint directory, or nowhere."""
+    return f"{counted(number, 'link')} left out"
 
 
 def checkpoint_csv(job: str, found: Sequence[Checkpoint]) -> str:

@@ -11,7 +11,7 @@ from trainctl.model.delivery import THROUGH_OPERATOR, Delivered, Mirrored
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.model.status import JobStatus
 from trainctl.model.units import format_bytes, format_duration
-from trainctl.views.checkpoints import checkpoint_json
+from trainctl.views.checkpoints import checkpoint_json, kept_words
 from trainctl.views.escape import escape
 from trainctl.views.moments import minute, moment
 from trainctl.views.text import columns, table, warned
@@ -90,7 +90,7 @@ def status_lines(status: JobStatus, now: float) -> list[str]:
     lines += _phase_lines(status, now)
     lines += [*_mirrored_lines(run), *_delivery_lines(run)]
     for one in status.checkpoints:
-        state = "" if one.complete else f", {one.state}"
+        state = "" if one.complete and not one.left_out else f", {kept_words(one)}"
         lines.append(
             f"  {'checkpoint':<13} {escape(one.name)}, rank {one.rank}, {format_bytes(one.bytes)}{state}"
         )

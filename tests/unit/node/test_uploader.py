@@ -13,7 +13,7 @@ from tests.support.checkpointing import PREFIX, Clock, SavedRun, restored
 from trainctl.node.checkpoints import watch
 from trainctl.node.checkpoints.directory_store import DirectoryStore
 from trainctl.node.checkpoints.kept import Kept
-from trainctl.node.runs.saved import File
+from trainctl.node.runs.saved import File, Saved
 from trainctl.node.runs.uploads import sync_of
 from trainctl.node.system.failure import Failure
 
@@ -83,9 +83,9 @@ def test_a_checkpoint_that_changes_becomes_another_version(
     during = []
     send = uploader._send
 
-    def spy(path: Path, file: File, key: str) -> str:
+    def spy(one: Saved, file: File, key: str) -> str:
         during.append((key, restored(store)["last"]["model.bin"]))
-        return send(path, file, key)
+        return send(one, file, key)
 
     monkeypatch.setattr(uploader, "_send", spy)
     end = run.end()
@@ -217,7 +217,7 @@ def test_retention_keeps_the_newest_and_every_nth(
     first = sorted(restored(store))
     sent: list[str] = []
     uploader = run.uploader(keep_last=2, keep_every=3)
-    monkeypatch.setattr(uploader, "_send", lambda path, file, key: sent.append(key))
+    monkeypatch.setattr(uploader, "_send", lambda one, file, key: sent.append(key))
     uploader.look(run.end())
 
     assert first == ["checkpoint-2", "checkpoint-3", "checkpoint-6", "checkpoint-7"]

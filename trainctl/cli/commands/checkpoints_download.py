@@ -14,6 +14,7 @@ from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_trusting
 from trainctl.operations.downloading import download
 from trainctl.operations.runs import find_run, job_address
+from trainctl.views.checkpoints import left_out_words
 
 
 def command(
@@ -36,6 +37,10 @@ def command(
     session = session_of(ctx)
     with open_trusting(session, PlanningFlags(trust=trust)) as workspace:
         found = find_run(workspace.ledger.state(), job_address(address), run)
-        place = download(workspace, found, target, name=name, rank=rank)
+        place, left_out = download(workspace, found, target, name=name, rank=rank)
     session.output.print(str(place))
+    if left_out:
+        session.output.note(
+            f"{left_out_words(left_out)}: they led out of the job's checkpoint directory, or nowhere"
+        )
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 from io import BytesIO
@@ -13,6 +14,7 @@ from urllib.parse import quote
 from trainctl.node.checkpoints.store import Store, Stored
 from trainctl.node.system.failure import Failure
 from trainctl.node.system.files import make_directory, names_in, sync_directory
+from trainctl.node.system.inside import open_inside
 from trainctl.node.system.pace import Pace
 
 _BLOCK = 2**18
@@ -64,7 +66,7 @@ class DirectoryStore(Store):
     def read(self, key: str, offset: int, write: Callable[[bytes], None]) -> None:
         """In blocks of a mebibyte."""
         try:
-            with self._path(key).open("rb") as stream:
+            with os.fdopen(self._open(self._path(key)), "rb") as stream:
                 stream.seek(offset)
                 for data in iter(lambda: stream.read(_BLOCK), b""):
                     write(data)
@@ -108,6 +110,18 @@ class DirectoryStore(Store):
     def url(self, key: str, seconds: int) -> str:
         """A ``file:`` URL: it lives as long as the file."""
         return "file://" + quote(os.fsencode(str(self._path(key))))
+
+    def _open(self, path: Path) -> int:
+        """A descriptor for reading. A link is a job's own, in a checkpoint that lies where it was saved."""
+        try:
+            return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+        descriptor = open_inside(path, self._root)
+        if descriptor is None:
+            raise FileNotFoundError(errno.ENOENT, "it leads elsewhere", str(path))
+        return descriptor
 
     def _leave_uploads(self) -> None:
         with contextlib.suppress(OSError):  # somebody else copies a file

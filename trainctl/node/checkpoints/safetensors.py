@@ -43,14 +43,14 @@ def read_header(path: Path) -> Optional[Header]:
 
 
 def is_cut(path: Path) -> bool:
-    """Whether the file is shorter than its beginning says. One that can't be believed is not called cut."""
+    """Whether the file is shorter than its beginning says. One whose header can't be believed is not called cut."""
     size = path.stat().st_size
     with path.open("rb") as stream:
         begin = stream.read(8)
     if len(begin) < 8:
         return True
     (length,) = struct.unpack("<Q", begin)
-    if length <= MOST_HEADER_BYTES and size < 8 + length:
+    if size < 8 + length:
         return True
     header = read_header(path)
     return header is not None and size < header.end

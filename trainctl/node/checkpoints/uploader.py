@@ -19,9 +19,10 @@ from trainctl.node.checkpoints.store import Store
 from trainctl.node.checkpoints.stores import open_store
 from trainctl.node.checkpoints.watch import End, Watch
 from trainctl.node.runs.record import Run
-from trainctl.node.runs.saved import File, Saved, look, saved_in
+from trainctl.node.runs.saved import File, Saved, linked_into, look, saved_in
 from trainctl.node.runs.uploads import COMPLETED, SYNCING, Uploaded, Uploads
 from trainctl.node.system.failure import Failure
+from trainctl.node.system.inside import open_inside
 from trainctl.node.system.pace import Pace
 
 _BLOCK = 2**20
@@ -111,7 +112,10 @@ class Uploader:
         if manifest is None:
             return False
         known = {(file["path"], file["size"], file["modified"]) for file in manifest["files"]}
-        return known == {(file.path, file.size, file.modified) for file in one.files}
+        here = {(file.path, file.size, file.modified) for file in one.files}
+        left_out = manifest.get("left_out", 0)
+        # What a link led to and the job has removed since stays kept.
+        return here == known if one.left_out <= left_out else here < known
 
     def _superseded(self, one: Saved) -> bool:
         """Whether retention would remove it as soon as it were complete: it was, or uploading takes longer than saving."""
@@ -144,7 +148,7 @@ class Uploader:
         finished: Sequence[File] = one.files if end else self._watch.finished(one, writing)
         for file in finished:
             self._upload(one, file)
-        if len(finished) == len(one.files) and self._watch.due(one, end):
+        if len(finished) == len(one.files) and self._watch.due(one, end) and self._watch.whole(one):
             self._make_complete(one)
             self._refused.pop((one.rank, one.name), None)
 
@@ -162,7 +166,7 @@ class Uploader:
                 return known
         version = 1 if self._in_place else self._version(one)
         key = self._kept.file_key(one.rank, one.name, file.path, version)
-        sha256 = self._send(one.directory / file.path, file, key)
+        sha256 = self._send(one, file, key)
         uploaded = Uploaded(file.size, file.modified, sha256, key)
         self._uploads.add((one.rank, one.name, file.path), uploaded)
         return uploaded
@@ -174,12 +178,11 @@ class Uploader:
                 return Uploaded(known["size"], known["modified"], known["sha256"], known["key"])
         return None
 
-    def _send(self, path: Path, file: File, key: str) -> str:
+    def _send(self, one: Saved, file: File, key: str) -> str:
         """Read the file once, hashing it on the way. Failure ``changed`` if it isn't the same afterwards."""
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise Failure("changed", f"{file.path!a} was removed while it was uploaded") from None
+        descriptor = open_inside(one.directory / file.path, one.top)
+        if descriptor is None:
+            raise Failure("changed", f"{file.path!a} was removed while it was uploaded")
         with os.fdopen(descriptor, "rb") as raw:
             stream = _Hashing(raw)
             if self._in_place:
@@ -198,7 +201,7 @@ class Uploader:
     def _make_complete(self, one: Saved) -> None:
         """Write the manifest, if what was brought is what lies here; only then does the version before go."""
         uploaded = {file.path: self._upload(one, file) for file in one.files}
-        if look(one.directory, one.rank, one.name).files != one.files:
+        if look(one.directory, one.rank, one.name) != one:
             raise Failure("changed", f"{one.name!a} changed while it was uploaded")
         before = (self._complete or {}).get((one.rank, one.name))
         manifest = new_manifest(
@@ -207,6 +210,7 @@ class Uploader:
             name=one.name,
             files=[{"path": path, **file._asdict()} for path, file in sorted(uploaded.items())],
             bytes=one.bytes,
+            left_out=one.left_out,
             created_at=one.modified / 1e9,
             completed_at=time.time(),
             **{name: self._spec.get(name) for name in ("address", "project", "id", "number")},
@@ -231,9 +235,16 @@ class Uploader:
         if self._rules == (None, None) or (not ended if self._in_place else not self._unretained):
             return
         complete = self._complete or {}
-        for one in doomed(list(complete.values()), *self._rules, self._kept.leased()):
+        going = {
+            (one["rank"], one["name"]): one
+            for one in doomed(list(complete.values()), *self._rules, self._kept.leased())
+        }
+        if self._in_place:
+            for place in linked_into(saved_in(self._local), set(going)):
+                del going[place]
+        for place, one in going.items():
             self._kept.remove(one)
-            del complete[one["rank"], one["name"]]
+            del complete[place]
         self._unretained = bool(doomed(list(complete.values()), *self._rules))
 
     def _say(self, left: List[Saved], error: Optional[str]) -> None:

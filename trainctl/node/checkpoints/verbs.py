@@ -127,5 +127,6 @@ def _row(one: Saved) -> Dict[str, Any]:
         "name": one.name,
         "bytes": one.bytes,
         "files": len(one.files),
+        "left_out": one.left_out,
         "created_at": one.modified / 1e9,
     }

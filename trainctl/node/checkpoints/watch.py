@@ -62,11 +62,15 @@ class Watch:
             return True
         return until - changed >= self._quiet
 
+    def whole(self, one: Saved) -> bool:
+        """Whether no file of it says of itself that it was cut."""
+        return looks_whole(one.directory, [file.path for file in one.files])
+
     def refuse_torn(self, one: Saved, end: End) -> None:
         """Failure for a checkpoint of an ended run that may have been, or visibly was, cut off by the end."""
         if not self.due(one, end):
             raise Failure("changed", f"the run was killed while {one.name!a} may have been written")
-        if not looks_whole(one.directory, [file.path for file in one.files]):
+        if not self.whole(one):
             raise Failure(
                 "changed",
                 f"{one.name!a} is not whole: a file in it breaks off, or one that it names is missing",

@@ -6,9 +6,10 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Iterator, List, NamedTuple, Set, Tuple
+from typing import Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from trainctl.node.system.files import names_in
+from trainctl.node.system.inside import status_inside
 from trainctl.node.system.processes import all_pids
 
 _RANK = re.compile(r"rank-(\d+)")
@@ -22,6 +23,8 @@ class File(NamedTuple):
     modified: int
     inode: int
     device: int
+    linked: bool = False
+    """Whether a link leads to it, from another name of the job's checkpoint directory."""
 
 
 class Saved(NamedTuple):
@@ -31,6 +34,13 @@ class Saved(NamedTuple):
     name: str
     directory: Path
     files: Tuple[File, ...]
+    left_out: int = 0
+    """How many links in it lead to no file of the job's checkpoint directory."""
+
+    @property
+    def top(self) -> Path:
+        """The checkpoint directory of its rank, which its links don't leave."""
+        return self.directory if self.name == "." else self.directory.parent
 
     @property
     def modified(self) -> int:
@@ -44,8 +54,8 @@ class Saved(NamedTuple):
 
 
 def saved_in(directory: Path) -> List[Saved]:
-    """The checkpoints of every rank below a run's directory. Links are not followed and not taken; directories whose
-    name begins with a dot are ones that trainers rename when they are done."""
+    """The checkpoints of every rank below a run's directory. Directories that are links are none, and not
+    followed; those whose name begins with a dot are ones that trainers rename when they are done."""
     found = []
     for rank_name in names_in(directory):
         match = _RANK.fullmatch(rank_name)
@@ -61,19 +71,40 @@ def saved_in(directory: Path) -> List[Saved]:
 
 
 def look(directory: Path, rank: int, name: str) -> Saved:
-    """One checkpoint as it is now."""
-    files = []
+    """One checkpoint as it is now; a link in it is the file that it leads to, as long as that is of the same job."""
+    files, left_out = [], 0
+    empty = Saved(rank, name, directory, ())
     for path in _paths(directory, loose_only=name == "."):
         try:
-            found = path.lstat()
+            found: Optional[os.stat_result] = path.lstat()
         except FileNotFoundError:
             continue
-        if stat.S_ISREG(found.st_mode):
+        linked = found is not None and stat.S_ISLNK(found.st_mode)
+        if linked:
+            found = status_inside(path, empty.top)
+        if found is None:
+            left_out += 1
+        elif stat.S_ISREG(found.st_mode):
             relative = path.relative_to(directory).as_posix()
-            files.append(
-                File(relative, found.st_size, found.st_mtime_ns, found.st_ino, found.st_dev)
-            )
-    return Saved(rank, name, directory, tuple(files))
+            identity = (found.st_size, found.st_mtime_ns, found.st_ino, found.st_dev)
+            files.append(File(relative, *identity, linked))
+    return empty._replace(files=tuple(files), left_out=left_out)
+
+
+def linked_into(saved: Sequence[Saved], going: Set[Tuple[int, str]]) -> Set[Tuple[int, str]]:
+    """Of checkpoints that are to go, by rank and name, those in which others that stay have files by links."""
+    needed: Set[Tuple[int, str]] = set()
+    while True:
+        stay = [one for one in saved if (one.rank, one.name) not in going - needed]
+        meant = {(file.device, file.inode) for one in stay for file in one.files if file.linked}
+        more = {
+            (one.rank, one.name)
+            for one in saved
+            if one not in stay and any((file.device, file.inode) in meant for file in one.files)
+        }
+        if not more:
+            return needed
+        needed |= more
 
 
 def being_written(files: Set[Tuple[int, int]]) -> Set[Tuple[int, int]]:
@@ -113,5 +144,6 @@ def _paths(directory: Path, *, loose_only: bool) -> Iterator[Path]:
         if loose_only:
             inner.clear()
         inner.sort()
-        for name in sorted(names):
+        linked = [name for name in inner if Path(top, name).is_symlink()]
+        for name in sorted([*names, *linked]):
             yield Path(top, name)

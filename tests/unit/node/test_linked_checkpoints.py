@@ -1,0 +1,181 @@
+"""Files of checkpoints that are links: kept as files where they stay with the job's checkpoints, told where they don't."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.support.checkpointing import PREFIX, Clock, SavedRun, restored
+from trainctl.node.checkpoints.directory_store import DirectoryStore
+from trainctl.node.checkpoints.kept import Kept
+from trainctl.node.checkpoints.verbs import checkpoints
+from trainctl.node.runs.saved import saved_in
+from trainctl.node.runs.uploads import sync_of
+from trainctl.node.system.inside import open_inside
+
+WEIGHTS = bytes(range(256)) * 1000
+
+
+def link(run: SavedRun, path: str, target: str | Path) -> Path:
+    """A link in the job's checkpoint directory."""
+    made = run.directory / "rank-0" / path
+    made.parent.mkdir(parents=True, exist_ok=True)
+    made.symlink_to(target)
+    return made
+
+
+def left_out(store: DirectoryStore) -> dict[str, int]:
+    """What the manifests say."""
+    return {one["name"]: one["left_out"] for one in Kept(store, PREFIX).manifests()}
+
+
+def in_place(tmp_path: Path, **settings: int) -> tuple[SavedRun, DirectoryStore]:
+    """A run without a store, and where its checkpoints then are."""
+    run = SavedRun(tmp_path / "node", {"url": None, **settings})
+    return run, DirectoryStore(run.data / "checkpoints")
+
+
+@pytest.mark.parametrize("kept_in_place", [False, True])
+@pytest.mark.parametrize("absolute", [False, True])
+def test_a_link_to_a_file_of_another_checkpoint_is_kept_as_that_file(
+    run: SavedRun, store: DirectoryStore, tmp_path: Path, kept_in_place: bool, absolute: bool
+) -> None:
+    """Bit for bit, through links to links, too; also where checkpoints stay where they were saved."""
+    if kept_in_place:
+        run, store = in_place(tmp_path)
+    run.save("full", {"model.safetensors": struct.pack("<Q", 2) + b"{}" + WEIGHTS})
+    run.save("link", {"small": b"1"})
+    full = run.directory / "rank-0" / "full" / "model.safetensors"
+    link(run, "link/model.safetensors", full if absolute else "../full/model.safetensors")
+    link(run, "link/again", "model.safetensors")
+    run.finish()
+
+    content = full.read_bytes()
+    assert restored(store)["link"] == {
+        "small": b"1",
+        "model.safetensors": content,
+        "again": content,
+    }
+    assert left_out(store) == {"full": 0, "link": 0}
+
+
+def test_what_a_link_leads_to_elsewhere_is_counted_and_not_kept(
+    run: SavedRun, store: DirectoryStore, tmp_path: Path
+) -> None:
+    """Outside, by whatever way; nowhere; to a directory; to something that is no file. The uploader waits for none of it."""
+    (tmp_path / "secret").write_text("s3cret")
+    run.save("checkpoint-1", {"model.bin": b"1"})
+    os.mkfifo(run.directory / "rank-0" / "pipe")
+    (run.directory / "rank-0" / "up").symlink_to(tmp_path)
+    targets: list[str | Path] = [
+        tmp_path / "secret", os.path.relpath(tmp_path / "secret", run.directory / "rank-0" / "checkpoint-1"), "../up/secret",
+        "nothing", "itself", "../pipe", "..", "/proc/self/root/etc/passwd", "/dev/zero",
+    ]  # fmt: skip
+    for number, target in enumerate(targets):
+        link(run, "checkpoint-1/itself" if target == "itself" else f"checkpoint-1/{number}", target)
+    run.finish()
+
+    assert restored(store)["checkpoint-1"] == {"model.bin": b"1"}
+    assert left_out(store)["checkpoint-1"] == len(targets)
+
+
+def test_what_was_left_out_is_listed(tmp_path: Path) -> None:
+    """Of complete ones and of those that aren't."""
+    run, _ = in_place(tmp_path)
+    run.save("checkpoint-1", {"model.bin": b"1"})
+    link(run, "checkpoint-1/gone", "nothing")
+    request = {
+        "root": str(run.base / "root"), "data": str(run.data), "prefix": PREFIX, "key": "run-1", "place": {"url": None},
+    }  # fmt: skip
+    before = checkpoints(request, lambda _: None)["unfinished"]
+    run.finish()
+    after = checkpoints(request, lambda _: None)["complete"]
+
+    assert [one["left_out"] for one in (*before, *after)] == [1, 1]
+
+
+def test_a_link_that_is_turned_elsewhere_while_it_is_looked_at_opens_nothing_there(
+    tmp_path: Path,
+) -> None:
+    """Whatever the moment: what is opened is what was looked at."""
+    inner = tmp_path / "in"
+    inner.mkdir()
+    (inner / "good").write_text("good")
+    (tmp_path / "bad").write_text("bad")
+    path = inner / "link"
+    order = random.Random(7)
+    pid = os.fork()
+    if pid == 0:
+        while True:
+            for target in order.sample(["good", "../bad"], 2):
+                (inner / "next").symlink_to(target)
+                (inner / "next").rename(path)
+    try:
+        seen = set()
+        for _ in range(20_000):
+            descriptor = open_inside(path, inner)
+            if descriptor is not None:
+                with os.fdopen(descriptor) as stream:
+                    seen.add(stream.read())
+    finally:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+
+    assert seen == {"good"}
+
+
+def test_a_target_that_the_job_removes_takes_nothing_from_what_is_kept(
+    run: SavedRun, store: DirectoryStore, clock: Clock
+) -> None:
+    """As trainers do that keep their last few, with a link to the best."""
+    run.save("checkpoint-1", {"model.bin": b"1"})
+    run.save("best", {"small": b"s"})
+    link(run, "best/model.bin", "../checkpoint-1/model.bin")
+    uploader = run.uploader()
+    uploader.look()
+    clock.now += 61
+    uploader.look()
+    (run.directory / "rank-0/checkpoint-1/model.bin").unlink()
+    uploader.look()
+    clock.now += 61
+    uploader.look(run.end())
+    uploader.finish(run.end())
+
+    assert restored(store)["best"] == {"small": b"s", "model.bin": b"1"}
+    assert left_out(store)["best"] == 0
+
+
+def test_in_place_retention_spares_what_others_link_to(tmp_path: Path) -> None:
+    """What stays would be without its weights; what nobody needs goes."""
+    run, store = in_place(tmp_path, keep_last=1)
+    for step in (1, 2, 3):
+        run.save(f"checkpoint-{step}", {"model.bin": str(step).encode()})
+        os.utime(run.directory / f"rank-0/checkpoint-{step}/model.bin", (step, step))
+    run.save("best", {"small": b"s"})
+    link(run, "best/model.bin", "../checkpoint-1/model.bin")
+    run.finish()
+
+    assert sorted(restored(store)) == ["best", "checkpoint-1", "checkpoint-3"]
+    assert [one.name for one in saved_in(run.directory)] == ["best", "checkpoint-1", "checkpoint-3"]
+
+
+@pytest.mark.parametrize("length", [64, 2**40, 2**63 + 1])
+def test_weights_that_end_within_their_header_are_incomplete(
+    run: SavedRun, store: DirectoryStore, clock: Clock, length: int
+) -> None:
+    """Whatever length it claims; while the job goes on, and when it has ended."""
+    run.save("checkpoint-1", {"model.safetensors": struct.pack("<Q", length) + b"{}"})
+    uploader = run.uploader()
+    uploader.look()
+    clock.now += 61
+    uploader.look()
+    during = restored(store)
+    uploader.look(run.end())
+    uploader.finish(run.end())
+
+    assert during == restored(store) == {}
+    assert "breaks off" in sync_of(run.run.directory)["error"]
