@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+from trainctl.node.turns.gpu_tools import json_of
 
 _MIB = 2**20
 _POLL_SECONDS = 0.02
@@ -89,7 +90,7 @@ def _nvidia(line: str) -> Optional[Gpu]:
 def _rocm(text: str) -> List[Gpu]:
     """``rocm-smi --json``: an object a card, values as text in bytes and percent."""
     try:
-        cards: Dict[str, Any] = json.loads(text)
+        cards: Dict[str, Any] = json_of(text)
     except ValueError:
         return []
     found = []

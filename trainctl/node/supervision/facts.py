@@ -20,7 +20,7 @@ from trainctl.node.system.failure import Failure, weights_room
 from trainctl.node.system.layout import Layout
 from trainctl.node.system.processes import boot_id
 from trainctl.node.system.session import logout_rules
-from trainctl.node.turns.gpus import reported
+from trainctl.node.turns.gpu_tools import reported
 from trainctl.node.turns.vacancy import vacancy
 
 Emit = Callable[[Dict[str, Any]], None]

@@ -14,7 +14,8 @@ from trainctl.node.system.addresses import addresses
 from trainctl.node.system.failure import Failure
 from trainctl.node.system.layout import Layout, layout_of
 from trainctl.node.turns.claims import is_held
-from trainctl.node.turns.gpus import Gpu, usable, used_by_others
+from trainctl.node.turns.gpu_tools import Gpu, users
+from trainctl.node.turns.gpus import usable
 
 Emit = Callable[[Dict[str, Any]], None]
 _LIVE = ("PENDING", "CREATED", "DEPLOYING", "RUNNING")
@@ -51,22 +52,22 @@ def _run(run: Mapping[str, Any]) -> Dict[str, Any]:
 def _gpus(declared: Optional[int], live: List[Mapping[str, Any]]) -> Any:
     """Those that jobs may use, and what is wrong with the tools that report them."""
     try:
-        found, used = usable(declared), used_by_others()
+        found = usable(declared)
+        used = users(found)
     except Failure as error:
         return [], error.summary
-    return [_gpu(one, live, one.id in used) for one in found], None
+    return [_gpu(one, live, used.get(one.id)) for one in found], None
 
 
-def _gpu(gpu: Gpu, live: List[Mapping[str, Any]], used: bool) -> Dict[str, Any]:
+def _gpu(gpu: Gpu, live: List[Mapping[str, Any]], user: Optional[str]) -> Dict[str, Any]:
     """A claim that no run here has is somebody's under another root."""
     holders = [run for run in live if gpu.id in (run.get("gpus") or ())]
     words = [f"{run.get('address')} run {run.get('number')}" for run in holders]
     claimed = words[0] if words else "another directory's run" if is_held(gpu.claim) else None
-    foreign = "another program" if used and claimed is None else None
     return {
         **gpu.to_json(),
         "claimed_by": claimed,
-        "used_by": claimed if used and claimed else foreign,
+        "used_by": user and (claimed or user),
     }
 
 

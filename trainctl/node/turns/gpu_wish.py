@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Mapping
 from trainctl.node.system.failure import Failure
 from trainctl.node.turns import gpus
 from trainctl.node.turns.claims import Claims, is_held
-from trainctl.node.turns.gpus import Gpu
+from trainctl.node.turns.gpu_tools import Gpu, users
 
 _FOREIGN_SECONDS = 5.0
 """How often it is asked who else computes on GPUs: each question starts a program."""
@@ -41,7 +41,7 @@ class GpuWish:
         in_vain = found == self._refused and time.monotonic() - self._looked < _FOREIGN_SECONDS
         if len(found) < self.count or in_vain:
             return {}
-        used = gpus.used_by_others()
+        used = users(self._present)
         self._looked = time.monotonic()
         free = {one.claim: one for one in found if one.id not in used}
         if len(free) < self.count:

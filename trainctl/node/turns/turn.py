@@ -12,8 +12,8 @@ from trainctl.node.runs.record import Run
 from trainctl.node.system.failure import Failure
 from trainctl.node.turns import gpus
 from trainctl.node.turns.claims import Claims, await_release, is_held
+from trainctl.node.turns.gpu_tools import Gpu
 from trainctl.node.turns.gpu_wish import GpuWish
-from trainctl.node.turns.gpus import Gpu
 from trainctl.node.turns.lanes import Lane, Place
 
 Pending = Callable[[str, Optional[str]], None]

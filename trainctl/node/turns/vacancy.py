@@ -12,6 +12,7 @@ from trainctl.node.system.failure import Failure
 from trainctl.node.system.layout import Layout
 from trainctl.node.turns import gpus
 from trainctl.node.turns.claims import is_held
+from trainctl.node.turns.gpu_tools import users
 
 Emit = Callable[[Dict[str, Any]], None]
 
@@ -40,7 +41,7 @@ def _goes_on(run: Run) -> bool:
 def _gpus(declared: Any, kinds: List[str]) -> List[Dict[str, Any]]:
     try:
         found = gpus.usable(declared)
-        used = gpus.used_by_others() if found else set()
+        used = users(found)
     except Failure:
         return []  # facts tells what is wrong with them
     return [
