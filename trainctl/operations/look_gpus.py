@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from trainctl.desired.values import Desired
 from trainctl.jobs.environment import gpu_kind, gpus_wanted
 from trainctl.model.address import Address, Kind
-from trainctl.model.diagnostics import Diagnostic, error
+from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.resource import Resource
 from trainctl.plan.values import GpuFacts, NodeFacts
 from trainctl.spi.provider import Node
@@ -22,9 +22,9 @@ def gpu_problems(
 
     A node that could not be asked has what is declared for it.
     """
-    said = {one.id: one.gpus for one in facts}
+    said = {one.id: one for one in facts}
     for node in nodes:
-        reported = said.get(node.id, ())
+        reported = said[node.id].gpus if node.id in said else ()
         if reported and (node.gpus or 0) > len(reported):
             yield error(
                 f"{node.gpus} GPUs are declared for {node.id}, which has {_listed(reported)}",
@@ -34,16 +34,29 @@ def gpu_problems(
                 code="too-few-gpus",
             )
     unknown = any(node.gpus is None and node.id not in said for node in nodes)
-    for resource in desired.resources.values():
-        if resource.address.kind is Kind.JOB and resource.attributes["cluster"] == cluster.name:
-            yield from _of_job(resource, desired.resources[cluster], nodes, said, unknown=unknown)
+    jobs = [
+        resource
+        for resource in desired.resources.values()
+        if resource.address.kind is Kind.JOB and resource.attributes["cluster"] == cluster.name
+    ]
+    for job in jobs:
+        yield from _of_job(job, desired.resources[cluster], nodes, said, unknown=unknown)
+    broken = _broken(nodes, said)
+    if broken and any(gpus_wanted(job.attributes) is None for job in jobs):
+        yield warning(
+            broken,
+            "Jobs that name no compute.accelerator run without GPUs there; otherwise they would have all of them.",
+            address=str(cluster),
+            where=desired.resources[cluster].where,
+            code="gpus-unknown",
+        )
 
 
 def _of_job(
     job: Resource,
     cluster: Resource,
     nodes: Sequence[Node],
-    said: dict[str, tuple[GpuFacts, ...]],
+    said: Mapping[str, NodeFacts],
     *,
     unknown: bool,
 ) -> Iterator[Diagnostic]:
@@ -51,25 +64,29 @@ def _of_job(
     if unknown:
         return
     needed = job.attributes["compute"]["node_count"]
-    usable = {node.id: _count(node, said.get(node.id, ()), kind) for node in nodes}
+    usable = {node.id: _count(node, said.get(node.id), kind) for node in nodes}
+    broken = _broken(nodes, said)
     seats = _seats(nodes, usable, wanted)
     if 0 < seats < needed <= len(nodes):
         each = _so_many(wanted, kind) if wanted else "all GPUs"
         shared = ", where nodes share a machine" if _shared(nodes) else ""
         yield error(
             f"{needed} nodes with {each} each are wanted, and {cluster.address} can seat {seats}{shared}",
-            "Lower compute.node_count, change compute.accelerator, or run the job on another cluster.",
+            _also(
+                broken,
+                "Lower compute.node_count, change compute.accelerator, or run the job on another cluster.",
+            ),
             address=str(job.address),
             where=job.where,
             code="too-few-nodes",
         )
     if wanted is None:
         return
-    most = max((_count(node, said.get(node.id, ())) for node in nodes), default=0)
+    most = max((_count(node, said.get(node.id)) for node in nodes), default=0)
     if wanted > most:
         yield error(
             f"each node needs {_so_many(wanted)}, and {cluster.address} has {most}",
-            _remedy(cluster, wanted),
+            _also(broken, "" if broken and not most else _remedy(cluster, wanted)),
             address=str(job.address),
             where=job.where,
             code="too-few-gpus",
@@ -77,11 +94,13 @@ def _of_job(
         return
     if not seats:
         listed = "; ".join(
-            f"{node.id} has {_listed(said[node.id])}" for node in nodes if said.get(node.id)
+            f"{node.id} has {_listed(said[node.id].gpus)}"
+            for node in nodes
+            if node.id in said and said[node.id].gpus
         )
         yield error(
             f"each node needs {_so_many(wanted, kind)}: {listed}",
-            "Change compute.accelerator, or run the job on another cluster.",
+            _also(broken, "Change compute.accelerator, or run the job on another cluster."),
             address=str(job.address),
             where=job.where,
             code="other-gpus",
@@ -123,11 +142,27 @@ def _machine(node: Node) -> str:
     return json.dumps([node.address, node.details], sort_keys=True)
 
 
-def _count(node: Node, reported: tuple[GpuFacts, ...], kind: str = "") -> int:
+def _broken(nodes: Sequence[Node], said: Mapping[str, NodeFacts]) -> str:
+    """Where jobs may use GPUs and the tool that knows them doesn't work: ``nvidia-smi on lab/gpu-1 exits with 18: …``."""
+    found = []
+    for node in nodes:
+        if node.gpus != 0 and node.id in said and said[node.id].gpus_problem:
+            tool, _, does = " ".join(said[node.id].gpus_problem.split()).partition(" ")
+            found.append(f"{tool} on {node.id} {does}")
+    return "; ".join(found)
+
+
+def _also(broken: str, remedy: str) -> str:
+    return ". ".join(one for one in (broken, remedy) if one)
+
+
+def _count(node: Node, facts: NodeFacts | None, kind: str = "") -> int:
     """How many GPUs jobs may use there, of one kind if one is named: those reported, as far as they are declared."""
-    if not reported:
+    if facts is not None and facts.gpus_problem:
+        return 0
+    if facts is None or not facts.gpus:
         return node.gpus or 0
-    usable = reported if node.gpus is None else reported[: node.gpus]
+    usable = facts.gpus if node.gpus is None else facts.gpus[: node.gpus]
     return sum(1 for one in usable if not kind or kind in one.kinds)
 
 

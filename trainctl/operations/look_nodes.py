@@ -290,6 +290,7 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
         lacks=_lacks(question.jobs, facts, dict(zip(hosts, facts["hosts"], strict=True))),
         logout="" if facts["logout"]["survives"] else "{why}. {fix}".format(**facts["logout"]),
         gpus=tuple(GpuFacts(one["name"], tuple(one["is"])) for one in facts["gpus"]),
+        gpus_problem=facts["gpus_problem"] or "",
         images={
             wish: ImageFacts(one["engine"], one["present"], one["why"])
             for wish, one in zip(images, facts["images"], strict=True)

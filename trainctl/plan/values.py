@@ -158,6 +158,8 @@ class NodeFacts:
     logout: str = ""
     """Why a run would not survive the logout of its user, and what to do about it; empty where it does."""
     gpus: tuple[GpuFacts, ...] = ()
+    gpus_problem: str = ""
+    """Why nobody can say which GPUs it has; empty where its tools do, or where there is no tool."""
     images: Mapping[ImageWish, ImageFacts] = field(default_factory=dict)
     room: int | None = None
     limit: int | None = None

@@ -62,7 +62,7 @@ class GangTurn(Turn):
         return self._others.over or super()._ending()
 
     def _queue(self, date: int) -> bool:
-        wish = GpuWish(self._spec)
+        wish = self._wish()
         if not wish.count:
             return self._together(wish, None)
         priority = int(self._spec.get("priority") or 0)

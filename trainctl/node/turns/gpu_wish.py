@@ -15,12 +15,22 @@ _FOREIGN_SECONDS = 5.0
 
 
 class GpuWish:
-    """What a specification wants. Failure if the host has not as many, used or not."""
+    """What a specification wants. Failure if the host has not as many, used or not.
+
+    Who takes all that there are gets none where the host's tools can't say which that is: its job is ``hidden`` those that there may be.
+    """
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         wanted = spec.get("gpus") or {}
+        self.hidden: Mapping[str, str] = {}
         kind, count = wanted.get("kind") or "", wanted.get("count")
-        self._present = [one for one in gpus.usable(wanted.get("declared", 0)) if one.is_a(kind)]
+        try:
+            found = gpus.usable(wanted.get("declared", 0))
+        except Failure:
+            if count is not None:
+                raise
+            found, self.hidden = [], gpus.NO_GPUS
+        self._present = [one for one in found if one.is_a(kind)]
         self.count = len(self._present) if count is None else int(count)
         if self.count > len(self._present):
             what = f"{self.count} {kind} GPUs" if kind else f"{self.count} GPUs"

@@ -35,6 +35,7 @@ class Turn:
         self._claims = Claims()
         self._gpu_claims = Claims()
         self._gpus: List[Gpu] = []
+        self._hidden: Mapping[str, str] = {}
 
     def follow(self) -> bool:
         """Until the runs that this one follows have completed; False if somebody wanted it to end meanwhile. Failure if one never will."""
@@ -62,7 +63,7 @@ class Turn:
     @property
     def variables(self) -> Dict[str, str]:
         """What shows the job its GPUs."""
-        return gpus.variables(self._gpus) if self._gpus else {}
+        return gpus.variables(self._gpus) if self._gpus else dict(self._hidden)
 
     @property
     def gpu_ids(self) -> List[str]:
@@ -92,8 +93,13 @@ class Turn:
         words = f"waits for one of {slots['count']} slots of {slots['name'].partition(' ')[2]}"
         return self._in_lane(f"slot-{name}", words, take)
 
-    def _take_gpus(self) -> bool:
+    def _wish(self) -> GpuWish:
         wish = GpuWish(self._spec)
+        self._hidden = wish.hidden
+        return wish
+
+    def _take_gpus(self) -> bool:
+        wish = self._wish()
         if not wish.count:
             return not self._ending()
 
