@@ -54,6 +54,9 @@ def test_a_cache_from_the_first_run_to_the_last_project(fresh: Project) -> None:
     assert [fresh.run("logs", name).stdout for name in ("first", "second")] == ["x\n", "x\n"]
     printed = [fresh.run("logs", name, "--prepare").stdout for name in ("first", "second")]
     assert sorted(printed) == ["", "fetched\n"]
+    one, other = ("first", "second") if printed[0] else ("second", "first")
+    told = fresh.run("logs", other, "--prepare").stderr
+    assert f"prepared by run 1 ({fresh.json('status', one)['run']}) of job.{one}" in told
     found = fresh.json("cache", "summarize", "one")
     assert (found["cache"], found["total_files"], found["total_size_bytes"]) == (
         "cache.work",

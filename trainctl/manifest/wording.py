@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, get_args
+from functools import cache
+from typing import Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from trainctl.manifest.nearest import did_you_mean
 from trainctl.manifest.scalars import spelled
@@ -65,7 +67,12 @@ def describe(errors: Sequence[Mapping[str, Any]], path: Path, node: Node | None)
     if kind == "manifest":
         return Words(f"{inside(path)}: {context['summary']}", context["detail"], context["code"])
     if kind == "extra_forbidden":
-        hint = did_you_mean(str(key), known_keys(path[:-1]))
+        place = _place_below(path[:-1], str(key))
+        hint = (
+            f"It belongs under {inside((*path[:-1], place))!r}."
+            if place
+            else did_you_mean(str(key), known_keys(path[:-1]))
+        )
         return Words(f"unknown key {str(key)!r}", hint, "unknown-key")
     if kind == "missing":
         return Words(f"{inside(path)} is missing", "Add it.", "missing-key")
@@ -78,17 +85,53 @@ def describe(errors: Sequence[Mapping[str, Any]], path: Path, node: Node | None)
 
 def known_keys(path: Path) -> list[str]:
     """The keys that the section at a path may have."""
+    return [name for section in _sections_at(path) for name, _ in _fields(section)]
+
+
+def _place_below(path: Path, key: str) -> str | None:
+    """The section inside the one at a path that has this very key, if there is only one."""
+    found = {place for section in _sections_at(path) for place in _inner(section).get(key, ())}
+    return found.pop() if len(found) == 1 else None
+
+
+@cache
+def _inner(section: type[BaseModel]) -> dict[str, set[str]]:
+    """Of each key of a section's sections which of these have it, by their dotted paths from there."""
+    found: dict[str, set[str]] = {}
+    for name, info in _fields(section):
+        for inner in _itself(info.annotation):
+            for key, _ in _fields(inner):
+                found.setdefault(key, set()).add(name)
+            for key, places in _inner(inner).items():
+                found.setdefault(key, set()).update(f"{name}.{place}" for place in places)
+    return found
+
+
+def _itself(annotation: Any) -> set[type[BaseModel]]:
+    """The sections that a value may be, without those of which it may hold several."""
+    if get_origin(annotation) in (list, dict):
+        return set()
+    if isinstance(annotation, type):
+        return {annotation} if issubclass(annotation, BaseModel) else set()
+    return {section for part in get_args(annotation) for section in _itself(part)}
+
+
+def _fields(section: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
+    return [(info.alias or name, info) for name, info in section.model_fields.items()]
+
+
+def _sections_at(path: Path) -> set[type[BaseModel]]:
     sections: set[type[BaseModel]] = {Manifest}
     for step in path:
         below = {
             inner
             for section in sections
-            for name, info in section.model_fields.items()
-            if step == (info.alias or name)
+            for name, info in _fields(section)
+            if step == name
             for inner in _sections(info.annotation)
         }
         sections = below or sections
-    return [info.alias or name for s in sections for name, info in s.model_fields.items()]
+    return sections
 
 
 def _sections(annotation: Any) -> set[type[BaseModel]]:

@@ -17,3 +17,5 @@ class Piece:
     lines: tuple[str, ...] = ()
     open: bool = False
     left_out: int = 0
+    prepared_by: str = ""
+    """The run that filled the training cache, in words, where it was not this one; it has the lines."""

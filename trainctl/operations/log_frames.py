@@ -27,7 +27,7 @@ class Frames:
         """What is complete by now."""
         self._data += data
         while (piece := self._next()) is not None:
-            if piece.lines or piece.left_out:
+            if piece.lines or piece.left_out or piece.prepared_by:
                 yield piece
 
     def _next(self) -> Piece | None:
@@ -49,7 +49,8 @@ class Frames:
     def _piece(self, head: Mapping[str, Any], text: str) -> Piece:
         time, left_out = float(head.get("time", 0.0)), int(head.get("left_out", 0))
         if left_out or not text:
-            return Piece(self.rank, time, left_out=left_out)
+            by = str(head.get("prepared_by", ""))
+            return Piece(self.rank, time, left_out=left_out, prepared_by=by)
         goes_on = bool(head.get("open"))
         lines = (text if goes_on else text.removesuffix("\n")).split("\n")
         return Piece(self.rank, time, tuple(line.removesuffix("\r") for line in lines), goes_on)

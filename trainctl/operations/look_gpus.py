@@ -157,12 +157,18 @@ def _also(broken: str, remedy: str) -> str:
 
 
 def _count(node: Node, facts: NodeFacts | None, kind: str = "") -> int:
-    """How many GPUs jobs may use there, of one kind if one is named: those reported, as far as they are declared."""
-    if facts is not None and facts.gpus_problem:
-        return 0
-    if facts is None or not facts.gpus:
+    if facts is None:
         return node.gpus or 0
-    usable = facts.gpus if node.gpus is None else facts.gpus[: node.gpus]
+    return usable_gpus(node, facts.gpus, facts.gpus_problem, kind)
+
+
+def usable_gpus(node: Node, reported: tuple[GpuFacts, ...], problem: str, kind: str = "") -> int:
+    """How many GPUs jobs may use there, of one kind if one is named: those reported, as far as they are declared."""
+    if problem:
+        return 0
+    if not reported:
+        return node.gpus or 0
+    usable = reported if node.gpus is None else reported[: node.gpus]
     return sum(1 for one in usable if not kind or kind in one.kinds)
 
 

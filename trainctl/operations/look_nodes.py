@@ -17,7 +17,7 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import HOPS, Delivered
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.resource import Resource
-from trainctl.operations.look_gpus import gpu_problems
+from trainctl.operations.look_gpus import gpu_problems, usable_gpus
 from trainctl.operations.look_machines import machine_problems
 from trainctl.operations.look_mirror import MirrorSeen
 from trainctl.operations.look_tiers import TierQuestion
@@ -271,6 +271,8 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
         counted = cached.counted(agent, facts["cached"])
     except NodeError as error:
         return error
+    gpus = tuple(GpuFacts(one["name"], tuple(one["is"])) for one in facts["gpus"])
+    problem = facts["gpus_problem"] or ""
     return NodeFacts(
         id=node.id,
         mount=facts["mount"],
@@ -289,8 +291,9 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
         detail="; ".join(f"{one['path']}: {one['why']}" for one in facts["blocked"]),
         lacks=_lacks(question.jobs, facts, dict(zip(hosts, facts["hosts"], strict=True))),
         logout="" if facts["logout"]["survives"] else "{why}. {fix}".format(**facts["logout"]),
-        gpus=tuple(GpuFacts(one["name"], tuple(one["is"])) for one in facts["gpus"]),
-        gpus_problem=facts["gpus_problem"] or "",
+        gpus=gpus,
+        gpus_problem=problem,
+        usable_gpus=usable_gpus(node, gpus, problem),
         images={
             wish: ImageFacts(one["engine"], one["present"], one["why"])
             for wish, one in zip(images, facts["images"], strict=True)

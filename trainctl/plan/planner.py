@@ -21,7 +21,7 @@ from trainctl.plan.jobs import job_wish, plan_job, plan_start
 from trainctl.plan.policies import violations
 from trainctl.plan.removals import plan_removal
 from trainctl.plan.resources import Wish, plan_resource
-from trainctl.plan.seats import likely, starting
+from trainctl.plan.seats import claiming, likely, starting
 from trainctl.plan.selection import expanded, selected
 from trainctl.plan.subject import Subject, subject
 from trainctl.plan.values import Change, DeliveryLine, Inputs, Plan
@@ -35,6 +35,7 @@ def make_plan(inputs: Inputs) -> Plan:
     subjects = [subject(inputs, address) for address in selected(inputs)]
     changes = _refreshed(subjects) if inputs.options.refresh_only else _decided(inputs, subjects)
     inputs = replace(inputs, seats=likely(inputs, changes))
+    changes = [claiming(inputs, change) for change in changes]
     weights = weights_lines(inputs, changes)
     deliveries = delivery_lines(inputs, changes, weights)
     cost = hourly_cost(inputs, changes)

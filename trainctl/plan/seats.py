@@ -39,6 +39,16 @@ def seats(inputs: Inputs, job: Change) -> Iterator[Seat]:
         yield Seat(rank, node, by_id.get(node) if node else None)
 
 
+def claiming(inputs: Inputs, change: Change) -> Change:
+    """The change, with a word on what a new run gets whose job names no accelerator: all GPUs of its nodes."""
+    compute = (change.after or {}).get("compute") or {}
+    if not starting([change]) or compute.get("accelerator"):
+        return change
+    most = max((seat.facts.usable_gpus for seat in seats(inputs, change) if seat.facts), default=0)
+    said = f"claims all GPUs of its node: {most}" if most else ""
+    return replace(change, note="; ".join(line for line in (change.note, said) if line))
+
+
 def likely(inputs: Inputs, changes: Iterable[Change]) -> dict[Address, tuple[str, ...]]:
     """The nodes that each new run would get if all were placed now, one after another by address."""
     offers: dict[Address, dict[str, Offer]] = {}

@@ -160,6 +160,8 @@ class NodeFacts:
     gpus: tuple[GpuFacts, ...] = ()
     gpus_problem: str = ""
     """Why nobody can say which GPUs it has; empty where its tools do, or where there is no tool."""
+    usable_gpus: int = 0
+    """How many of them jobs may claim; where none is reported, how many are declared."""
     images: Mapping[ImageWish, ImageFacts] = field(default_factory=dict)
     room: int | None = None
     limit: int | None = None

@@ -11,6 +11,7 @@ from trainctl.model.events import Event, EventType
 from trainctl.model.log import Piece
 from trainctl.model.units import format_bytes
 from trainctl.views.away import away_json, away_words
+from trainctl.views.escape import escape
 from trainctl.views.events_json import EventsJson
 from trainctl.views.output import Output
 from trainctl.views.text import warned
@@ -35,6 +36,8 @@ class LogText:
         if piece.left_out:
             whose = f" of rank {piece.rank}" if self._several else ""
             self._output.note(warned(_left_out(piece, whose), code="log-cut"))
+        if piece.prepared_by:
+            self._output.note(_prepared(piece))
         if not piece.lines:
             return
         self._open = piece.rank
@@ -76,9 +79,11 @@ class LogJson:
 
     def show(self, piece: Piece) -> None:
         """Some more lines. One that is not whole yet waits; of one that is written over and over, how it looks now is told."""
-        events = []
+        events: list[Event] = []
         if piece.left_out:
             events = [*self._rest(piece.rank, piece.time), self._gap(piece)]
+        if piece.prepared_by:
+            events.append(self._elsewhere(piece))
         if piece.lines:
             first, *rest = piece.lines
             lines = [self._open.pop(piece.rank, "") + first, *rest]
@@ -110,6 +115,10 @@ class LogJson:
         data = {"severity": "warning", "code": "log-cut", **gone}
         return Event(EventType.DIAGNOSTIC, _left_out(piece), self._address, data, piece.time)
 
+    def _elsewhere(self, piece: Piece) -> Event:
+        data = {"severity": "note", "rank": piece.rank, "prepared_by": piece.prepared_by}
+        return Event(EventType.DIAGNOSTIC, _prepared(piece), self._address, data)
+
     def _event(self, line: str, rank: int, time: float | None) -> Event:
         data = {"rank": rank, "run": self._run}
         return Event(EventType.LOG, line, self._address, data, time)
@@ -117,3 +126,7 @@ class LogJson:
 
 def _left_out(piece: Piece, whose: str = "") -> str:
     return f"{format_bytes(piece.left_out)} of the log{whose} are gone here: it was too long to be kept whole"
+
+
+def _prepared(piece: Piece) -> str:
+    return f"Its training cache was prepared by {escape(piece.prepared_by)}, which has that log."

@@ -61,10 +61,14 @@ surprise: 1
 
 def test_problems_say_what_to_write(tmp_path: Path) -> None:
     """The nearest key or name, and the address of the resource."""
-    text = "jobs: {sft: {wieghts: [], cluster: locl, runtime: {start_comands: [x]}}}"
+    text = "jobs: {sft: {wieghts: [], cluster: locl, accelerator: H100, runtime: {start_comands: [x], prepare_commands: [y]}}}"
     found = {one.summary: one for one in problems(tmp_path, text)}
     assert found["unknown key 'wieghts'"].detail == "Did you mean 'weights'?"
     assert found["unknown key 'start_comands'"].detail == "Did you mean 'start_commands'?"
+    assert (
+        found["unknown key 'prepare_commands'"].detail == "It belongs under 'runtime.cache_config'."
+    )
+    assert found["unknown key 'accelerator'"].detail == "It belongs under 'compute'."
     assert "Did you mean 'local'?" in found["cluster: no cluster is called 'locl'"].detail
     assert {one.address for one in found.values()} == {"job.sft"}
 

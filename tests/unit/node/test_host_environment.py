@@ -72,12 +72,13 @@ def test_what_is_half_built_counts_for_nothing(node: TestNode, wheels: Path) -> 
     ],
 )
 def test_requirements_that_can_not_be_kept(node: TestNode, text: str, said: str) -> None:
-    """Each says what is wrong, and nothing counts as built."""
+    """Each says what is wrong, and nothing is left of it."""
     node.put_code({"requirements.txt": text})
     with pytest.raises(NodeError, match=said) as failure:
         build(node)
 
     assert failure.value.kind == "requirements"
+    assert [one.name for one in (node.root / "environments").glob("*") if one.is_dir()] == []
     assert list((node.root / "environments").glob("*.json")) == []
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainctl.model.action import Action
+from trainctl.model.address import Address, Kind
 from trainctl.plan.placement import Offer, Wanted, place, with_run
-from trainctl.plan.values import GpuFacts
+from trainctl.plan.seats import claiming
+from trainctl.plan.values import Change, GpuFacts, Inputs, NodeFacts
 
 
 def gpus(*kinds: str, busy: int = 0) -> tuple[GpuFacts, ...]:
@@ -86,3 +92,26 @@ def test_no_node_is_given_twice(offers: list[Offer], count: int) -> None:
     chosen = place(Wanted(count, None, ""), numbered)
     assert len(chosen) == len(set(chosen)) == min(count, len(offers))
     assert list(chosen) == sorted(chosen, key=int)
+
+
+@pytest.mark.parametrize(
+    ("action", "accelerator", "usable", "note"),
+    [
+        (Action.CREATE, None, 2, "why; claims all GPUs of its node: 2"),
+        (Action.REPLACE, None, 2, "why; claims all GPUs of its node: 2"),
+        (Action.CREATE, None, 0, "why"),
+        (Action.CREATE, "H100:1", 2, "why"),
+        (Action.NOOP, None, 2, "why"),
+    ],
+)
+def test_what_a_job_claims_that_says_nothing(
+    action: Action, accelerator: str | None, usable: int, note: str
+) -> None:
+    """All GPUs of its node, which the plan tells of each new run; nothing where there are none."""
+    cluster, job = Address(Kind.CLUSTER, "box"), Address(Kind.JOB, "fit")
+    nothing = cast("Any", None)
+    facts = NodeFacts("box/0", "namespace", 0, usable_gpus=usable)
+    inputs = Inputs(nothing, nothing, nodes={cluster: (facts,)}, seats={job: ("box/0",)})
+    after = {"cluster": "box", "compute": {"accelerator": accelerator}}
+
+    assert claiming(inputs, Change(job, action, "", after=after, note="why")).note == note

@@ -92,8 +92,16 @@ class _Environment:
         os.utime(self._seal)
 
     def build(self, python: Interpreter, texts: Mapping[str, str], name: str, emit: Emit) -> None:
-        """Make it anew; Failure holds the installer's last lines."""
+        """Make it anew, or leave nothing; Failure holds the installer's last lines."""
         remove_tree(self.path)
+        try:
+            self._fill(python, texts, name, emit)
+        except (Failure, OSError):
+            remove_tree(self.path)
+            raise
+        write_json(self._seal, {"requirements": dict(texts), "python": list(python)})
+
+    def _fill(self, python: Interpreter, texts: Mapping[str, str], name: str, emit: Emit) -> None:
         make_directory(self.path)
         listed = self.path / "requirements"
         for path, text in texts.items():
@@ -102,7 +110,6 @@ class _Environment:
             target.write_text(text)
         for argv in _installer(python, self.path, listed / os.path.normpath(name)):
             _run(argv, listed, emit)
-        write_json(self._seal, {"requirements": dict(texts), "python": list(python)})
 
 
 def _installer(python: Interpreter, path: Path, listed: Path) -> List[List[str]]:

@@ -15,6 +15,7 @@ from trainctl.node.runs import record as runs
 from trainctl.node.runs.log_times import Mark, Times
 from trainctl.node.runs.record import PREPARE, Run
 from trainctl.node.system.failure import Failure
+from trainctl.node.system.files import read_json
 from trainctl.node.system.layout import Layout
 
 _PIECE = 2**18
@@ -56,7 +57,8 @@ class Asked(NamedTuple):
 
 
 def read_lines(request: Mapping[str, Any], write: Write) -> None:
-    """Frames: a line of JSON, ``{time, bytes, next, open}`` with so many bytes after it, or ``{left_out, next}``, or ``{}``.
+    """Frames: a line of JSON, ``{time, bytes, next, open}`` with so many bytes after it, or ``{left_out, next}``, ``{prepared_by}``
+    where another run has what is asked for, or ``{}``.
 
     The bytes are whole lines, but for those of a frame that is ``open``: the last one goes on in the next frame.
     ``next`` is the offset from which another call would go on. An empty frame is a sign of life.
@@ -68,6 +70,9 @@ def read_lines(request: Mapping[str, Any], write: Write) -> None:
     path = run.log(int(request["rank"]), PREPARE if request.get("prepare") else "")
     stream = _open(path, run, asked.follow, write)
     if stream is None:
+        other = read_json(run.prepared_by(int(request["rank"]))) if request.get("prepare") else None
+        if other:
+            write(_line({"prepared_by": other["name"]}))
         return
     times = Times(path.with_suffix(".times"))
     try:

@@ -65,6 +65,10 @@ class Run:
         """What the job writes, or what a stage before it does."""
         return self.directory / "log" / f"{stage and stage + '-'}rank-{rank}.log"
 
+    def prepared_by(self, rank: int) -> Path:
+        """Who prepared the run's training cache, if another run did: ``{name}``."""
+        return self.log(rank, PREPARE).with_suffix(".json")
+
     @property
     def spec(self) -> Optional[Dict[str, Any]]:
         """The specification, once the run was created."""

@@ -6,12 +6,12 @@ import contextlib
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, List
+from typing import Any, Dict, List
 
 from trainctl.node.cache.references import References
 from trainctl.node.system import layout as names
 from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import create_once, make_directory, names_in, remove_tree
+from trainctl.node.system.files import create_once, make_directory, names_in, read_json, remove_tree
 from trainctl.node.system.layout import Layout, inside
 from trainctl.node.system.lock import Lock
 
@@ -68,10 +68,15 @@ class TrainingCache:
         """Whether commands with this digest have prepared it as it is now."""
         return self._prepared(digest).exists()
 
-    def mark_prepared(self, digest: str, by: str) -> None:
-        """Say so."""
+    def mark_prepared(self, digest: str, key: str, name: str) -> None:
+        """Say so, and by which run."""
         make_directory(self._prepared(digest).parent)
-        create_once(self._prepared(digest), json.dumps({"run": by}).encode())
+        create_once(self._prepared(digest), json.dumps({"run": key, "name": name}).encode())
+
+    def prepared_by(self, digest: str) -> Dict[str, Any]:
+        """The ``run`` that did, by its key, and its ``name`` for people; empty if nobody knows."""
+        found = read_json(self._prepared(digest))
+        return found if isinstance(found, dict) else {}
 
     def unprepare(self) -> None:
         """Something of it is gone: what prepared it has to do so again."""

@@ -12,6 +12,7 @@ from trainctl.node.runs.launch import Launch
 from trainctl.node.runs.log_keeper import LogKeeper
 from trainctl.node.runs.record import PREPARE, Run
 from trainctl.node.system.clock import Stopwatch
+from trainctl.node.system.files import make_directory, write_json
 from trainctl.node.system.shell import what_failed
 from trainctl.node.training.cache import TrainingCache, content_lock
 from trainctl.node.turns.turn import Pending
@@ -62,10 +63,24 @@ def prepare_cache(
             problem = _execute(run, int(spec["rank"]), commands, launch, grace)
             if problem is not None:
                 return problem
-            cache.mark_prepared(digest, run.key)
+            cache.mark_prepared(digest, run.key, _name(spec))
+        else:
+            _note_who(run, int(spec["rank"]), cache.prepared_by(digest))
     finally:
         lock.release()
     return None
+
+
+def _name(spec: Mapping[str, Any]) -> str:
+    return f"run {spec['number']} ({spec['id']}) of {spec['address']}"
+
+
+def _note_who(run: Run, rank: int, who: Mapping[str, Any]) -> None:
+    """Where the commands' log would be, say who has it. A run that is tried again has its own."""
+    if who.get("run") != run.key:
+        place = run.prepared_by(rank)
+        make_directory(place.parent)
+        write_json(place, {"name": who.get("name") or "another run"})
 
 
 def _digest(commands: List[str]) -> str:
