@@ -8,11 +8,11 @@ from typing import Any
 from trainctl.model.units import format_bytes
 from trainctl.views.moments import minute, moment
 from trainctl.views.plan_tables import short_revision
-from trainctl.views.text import table
+from trainctl.views.text import columns, table
 from trainctl.weights.mirror.report import MirroredSource
 
 MIRROR_COLUMNS = (
-    "source", "revision", "listing", "files", "bytes", "bytes_shared", "last_used", "projects", "people",
+    "source", "revision", "listing", "files", "bytes", "bytes_shared", "bytes_stored", "last_used", "projects", "people",
 )  # fmt: skip
 
 
@@ -27,40 +27,79 @@ def mirror_json(rows: Sequence[MirroredSource]) -> dict[str, Any]:
                 "files": row.files,
                 "bytes": row.bytes,
                 "bytes_shared": row.bytes_shared,
+                "bytes_stored": row.bytes_stored,
                 "last_used": moment(row.last_used),
                 "projects": list(row.projects),
                 "people": list(row.people),
             }
             for row in rows
-        ]
+        ],
+        "bytes_stored": sum(row.bytes_stored for row in rows),
+        "bytes_saved": sum(row.bytes_saved for row in rows),
     }
 
 
 def mirror_lines(rows: Sequence[MirroredSource], width: int | None = None) -> list[str]:
-    """A line for each source; in so many columns if they must fit."""
+    """A line for each source, and what all of them take; in so many columns if they must fit, where the last columns may be missing."""
     if not rows:
         return ["The mirror is empty."]
-    cells = [
-        [
-            row.source,
-            short_revision(row.revision),
-            str(row.files),
-            format_bytes(row.bytes),
-            format_bytes(row.bytes_shared),
-            minute(row.last_used),
-            ", ".join(row.projects),
-            ", ".join(row.people),
-        ]
-        for row in rows
-    ]
-    headers = [
-        "SOURCE",
-        "REVISION",
-        "FILES",
-        "SIZE",
-        "SHARED",
-        "LAST USED (UTC)",
-        "PROJECTS",
-        "PEOPLE",
-    ]
-    return table(headers, cells, width=width, shrinks=frozenset({"SOURCE"}))
+    cells = [_cells(row) for row in rows]
+    headers = next((some for some in _CHOICES if _fit(some, cells, width)), _CHOICES[-1])
+    lines = table(
+        [header.partition("/")[0] for header in headers],
+        [[each[header] for header in headers] for each in cells],
+        width=width,
+        right=frozenset({"FILES", "SIZE", "SHARED"}),
+        shrinks=frozenset(_NARROWEST),
+        narrowest=_NARROWEST,
+    )
+    return [*lines, "", _total(rows)]
+
+
+_ALWAYS = ("SOURCE", "REVISION", "FILES", "SIZE", "SHARED")
+_DAY = "LAST USED/by day"
+_MINUTE = "LAST USED (UTC)"
+_CHOICES = (
+    (*_ALWAYS, _MINUTE, "PROJECTS", "PEOPLE"),
+    (*_ALWAYS, _MINUTE, "PROJECTS"),
+    (*_ALWAYS, _MINUTE),
+    (*_ALWAYS, _DAY),
+    _ALWAYS,
+)
+"""Which columns are shown, the most that fit: JSON and CSV have all of them."""
+_NARROWEST = {"SOURCE": 32, "PROJECTS": 10, "PEOPLE": 10}
+"""Narrower than that they would tell nothing."""
+
+
+def _cells(row: MirroredSource) -> dict[str, str]:
+    return {
+        "SOURCE": row.source,
+        "REVISION": short_revision(row.revision),
+        "FILES": str(row.files),
+        "SIZE": format_bytes(row.bytes),
+        "SHARED": format_bytes(row.bytes_shared),
+        _MINUTE: minute(row.last_used),
+        _DAY: minute(row.last_used).partition(" ")[0],
+        "PROJECTS": ", ".join(row.projects),
+        "PEOPLE": ", ".join(row.people),
+    }
+
+
+def _fit(headers: Sequence[str], cells: Sequence[dict[str, str]], width: int | None) -> bool:
+    """Whether the columns fit, as narrow as they may be."""
+    if width is None:
+        return True
+    widths = (
+        min(
+            max(columns(header.partition("/")[0]), *(columns(each[header]) for each in cells)),
+            _NARROWEST.get(header, width),
+        )
+        for header in headers
+    )
+    return sum(widths) + 2 * (len(headers) - 1) <= width
+
+
+def _total(rows: Sequence[MirroredSource]) -> str:
+    stored = format_bytes(sum(row.bytes_stored for row in rows))
+    saved = sum(row.bytes_saved for row in rows)
+    return f"{stored} stored" + (f", {format_bytes(saved)} saved by sharing." if saved else ".")

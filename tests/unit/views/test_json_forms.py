@@ -193,7 +193,9 @@ def test_the_other_listings_hold_against_their_schemas() -> None:
     away = Away("lab/gpu-1", (1,), "lab/gpu-1 doesn't answer")
     run = replace(a_run(1, RunStatus.RUNNING, started_at=2.0), phases={"delivering": 0.5})
     status = JobStatus(at("job.sft"), run, (checkpoint,))
-    source = MirroredSource("file:./w", "mtime", None, 1, 2, 0, 3.0, ("demo",), ("ann@laptop",))
+    source = MirroredSource(
+        "file:./w", "mtime", None, 1, 2, 0, 2, 0, 3.0, ("demo",), ("ann@laptop",)
+    )
 
     assert problems("status", status_json(status)) == []
     assert problems("status", {"jobs": [status_json(status)]}) == []

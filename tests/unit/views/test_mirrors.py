@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from trainctl.views.mirror import mirror_json, mirror_lines
 from trainctl.views.mirror_care import verified_lines
+from trainctl.weights.mirror.report import MirroredSource
 from trainctl.weights.mirror.verify import Finding, Outcome, Verified
 
 SOURCE = "hf://acme/model"
@@ -40,3 +42,62 @@ def test_the_verdict_of_a_verification_promises_what_can_be_kept(
     lines = verified_lines(Verified(1, 1, (finding,)))
 
     assert lines[-1] == f"1 content verified, 1 B: {said}"
+
+
+MB = 10**6
+ROWS = [
+    MirroredSource(
+        f"hf://some-organization/{name}-instruct-with-a-long-name", "6" * 40, "a" * 64, 12, 10 * MB,
+        5 * MB, stored * MB, (10 - stored) * MB, 1_700_000_000.0, ("pretraining", "evaluation"), ("ann@laptop", "bo@desk"),
+    )
+    for name, stored in (("model", 10), ("copy", 5))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("width", "last"),
+    [
+        (None, "PEOPLE"),
+        (200, "PEOPLE"),
+        (120, "PEOPLE"),
+        (100, "PROJECTS"),
+        (90, "LAST USED (UTC)"),
+        (86, "LAST USED"),
+        (80, "SHARED"),
+    ],
+)
+def test_a_listing_fits_and_tells_sources_apart(width: int | None, last: str) -> None:
+    """What is less important goes where it is narrow, and no row is broken."""
+    lines = mirror_lines(ROWS, width)
+
+    assert lines[0].rstrip().endswith(last)
+    assert max(map(len, lines)) <= (width or 1000)
+    assert all("hf://some-" in line for line in lines[1:3])
+    assert all(name in line for name, line in zip(("model", "copy"), lines[1:3], strict=True)) is (
+        width in (None, 200)
+    )
+
+
+def test_short_sources_leave_room_for_the_day() -> None:
+    """A column is as wide as it must be."""
+    rows = [
+        MirroredSource(
+            "hf://Qwen/Qwen3-0.6B-Instruct", "6" * 40, "a", 9, MB, 0, MB, 0, 0.0, ("p",), ("a@b",)
+        )
+    ]
+
+    header, row, *_ = mirror_lines(rows, 80)
+
+    assert header.split()[-2:] == ["LAST", "USED"]
+    assert row.endswith("1970-01-01")
+    assert "hf://Qwen/Qwen3-0.6B-Instruct " in row
+
+
+def test_what_sharing_saves_is_said_once() -> None:
+    """And not at all where nothing is shared, as it would be nothing."""
+    form = mirror_json(ROWS)
+
+    assert mirror_lines(ROWS)[-2:] == ["", "15.0 MB stored, 5.0 MB saved by sharing."]
+    assert mirror_lines(ROWS[:1])[-1] == "10.0 MB stored."
+    assert (form["bytes_stored"], form["bytes_saved"]) == (15 * MB, 5 * MB)
+    assert sum(row["bytes_stored"] for row in form["sources"]) == 15 * MB

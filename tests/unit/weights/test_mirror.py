@@ -192,9 +192,37 @@ def test_rows_say_who_uses_what_and_what_is_shared(tmp_path: Path) -> None:
         ("hf://acme/a", 2, 104, 100),
         ("hf://acme/b", 2, 102, 100),
     ]
+    assert [(row.bytes_stored, row.bytes_saved) for row in rows] == [(104, 0), (2, 100)]
     assert [(row.projects, row.people, row.last_used) for row in rows] == [
         (("one", "two"), ("ann@laptop", "bo@desk"), 6.0),
         (("one",), ("ann@laptop",), 4.0),
+    ]
+
+
+def test_what_sharing_saves_is_counted_once(tmp_path: Path) -> None:
+    """The same twice in a source, in two sources, and under another name with the very same listing; what isn't whole saves nothing."""
+    mirror = mirror_at(tmp_path)
+    for name, files in (
+        ("a", {"x": noise(100), "y": noise(100), "z": b"1234"}),
+        ("b", {"x": noise(100)}),
+        ("c", {"x": noise(100)}),
+    ):
+        source = MemorySource(files)
+        reference = replace(REFERENCE, address=f"weights.{name}")
+        mirror.mirror(source.resolve(f"hf://acme/{name}", None, None), source, reference)
+    cut = MemorySource({"x": b"never"}, cut_after=0, error=SourceGone("gone"))
+    with pytest.raises(SourceGone):
+        mirror.mirror(
+            cut.resolve("hf://acme/d", None, None), cut, replace(REFERENCE, address="weights.d")
+        )
+
+    rows = mirror.sources()
+
+    assert [(row.bytes, row.bytes_shared, row.bytes_stored, row.bytes_saved) for row in rows] == [
+        (204, 100, 104, 100),
+        (100, 100, 0, 100),
+        (100, 100, 0, 100),
+        (5, 0, 0, 0),
     ]
 
 
