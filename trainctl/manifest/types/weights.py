@@ -58,6 +58,17 @@ def _sha256(text: str) -> str:
     return text.lower()
 
 
+def _some(patterns: list[str]) -> list[str]:
+    """None would take nothing, as it does in huggingface_hub; who writes it may as well mean everything."""
+    if not patterns:
+        raise wrong(
+            "with no pattern no file would be taken",
+            "Name the files to take, or leave 'allow_patterns' out to take all.",
+            code="empty-value",
+        )
+    return patterns
+
+
 def _source_alone(text: str) -> str:
     _named(_source(text))
     return text
@@ -88,6 +99,7 @@ Sha256 = Annotated[
     AfterValidator(_sha256),
     Field(json_schema_extra={"pattern": "^[0-9a-fA-F]{64}$"}),
 ]
+Allowed = Annotated[list[Text], AfterValidator(_some), Field(json_schema_extra={"minItems": 1})]
 MountLocation = Annotated[str, AfterValidator(_mount), Field(json_schema_extra={"minLength": 1})]
 
 
@@ -104,7 +116,7 @@ class WeightsInPlace(Section):
     """Short for ``auth: {auth_method: CUSTOM_SECRET, auth_secret_name: …}``."""
     endpoint_url: EndpointUrl | None = None
     """Of a bucket: the server to ask, where it is not the platform's own; the same as ``auth.endpoint_url``."""
-    allow_patterns: list[Text] | None = None
+    allow_patterns: Allowed | None = None
     """Only files that match one of these; ``*`` crosses ``/``."""
     ignore_patterns: list[Text] | None = None
     """No files that match one of these, whatever else matches."""
