@@ -34,6 +34,10 @@ class _Relay(socketserver.StreamRequestHandler):
             name, _, value = line.decode().partition(":")
             headers[name.lower()] = value.strip()
         self.server.seen.append((first.strip(), headers))  # type: ignore[attr-defined]
+        if self.server.refusal:  # type: ignore[attr-defined]
+            said = f"HTTP/1.1 {self.server.refusal}\r\nContent-Length: 0\r\n\r\n"  # type: ignore[attr-defined]
+            self.wfile.write(said.encode())
+            return
         if not first.startswith("CONNECT"):
             self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
             return
@@ -60,6 +64,7 @@ def proxy() -> Iterator[socketserver.ThreadingTCPServer]:
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Relay) as server:
         server.daemon_threads = True
         server.seen = []  # type: ignore[attr-defined]
+        server.refusal = ""  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield server
         server.shutdown()
@@ -122,6 +127,78 @@ def test_plain_http_goes_through_its_proxy(
         hub.add("acme/model", {"config.json": b"{}"})
         assert HubSource(hub.url).resolve("hf://acme/model", None, None).files
     assert len(proxy.seen) == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("http://127.0.0.1:99999", "is not the URL of a proxy"),
+        ("http://[::1", "is not the URL of a proxy"),
+        ("http://:80", "is not the URL of a proxy"),
+        ("ftp://127.0.0.1:80", "is not the URL of a proxy"),
+        ("socks5h://u:s3cr3t@127.0.0.1:9", "names a SOCKS proxy"),
+    ],
+)
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "ALL_PROXY"])
+def test_a_proxy_that_can_not_be_one_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str
+) -> None:
+    """What names it is said, and nothing of what it says; what needs no proxy is reached."""
+    monkeypatch.setenv(name, value)
+    with serve() as hub:
+        hub.add("acme/model", {"config.json": b"{}"})
+        with pytest.raises(SourceError, match=f"^{name} {says}") as caught:
+            files_of(hub)
+        assert (caught.value.code, "s3cr3t" in str(caught.value)) == ("unusable-proxy", False)
+        assert hub.seen == []
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        assert files_of(hub) == 1
+
+
+def test_what_a_proxy_refuses_is_told_of_the_proxy(
+    proxy: socketserver.ThreadingTCPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is named with its variable where it isn't there, makes no tunnel or wants a login; its password never is."""
+    port = proxy.server_address[1]
+    proxy.refusal = "407 Login"  # type: ignore[attr-defined]
+    monkeypatch.setenv("ALL_PROXY", f"http://user:s3cr3t@127.0.0.1:{port}")
+    named = f"the proxy 127.0.0.1:{port}"
+    with pytest.raises(SourceCut, match=r"can't reach hub[.]example through") as tunnel:
+        HttpClient().get("https://hub.example/x", "it", {}).__enter__()
+    with pytest.raises(SourceError, match="wants a login") as plain:
+        HttpClient().get("http://hub.example/x", "it", {}).__enter__()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        gone = f"127.0.0.1:{probe.getsockname()[1]}"
+        monkeypatch.setenv("ALL_PROXY", f"http://user:s3cr3t@{gone}")
+        with pytest.raises(SourceCut, match=f"through the proxy {gone}") as nobody:
+            HttpClient().get("http://hub.example/x", "it", {}).__enter__()
+
+    assert f"{named} (it answered 407)" in tunnel.value.summary
+    assert named in plain.value.summary
+    for error in (tunnel.value, plain.value, nobody.value):
+        assert error.detail.startswith("ALL_PROXY names it")
+        assert "s3cr3t" not in str(error)
+
+
+def test_each_kind_of_url_has_its_proxy_before_that_for_all(
+    proxy: socketserver.ThreadingTCPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ALL_PROXY is used where nothing is said of the URL's kind."""
+    monkeypatch.setenv("all_proxy", "socks5://127.0.0.1:9")
+    monkeypatch.setenv("http_proxy", f"127.0.0.1:{proxy.server_address[1]}")
+    with HttpClient().get("http://hub.example/x", "it", {}) as response:
+        assert response.read(10) == b"{}"
+    with pytest.raises(SourceError, match="ALL_PROXY names a SOCKS proxy"):
+        HttpClient().get("https://hub.example/x", "it", {}).__enter__()
+
+
+@pytest.mark.parametrize("value", ["nonsense", "http://[::1", "https://", "http://h:99999"])
+def test_an_endpoint_that_is_no_url_is_told(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """HF_ENDPOINT is named, and nobody is asked."""
+    monkeypatch.setenv("HF_ENDPOINT", value)
+    with pytest.raises(SourceError, match=r"^HF_ENDPOINT is not the URL of a server"):
+        HubSource()
 
 
 def test_nobody_there_is_an_error_without_the_url() -> None:

@@ -40,7 +40,7 @@ class HubSource:
 
     def __init__(self, endpoint: str | None = None, silence: float = 30.0) -> None:
         chosen = endpoint or os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-        self._endpoint = chosen.rstrip("/")
+        self._endpoint = _checked(chosen).rstrip("/")
         self._http = HttpClient(silence)
         self._stored: dict[str, str] = {}
 
@@ -203,6 +203,21 @@ def _explaining(credential: Credential | None) -> Iterator[None]:
 
 
 _NOT_A_HUB = "HF_ENDPOINT must name a Hugging Face Hub, or something that speaks like one."
+
+
+def _checked(endpoint: str) -> str:
+    try:
+        parts = urlsplit(endpoint)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise SourceError(
+            "HF_ENDPOINT is not the URL of a server",
+            "Write it as https://huggingface.co is written, or unset it.",
+            code="not-a-hub",
+        )
+    return endpoint
 
 
 def _plural(source: SourceUri) -> str:

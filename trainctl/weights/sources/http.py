@@ -5,21 +5,21 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import re
 import ssl
 import threading
-import urllib.request
 import weakref
-from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
 from typing import Dict, List, Tuple, TypeVar
-from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
+from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from trainctl.errors import SourceBusy, SourceCut, SourceError, SourceResting, SourceUnreachable
 from trainctl.model.flow import TooSlow
 from trainctl.weights.sources.gates import gate_of
+from trainctl.weights.sources.proxies import Proxy, proxy_for
 from trainctl.weights.sources.statuses import error_for
 from trainctl.weights.sources.wire import Answer, Wire
 
@@ -33,6 +33,8 @@ _CONNECT_SECONDS = 5.0
 _Idle = Dict[Tuple[str, str], List[Wire]]
 _BROKEN = (http.client.HTTPException, OSError)
 """The first only while a tunnel through a proxy is made."""
+_NO_TUNNEL = re.compile(r"Tunnel connection failed: (\d{3})")
+_CHECK_NETWORK = "Check the network and, behind a proxy, HTTPS_PROXY."
 _MORE_CERTIFICATES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 """Read by other programs; trusted beside what OpenSSL finds, in ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` or of the system."""
 _IN_URLS = "!#$%&'()*+,/:;=?@[]~"
@@ -99,7 +101,7 @@ class HttpClient:
         self._direct = direct
         self._lock = threading.Lock()
         self._idle: _Idle = defaultdict(list)
-        self._proxies: dict[tuple[str, str], str | None] = {}
+        self._proxies: dict[tuple[str, str], Proxy | None] = {}
         weakref.finalize(self, _close, self._idle)
 
     @contextlib.contextmanager
@@ -132,7 +134,7 @@ class HttpClient:
                     url = _next(url, raw, what)
                     continue
                 if raw.status >= 300:
-                    raise _refusal(raw, parts, what, token)
+                    raise _refusal(raw, parts, what, token, self._proxy(parts))
                 yield Response(raw, what, url)
                 return
         raise _too_many(what)
@@ -148,7 +150,7 @@ class HttpClient:
             with self._exchange("HEAD", parts, sent, what) as raw:
                 if raw.status not in _REDIRECTS:
                     if raw.status >= 300:
-                        raise _refusal(raw, parts, what, token)
+                        raise _refusal(raw, parts, what, token, self._proxy(parts))
                     return None
                 url = _next(url, raw, what)
         raise _too_many(what)
@@ -168,9 +170,10 @@ class HttpClient:
         self, method: str, parts: SplitResult, headers: Mapping[str, str], what: str
     ) -> tuple[Wire, Answer]:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        if self._proxy(parts) and parts.scheme == "http":
+        proxy = self._proxy(parts)
+        if proxy and parts.scheme == "http":
             target = f"http://{parts.netloc}{target}"
-            headers = {**headers, **self._proxy_headers(parts)}
+            headers = {**headers, **proxy.headers}
         while True:
             with self._lock:
                 kept = self._idle[_origin(parts)]
@@ -183,7 +186,8 @@ class HttpClient:
                 self._close(wire)
                 seconds = self._silence if wire else self._connecting
                 raise SourceUnreachable(
-                    f"{what}: {host_of(parts)} did not answer within {seconds:.0f} s"
+                    f"{what}: {_through(parts, proxy)} did not answer within {seconds:.0f} s",
+                    proxy.advice if proxy else "",
                 ) from None
             except ssl.SSLCertVerificationError as error:
                 raise SourceError(
@@ -196,8 +200,8 @@ class HttpClient:
                 if fresh:
                     made = SourceCut if wire else SourceUnreachable
                     raise made(
-                        f"{what}: can't reach {host_of(parts)} ({_said(error)})",
-                        "Check the network and, behind a proxy, HTTPS_PROXY.",
+                        f"{what}: can't reach {_through(parts, proxy)} ({_said(error)})",
+                        proxy.advice if proxy else _CHECK_NETWORK,
                     ) from None
 
     def _connect(self, parts: SplitResult) -> Wire:
@@ -211,30 +215,22 @@ class HttpClient:
 
     def _connection(self, parts: SplitResult) -> http.client.HTTPConnection:
         proxy = self._proxy(parts)
-        where = urlsplit(proxy) if proxy else parts
-        host, port = where.hostname or "", where.port
+        host, port = (proxy.host, proxy.port) if proxy else (parts.hostname or "", parts.port)
         if parts.scheme == "http":
             return http.client.HTTPConnection(host, port, timeout=self._connecting)
         secure = http.client.HTTPSConnection(
             host, port, timeout=self._connecting, context=self._tls
         )
         if proxy:
-            secure.set_tunnel(parts.hostname or "", parts.port, self._proxy_headers(parts))
+            secure.set_tunnel(parts.hostname or "", parts.port, dict(proxy.headers))
         return secure
 
-    def _proxy(self, parts: SplitResult) -> str | None:
+    def _proxy(self, parts: SplitResult) -> Proxy | None:
         """What the environment says, looked up once for each host."""
         where = _origin(parts)
         if where not in self._proxies:
-            self._proxies[where] = None if self._direct else _proxy_for(parts)
+            self._proxies[where] = None if self._direct else proxy_for(parts)
         return self._proxies[where]
-
-    def _proxy_headers(self, parts: SplitResult) -> dict[str, str]:
-        proxy = urlsplit(self._proxy(parts) or "")
-        if not proxy.username:
-            return {}
-        user = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
-        return {"Proxy-Authorization": f"Basic {b64encode(user.encode()).decode()}"}
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
@@ -257,15 +253,17 @@ class HttpClient:
             wire.close()
 
 
-def _proxy_for(parts: SplitResult) -> str | None:
-    if urllib.request.proxy_bypass(parts.netloc):
-        return None
-    proxy = urllib.request.getproxies().get(parts.scheme)
-    return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
+def _through(parts: SplitResult, proxy: Proxy | None) -> str:
+    return f"{host_of(parts)} through {proxy.shown}" if proxy else host_of(parts)
 
 
-def _refusal(raw: Answer, parts: SplitResult, what: str, token: str | None) -> SourceError:
+def _refusal(
+    raw: Answer, parts: SplitResult, what: str, token: str | None, proxy: Proxy | None
+) -> SourceError:
     """The error that an answer means. A server that asks for a pause gets one from everybody, and it is told once."""
+    if raw.status == 407 and proxy:
+        summary = f"{what}: {proxy.shown} wants a login (407)"
+        return SourceError(summary, proxy.advice, code="unusable-proxy")
     error = error_for(raw.status, raw.headers, what, host_of(parts), token)
     if not isinstance(error, SourceBusy) or raw.status not in _PAUSING:
         return error
@@ -345,5 +343,8 @@ def _next(url: str, raw: Answer, what: str) -> str:
 
 
 def _said(error: Exception) -> str:
+    refused = _NO_TUNNEL.match(str(error))
+    if refused is not None:
+        return f"it answered {refused[1]}"
     reason = getattr(error, "strerror", None)
     return reason or type(error).__name__
