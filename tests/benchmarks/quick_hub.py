@@ -150,7 +150,10 @@ class QuickHub:
             self._send(connection, method, json.dumps(self.asked).encode())
         elif path == f"/api/models/{REPO}/revision/main":
             self.asked["revision"] += 1
-            info = {"id": REPO, "sha": COMMIT, "siblings": []}
+            info: dict[str, object] = {"id": REPO, "sha": COMMIT}
+            if "expand=" not in query:
+                rows = self._shelf.rows(0, sys.maxsize)
+                info["siblings"] = [{"rfilename": row["path"]} for row in rows]
             self._send(connection, method, json.dumps(info).encode())
         elif path == f"/api/models/{REPO}/tree/{COMMIT}":
             self.asked["tree"] += 1

@@ -111,6 +111,7 @@ class Hub:
         self.seen: list[Seen] = []
         self.token = "hf_" + "t" * 30
         self.ranges = True
+        self.expands = True
         self.page_size = 1000
         self.cdn: str | None = None
         self.url = ""
@@ -277,14 +278,15 @@ class _Handler(FaultyHandler):
         if commit not in repo.trees:
             self.answer(404, b"", {"X-Error-Code": "RevisionNotFound"})
         elif match["verb"] == "revision":
-            siblings = [{"rfilename": path} for path in repo.commits[commit]]
+            info = {
+                "sha": commit,
+                "gated": "auto" if repo.gated else False,
+                "siblings": [{"rfilename": path} for path in repo.commits[commit]],
+            }
+            wanted = query.get("expand", []) if self.hub.expands else []
             self._json(
-                {
-                    "id": match["repo"],
-                    "sha": commit,
-                    "gated": "auto" if repo.gated else False,
-                    "siblings": siblings,
-                }
+                {"id": match["repo"]}
+                | {name: value for name, value in info.items() if not wanted or name in wanted}
             )
         else:
             start = int(query.get("cursor", ["0"])[0])

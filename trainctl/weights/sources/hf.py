@@ -21,6 +21,8 @@ from trainctl.weights.sources.http import HttpClient, Response, host_of
 _LARGEST_ANSWER = 64 * 2**20
 _MOST_PAGES = 10_000
 _NEXT = re.compile(r'<([^>]*)>\s*;[^,]*\brel="?next"?')
+_NO_NAMES = "expand=sha&expand=gated"
+"""Else the answer names every file, however many. Servers that don't know it name them, which is no harm."""
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
 
 
@@ -68,7 +70,8 @@ class HubSource:
     def _info(
         self, repo: str, revision: str, uri: str, credential: Credential | None
     ) -> dict[str, Any]:
-        info, _ = self._json(f"{repo}/revision/{quote(revision, safe='')}", uri, credential)
+        named = f"{repo}/revision/{quote(revision, safe='')}?{_NO_NAMES}"
+        info, _ = self._json(named, uri, credential)
         commit = info.get("sha") if isinstance(info, dict) else None
         if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
             raise SourceError(
