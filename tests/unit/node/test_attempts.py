@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
+
+import pytest
 
 from tests.support.nodes import TestNode, is_alive, wait_for
 from trainctl.node.runs.log_keeper import LogKeeper
@@ -96,3 +99,31 @@ def test_a_large_log_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
     assert data.endswith(b"".join(b"%04d" % number * 2**14 for number in range(57, 64)))
     with log.open("rb") as stream:
         assert os.lseek(stream.fileno(), 2**18, os.SEEK_DATA) > 2**21
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("trap 'exit 5' TERM", 5),
+        ("trap '' TERM", -signal.SIGKILL),
+        ("true", -signal.SIGTERM),
+    ],
+)
+@pytest.mark.parametrize("by", ["stop", "max_duration"])
+def test_a_run_that_was_ended_has_the_exit_code_of_its_commands(
+    node: TestNode, command: str, code: int, by: str
+) -> None:
+    """Of one that cleaned up, that went at once, and that had to be killed."""
+    ready = node.base / "ready"
+    waits = f"{command}; touch {ready}; while true; do sleep 0.05; done"
+    more = {"max_duration_seconds": 1.0} if by == "max_duration" else {}
+    node.start(node.spec(waits, grace_seconds=0.5, **more))
+    wait_for(ready.exists)
+    if by == "stop":
+        node.call("stop", {"key": "run-1"})
+    status = node.ended("run-1")
+
+    assert (status["status"].rpartition("_")[2], status["exit_code"]) == (
+        "STOPPED" if by == "stop" else "FAILED",
+        code,
+    )

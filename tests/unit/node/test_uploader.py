@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.support.checkpointing import PREFIX, Clock, SavedRun, restored
 from trainctl.node.checkpoints import watch
 from trainctl.node.checkpoints.directory_store import DirectoryStore
 from trainctl.node.checkpoints.kept import Kept
+from trainctl.node.checkpoints.syncing import orderly
 from trainctl.node.runs.saved import File, Saved
 from trainctl.node.runs.uploads import sync_of
 from trainctl.node.system.failure import Failure
@@ -202,6 +204,27 @@ def test_a_killed_jobs_last_checkpoint_is_not_taken_for_complete(
     assert after_kill == ["checkpoint-1"]
     assert sorted(restored(store)) == ["checkpoint-1", "checkpoint-2"]
     assert sync_of(run.run.directory)["pending"] == ["checkpoint-3"]
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected"),
+    [
+        ("STOPPED", None, True),
+        ("STOPPED", -signal.SIGTERM, True),
+        ("STOPPED", 5, True),
+        ("STOPPED", -signal.SIGKILL, False),
+        ("STOPPED", 128 + signal.SIGKILL, False),
+        ("FAILED", 1, True),
+        ("FAILED", 128 + signal.SIGTERM, True),
+        ("FAILED", -signal.SIGKILL, False),
+        ("FAILED", None, False),
+    ],
+)
+def test_a_job_that_had_to_be_killed_did_not_end_in_order(
+    status: str, code: int | None, expected: bool
+) -> None:
+    """Also one that was stopped, and took longer than its grace."""
+    assert orderly({"status": f"TRAINING_JOB_{status}", "exit_code": code}) == expected
 
 
 def test_retention_keeps_the_newest_and_every_nth(

@@ -33,6 +33,7 @@ _AGAIN_SECONDS = 5.0
 _LONGEST_PAUSE_SECONDS = 30.0
 _KILLED = 128
 _ASKED = (-signal.SIGTERM, _KILLED + signal.SIGTERM)
+_MADE_TO = (-signal.SIGKILL, _KILLED + signal.SIGKILL)
 _DONE, _REFUSED = 0, 3
 
 
@@ -246,7 +247,7 @@ def orderly(record: Mapping[str, Any]) -> bool:
     """Whether a job ended by itself or when it was told to, and was not killed in the middle of what it did."""
     code = record.get("exit_code")
     if record.get("status") == runs.STOPPED:
-        return True
+        return code not in _MADE_TO
     return isinstance(code, int) and (0 <= code <= _KILLED or code in _ASKED)
 
 

@@ -39,8 +39,8 @@ def guard(
     close_all_but(*kept)
     status = _wait(shell)
     if status is None:
-        end_descendants(grace() if os.getppid() == supervisor else 0.0)
-        return -signal.SIGTERM
+        ended = end_descendants(grace() if os.getppid() == supervisor else 0.0)
+        return exit_code(ended.get(shell, signal.SIGKILL))
     end_descendants(_LEFTOVER_GRACE_SECONDS)
     return status
 

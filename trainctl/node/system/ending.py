@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from typing import Collection, Iterable, List
+from typing import Collection, Dict, Iterable, List
 
 from trainctl.node.system.processes import descendants, with_environment
 
@@ -21,28 +21,38 @@ def send(pids: Iterable[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def reap() -> None:
-    """Collect the children that have ended."""
+def reap() -> Dict[int, int]:
+    """Collect the children that have ended: their wait statuses."""
+    found = {}
     with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            found[pid] = status
+    return found
 
 
-def end_descendants(grace_seconds: float, spared: Collection[int] = ()) -> None:
+def end_descendants(grace_seconds: float, spared: Collection[int] = ()) -> Dict[int, int]:
     """End everything below this process, which must be a child subreaper: TERM, the grace, KILL until nobody is left.
 
-    ``spared`` are helpers of this process itself.
+    ``spared`` are helpers of this process itself. The wait statuses of the children that ended meanwhile.
     """
-    send(_left(spared), signal.SIGTERM)
+    ended: Dict[int, int] = {}
+    send(_left(spared, ended), signal.SIGTERM)
     deadline = time.monotonic() + grace_seconds
-    while time.monotonic() < deadline and _left(spared):
+    while time.monotonic() < deadline and _left(spared, ended):
         time.sleep(_POLL_SECONDS)
     for _ in range(_KILL_ROUNDS):
-        left = _left(spared)
+        left = _left(spared, ended)
         if not left:
-            return
+            break
         send(left, signal.SIGKILL)
         time.sleep(_POLL_SECONDS)
+    ended.update(
+        reap()
+    )  # who died since the last look is no descendant any more, and yet to be collected
+    return ended
 
 
 def kill_marked(entry: bytes) -> None:
@@ -55,6 +65,6 @@ def kill_marked(entry: bytes) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def _left(spared: Collection[int]) -> List[int]:
-    reap()
+def _left(spared: Collection[int], ended: Dict[int, int]) -> List[int]:
+    ended.update(reap())
     return [pid for pid in descendants(os.getpid()) if pid not in spared]

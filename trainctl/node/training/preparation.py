@@ -110,7 +110,7 @@ def _execute(
     if problem:
         return NotPrepared(problem)
     if ended.stopped:
-        return NotPrepared(exit_code=ended.code)
+        return NotPrepared()
     if ended.code == 0:
         return None
     if ended.code is None:
