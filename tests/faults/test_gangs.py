@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.gangs import QUICK, Gang, nodes
+from tests.support.gpus import Gpus
 from tests.support.nodes import TestNode, wait_for
 from trainctl.node.system.processes import descendants
 
@@ -210,6 +211,27 @@ def test_two_gangs_at_once_on_the_same_nodes(tmp_path: Path) -> None:
     assert {one["status"] for ranks in ended for one in ranks} == {"TRAINING_JOB_COMPLETED"}
     spans = sorted((ranks[0]["started_at"], ranks[0]["ended_at"]) for ranks in ended)
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
+
+
+def test_a_gang_says_which_of_its_nodes_has_no_gpus_and_who_has_them(
+    two: list[TestNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every rank does; the run of the node that has them is named there."""
+    gpus = Gpus.make(tmp_path / "tools", 2)
+    monkeypatch.setenv("PATH", f"{gpus.tools}:{os.environ['PATH']}")
+    wish = {"count": 2, "kind": "", "declared": None}
+    gate = tmp_path / "gate"
+    gate.touch()
+    two[1].start(two[1].spec(f"while test -e {gate}; do sleep 0.05; done", key="has", gpus=wish))
+    wish = {**wish, "count": 1}
+    gang = Gang(two, "true", gpus=wish, nodes=["lab/a", "lab/b"])
+    gang.start()
+
+    there = "waits for 1 of 2 GPUs on lab/b, taken by job.sft run 1"
+    wait_for(lambda: two[1].status()["waiting"] == there)
+    wait_for(lambda: str(two[0].status()["waiting"]).endswith("taken by another directory's run"))
+    gate.unlink()
+    assert {one["status"] for one in gang.ended()} == {"TRAINING_JOB_COMPLETED"}
 
 
 def test_a_rank_that_joins_late_completes_the_gang(four: list[TestNode]) -> None:

@@ -118,8 +118,15 @@ def test_a_rank_that_can_not_now_is_told_to_the_others() -> None:
     gang = Played()
     gang.join()
     gang.all_say("here")
-    assert gang.say(1, "busy", why="waits for 2 of 4 GPUs") == [
-        (rank, {"do": "wait", "why": "waits for rank 1: waits for 2 of 4 GPUs"}) for rank in (0, 2)
+    assert gang.say(1, "busy", why="waits for 2 of 4 GPUs on lab/b") == [
+        (rank, {"do": "wait", "why": "waits for rank 1: 2 of 4 GPUs on lab/b"}) for rank in (0, 2)
+    ]
+    assert gang.say(1, "busy", why="waits for 2 of 4 GPUs on lab/b, taken by job.a run 1") == [
+        (
+            rank,
+            {"do": "wait", "why": "waits for rank 1: 2 of 4 GPUs on lab/b, taken by job.a run 1"},
+        )
+        for rank in (0, 2)
     ]
 
 

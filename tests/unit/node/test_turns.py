@@ -61,7 +61,7 @@ def test_all_or_none(node: TestNode, gpus: Gpus) -> None:
     first = held(node, "one", gpus=wants(2))
     second = held(node, "two", gpus=wants(None))
 
-    assert waits(node, "two") == "waits for 4 of 4 GPUs"
+    assert waits(node, "two") == "waits for 4 of 4 GPUs, taken by job.sft run 1"
     first.unlink()
     wait_for(lambda: node.status("two")["status"] == RUNNING)
     second.unlink()
@@ -74,7 +74,7 @@ def test_nobody_passes_in_the_queue(node: TestNode, gpus: Gpus) -> None:
     held(node, "large", gpus=wants(4)).unlink()
     held(node, "small", gpus=wants(1)).unlink()
     gate = held(node, "urgent", gpus=wants(4), priority=5)
-    assert waits(node, "urgent") == "waits for 4 of 4 GPUs"
+    assert waits(node, "urgent") == "waits for 4 of 4 GPUs, taken by job.sft run 1"
     wait_for(lambda: waits(node, "small") == "waits for 1 of 4 GPUs, 2 ahead")
 
     node.call("reorder", {"key": "small", "priority": 9})
@@ -94,6 +94,45 @@ def test_a_gpu_that_another_process_uses_is_taken(node: TestNode, gpus: Gpus) ->
     node.run("echo $CUDA_VISIBLE_DEVICES", key="one", gpus=wants(3))
 
     assert node.log("one") == "1,2,3\n"
+
+
+def test_a_run_that_waits_says_who_has_the_gpus(node: TestNode, gpus: Gpus) -> None:
+    """Runs by address, of other projects with that; a process that computes by its pid; all in one line, as long as it is so."""
+    gpus.compute_on(gpus.ids[3])
+    first = held(node, "one", gpus=wants(1), number=7)
+    other = held(node, "other", gpus=wants(2), address="job.fit", project="demo")
+
+    held(node, "two", gpus=wants(1)).unlink()
+
+    me = f"pid {os.getpid()} ({Path('/proc/self/comm').read_text().strip()})"
+    taken = "waits for 1 of 4 GPUs, taken by job.sft run 7"
+    assert waits(node, "two") == f"{taken}, job.fit run 1 of demo and 1 more"
+    other.unlink()
+    assert node.ended("two")["status"] == COMPLETED
+    first.unlink()
+    node.ended("one")
+    gpus.compute_on(*gpus.ids)
+    held(node, "last", gpus=wants(1))
+    wait_for(lambda: waits(node, "last") == f"waits for 1 of 4 GPUs, taken by {me}")
+    node.call("stop", {"key": "last", "grace_seconds": 0})
+
+
+def test_a_claim_of_another_directory_is_told_as_that(
+    node: TestNode, gpus: Gpus, tmp_path: Path
+) -> None:
+    """Its runs are somebody else's, perhaps not to be read; a run of this one that was lost is not named for it."""
+    held(node, "lost", gpus=wants(4))
+    os.kill(node.status("lost")["pid"], signal.SIGKILL)
+    (tmp_path / "other").mkdir()
+    other = TestNode(tmp_path / "other")
+    gate = held(other, "theirs", gpus=wants(3))
+
+    held(node, "mine", gpus=wants(2)).unlink()
+
+    assert waits(node, "mine") == "waits for 2 of 4 GPUs, taken by another directory's run"
+    gate.unlink()
+    assert node.ended("mine")["status"] == COMPLETED
+    other.close()
 
 
 def test_what_can_never_be_is_refused(node: TestNode, gpus: Gpus) -> None:

@@ -20,6 +20,9 @@ _CLAIM_SECONDS = 60.0
 _BACK_OFF_SECONDS = (1.0, 5.0)
 """Between which a gang waits before it tries to claim again, so that two don't meet for ever."""
 
+_WAITS = "waits for "
+"""What a rank's reason begins with, which those who wait for that rank need not say twice."""
+
 Value = Dict[str, Any]
 
 
@@ -178,7 +181,8 @@ class Rules:
             self._marked.add(rank)
         else:
             self._marked.discard(rank)
-            self._tell_why(f"waits for rank {rank}: {why}", set(self._all) - {rank})
+            what = why[len(_WAITS) :] if why.startswith(_WAITS) else why
+            self._tell_why(f"{_WAITS}rank {rank}: {what}", set(self._all) - {rank})
 
     def _note_claim(self, rank: int, held: bool, now: float) -> None:
         if rank != self._order[len(self._claimed)]:

@@ -44,7 +44,7 @@ class GangTurn(Turn):
     def __init__(self, run: Run, spec: Mapping[str, Any], pending: Pending, others: Others) -> None:
         super().__init__(run, spec, pending)
         self._others = others
-        self._told = ""
+        self._told = ("", "")
 
     def wait(self) -> bool:
         """Until all ranks hold what they want; rank 0 takes the slot of the gang's sweep before."""
@@ -84,10 +84,11 @@ class GangTurn(Turn):
                     held = self._claim(wish, place)
                 elif does == "release":
                     self._gpu_claims.release()
-                    self._gpus, self._told, held = [], "", False
+                    self._gpus, self._told, held = [], ("", ""), False
             before = None if held or place is None else place.behind()
             if not held:
-                self._tell(wish, able=before is None and self._able(wish))
+                able = before is None and self._able(wish)
+                self._tell("" if able else wish.words if before else wish.why)
             wanted = [before] if before else ([] if held else wish.claims)
             await_release(filter(is_held, wanted), LOOK_SECONDS, self._others.descriptor)
         return False
@@ -96,15 +97,16 @@ class GangTurn(Turn):
         """Others' computing is looked at before the first word only, and again when it comes to claiming."""
         if not wish.count:
             return True
-        return wish.unclaimed if self._told == "ready" else bool(wish.free())
+        return wish.unclaimed if self._told[0] == "ready" else bool(wish.free())
 
-    def _tell(self, wish: GpuWish, *, able: bool) -> None:
-        word = "ready" if able else "busy"
-        if word != self._told:
-            self._told = word
-            self._others.say({"is": word, "why": wish.words})
-        if not able:
-            self._pending(wish.words, GPU_LANE)
+    def _tell(self, why: str) -> None:
+        """Why it can't claim now; nothing if it can."""
+        told = ("busy" if why else "ready", why)
+        if told != self._told:
+            self._told = told
+            self._others.say({"is": told[0], "why": why})
+        if why:
+            self._pending(why, GPU_LANE)
 
     def _claim(self, wish: GpuWish, place: Optional[Place]) -> bool:
         """Only the first of the lane may."""

@@ -5,13 +5,18 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, List, Mapping
 
+from trainctl.node.runs.record import Run
 from trainctl.node.system.failure import Failure
 from trainctl.node.turns import gpus
 from trainctl.node.turns.claims import Claims, is_held
 from trainctl.node.turns.gpu_tools import Gpu, users
+from trainctl.node.turns.holders import ELSEWHERE, holders, listed, run_words
 
 _FOREIGN_SECONDS = 5.0
 """How often it is asked who else computes on GPUs: each question starts a program."""
+
+_NAMES_SECONDS = 5.0
+"""How old the names of those may be who hold GPUs: each look reads all runs' records."""
 
 
 class GpuWish:
@@ -20,7 +25,8 @@ class GpuWish:
     Who takes all that there are gets none where the host's tools can't say which that is: its job is ``hidden`` those that there may be.
     """
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
+    def __init__(self, run: Run, spec: Mapping[str, Any]) -> None:
+        self._layout, self._spec = run.layout, spec
         wanted = spec.get("gpus") or {}
         self.hidden: Mapping[str, str] = {}
         kind, count = wanted.get("kind") or "", wanted.get("count")
@@ -35,10 +41,15 @@ class GpuWish:
         if self.count > len(self._present):
             what = f"{self.count} {kind} GPUs" if kind else f"{self.count} GPUs"
             raise Failure("missing", f"{what} are wanted and this node has {len(self._present)}")
-        self.words = f"waits for {self.count} of {len(self._present)} GPUs"
+        nodes = spec.get("nodes") or ()
+        where = f" on {nodes[int(spec['rank'])]}" if len(nodes) > 1 else ""
+        self.words = f"waits for {self.count} of {len(self._present)} GPUs{where}"
         self.claims = [one.claim for one in self._present]
         self._refused: List[Gpu] = []
         self._looked = 0.0
+        self._used: Dict[str, str] = {}
+        self._named: Dict[str, str] = {}
+        self._named_at = 0.0
 
     @property
     def unclaimed(self) -> bool:
@@ -51,18 +62,38 @@ class GpuWish:
         in_vain = found == self._refused and time.monotonic() - self._looked < _FOREIGN_SECONDS
         if len(found) < self.count or in_vain:
             return {}
-        used = users(self._present)
+        self._used = users(self._present)
         self._looked = time.monotonic()
-        free = {one.claim: one for one in found if one.id not in used}
+        free = {one.claim: one for one in found if one.id not in self._used}
         if len(free) < self.count:
             self._refused = found
             return {}
         return free
 
+    @property
+    def why(self) -> str:
+        """The words, with who has what is wanted: ``waits for 2 of 4 GPUs, taken by job.sft run 3 and pid 4711 (python3)``."""
+        free = self._unclaimed()
+        names = self._holders([one for one in self._present if one not in free])
+        if len(free) >= self.count:  # else nobody asked who computes on them
+            names += [self._used[one.id] for one in free if one.id in self._used]
+        return f"{self.words}, taken by {listed(names)}" if names else self.words
+
     def take(self, claims: Claims) -> List[Gpu]:
         """Claim as many as are wanted; none if they can't be had."""
         free = self.free()
         return [free[name] for name in claims.take_some(free, self.count)]
+
+    def _holders(self, claimed: List[Gpu]) -> List[str]:
+        ids = [one.id for one in claimed]
+        now = time.monotonic()
+        if set(ids) != set(self._named) or now - self._named_at > _NAMES_SECONDS:
+            found = holders(self._layout, ids)
+            self._named = {
+                one: run_words(found[one], self._spec) if one in found else ELSEWHERE for one in ids
+            }
+            self._named_at = now
+        return [self._named[one] for one in ids]
 
     def _unclaimed(self) -> List[Gpu]:
         return [one for one in self._present if not is_held(one.claim)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import signal
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import Run
@@ -18,6 +18,9 @@ from trainctl.node.turns.lanes import Lane, Place
 
 Pending = Callable[[str, Optional[str]], None]
 """Told what is waited for, and in which lane, as often as that changes."""
+
+_Wanted = Tuple[List[str], str]
+"""Claims of which one must be given up before it is worth looking again, and the words for that."""
 
 LOOK_SECONDS = 1.0
 """How often somebody who waits looks by himself: a claim that is given up wakes him at once."""
@@ -85,16 +88,17 @@ class Turn:
             return not self._ending()
         name = hashlib.sha256(slots["name"].encode()).hexdigest()[:32]
 
-        def take() -> Optional[List[str]]:
+        words = f"waits for one of {slots['count']} slots of {slots['name'].partition(' ')[2]}"
+
+        def take() -> Optional[_Wanted]:
             count = int((self._run.order.get("slots") or slots)["count"])
             names = [f"slot/{name}/{number}" for number in range(count)]
-            return None if self._claims.take_some(names, 1) else names
+            return None if self._claims.take_some(names, 1) else (names, words)
 
-        words = f"waits for one of {slots['count']} slots of {slots['name'].partition(' ')[2]}"
         return self._in_lane(f"slot-{name}", words, take)
 
     def _wish(self) -> GpuWish:
-        wish = GpuWish(self._spec)
+        wish = GpuWish(self._run, self._spec)
         self._hidden = wish.hidden
         return wish
 
@@ -103,24 +107,25 @@ class Turn:
         if not wish.count:
             return not self._ending()
 
-        def take() -> Optional[List[str]]:
+        def take() -> Optional[_Wanted]:
             self._gpus = wish.take(self._gpu_claims)
-            return None if self._gpus else wish.claims
+            return None if self._gpus else (wish.claims, wish.why)
 
         return self._in_lane(GPU_LANE, wish.words, take)
 
-    def _in_lane(self, name: str, words: str, take: Callable[[], Optional[List[str]]]) -> bool:
-        """In order, until ``take`` has what it wants: it says what that could be, and None once it is taken."""
+    def _in_lane(self, name: str, words: str, take: Callable[[], Optional[_Wanted]]) -> bool:
+        """In order, until ``take`` has what it wants: it says what that could be, and None once it is taken. Who is not the first just says ``words``."""
         priority = int(self._spec.get("priority") or 0)
         place = Place(Lane(self._run.layout.root, name), self._run, priority)
         try:
             while not self._ending():
                 before = place.behind()
-                wanted = [before] if before else take()
+                wanted = ([before], words) if before else take()
                 if wanted is None:
                     return True
-                self._pending(words, name)
-                await_release(filter(is_held, wanted), LOOK_SECONDS)
+                claims, why = wanted
+                self._pending(why, name)
+                await_release(filter(is_held, claims), LOOK_SECONDS)
             return False
         finally:
             place.leave()
