@@ -97,6 +97,9 @@ class MadeUp:
             uri, "1", in_order(SourceFile(one, len(one), f"etag:{one}") for one in names)
         )
 
+    def server(self, uri: str, credential: Credential | None) -> str | None:
+        return None
+
     def link(
         self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
     ) -> str | None:

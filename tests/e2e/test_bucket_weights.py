@@ -202,6 +202,46 @@ def test_a_secret_goes_to_no_server_that_only_the_manifest_names(
     assert "untrusted-host" in told
 
 
+TWO_SERVERS = """\
+secrets: {bucket: {from: env, name: OPENS_BUCKET}}
+weights:
+  one: {source: "s3://models/llm", endpoint_url: "ONE", auth_secret_name: bucket, mount_location: one}
+  two: {source: "s3://models/llm", endpoint_url: "TWO", auth_secret_name: bucket, mount_location: two}
+jobs:
+  sft:
+    weights: [one, two]
+    runtime: {start_commands: [cat one/model.bin two/model.bin]}
+"""
+
+
+def test_one_uri_at_two_servers_is_two_sources(fresh: Project) -> None:
+    """Each is locked, mirrored and read as what its own server has, an unchanged manifest changes nothing, and what is
+    damaged is fetched again from whoever had it."""
+    with moto() as one, moto() as two:
+        text = TWO_SERVERS.replace("ONE", one.endpoint).replace("TWO", two.endpoint)
+        fresh.write({"trainctl.yaml": text})
+        fresh.trust('secret = "bucket"\nhosts = ["127.0.0.1"]')
+        for server, content in ((one, b"first\n"), (two, b"other\n")):
+            cloud = _s3(server, "s3://models/llm")
+            cloud.put("llm/model.bin", content)
+        fresh.variables |= {"OPENS_BUCKET": cloud.variables["OPENS_BUCKET"]}
+        fresh.run("apply", "--auto-approve", "--wait")
+        logs = fresh.run("logs", "sft").stdout.splitlines()
+        again = fresh.run("plan", "--detailed-exitcode")
+        for pack in fresh.mirror.glob("packs/*/data"):
+            pack.chmod(0o600)
+            pack.write_bytes(b"wrong\n")
+        repaired = fresh.run("mirror", "verify", "--repair").stdout
+        whole = fresh.run("mirror", "verify").stdout
+
+    rows = json.loads((fresh.directory / "trainctl.lock").read_text())["sources"]
+    assert [row["endpoint_url"] for row in rows] == sorted([one.endpoint, two.endpoint])
+    assert logs == ["first", "other"]
+    assert "No changes" in again.stdout
+    assert ": 2 repaired." in repaired
+    assert "all right" in whole
+
+
 def test_the_usual_credentials_open_a_bucket(fresh: Project, tmp_path: Path) -> None:
     """What the environment has for AWS opens a source without ``auth``, and goes to no endpoint of the manifest's."""
     with filled(s3_without_conditions, tmp_path) as cloud:

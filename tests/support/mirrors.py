@@ -33,7 +33,7 @@ def mirror_at(root: Path, chunk_bytes: int = CHUNK_BYTES, attempts: int = 4) -> 
 
 @dataclass
 class MemorySource:
-    """Files in memory. ``cut_after`` bytes a stream ends with the error; ``asked`` are the offsets it was asked for."""
+    """Files in memory. ``cut_after`` bytes a stream ends with the error; ``asked`` are the offsets it was asked for; ``at`` is its server."""
 
     files: dict[str, bytes]
     announce: bool = True
@@ -42,6 +42,7 @@ class MemorySource:
     error: BaseException | None = None
     asked: list[tuple[str, int]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    at: str | None = None
 
     def resolve(
         self, uri: str, revision: str | None, credential: Credential | None
@@ -50,6 +51,9 @@ class MemorySource:
             SourceFile(path, len(data), self._validator(data)) for path, data in self.files.items()
         ]
         return ResolvedSource(uri, revision or "1", tuple(sorted(made)))
+
+    def server(self, uri: str, credential: Credential | None) -> str | None:
+        return self.at
 
     def link(
         self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None

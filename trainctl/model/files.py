@@ -79,6 +79,16 @@ class ResolvedSource:
     """The pin that this version had upstream, where its files are told by the listing of a mirror that has them."""
     versions: Mapping[str, str] | None = field(default=None, compare=False)
     """By path the version of a file that upstream keeps, where it is asked for these and not for what is there now."""
+    endpoint: str | None = None
+    """The server that was asked, where it is not the platform's own."""
+
+    @property
+    def identity(self) -> str:
+        """What the source is remembered as: another server may have other content by the same URI, name, size and tag.
+
+        No source that a server can be named for holds a space.
+        """
+        return self.source if self.endpoint is None else f"{self.source} {self.endpoint}"
 
     @cached_property
     def size(self) -> int:

@@ -82,14 +82,25 @@ def endpoint_of(
     place: Place, access: Access | None, environ: Mapping[str, str] = os.environ
 ) -> str:
     """The server that requests go to, without a ``/`` at its end."""
-    if place.endpoint:
-        return place.endpoint
-    if isinstance(access, (AzureKey, AzureSas)) and access.endpoint:
-        return access.endpoint.rstrip("/")
+    if named := _named(place, access):
+        return named
     if place.scheme != "s3":
         return f"https://{place.host}"
     region = region_of(place, access, environ)
     return f"https://s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
+
+
+def server_of(place: Place, access: Access | None) -> str | None:
+    """The same where it is not the platform's own."""
+    named = _named(place, access)
+    return None if named is None or place.is_own(named) else named
+
+
+def _named(place: Place, access: Access | None) -> str | None:
+    """The server that somebody named, or the credential."""
+    if place.endpoint is None and isinstance(access, (AzureKey, AzureSas)) and access.endpoint:
+        return access.endpoint.rstrip("/")
+    return place.endpoint
 
 
 def _s3(

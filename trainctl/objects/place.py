@@ -53,6 +53,12 @@ class Place:
             return urlsplit(self.endpoint).netloc
         return _PLATFORM[self.scheme].format(account=self.account)
 
+    def is_own(self, server: str) -> bool:
+        """Whether that is the platform's own server, for which this is the bucket of that name whatever its region."""
+        if self.scheme == "s3":
+            return _AWS.fullmatch(server) is not None
+        return server == f"https://{_PLATFORM[self.scheme].format(account=self.account)}"
+
     @property
     def emulated(self) -> bool:
         """Whether it is an emulator of Google's storage, which asks nobody who they are."""
@@ -70,6 +76,10 @@ _PLATFORM = {
     "gs": "storage.googleapis.com",
     "azure": "{account}.blob.core.windows.net",
 }
+_AWS = re.compile(
+    r"https://s3\.((dualstack\.)?(?!us-gov-)[a-z]{2}(-[a-z]+)+-[0-9]+\.)?amazonaws\.com"
+)
+"""The regions that share their names of buckets: China's and the government's have their own."""
 
 
 def place_of(

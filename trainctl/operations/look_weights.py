@@ -17,8 +17,8 @@ from trainctl.operations.look_mirror import MirrorSeen, look_at_mirror
 from trainctl.operations.look_options import LookOptions
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import WeightsFacts
-from trainctl.resources.weights import credential_of, wanted_of
-from trainctl.weights.lock import Key, LockEntry, LockFile
+from trainctl.resources.weights import credential_of, endpoint_url, wanted_of
+from trainctl.weights.lock import LockEntry, LockFile, locked_as
 from trainctl.weights.mirror.disk import SPARE_BYTES
 from trainctl.weights.mirror.known import Known, missing
 from trainctl.weights.mirror.port import is_far
@@ -43,10 +43,15 @@ def look_at_weights(workspace: Workspace, state: State, look: LookOptions) -> We
     """What is known of every desired source; one that can't be resolved is an error diagnostic with its address."""
     seen = WeightsSeen()
     locked = LockFile(workspace.setting.directory).entries()
-    questions = [
-        _question(workspace, resource, locked)
+    wanted = {
+        address: wanted_of(resource.attributes, workspace.setting.directory)
         for address, resource in workspace.desired.resources.items()
         if address.kind is Kind.WEIGHTS
+    }
+    keys = {one.key for one in wanted.values()}
+    questions = [
+        _Question(workspace.desired.resources[address], one, locked_as(locked, one.key, keys))
+        for address, one in wanted.items()
     ]
     asked = []
     for one in questions:
@@ -122,13 +127,6 @@ class _Question:
     locked: LockEntry | None
 
 
-def _question(
-    workspace: Workspace, resource: Resource, locked: Mapping[Key, LockEntry]
-) -> _Question:
-    wanted = wanted_of(resource.attributes, workspace.setting.directory)
-    return _Question(resource, wanted, locked.get((wanted.source, wanted.allow, wanted.ignore)))
-
-
 def _is_asked(question: _Question, state: State, look: LookOptions) -> bool:
     """Whether upstream is asked: always, but offline only this machine, and without refresh only about what is new."""
     if look.offline:
@@ -136,9 +134,14 @@ def _is_asked(question: _Question, state: State, look: LookOptions) -> bool:
     if look.refresh or look.upgrade:
         return True
     recorded = state.resources.get(question.resource.address)
-    known = recorded is not None and all(
-        recorded.attributes.get(name) == question.resource.attributes.get(name)
-        for name in ("source", "allow_patterns", "ignore_patterns", "sha256")
+    wanted = question.resource.attributes
+    known = (
+        recorded is not None
+        and endpoint_url(recorded.attributes) == endpoint_url(wanted)
+        and all(
+            recorded.attributes.get(name) == wanted.get(name)
+            for name in ("source", "allow_patterns", "ignore_patterns", "sha256")
+        )
     )
     return not known and question.locked is None
 

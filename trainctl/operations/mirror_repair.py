@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from trainctl.errors import ManifestError, SourceDenied, TrainctlError
+from trainctl.errors import ManifestError, SourceDenied, SourceGone, TrainctlError
 from trainctl.model.address import Kind
-from trainctl.model.source_uri import parse_source
+from trainctl.model.source_uri import BUCKETS, parse_source
 from trainctl.operations.workspace import Workspace
-from trainctl.resources.weights import credential_of, wanted_of
+from trainctl.resources.weights import credential_of, endpoint_url, wanted_of
 from trainctl.spi.sources import Credential
 from trainctl.weights.mirror.fetch import Progress
+from trainctl.weights.mirror.layout import named_in
 from trainctl.weights.mirror.mend import Origin
 from trainctl.weights.mirror.verify import Verified
+from trainctl.weights.resolve import asked
 from trainctl.weights.sources import source_for
 
 
@@ -31,11 +33,11 @@ class Origins:
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
-        self._found: dict[tuple[str, str], Origin | TrainctlError] = {}
+        self._found: dict[tuple[str, str | None, str], Origin | TrainctlError] = {}
 
     def of(self, record: Mapping[str, object]) -> Origin:
         """Where the bytes of a reference come from. SourceError's kinds where upstream does not answer."""
-        key = (str(record.get("source")), str(record.get("revision")))
+        key = named_in(record)
         if key not in self._found:
             try:
                 self._found[key] = self._resolve(*key)
@@ -54,20 +56,30 @@ class Origins:
             return
         yield from (one.attributes for one in resources if one.address.kind is Kind.WEIGHTS)
 
-    def _resolve(self, text: str, revision: str) -> Origin:
+    def _resolve(self, text: str, endpoint: str | None, revision: str) -> Origin:
         uri = parse_source(text)
         source = source_for(uri.scheme)
-        credential = self._credential(text)
-        pinned = revision if uri.scheme == "hf" else None
-        return Origin(
-            source, source.resolve(text, pinned, credential), credential, self._workspace.retry
+        for credential in self._credentials(text, endpoint):
+            if source.server(text, credential) == endpoint:
+                pinned = revision if uri.scheme == "hf" else None
+                resolved = asked(source, text, pinned, credential)
+                return Origin(source, resolved, credential, self._workspace.retry)
+        raise SourceGone(
+            f"{text} came from {endpoint or 'its own platform'}, and the environment names another server",
+            "Set the variables that named it.",
         )
 
-    def _credential(self, text: str) -> Credential | None:
-        """What the manifest gives for the source, if it names it; else what its platform usually finds."""
-        secrets, directory = self._workspace.secrets, self._workspace.setting.directory
+    def _credentials(self, text: str, endpoint: str | None) -> Iterator[Credential | None]:
+        """What the manifest gives for the source, if it names it; what its platform usually finds; for a server that nobody here names, nothing."""
+        for attributes in (*self._declared_as(text, endpoint), {"source": text}):
+            yield credential_of(attributes, self._workspace.secrets)
+        yield from _nobodys(text, endpoint)
+
+    def _declared_as(self, text: str, endpoint: str | None) -> list[Mapping[str, object]]:
+        """The weights of that source in the manifest, those first that name the server."""
+        directory = self._workspace.setting.directory
         same = (one for one in self.declared() if wanted_of(one, directory).uri.text == text)
-        return credential_of(next(same, {"source": text}), secrets)
+        return sorted(same, key=lambda one: endpoint_url(one) != endpoint)
 
 
 class OriginsOfOthers(Origins):
@@ -80,10 +92,19 @@ class OriginsOfOthers(Origins):
             raise SourceDenied(f"{record.get('source')!a} is not a source of this project")
         return super().of(record)
 
-    def _credential(self, text: str) -> Credential | None:
-        return super()._credential(text) if self._ours({"source": text}) else None
+    def _credentials(self, text: str, endpoint: str | None) -> Iterator[Credential | None]:
+        if self._ours({"source": text}):
+            yield from super()._credentials(text, endpoint)
+            return
+        yield None
+        yield from _nobodys(text, endpoint)
 
     def _ours(self, record: Mapping[str, object]) -> bool:
         directory = self._workspace.setting.directory
         sources = {wanted_of(one, directory).uri.text for one in self.declared()}
         return record.get("source") in sources
+
+
+def _nobodys(text: str, endpoint: str | None) -> Iterator[Credential]:
+    if endpoint is not None and parse_source(text).scheme in BUCKETS:
+        yield Credential("", "nobody", endpoint)

@@ -125,6 +125,7 @@ def _resolved(value: Mapping[str, Any]) -> ResolvedSource:
         files,
         known_as=value.get("known_as"),
         versions=value.get("versions"),
+        endpoint=value.get("endpoint"),
     )
 
 

@@ -16,6 +16,7 @@ from trainctl.resources.conversation import Conversation, Told
 from trainctl.resources.relay import Relay, relaying
 from trainctl.resources.tokens import new_token
 from trainctl.weights.mirror.forms import file_rows, resolved_to_json
+from trainctl.weights.mirror.layout import named_in
 from trainctl.weights.mirror.mend import Origin
 from trainctl.weights.mirror.port import Origins
 
@@ -38,7 +39,7 @@ class Desk:
         self._register = register
         self._conversation = Conversation(agent, self._answer, told, stop)
         self._lock = threading.Lock()
-        self._origins: dict[tuple[str, str], Origin] = {}
+        self._origins: dict[tuple[str, str | None, str], Origin] = {}
         self._relay: tuple[Relay, int] | None = None
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="link")
         self._stack = ExitStack()
@@ -61,7 +62,8 @@ class Desk:
 
     def offer(self, origin: Origin) -> None:
         """Answer for a source that is resolved."""
-        self._origins[origin.resolved.source, origin.resolved.revision] = origin
+        resolved = origin.resolved
+        self._origins[resolved.source, resolved.endpoint, resolved.revision] = origin
 
     def call(
         self, verb: str, request: Mapping[str, Any], following: Iterable[bytes] = ()
@@ -82,7 +84,7 @@ class Desk:
     def _origin(self, event: Mapping[str, Any]) -> dict[str, Any]:
         if self.origins is None:
             raise SourceError("no source was offered to be asked for")
-        record = {"source": event["source"], "revision": event["revision"]}
+        record = {name: event.get(name) for name in ("source", "endpoint", "revision")}
         origin = self.origins(record)
         self.offer(origin)
         return {"resolved": resolved_to_json(origin.resolved)}
@@ -102,7 +104,7 @@ class Desk:
         return {"links": [*self._pool.map(lambda number: self._link(origin, number), numbers)]}
 
     def _offered(self, event: Mapping[str, Any]) -> Origin:
-        origin = self._origins.get((event["source"], event["revision"]))
+        origin = self._origins.get(named_in(event))
         if origin is None:
             raise _not_offered(event)
         return origin

@@ -146,9 +146,9 @@ class HostMirror:
         self._listings[found["listing"]] = listing
         return listing
 
-    def kept(self, source: str, pin: str) -> Listing | None:
+    def kept(self, wanted: ResolvedSource) -> Listing | None:
         """See Mirror."""
-        return self._listed("kept", {"source": source, "pin": pin})
+        return self._listed("kept", {"source": resolved_to_json(wanted)})
 
     def load_listing(self, listing_id: str) -> Listing | None:
         """See Mirror."""

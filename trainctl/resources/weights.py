@@ -20,7 +20,7 @@ from trainctl.spi.provider import Presence
 from trainctl.spi.sources import Credential
 from trainctl.weights.difference import difference
 from trainctl.weights.lock import LockEntry
-from trainctl.weights.locked import kept_version
+from trainctl.weights.locked import kept_version, locked_version
 from trainctl.weights.metered import Metered
 from trainctl.weights.mirror.layout import Reference
 from trainctl.weights.mirror.port import Mirror, is_far
@@ -88,7 +88,8 @@ class WeightsHandler:
         planned = lock_entry(step.attributes, directory) if step.attributes.get("pin") else None
         wanted = wanted_of(step.attributes, directory)
         if planned is not None and wanted.uri.scheme not in ("hf", "file"):
-            kept = kept_version(self._mirror, wanted.uri.text, planned)
+            server = source_for(wanted.uri.scheme).server(wanted.uri.text, credential)
+            kept = kept_version(self._mirror, locked_version(wanted.uri.text, server, planned))
             if kept is not None:
                 return kept
             planned = None  # what is there is held against the plan's pin
@@ -139,7 +140,13 @@ def wanted_of(attributes: Mapping[str, Any], directory: Path) -> Wanted:
         allow=tuple(allow) if allow else None,
         ignore=tuple(ignore) if ignore else None,
         sha256=attributes.get("sha256"),
+        endpoint_url=endpoint_url(attributes),
     )
+
+
+def endpoint_url(attributes: Mapping[str, Any]) -> str | None:
+    """The server that the manifest names for a source."""
+    return (attributes.get("auth") or {}).get("endpoint_url")
 
 
 def credential_of(attributes: Mapping[str, Any], secrets: Secrets) -> Credential | None:
@@ -167,4 +174,5 @@ def lock_entry(attributes: Mapping[str, Any], directory: Path) -> LockEntry:
         pin=attributes["pin"],
         files=attributes["files"],
         bytes=attributes["bytes"],
+        endpoint_url=wanted.endpoint_url,
     )

@@ -33,6 +33,10 @@ class WeightSource(Protocol):
         """Every file at the revision (None: what the URI says), before patterns. Metadata only."""
         ...
 
+    def server(self, uri: str, credential: Credential | None) -> str | None:
+        """Who is asked, where that isn't the platform's own server: then what it tells is remembered apart. Without a request."""
+        ...
+
     def link(
         self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
     ) -> str | None:

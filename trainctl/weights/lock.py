@@ -6,8 +6,8 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,12 +17,12 @@ from trainctl.weights.exclusive import lease
 FILE_NAME = "trainctl.lock"
 _VERSION = 1
 
-Key: TypeAlias = tuple[str, tuple[str, ...] | None, tuple[str, ...] | None]
+Key: TypeAlias = tuple[str, tuple[str, ...] | None, tuple[str, ...] | None, str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class LockEntry:
-    """One source with its patterns, and what it resolved to. ``source`` is as the manifest writes it."""
+    """One source with its patterns, and what it resolved to. ``source`` and ``endpoint_url`` are as the manifest writes them."""
 
     source: str
     allow_patterns: tuple[str, ...] | None
@@ -31,11 +31,38 @@ class LockEntry:
     pin: str
     files: int
     bytes: int
+    endpoint_url: str | None = None
 
     @property
     def key(self) -> Key:
         """What the entry is found by."""
-        return self.source, self.allow_patterns, self.ignore_patterns
+        return self.source, self.allow_patterns, self.ignore_patterns, self.endpoint_url
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """As the file has it."""
+        named = {"endpoint_url": self.endpoint_url} if self.endpoint_url else {}
+        return {
+            "source": self.source,
+            "allow_patterns": self.allow_patterns,
+            "ignore_patterns": self.ignore_patterns,
+            "revision": self.revision,
+            "pin": self.pin,
+            "files": self.files,
+            "bytes": self.bytes,
+            **named,
+        }
+
+
+def locked_as(
+    entries: Mapping[Key, LockEntry], key: Key, wanted: Container[Key]
+) -> LockEntry | None:
+    """What is locked under a key; ``wanted`` are those of the whole manifest.
+
+    Before servers were part of keys a row named none: it holds for any, unless the manifest has such a source without one, too.
+    """
+    bare = (*key[:3], None)
+    return entries.get(key) or (None if bare in wanted else entries.get(bare))
 
 
 class LockFile:
@@ -68,7 +95,7 @@ class LockFile:
         raw: dict[Key, dict[str, Any]] = {entry.key: dict(row) for entry, row in present}
         for key, entry in new.items():
             if replace or key not in raw:
-                raw[key] = {**raw.get(key, {}), **asdict(entry)}
+                raw[key] = {**raw.get(key, {}), **entry.row}
         rows = [raw[key] for key in sorted(raw, key=_order)]
         text = json.dumps({**document, "version": _VERSION, "sources": rows}, **_STYLE) + "\n"
         if not self.path.exists() or self.path.read_text() != text:
@@ -123,13 +150,14 @@ class LockFile:
                 pin=row["pin"],
                 files=row["files"],
                 bytes=row["bytes"],
+                endpoint_url=row.get("endpoint_url"),
             )
         except (KeyError, TypeError) as error:
             raise self._broken(None, f"entry {number} of sources: {error}") from None
-        texts = (entry.source, entry.revision, entry.pin)
+        texts = (entry.source, entry.revision, entry.pin, entry.endpoint_url or "")
         if not all(isinstance(text, str) for text in texts):
             raise self._broken(
-                None, f"entry {number} of sources: source, revision and pin are texts"
+                None, f"entry {number} of sources: source, revision, pin and endpoint_url are texts"
             )
         return entry
 
@@ -154,5 +182,5 @@ def _patterns(value: Any) -> tuple[str, ...] | None:
     return tuple(value)
 
 
-def _order(key: Key) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    return key[0], key[1] or (), key[2] or ()
+def _order(key: Key) -> tuple[str, tuple[str, ...], tuple[str, ...], str]:
+    return key[0], key[1] or (), key[2] or (), key[3] or ""

@@ -14,32 +14,37 @@ from trainctl.weights.lock import LockEntry
 from trainctl.weights.mirror.port import Mirror
 
 
-def kept_version(mirror: Mirror, source: str, locked: LockEntry) -> ResolvedSource | None:
+def locked_version(source: str, endpoint: str | None, locked: LockEntry) -> ResolvedSource:
+    """What is locked of a source, which is absolute, at its server; without its files, which the lock doesn't name."""
+    return ResolvedSource(source, locked.revision, (), known_as=locked.pin, endpoint=endpoint)
+
+
+def kept_version(mirror: Mirror, wanted: ResolvedSource) -> ResolvedSource | None:
     """The locked version by its content, which the mirror has; None where it doesn't have all of it.
 
-    ``source`` is absolute. NodeError and StorageError where the mirror can't be asked.
+    NodeError and StorageError where the mirror can't be asked.
     """
-    listing = mirror.kept(source, locked.pin)
+    listing = mirror.kept(wanted)
     if listing is None:
         return None
     files = (SourceFile(one.path, one.size, f"sha256:{one.sha256}") for one in listing.files)
-    return ResolvedSource(source, locked.revision, in_order(files), known_as=locked.pin)
+    return replace(wanted, files=in_order(files))
 
 
 def instead_of(
     now: ResolvedSource | SourceGone,
-    source: str,
+    wanted: ResolvedSource,
     locked: LockEntry,
     mirror: Mirror | None,
     earlier: Callable[[], ResolvedSource | None],
 ) -> tuple[ResolvedSource, Diagnostic]:
-    """The locked version out of the mirror, else from what upstream keeps of ``earlier``, and the warning that says so.
+    """The locked version, ``wanted``, out of the mirror, else from what upstream keeps of ``earlier``, and the warning that says so.
 
     ``now`` is what upstream shows instead. SourceWrong, or that there is nothing, if none of them has all of it.
     """
     why = "The mirror doesn't have the locked version."
     try:
-        kept = kept_version(mirror, source, locked) if mirror else None
+        kept = kept_version(mirror, wanted) if mirror else None
         if mirror is not None and kept is not None:
             return kept, _moved(locked, now, _differing(mirror, kept, now), "from the mirror")
     except (NodeError, StorageError) as failure:

@@ -17,6 +17,7 @@ class Metered:
         self._source = source
         self._lock = threading.Lock()
         self.resolve = source.resolve
+        self.server = source.server
         self.link = source.link
         self.relays = source.relays
         self.read = 0

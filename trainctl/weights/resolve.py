@@ -12,8 +12,8 @@ from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.model.source_uri import SourceUri, parse_source
 from trainctl.spi.sources import Credential, VersionedSource, WeightSource
-from trainctl.weights.lock import LockEntry
-from trainctl.weights.locked import counted, instead_of
+from trainctl.weights.lock import Key, LockEntry
+from trainctl.weights.locked import counted, instead_of, locked_version
 from trainctl.weights.mirror.port import Mirror
 from trainctl.weights.once import Once
 from trainctl.weights.patterns import nearest_pattern, select
@@ -28,7 +28,7 @@ _MOST_EARLIER = 1_000_000
 class Wanted:
     """What the manifest says of one source. ``allow`` None means every file; patterns as in ``patterns.py``.
 
-    ``sha256`` is what the content of a source of one file must have, in hex.
+    ``sha256`` is what the content of a source of one file must have, in hex; ``endpoint_url`` the server of a bucket.
     """
 
     source: str
@@ -36,6 +36,12 @@ class Wanted:
     allow: tuple[str, ...] | None = None
     ignore: tuple[str, ...] | None = None
     sha256: str | None = None
+    endpoint_url: str | None = None
+
+    @property
+    def key(self) -> Key:
+        """What the lock file knows it by."""
+        return self.source, self.allow, self.ignore, self.endpoint_url
 
     @property
     def uri(self) -> SourceUri:
@@ -61,6 +67,14 @@ class Resolution:
     warnings: tuple[Diagnostic, ...]
 
 
+def asked(
+    source: WeightSource, uri: str, revision: str | None, credential: Credential | None
+) -> ResolvedSource:
+    """Every file as the source's server tells, and which server that is."""
+    endpoint = source.server(uri, credential)
+    return replace(source.resolve(uri, revision, credential), endpoint=endpoint)
+
+
 def resolve(
     wanted: Wanted,
     credential: Credential | None = None,
@@ -83,12 +97,17 @@ def resolve(
     pinned = _pinned(uri, wanted, followed)
     source = open_source(uri.scheme)
 
-    def earlier() -> ResolvedSource | None:
-        return _earlier(source, wanted, credential, followed) if followed is not None else None
+    def instead(
+        now: ResolvedSource | SourceGone, locked: LockEntry
+    ) -> tuple[ResolvedSource, Diagnostic]:
+        version = locked_version(uri.text, source.server(uri.text, credential), locked)
+        return instead_of(
+            now, version, locked, mirror, lambda: _earlier(source, wanted, credential, locked)
+        )
 
     def ask() -> ResolvedSource:
         return (retry or Retry()).run(
-            lambda: source.resolve(uri.text, pinned, credential), cancelled or threading.Event()
+            lambda: asked(source, uri.text, pinned, credential), cancelled or threading.Event()
         )
 
     try:
@@ -97,13 +116,13 @@ def resolve(
     except SourceGone as gone:
         if followed is None or uri.scheme == "file":
             raise
-        kept, told = instead_of(gone, uri.text, followed, mirror, earlier)
+        kept, told = instead(gone, followed)
         return Resolution(kept, followed, True, {}, (told,))
     differs = followed is not None and resolved.pin != followed.pin
     if followed is not None and differs and uri.scheme == "hf":
         raise _rewritten(wanted, followed)
     if followed is not None and differs and uri.scheme != "file":
-        kept, told = instead_of(resolved, uri.text, followed, mirror, earlier)
+        kept, told = instead(resolved, followed)
         return Resolution(kept, followed, True, unmatched, (told,))
     return Resolution(
         resolved,
@@ -130,10 +149,10 @@ def _earlier(
         size = sum(file.size for file in chosen)
         return chosen if (len(chosen), size) == (locked.files, locked.bytes) else ()
 
-    looked_at = 0
+    looked_at, endpoint = 0, source.server(wanted.uri.text, credential)
     for state in source.earlier(wanted.uri.text, credential, worth):
         files = worth(state.files)
-        found = replace(state, files=files, revision=locked.revision)
+        found = replace(state, files=files, revision=locked.revision, endpoint=endpoint)
         if files and found.pin == locked.pin:
             check_paths(wanted.source, files)
             return found
@@ -226,6 +245,7 @@ def _entry(wanted: Wanted, resolved: ResolvedSource) -> LockEntry:
         pin=resolved.pin,
         files=len(resolved.files),
         bytes=resolved.size,
+        endpoint_url=wanted.endpoint_url,
     )
 
 

@@ -36,6 +36,9 @@ class Opened:
     ) -> ResolvedSource:
         return self._inner.resolve(uri, revision, self._key_for(uri, credential))
 
+    def server(self, uri: str, credential: Credential | None) -> str | None:
+        return self._inner.server(uri, self._key_for(uri, credential))
+
     def link(
         self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
     ) -> str | None:

@@ -30,7 +30,7 @@ from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.exclusive import holder_name
 from trainctl.weights.lock import LockEntry
-from trainctl.weights.locked import kept_version
+from trainctl.weights.locked import kept_version, locked_version
 from trainctl.weights.mirror.collect import Collecting
 from trainctl.weights.mirror.layout import Reference, fingerprint
 from trainctl.weights.mirror.mend import Origin
@@ -167,7 +167,7 @@ def test_a_version_that_is_whole_can_be_asked_for_by_its_pin(make: Make) -> None
     listing = make().mirror(old, first, REFERENCE)
     make().mirror(resolved(second), second, REFERENCE)
     locked = LockEntry(old.source, None, None, "1", old.pin, len(old.files), old.size)
-    kept = kept_version(make(), old.source, locked)
+    kept = kept_version(make(), locked_version(old.source, None, locked))
     assert kept is not None
     asked = len(first.asked)
 
@@ -177,7 +177,9 @@ def test_a_version_that_is_whole_can_be_asked_for_by_its_pin(make: Make) -> None
     assert again == listing
     assert (known.listing, known.here, kept.pin) == (listing.id, old.size, old.pin)
     assert len(first.asked) == asked
-    assert make().kept(old.source, "sha256:" + "0" * 64) is None
+    other = replace(locked, pin="sha256:" + "0" * 64)
+    assert make().kept(locked_version(old.source, None, other)) is None
+    assert make().kept(locked_version(old.source, "https://other.example", locked)) is None
 
 
 def test_looking_writes_nothing(mirror: BucketMirror) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainctl.errors import StorageError, TrainctlError
-from trainctl.weights.lock import LockEntry, LockFile
+from trainctl.weights.lock import LockEntry, LockFile, locked_as
 
 ROOT = Path(__file__).resolve().parents[3]
 ENTRY = LockEntry("hf://a/b", ("*.json",), None, "c" * 40, "sha256:1", 3, 100)
@@ -95,7 +95,7 @@ def test_many_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     script = """
 import sys
 from pathlib import Path
-from trainctl.weights.lock import LockEntry, LockFile
+from trainctl.weights.lock import LockEntry, LockFile, locked_as
 for number in range(5):
     entry = LockEntry(f"hf://a/b{sys.argv[2]}-{number}", None, None, "r", "p", 1, 1)
     LockFile(Path(sys.argv[1])).put([entry])
@@ -112,3 +112,18 @@ def test_a_directory_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
     """A lock file that can't be written says where and what to do."""
     with pytest.raises(StorageError, match="--lockfile=readonly"):
         LockFile(tmp_path / "none").put([ENTRY])
+
+
+def test_a_row_of_before_servers_counted_holds_for_any(tmp_path: Path) -> None:
+    """Unless the manifest has that source without a server, whose row it is."""
+    old = LockEntry("s3://models/llm", None, None, "1", "sha256:1", 1, 5)
+    there = replace(old, endpoint_url="https://there.example", pin="sha256:2")
+    lock = LockFile(tmp_path)
+    lock.put([old])
+    assert "endpoint_url" not in lock.path.read_text()
+
+    assert locked_as(lock.entries(), there.key, {there.key}) == old
+    assert locked_as(lock.entries(), there.key, {there.key, old.key}) is None
+    lock.put([there])
+    assert locked_as(lock.entries(), there.key, {there.key}) == there
+    assert locked_as(lock.entries(), old.key, {there.key, old.key}) == old

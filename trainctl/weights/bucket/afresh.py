@@ -49,7 +49,7 @@ class Afresh:
 
     def same(self, resolved: ResolvedSource, file: ListedFile) -> SourceFile:
         """The file upstream whose content is, as far as anybody can know, the one that was mirrored; SourceGone where there is none. For one thread at a time."""
-        source = (resolved.source, resolved.pin)
+        source = (resolved.identity, resolved.pin)
         if source not in self._files:
             self._files[source] = self._known(resolved)
         found = self._files[source].get(file.sha256)

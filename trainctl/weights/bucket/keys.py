@@ -43,7 +43,7 @@ def listing(listing_id: str) -> str:
 
 def source_of(resolved: ResolvedSource) -> str:
     """What stands for a source in names."""
-    return hex_digest(["source", resolved.source])
+    return hex_digest(["source", resolved.identity])
 
 
 def record(resolved: ResolvedSource) -> str:
@@ -73,7 +73,7 @@ def reference(lineage: str, address: str) -> str:
 
 def lease(resolved: ResolvedSource) -> str:
     """Who brings a source at a pin."""
-    return f"{LEASES}/{hex_digest([resolved.source, resolved.pin])}.json"
+    return f"{LEASES}/{hex_digest([resolved.identity, resolved.pin])}.json"
 
 
 def collection(holder: str, nonce: str) -> str:

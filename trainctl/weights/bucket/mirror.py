@@ -99,10 +99,9 @@ class BucketMirror:
         self._forget_marks(resolved)
         return listing
 
-    def kept(self, source: str, pin: str) -> Listing | None:
+    def kept(self, wanted: ResolvedSource) -> Listing | None:
         """See Mirror."""
-        record = keys.record(ResolvedSource(source, "", (), known_as=pin))
-        listing_id = self.shelf.listing_of(record)
+        listing_id = self.shelf.listing_of(keys.record(wanted))
         return self.shelf.load_listing(listing_id) if listing_id else None
 
     def load_listing(self, listing_id: str) -> Listing | None:

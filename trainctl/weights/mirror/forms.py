@@ -21,6 +21,7 @@ def resolved_to_json(resolved: ResolvedSource) -> dict[str, Any]:
     """A resolved source but for its files, whose rows go beside it; it holds nothing that opens it."""
     return {
         "source": resolved.source,
+        "endpoint": resolved.endpoint,
         "revision": resolved.revision,
         "known_as": resolved.known_as,
     }
@@ -34,7 +35,8 @@ def file_rows(files: Iterable[SourceFile]) -> Iterator[Row]:
 def resolved_from_json(value: Mapping[str, Any], rows: Iterable[Row]) -> ResolvedSource:
     """Read what ``resolved_to_json`` and ``file_rows`` made."""
     files = in_order(SourceFile(*row) for row in rows)
-    return ResolvedSource(value["source"], value["revision"], files, known_as=value.get("known_as"))
+    more = {name: value.get(name) for name in ("known_as", "endpoint")}
+    return ResolvedSource(value["source"], value["revision"], files, **more)
 
 
 def listed_file(path: str, size: int, sha256: str, chunks: Iterable[str]) -> ListedFile:

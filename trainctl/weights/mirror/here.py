@@ -41,9 +41,9 @@ class HereMirror(DirectoryMirror):
             free=free_bytes(self.root),
         )
 
-    def kept(self, source: str, pin: str) -> Listing | None:
+    def kept(self, wanted: ResolvedSource) -> Listing | None:
         """See Mirror."""
-        return kept(self, source, pin)
+        return kept(self, wanted)
 
     def stored_bytes(self) -> int:
         """See Mirror."""

@@ -11,7 +11,7 @@ from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import explained
 from trainctl.weights.mirror.fetch import by_fingerprint, parts, present
-from trainctl.weights.mirror.layout import Layout, fingerprint
+from trainctl.weights.mirror.layout import Layout, fingerprint, is_of
 from trainctl.weights.mirror.needs import needs
 
 Row = Tuple[Optional[str], int, bool]
@@ -40,7 +40,7 @@ def known(mirror: DirectoryMirror, resolved: ResolvedSource) -> Known:
     layout = Layout(mirror.root, mirror.chunk_bytes)
     with explained(mirror.root):
         contents = Contents(layout)
-        listed = _listed(layout, resolved)
+        listed = listed_as(layout, resolved)
         found = _by_listing(contents, listed) if listed else _by_record(contents, resolved)
         rows = packed(found, tuple, lambda *row: row)
         if listed is None and all(here for _, _, here in rows):
@@ -48,26 +48,20 @@ def known(mirror: DirectoryMirror, resolved: ResolvedSource) -> Known:
     return Known(rows, listed)
 
 
-def _listed(layout: Layout, resolved: ResolvedSource) -> str | None:
-    """The listing that this very source, as it is now, is known to be."""
-    return listed_as(layout, resolved.source, resolved.pin)
-
-
-def listed_as(layout: Layout, source: str, pin: str) -> str | None:
-    """The id of the listing that a source at a pin is known to be, if it is here."""
+def listed_as(layout: Layout, resolved: ResolvedSource) -> str | None:
+    """The id of the listing that this very source, as it is now, is known to be, if it is here."""
     for need in needs(layout):
-        same = (need.record.get("source"), need.record.get("pin")) == (source, pin)
-        listing = need.record.get("listing") if same else None
+        listing = need.record.get("listing") if is_of(need.record, resolved) else None
         if listing and layout.listing(str(listing)).is_file():
             return str(listing)
     return None
 
 
-def kept(mirror: DirectoryMirror, source: str, pin: str) -> Listing | None:
+def kept(mirror: DirectoryMirror, wanted: ResolvedSource) -> Listing | None:
     """The same listing, if all its content is here too."""
     layout = Layout(mirror.root, mirror.chunk_bytes)
     with explained(mirror.root):
-        listed = listed_as(layout, source, pin)
+        listed = listed_as(layout, wanted)
         if listed is None or not all(here for _, _, here in _by_listing(Contents(layout), listed)):
             return None
         return layout.load_listing(listed)

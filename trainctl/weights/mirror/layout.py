@@ -50,11 +50,12 @@ class Reference:
         self, before: Mapping[str, Any], resolved: ResolvedSource, listing: str | None, now: float
     ) -> dict[str, Any]:
         """What is written of it, ``before`` being what was; without a listing it is being mirrored for, by this process."""
-        same = before.get("pin") == resolved.pin
+        same = is_of(before, resolved)
         return {
             "version": 1,
             **asdict(self),
             "source": resolved.source,
+            **({"endpoint": resolved.endpoint} if resolved.endpoint else {}),
             "revision": resolved.revision,
             "pin": resolved.pin,
             "listing": listing or (before.get("listing") if same else None),
@@ -66,11 +67,23 @@ class Reference:
         }
 
 
+def is_of(record: Mapping[str, Any], resolved: ResolvedSource) -> bool:
+    """Whether a reference is to this very source, as it is now."""
+    named = (record.get("source"), record.get("endpoint"), record.get("pin"))
+    return named == (resolved.source, resolved.endpoint, resolved.pin)
+
+
+def named_in(record: Mapping[str, Any]) -> tuple[str, str | None, str]:
+    """The source that a reference is to, its server and its revision."""
+    server = record.get("endpoint")
+    return str(record.get("source")), server and str(server), str(record.get("revision"))
+
+
 def fingerprint(resolved: ResolvedSource, file: SourceFile) -> str:
     """What upstream tells of a file's identity, as one hex digest."""
     if file.sha256 is not None:
         return content_fingerprint(file.sha256, file.size)
-    return hex_digest([resolved.source, file.path, file.size, file.validator])
+    return hex_digest([resolved.identity, file.path, file.size, file.validator])
 
 
 def content_fingerprint(sha256: str, size: int) -> str:

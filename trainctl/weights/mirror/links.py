@@ -51,7 +51,7 @@ class Links:
         """The file's link; the caller's error where there is none."""
         alone = not self._in_turn or file.size > LARGE_FROM_BYTES
         with self._lock:
-            known = self._asked.get((resolved.source, file.path))
+            known = self._asked.get((resolved.identity, file.path))
             question, number = known or (
                 self._ask(resolved, [file.path] if alone else self._small(resolved, file.path)),
                 0,
@@ -74,7 +74,7 @@ class Links:
         self._forget(resolved, file.path, found.question)
 
     def _forget(self, resolved: ResolvedSource, path: str, question: _Question) -> None:
-        key = (resolved.source, path)
+        key = (resolved.identity, path)
         with self._lock:
             if key in self._asked and self._asked[key][0] is question:
                 del self._asked[key]
@@ -85,7 +85,7 @@ class Links:
         return [
             one.path
             for one in resolved.files[start : start + _AT_ONCE]
-            if one.size <= LARGE_FROM_BYTES and (resolved.source, one.path) not in self._asked
+            if one.size <= LARGE_FROM_BYTES and (resolved.identity, one.path) not in self._asked
         ]
 
     def _ask(self, resolved: ResolvedSource, paths: Sequence[str]) -> _Question:
@@ -93,13 +93,14 @@ class Links:
             {
                 "want": "links",
                 "source": resolved.source,
+                "endpoint": resolved.endpoint,
                 "revision": resolved.revision,
                 "paths": paths,
             }
         )
         question = _Question(asked, paths)
         for number, path in enumerate(paths):
-            self._asked[resolved.source, path] = (question, number)
+            self._asked[resolved.identity, path] = (question, number)
         while len(self._asked) > _MOST_KEPT:
             del self._asked[next(iter(self._asked))]
         return question

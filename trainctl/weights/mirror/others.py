@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterable, Mapping
 from trainctl.errors import TrainctlError
 from trainctl.model.files import ResolvedSource
 from trainctl.weights.exclusive import holder_name, process_of
-from trainctl.weights.mirror.layout import Reference
+from trainctl.weights.mirror.layout import Reference, named_in
 
 SAY_SECONDS = 1.0
 """How long somebody waits before that is said, and how often it is said again."""
@@ -32,7 +32,7 @@ class WaitsFor:
         waiting: Waiting,
         references: Callable[[], Iterable[Mapping[str, Any]]],
     ) -> None:
-        self._same = (resolved.source, resolved.revision)
+        self._same = (resolved.source, resolved.endpoint, resolved.revision)
         self._mine = (mine.lineage, mine.address)
         self._waiting = waiting
         self._references = references
@@ -54,7 +54,7 @@ class WaitsFor:
             TrainctlError
         ):  # a reference that can't be read is told by who needs it
             for record in self._references():
-                same = (record.get("source"), record.get("revision")) == self._same
+                same = named_in(record) == self._same
                 mine = (record.get("lineage"), record.get("address")) == self._mine
                 if record.get("holder") == holder and same and not mine:
                     if holder == holder_name():

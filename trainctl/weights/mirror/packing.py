@@ -131,7 +131,7 @@ def packing_alone(
     waiting: Waiting,
 ) -> Iterator[None]:
     """Wait until nobody else brings this revision, whose packs nobody sees before they are whole: what comes needn't come twice."""
-    place = layout.partial / f"{hex_digest([resolved.source, resolved.revision])}.lease"
+    place = layout.partial / f"{hex_digest([resolved.identity, resolved.revision])}.lease"
     who = WaitsFor(resolved, reference, waiting, lambda: (one.record for one in needs(layout)))
     with explained(layout.root), lease(place, cancelled, waits_for=who) as held:
         if not held:

@@ -88,8 +88,8 @@ class Mirror(Protocol):
         """
         ...
 
-    def kept(self, source: str, pin: str) -> Listing | None:
-        """The listing that a source at a pin turned out to be, if all of it is there."""
+    def kept(self, wanted: ResolvedSource) -> Listing | None:
+        """The listing that a source at its pin turned out to be, if all of it is there; its files needn't be known."""
         ...
 
     def load_listing(self, listing_id: str) -> Listing | None:

@@ -51,7 +51,7 @@ def load_listing(mirror: DirectoryMirror, request: Request) -> Answer:
 
 def kept_listing(mirror: DirectoryMirror, request: Request) -> Answer:
     """The listing that a source at a pin turned out to be, if all of it is here; see ``listed``."""
-    return listed(kept(mirror, request["source"], request["pin"]), request)
+    return listed(kept(mirror, resolved_from_json(request["source"], ())), request)
 
 
 def listed(listing: Listing | None, request: Request) -> Answer:

@@ -34,6 +34,10 @@ class SignedSource:
         """It is the caller that resolves."""
         raise SourceError(f"{uri} is not resolved here")
 
+    def server(self, uri: str, credential: Credential | None) -> str | None:
+        """It is the caller that knows."""
+        return None
+
     def link(
         self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
     ) -> str | None:

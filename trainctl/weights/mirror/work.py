@@ -17,7 +17,7 @@ from trainctl.weights.mirror.forms import (
     resolved_from_json,
     verified_to_json,
 )
-from trainctl.weights.mirror.layout import Reference
+from trainctl.weights.mirror.layout import Reference, named_in
 from trainctl.weights.mirror.links import Links
 from trainctl.weights.mirror.mend import Origin
 from trainctl.weights.mirror.paced import Paced
@@ -53,13 +53,13 @@ def collect_unused(mirror: DirectoryMirror, request: Request, caller: Caller) ->
 def verify_all(mirror: DirectoryMirror, request: Request, caller: Caller) -> Answer:
     """Hash everything; with ``repair`` what is wrong is fetched by links that the caller makes. Events ``{done, total, files}``."""
     source = SignedSource(Links(caller, in_turn=False))
-    known_origins: dict[tuple[str, str], Origin] = {}
+    known_origins: dict[tuple[str, str | None, str], Origin] = {}
 
     def origin_of(record: Mapping[str, object]) -> Origin:
-        key = (str(record.get("source")), str(record.get("revision")))
+        key = named_in(record)
         if key not in known_origins:
-            answer = caller.ask({"want": "origin", "source": key[0], "revision": key[1]})
-            named = answer["resolved"]
+            question = dict(zip(("source", "endpoint", "revision"), key))
+            named = caller.ask({"want": "origin", **question})["resolved"]
             resolved = resolved_from_json(named, _upstream_rows(caller, named))
             known_origins[key] = Origin(source, resolved, None, _patience(caller))
         return known_origins[key]
@@ -73,6 +73,7 @@ def _upstream_rows(caller: Caller, resolved: Mapping[str, Any]) -> Iterator[Sequ
     question = {
         "want": "files",
         "source": resolved["source"],
+        "endpoint": resolved["endpoint"],
         "revision": resolved["revision"],
     }
     count = 0

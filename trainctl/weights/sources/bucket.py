@@ -10,7 +10,8 @@ from posixpath import basename, dirname
 
 from trainctl.errors import SourceError, SourceGone
 from trainctl.model.files import ResolvedSource, SourceFile, in_order
-from trainctl.objects.client import SILENCE_SECONDS
+from trainctl.objects.access import access_of
+from trainctl.objects.client import SILENCE_SECONDS, server_of
 from trainctl.objects.opening import opened
 from trainctl.objects.place import Place, place_of
 from trainctl.objects.store import Bucket, Found
@@ -51,6 +52,11 @@ class BucketSource:
         with self._lock:
             self._open[uri, credential] = bucket
         return ResolvedSource(uri, "", files)
+
+    def server(self, uri: str, credential: Credential | None) -> str | None:
+        """What the manifest, the environment or the credential names."""
+        place, sent = _place(uri, credential, self._environ), sent_of(credential)
+        return server_of(place, access_of(place.scheme, sent.value, sent.origin) if sent else None)
 
     def link(
         self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None

@@ -33,6 +33,10 @@ class FileSource:
                 files = list(_walk(uri, root))
         return ResolvedSource(uri, "", in_order(files))
 
+    def server(self, uri: str, credential: Credential | None) -> str | None:
+        """There is none."""
+        return None
+
     def link(
         self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
     ) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any
 from trainctl.errors import SourceError, SourceGone
 from trainctl.model.files import ResolvedSource, SourceFile, in_order
 from trainctl.objects.access import ServiceAccount, access_of
-from trainctl.objects.client import SILENCE_SECONDS
+from trainctl.objects.client import SILENCE_SECONDS, server_of
 from trainctl.objects.place import Place, place_of
 from trainctl.objects.store import Bucket
 from trainctl.spi.sources import Credential, Fill, Span
@@ -61,6 +61,10 @@ class GoogleSource:
         with self._lock:
             self._directories[uri] = directory
         return ResolvedSource(uri, "", files)
+
+    def server(self, uri: str, credential: Credential | None) -> str | None:
+        """What the manifest or the environment names."""
+        return server_of(self._place(uri, credential), None)
 
     def link(
         self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
@@ -112,9 +116,11 @@ class GoogleSource:
         call = self._call(resolved.source, credential)
         return call.get(call.media(self._key(call, resolved, file), file), what, ranged)
 
+    def _place(self, uri: str, credential: Credential | None) -> Place:
+        return place_of(uri, credential.endpoint if credential else None, self._environ)
+
     def _call(self, uri: str, credential: Credential | None) -> Api:
-        place = place_of(uri, credential.endpoint if credential else None, self._environ)
-        sent = sent_of(credential)
+        place, sent = self._place(uri, credential), sent_of(credential)
         token = None
         # A key would be exchanged for a token at Google's own servers.
         if sent is not None and not place.emulated:

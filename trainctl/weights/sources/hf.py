@@ -18,6 +18,7 @@ from trainctl.weights.safe_path import shown
 from trainctl.weights.sources.bodies import asked_for, part, rest
 from trainctl.weights.sources.http import HttpClient, Response, host_of
 
+_OWN = "https://huggingface.co"
 _LARGEST_ANSWER = 64 * 2**20
 _MOST_PAGES = 10_000
 _NEXT = re.compile(r'<([^>]*)>\s*;[^,]*\brel="?next"?')
@@ -41,7 +42,7 @@ class HubSource:
     """Speaks the Hub's HTTP interface. ``silence`` is the longest wait for a byte, in seconds."""
 
     def __init__(self, endpoint: str | None = None, silence: float = 30.0) -> None:
-        chosen = endpoint or os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+        chosen = endpoint or os.environ.get("HF_ENDPOINT") or _OWN
         self._endpoint = _checked(chosen).rstrip("/")
         self._http = HttpClient(silence)
         self._stored: dict[str, str] = {}
@@ -66,6 +67,10 @@ class HubSource:
         if info.get("gated") and files:
             self._check_access(resolved, credential)
         return resolved
+
+    def server(self, uri: str, credential: Credential | None) -> str | None:
+        """What ``HF_ENDPOINT`` names."""
+        return None if self._endpoint == _OWN else self._endpoint
 
     def _info(
         self, repo: str, revision: str, uri: str, credential: Credential | None

@@ -45,6 +45,10 @@ class HttpsSource:
             )
         return ResolvedSource(uri, "", (file,))
 
+    def server(self, uri: str, credential: Credential | None) -> str | None:
+        """The URI names it."""
+        return None
+
     def link(
         self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
     ) -> str | None:
