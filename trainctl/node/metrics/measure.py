@@ -6,7 +6,7 @@ import os
 import stat
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Mapping, Optional
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from trainctl.node.containers.apart import Apart
 from trainctl.node.system.processes import cpu_seconds, descendants, parent_of
@@ -18,16 +18,18 @@ _BLOCK_UNIT = 512  # of st_blocks, whatever the file system's own block is: stat
 Json = Dict[str, Any]
 
 
-def processes(supervisor: int, ended_seconds: float, apart: Apart) -> Json:
-    """CPU seconds and memory of the job below a supervisor, and ``apart`` from it; ``ended_seconds`` are those of what it has waited for."""
+def processes(supervisor: int, ended_seconds: float, apart: Apart) -> Tuple[Json, List[int]]:
+    """CPU seconds and memory of the job below a supervisor, and ``apart`` from it, and who is below; ``ended_seconds`` are those of what it has waited for."""
     own = os.getpid()
     below = [pid for pid in descendants(supervisor) if pid != own]
-    job = [*of_the_job(supervisor, below), *apart.pids]
-    return {
+    inner = of_the_job(supervisor, below)
+    job = [*inner, *apart.pids]
+    used = {
         "processes": len(job),
         "cpu_seconds": round(ended_seconds + cpu_seconds(below) + apart.cpu_seconds, 2),
         "cpu_memory_usage_bytes": sum(map(_memory, job)),
     }
+    return used, inner
 
 
 def of_the_job(supervisor: int, below: Iterable[int]) -> List[int]:

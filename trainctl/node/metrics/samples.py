@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from trainctl.node.containers import apart
 from trainctl.node.metrics import gpu_meter, measure
+from trainctl.node.runs import last_seen
 from trainctl.node.runs.record import Run
 from trainctl.node.system.failure import Failure
 from trainctl.node.system.files import read_json, write_atomic, write_json
@@ -143,7 +144,10 @@ class _Sample:
         before = _last(history)
         container = apart.look(self._run.directory, (before or {}).get("container"))
         found: Json = {"time": round(time.time(), 3), "container": container.record}
-        found.update(measure.processes(self._supervisor, ended_seconds, container))
+        used, job = measure.processes(self._supervisor, ended_seconds, container)
+        with contextlib.suppress(OSError):
+            last_seen.note(self._run.directory, job)
+        found.update(used)
         found["host"] = measure.host()
         _add_rates(found, before, self._run.record.get("started_at"))
         code = 0

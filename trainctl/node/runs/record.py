@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
 from trainctl.node.containers import leftovers
-from trainctl.node.runs import kept_secrets
+from trainctl.node.runs import kept_secrets, last_seen
 from trainctl.node.runs.uploads import sync_of
 from trainctl.node.system.ending import kill_marked
 from trainctl.node.system.failure import Failure
@@ -166,6 +166,7 @@ class Run:
             status = LOST if self.started else CREATED
             if status == LOST:
                 kill_marked(self.mark)
+                last_seen.kill(self.directory)
                 leftovers.clean(self.directory)
                 kept_secrets.discard(self.directory)
             elif holder is not None and _wants_secrets(spec):

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from typing import Collection, Dict, Iterable, List
+from typing import Callable, Collection, Dict, Iterable, List, Sequence
 
 from trainctl.node.system.processes import descendants, with_environment
 
@@ -43,12 +43,7 @@ def end_descendants(grace_seconds: float, spared: Collection[int] = ()) -> Dict[
     deadline = time.monotonic() + grace_seconds
     while time.monotonic() < deadline and _left(spared, ended):
         time.sleep(_POLL_SECONDS)
-    for _ in range(_KILL_ROUNDS):
-        left = _left(spared, ended)
-        if not left:
-            break
-        send(left, signal.SIGKILL)
-        time.sleep(_POLL_SECONDS)
+    kill_all(lambda: _left(spared, ended))
     ended.update(
         reap()
     )  # who died since the last look is no descendant any more, and yet to be collected
@@ -57,8 +52,13 @@ def end_descendants(grace_seconds: float, spared: Collection[int] = ()) -> Dict[
 
 def kill_marked(entry: bytes) -> None:
     """Kill whatever was started with the entry in its environment: what is left of a run that nobody supervises."""
+    kill_all(lambda: with_environment(entry))
+
+
+def kill_all(look: Callable[[], Sequence[int]]) -> None:
+    """Kill whatever it finds until it finds nothing more."""
     for _ in range(_KILL_ROUNDS):
-        left = with_environment(entry)
+        left = look()
         if not left:
             return
         send(left, signal.SIGKILL)
