@@ -15,8 +15,8 @@ from trainctl.node.turns.holders import ELSEWHERE, holders, listed, run_words
 _FOREIGN_SECONDS = 5.0
 """How often it is asked who else computes on GPUs: each question starts a program."""
 
-_NAMES_SECONDS = 5.0
-"""How old the names of those may be who hold GPUs: each look reads all runs' records."""
+_NAMES_SECONDS = (1.0, 60.0)
+"""How old the names of those may be who hold GPUs, at first and at most: each look reads all runs' records, and who just claimed is about to write his."""
 
 
 class GpuWish:
@@ -49,7 +49,7 @@ class GpuWish:
         self._looked = 0.0
         self._used: Dict[str, str] = {}
         self._named: Dict[str, str] = {}
-        self._named_at = 0.0
+        self._named_at = self._named_for = 0.0
 
     @property
     def unclaimed(self) -> bool:
@@ -87,7 +87,10 @@ class GpuWish:
     def _holders(self, claimed: List[Gpu]) -> List[str]:
         ids = [one.id for one in claimed]
         now = time.monotonic()
-        if set(ids) != set(self._named) or now - self._named_at > _NAMES_SECONDS:
+        changed = set(ids) != set(self._named)
+        if changed or now - self._named_at > self._named_for:
+            shortest, longest = _NAMES_SECONDS
+            self._named_for = shortest if changed else min(2 * self._named_for, longest)
             found = holders(self._layout, ids)
             self._named = {
                 one: run_words(found[one], self._spec) if one in found else ELSEWHERE for one in ids
