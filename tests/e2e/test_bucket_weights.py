@@ -188,6 +188,30 @@ def test_what_is_locked_is_what_is_used(fresh: Project, tmp_path: Path, opened: 
     assert quiet["diagnostics"] == []
 
 
+def test_a_plan_that_is_refused_locks_nothing(fresh: Project, tmp_path: Path) -> None:
+    """What nobody has must bind nobody: not a first version, nor the one of an upgrade, after which the old one is used as it was."""
+    lock = fresh.directory / "trainctl.lock"
+    with filled(s3_without_conditions, tmp_path) as cloud:
+        wants(fresh, cloud)
+        fresh.run("plan", "--out", "first")
+        cloud.put("llm/deep/config.json", b"{}")
+        refused = [fresh.run("apply", "first", code=None).stderr]
+        unlocked = lock.exists()
+        fresh.run("apply", "--auto-approve", "--target", "weights.model")
+        before = lock.read_text()
+        cloud.put("llm/deep/config.json", b"[]")
+        fresh.run("plan", "--upgrade", "--out", "second")
+        cloud.put("llm/deep/config.json", b"0")
+        refused.append(fresh.run("apply", "second", code=None).stderr)
+        kept = fresh.json("plan")
+
+    assert ["stale-plan" in one for one in refused] == [True, True]
+    assert not unlocked
+    assert lock.read_text() == before
+    assert [one["code"] for one in kept["diagnostics"]] == ["upstream-moved"]
+    assert kept["weights"][0]["bytes_upstream"] == 0
+
+
 def test_a_secret_goes_to_no_server_that_only_the_manifest_names(
     fresh: Project, tmp_path: Path
 ) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainctl.apply.engine import Engine, Permit
@@ -46,14 +47,17 @@ def apply(
     _refuse_forbidden(workspace, plan)
     _need_secrets(workspace, plan)
     if not options.lockfile_readonly:
-        _lock(workspace, plan)
+        _lock_mirrored(workspace, plan)
     if not workspace.ledger.state().lineage:
         # It gives the state its lineage, by which whatever is made from here on is named.
         workspace.ledger.note("a new state")
     approved = approvals(plan)
     if approved:
         workspace.ledger.approve(plan.digest, approved)
-    made = handlers(workspace.ports(delete_checkpoints=plan.options.delete_checkpoints))
+    ports = workspace.ports(delete_checkpoints=plan.options.delete_checkpoints)
+    if not options.lockfile_readonly:
+        ports = replace(ports, lock=_locking(workspace, plan))
+    made = handlers(ports)
     engine = Engine(
         workspace.ledger,
         made,
@@ -112,18 +116,29 @@ _UNVERSIONED = ("file:", "s3:", "r2:", "gs:", "azure:")
 """Sources that have only their present version."""
 
 
-def _lock(workspace: Workspace, plan: Plan) -> None:
-    """Note in the lock file what the plan resolved. A source without versions is noted once, until ``--upgrade``."""
-    versioned: list[LockEntry] = []
-    unversioned: list[LockEntry] = []
-    for change in plan.changes:
-        after = change.after or {}
-        if change.address.kind is Kind.WEIGHTS and after.get("pin"):
-            entry = lock_entry(after, workspace.setting.directory)
-            (unversioned if entry.source.startswith(_UNVERSIONED) else versioned).append(entry)
-    lock = LockFile(workspace.setting.directory)
-    lock.put(versioned, replace=True)
-    lock.put(unversioned, replace=plan.options.upgrade)
+def _locking(workspace: Workspace, plan: Plan) -> Callable[[LockEntry], None]:
+    """Notes in the lock file what a source resolved to, once all of it is mirrored: what nobody has must bind nobody.
+
+    A source without versions is noted once, until ``--upgrade``.
+    """
+    lock, turn = LockFile(workspace.setting.directory), threading.Lock()
+
+    def note(entry: LockEntry) -> None:
+        replaces = plan.options.upgrade or not entry.source.startswith(_UNVERSIONED)
+        with turn:
+            lock.put([entry], replace=replaces)
+
+    return note
+
+
+def _lock_mirrored(workspace: Workspace, plan: Plan) -> None:
+    """Note what is mirrored already, where that isn't noted yet. Whether the file can be written is known then, before anything is begun."""
+    directory = workspace.setting.directory
+    weights = [one for one in plan.changes if one.address.kind is Kind.WEIGHTS and one.after]
+    if weights:
+        mirrored = (one.after for one in weights if one.action is Action.NOOP)
+        entries = (lock_entry(one, directory) for one in mirrored if one and one.get("pin"))
+        LockFile(directory).put(entries)
 
 
 def _refuse_forbidden(workspace: Workspace, plan: Plan) -> None:

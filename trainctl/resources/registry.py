@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from trainctl.resources.home import Home
 from trainctl.resources.jobs import JobHandler
 from trainctl.resources.projects import ProjectHandler
 from trainctl.resources.weights import WeightsHandler
+from trainctl.weights.lock import LockEntry
 from trainctl.weights.mirror.port import Mirror
 
 
@@ -41,6 +42,8 @@ class Ports:
     home: Home
     checkpoints: CheckpointAccess
     delete_checkpoints: bool = False
+    lock: Callable[[LockEntry], None] = lambda _: None
+    """Told what a source resolved to when all of it is in the mirror."""
 
 
 def handlers(ports: Ports) -> Mapping[Kind, Resource]:
@@ -48,7 +51,7 @@ def handlers(ports: Ports) -> Mapping[Kind, Resource]:
     return {
         Kind.PROJECT: ProjectHandler(),
         Kind.CLUSTER: ClusterHandler(ports.providers, ports.agents, ports.home.lineage),
-        Kind.WEIGHTS: WeightsHandler(ports.mirror, ports.secrets, ports.home),
+        Kind.WEIGHTS: WeightsHandler(ports.mirror, ports.secrets, ports.home, ports.lock),
         Kind.CACHE: CacheHandler(ports.agents, ports.home.lineage),
         Kind.JOB: JobHandler(
             ports.agents,

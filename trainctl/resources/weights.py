@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,18 @@ from trainctl.weights.sources import source_for
 class WeightsHandler:
     """Has the mirror hold what the manifest names."""
 
-    def __init__(self, mirror: Mirror, secrets: Secrets, home: Home) -> None:
+    def __init__(
+        self,
+        mirror: Mirror,
+        secrets: Secrets,
+        home: Home,
+        lock: Callable[[LockEntry], None] = lambda _: None,
+    ) -> None:
+        """``lock`` is told what a source resolved to when all of it is in the mirror."""
         self._mirror = mirror
         self._secrets = secrets
         self._home = home
+        self._lock = lock
 
     def carry_out(self, step: Step) -> Mapping[str, Any]:
         """Mirror what is missing; verified, or an error that names the file."""
@@ -68,11 +76,15 @@ class WeightsHandler:
             if now is None or now.pin == resolved.pin:
                 raise
             raise self._moved(step, resolved, now) from error
-        return {
+        version = {
             "revision": resolved.revision,
             "pin": resolved.pin,
             "files": len(resolved.files),
             "bytes": resolved.size,
+        }
+        self._lock(lock_entry({**step.attributes, **version}, self._home.directory))
+        return {
+            **version,
             "listing": listing.id,
             "mirror": self._mirror.url,
             "fetched": Mirrored(

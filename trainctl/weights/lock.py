@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -75,30 +75,38 @@ class LockFile:
         """Everything that is locked. TrainctlError with the line when the file can't be read."""
         return {entry.key: entry for entry, _ in self._read()[1]}
 
-    def put(self, entries: Iterable[LockEntry], *, replace: bool = False) -> None:
-        """Add entries, and with ``replace`` change those that are there; every other entry stays as it is."""
+    def put(
+        self,
+        entries: Iterable[LockEntry],
+        *,
+        replace: bool = False,
+        wanted: Collection[Key] | None = None,
+    ) -> None:
+        """Add entries, and with ``replace`` change those that are there; of the others those go that aren't ``wanted``, if that is told."""
         new = {entry.key: entry for entry in entries}
-        if not new:
-            return
         held = self.path.with_name(f".{FILE_NAME}.lease")
         try:
             with lease(held, threading.Event()):
-                self._merge(new, replace=replace)
+                self._merge(new, wanted, replace=replace)
         except OSError as error:
             raise StorageError(
                 f"{self.path} can't be written: {error.strerror or error}",
                 "Make its directory writable, or run apply with --lockfile=readonly.",
             ) from None
 
-    def _merge(self, new: Mapping[Key, LockEntry], *, replace: bool) -> None:
+    def _merge(
+        self, new: Mapping[Key, LockEntry], wanted: Collection[Key] | None, *, replace: bool
+    ) -> None:
         document, present = self._read()
         raw: dict[Key, dict[str, Any]] = {entry.key: dict(row) for entry, row in present}
         for key, entry in new.items():
             if replace or key not in raw:
                 raw[key] = {**raw.get(key, {}), **entry.row}
-        rows = [raw[key] for key in sorted(raw, key=_order)]
+        stays = raw if wanted is None else _named(raw, wanted)
+        rows = [raw[key] for key in sorted(raw, key=_order) if key in stays or key in new]
         text = json.dumps({**document, "version": _VERSION, "sources": rows}, **_STYLE) + "\n"
-        if not self.path.exists() or self.path.read_text() != text:
+        before = self.path.read_text(encoding="utf-8") if self.path.exists() else None
+        if before != text and (rows or before is not None):
             self._replace(text)
 
     def _replace(self, text: str) -> None:
@@ -126,6 +134,8 @@ class LockFile:
             document = json.loads(text)
         except json.JSONDecodeError as error:
             raise self._broken(error.lineno, error.msg) from None
+        except (ValueError, RecursionError):
+            raise self._broken(None, "its numbers are too long, or it is nested too deep") from None
         return document, self._rows(document)
 
     def _rows(self, document: Any) -> list[tuple[LockEntry, dict[str, Any]]]:
@@ -159,6 +169,8 @@ class LockFile:
             raise self._broken(
                 None, f"entry {number} of sources: source, revision, pin and endpoint_url are texts"
             )
+        if not all(isinstance(one, int) for one in (entry.files, entry.bytes)):
+            raise self._broken(None, f"entry {number} of sources: files and bytes are numbers")
         return entry
 
     def _broken(self, line: int | None, why: str, advice: str = "") -> TrainctlError:
@@ -180,6 +192,11 @@ def _patterns(value: Any) -> tuple[str, ...] | None:
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise TypeError("patterns are a list of texts")
     return tuple(value)
+
+
+def _named(present: Collection[Key], wanted: Collection[Key]) -> set[Key]:
+    """What a manifest names: also what holds for a source until that has a row of its own, see ``locked_as``."""
+    return {*wanted, *((*key[:3], None) for key in wanted if key not in present)}
 
 
 def _order(key: Key) -> tuple[str, tuple[str, ...], tuple[str, ...], str]:

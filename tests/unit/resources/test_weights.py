@@ -19,6 +19,7 @@ from trainctl.model.redaction import Redactor
 from trainctl.resources.home import Home
 from trainctl.resources.weights import WeightsHandler, wanted_of
 from trainctl.spi.provider import Presence
+from trainctl.weights.lock import LockEntry
 from trainctl.weights.mirror.here import HereMirror
 from trainctl.weights.resolve import resolve
 
@@ -35,7 +36,13 @@ class Shelf:
         self.write(b"one")
         self.mirror = HereMirror(directory / "mirror")
         home = Home(directory, "lineage", "ana@laptop", "demo")
-        self.handler = WeightsHandler(self.mirror, Secrets({}, directory, {}, Redactor()), home)
+        self.locked: list[tuple[str, bool]] = []
+        secrets = Secrets({}, directory, {}, Redactor())
+        self.handler = WeightsHandler(self.mirror, secrets, home, self._lock)
+
+    def _lock(self, entry: LockEntry) -> None:
+        whole = any(one.listing for one in self.mirror.sources())
+        self.locked.append((entry.pin, whole))
 
     def write(self, data: bytes) -> None:
         """Change the source."""
@@ -65,6 +72,18 @@ class Shelf:
 def shelf(tmp_path: Path) -> Shelf:
     """A source of one file."""
     return Shelf(tmp_path)
+
+
+def test_only_what_is_mirrored_is_locked(shelf: Shelf) -> None:
+    """When all of it is there; never a version that a refused plan spoke of, and that nobody ever had."""
+    planned = shelf.planned()
+    shelf.write(b"other")
+    with pytest.raises(StalePlan):
+        shelf.carry_out(planned)
+    assert shelf.locked == []
+
+    shelf.carry_out({**shelf.planned(), "pin": None})
+    assert shelf.locked == [(shelf.planned()["pin"], True)]
 
 
 @pytest.mark.parametrize("looked", [True, False])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,22 @@ def test_a_resource_that_changes_its_server_has_nothing_of_the_old_one(
 
     known = mirror.look([version(good)]).known[0]
     assert (known.here, known.listing) == (0, None)
+
+
+@pytest.mark.parametrize("make", EVERY)
+def test_the_version_that_is_there_can_be_had_until_another_is(tmp_path: Path, make: Make) -> None:
+    """So an upgrade that ends early takes nothing from whoever has the old one locked, however often it does."""
+    source = at(None, b"G")
+    mirror, old = make(tmp_path), version(source)
+    listing = mirror.mirror(old, source, REFERENCE)
+    stopped = threading.Event()
+    stopped.set()
+
+    for size in (6, 6, 7, 5):
+        source.files["model.bin"] = b"N" * size
+        with suppress(Interrupted):
+            mirror.mirror(version(source), source, REFERENCE, cancelled=stopped)
+        assert mirror.kept(old) == listing
 
 
 @pytest.mark.parametrize("make", EVERY)

@@ -11,7 +11,7 @@ from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import explained
 from trainctl.weights.mirror.fetch import by_fingerprint, parts, present
-from trainctl.weights.mirror.layout import Layout, fingerprint, is_of
+from trainctl.weights.mirror.layout import Layout, fingerprint, listing_in
 from trainctl.weights.mirror.needs import needs
 
 Row = Tuple[Optional[str], int, bool]
@@ -51,9 +51,9 @@ def known(mirror: DirectoryMirror, resolved: ResolvedSource) -> Known:
 def listed_as(layout: Layout, resolved: ResolvedSource) -> str | None:
     """The id of the listing that this very source, as it is now, is known to be, if it is here."""
     for need in needs(layout):
-        listing = need.record.get("listing") if is_of(need.record, resolved) else None
-        if listing and layout.listing(str(listing)).is_file():
-            return str(listing)
+        listing = listing_in(need.record, resolved)
+        if listing and layout.listing(listing).is_file():
+            return listing
     return None
 
 

@@ -50,7 +50,12 @@ class Reference:
         self, before: Mapping[str, Any], resolved: ResolvedSource, listing: str | None, now: float
     ) -> dict[str, Any]:
         """What is written of it, ``before`` being what was; without a listing it is being mirrored for, by this process."""
-        same = is_of(before, resolved)
+        place = (before.get("source"), before.get("endpoint"))
+        is_here = place == (resolved.source, resolved.endpoint)
+        same = is_here and before.get("pin") == resolved.pin
+        replaces = not same and before.get("listing")
+        kept = before.get("listing") if replaces else before.get("previous")
+        pin = before.get("pin") if replaces else before.get("previous_pin")
         return {
             "version": 1,
             **asdict(self),
@@ -59,7 +64,8 @@ class Reference:
             "revision": resolved.revision,
             "pin": resolved.pin,
             "listing": listing or (before.get("listing") if same else None),
-            "previous": before.get("previous" if same else "listing") if listing is None else None,
+            "previous": kept if listing is None else None,
+            "previous_pin": pin if listing is None and is_here else None,
             "files": len(resolved.files),
             "bytes": resolved.size,
             "holder": holder_name() if listing is None else None,
@@ -67,10 +73,14 @@ class Reference:
         }
 
 
-def is_of(record: Mapping[str, Any], resolved: ResolvedSource) -> bool:
-    """Whether a reference is to this very source, as it is now."""
-    named = (record.get("source"), record.get("endpoint"), record.get("pin"))
-    return named == (resolved.source, resolved.endpoint, resolved.pin)
+def listing_in(record: Mapping[str, Any], resolved: ResolvedSource) -> str | None:
+    """The listing that a reference says this very source is at its pin, if it says so; also of the version that it has until another is whole."""
+    if (record.get("source"), record.get("endpoint")) != (resolved.source, resolved.endpoint):
+        return None
+    for pin, listing in (("pin", "listing"), ("previous_pin", "previous")):
+        if record.get(pin) == resolved.pin and record.get(listing):
+            return str(record[listing])
+    return None
 
 
 def named_in(record: Mapping[str, Any]) -> tuple[str, str | None, str]:
