@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -405,3 +406,31 @@ def test_a_missing_secret_is_told_before_anything_is_done(fresh: Project, store:
 
     assert "error: job.a: secret 'wandb': the environment variable WANDB_KEY" in refused.stderr
     assert fresh.run("state", "list").stdout == ""
+
+
+def test_what_the_manifest_does_not_name_is_not_locked(fresh: Project) -> None:
+    """The next apply drops its row, but for those of a part, and where other values may name it; destroy drops none. What is no lock file is told."""
+    lock = fresh.directory / "trainctl.lock"
+    fresh.write({"one/x": "1", "two/x": "2", "three/x": "3"})
+
+    def locked(manifest: str, *command: str) -> list[str]:
+        fresh.write({"trainctl.yaml": manifest})
+        fresh.run(*(command or ("apply",)), "--auto-approve")
+        return [row["source"][7:] for row in json.loads(lock.read_text())["sources"]]
+
+    both = locked("weights: {a: 'file:./one', b: 'file:./two'}\n")
+    part = locked(
+        "weights: {a: 'file:./one', c: 'file:./three'}\n", "apply", "--target", "weights.c"
+    )
+    varies = "vars: {x: one}\nweights: {a: 'file:./${{ var.x }}'}\n"
+    one = [locked(varies), locked("weights: {a: 'file:./one'}\n")]
+    last = locked("weights: {a: 'file:./one'}\n", "destroy")
+    fresh.write({"trainctl.lock": "[" * 100_000})
+    told = fresh.run("plan", code=1).stderr
+
+    assert both == ["one", "two"]
+    assert part == ["one", "three", "two"]
+    assert one == [["one", "three", "two"], ["one"]]
+    assert last == ["one"]
+    assert "nested too deep" in told
+    assert "[invalid-lock-file]" in told

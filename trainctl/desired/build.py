@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from trainctl.desired import resources as make
 from trainctl.desired.expand import Expander
+from trainctl.desired.expression import OPEN
 from trainctl.desired.following import circles
 from trainctl.desired.jobs import Jobs
 from trainctl.desired.provider_settings import CheckOf, ProviderSettings, nothing_wrong
@@ -26,6 +27,9 @@ from trainctl.model.address import NAME, Address
 from trainctl.model.diagnostics import Diagnostic, Position, Severity
 from trainctl.model.json import JsonObject, JsonValue, digest
 from trainctl.model.resource import Resource
+
+_NAMING = frozenset({"source", "allow_patterns", "ignore_patterns", "endpoint_url", "auth"})
+"""What of weights the lock file knows them by."""
 
 
 def build(
@@ -142,7 +146,26 @@ def _desired(
         manifest_files=documents.files,
         manifest_digest=_digest(manifest, ordered, secrets),
         warnings=tuple(found),
+        sources_vary=any(map(_varies, _weights_of(documents.root))),
     )
+
+
+def _weights_of(root: Node) -> Iterator[Node]:
+    """What says which weights are meant, as it is written."""
+    listed = (job.entries.get("weights") for job in _keys(root, "jobs").values())
+    inline = (item for each in listed if each for item in each.items)
+    for weights in (*_keys(root, "weights").values(), *inline):
+        if weights.entries:
+            yield from (one for name, one in weights.entries.items() if name in _NAMING)
+        else:
+            yield weights
+
+
+def _varies(node: Node) -> bool:
+    """Whether there is an expression in it."""
+    if isinstance(node.value, str):
+        return OPEN in node.value
+    return any(map(_varies, (*node.entries.values(), *node.items)))
 
 
 def _told_once(found: list[Diagnostic]) -> list[Diagnostic]:

@@ -23,6 +23,7 @@ def desired_to_json(desired: Desired, addresses: Iterable[Address]) -> dict[str,
         "state_url": desired.state_url,
         "manifest_files": list(desired.manifest_files),
         "manifest_digest": desired.manifest_digest,
+        "sources_vary": desired.sources_vary,
         "secrets": [secret.to_json() for _, secret in sorted(desired.secrets.items())],
         "resources": [_resource(resource) for resource in resources],
     }
@@ -42,6 +43,7 @@ def desired_from_json(value: Mapping[str, Any]) -> Desired:
         state_url=value["state_url"],
         manifest_files=tuple(value["manifest_files"]),
         manifest_digest=value["manifest_digest"],
+        sources_vary=value.get("sources_vary", True),
     )
 
 

@@ -96,3 +96,5 @@ class Desired:
     manifest_files: tuple[str, ...] = ()
     manifest_digest: str = ""
     warnings: tuple[Diagnostic, ...] = ()
+    sources_vary: bool = False
+    """Whether expressions say what weights are: then other values may name other sources."""

@@ -26,8 +26,8 @@ from trainctl.plan.policies import violations
 from trainctl.plan.values import Change, Plan
 from trainctl.resources.jobs import why_not_yet
 from trainctl.resources.registry import handlers
-from trainctl.resources.weights import lock_entry
-from trainctl.weights.lock import LockEntry, LockFile
+from trainctl.resources.weights import lock_entry, wanted_of
+from trainctl.weights.lock import Key, LockEntry, LockFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +132,30 @@ def _locking(workspace: Workspace, plan: Plan) -> Callable[[LockEntry], None]:
 
 
 def _lock_mirrored(workspace: Workspace, plan: Plan) -> None:
-    """Note what is mirrored already, where that isn't noted yet. Whether the file can be written is known then, before anything is begun."""
-    directory = workspace.setting.directory
+    """Note what is mirrored already, where that isn't noted yet, and let go what the manifest doesn't name any more.
+
+    Whether the file can be written is known then, before anything is begun.
+    """
+    lock, directory = LockFile(workspace.setting.directory), workspace.setting.directory
     weights = [one for one in plan.changes if one.address.kind is Kind.WEIGHTS and one.after]
-    if weights:
+    wanted = _wanted(workspace, plan)
+    if weights or (wanted is not None and lock.path.exists()):
         mirrored = (one.after for one in weights if one.action is Action.NOOP)
         entries = (lock_entry(one, directory) for one in mirrored if one and one.get("pin"))
-        LockFile(directory).put(entries)
+        lock.put(entries, wanted=wanted)
+
+
+def _wanted(workspace: Workspace, plan: Plan) -> set[Key] | None:
+    """What the manifest names, under the lock file's keys; None where it may name more than what is known here.
+
+    With expressions that is by other values; a saved plan of a part knows of no more than that.
+    """
+    desired, options = workspace.desired, plan.options
+    part = options.targets or options.excludes or options.destroy or options.refresh_only
+    if part or desired.sources_vary:
+        return None
+    weights = (one for one in desired.resources.values() if one.address.kind is Kind.WEIGHTS)
+    return {wanted_of(one.attributes, workspace.setting.directory).key for one in weights}
 
 
 def _refuse_forbidden(workspace: Workspace, plan: Plan) -> None:

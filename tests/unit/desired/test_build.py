@@ -446,3 +446,19 @@ def test_ten_thousand_jobs_are_read(tmp_path: Path, count: int) -> None:
         (tmp_path / f"p{part}.trainctl.yaml").write_text("jobs:\n" + jobs)
     wish = build(read(tmp_path), provider_schema=schema_of)
     assert len(wish.resources) == 2 * count + 2
+
+
+@pytest.mark.parametrize(
+    ("weights", "vary"),
+    [
+        ("weights: {w: 's3://bkt/${{ var.x }}'}", True),
+        ("weights: {w: {source: 's3://bkt/y', allow_patterns: ['${{ var.x }}']}}", True),
+        ("jobs: {j: {weights: ['s3://bkt/${{ var.x }}'], runtime: {start_commands: [x]}}}", True),
+        ("jobs: {j: {weights: [{source: 's3://bkt/${{ var.x }}'}], runtime: {start_commands: [x]}}}", True),
+        ("weights: {w: {source: 's3://bkt/y', mount_location: '/${{ var.x }}'}}", False),
+        ("jobs: {j: {weights: ['s3://bkt/y'], runtime: {start_commands: ['echo ${{ var.x }}']}}}", False),
+    ],
+)  # fmt: skip
+def test_sources_vary_with_expressions(tmp_path: Path, weights: str, vary: bool) -> None:
+    """Where those say which weights are meant."""
+    assert desired(tmp_path, f"vars: {{x: z}}\n{weights}\n").sources_vary is vary

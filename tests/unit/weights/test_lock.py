@@ -77,6 +77,12 @@ def test_members_of_others_are_kept(tmp_path: Path) -> None:
         ("{\n<<<<<<< HEAD\n", ":2: "),
         ('{"version": 1, "sources": [{"source": "x"}]}', "entry 1"),
         ('{"version": 1, "sources": [3]}', "entry 1"),
+        ("[" * 100_000, "nested too deep"),
+        ("1" * 10_000, "numbers are too long"),
+        (
+            '{"version": 1, "sources": [{"source": "x", "allow_patterns": null, "ignore_patterns": null, "revision": "1", "pin": "1", "files": "1", "bytes": 1}]}',
+            "entry 1 of sources: files",
+        ),
     ],
 )
 def test_a_broken_file_is_an_error_with_its_line(tmp_path: Path, text: str, says: str) -> None:
@@ -106,6 +112,22 @@ for number in range(5):
     ]
     assert [writer.wait(timeout=60) for writer in writers] == [0] * 8
     assert len(LockFile(tmp_path).entries()) == 40
+
+
+def test_what_is_not_wanted_goes(tmp_path: Path) -> None:
+    """Where somebody says what is; with what was put it stays, and a row without a server until the one that it holds for has its own."""
+    lock = LockFile(tmp_path)
+    bare = LockEntry("s3://models/llm", None, None, "1", "sha256:1", 1, 5)
+    there = replace(bare, endpoint_url="https://there.example")
+    lock.put([ENTRY, OTHER, bare])
+    lock.put([], wanted={OTHER.key, there.key})
+    assert lock.entries().keys() == {OTHER.key, bare.key}
+    lock.put([there])
+    assert lock.entries().keys() == {OTHER.key, bare.key, there.key}
+    lock.put([ENTRY], wanted={there.key})
+    assert lock.entries().keys() == {ENTRY.key, there.key}
+    lock.put([], wanted=set())
+    assert lock.entries() == {}
 
 
 def test_a_directory_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
