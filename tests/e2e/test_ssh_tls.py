@@ -13,34 +13,19 @@ import pytest
 
 from tests.support import impostor, wire
 from tests.support.heard import holds
-from tests.support.hosts import Host, Lab, lab_of, operated
+from tests.support.hosts import Host, Lab, lab_of
 from tests.support.project import Project
+from tests.support.word import WORD, saying
 from trainctl.resources.certificates import new_certificate
 
-WORD = "these-are-the-weights"
 ASKED = "Authorization: Bearer"
 PORTS = range(40000, 40010)
-MANIFEST = """\
-project: {name: demo}
-clusters: {lab: {provider: ssh, connect_timeout: 5, hosts: HOSTS}}
-weights: {tiny: {source: "file:./weights"}}
-jobs:
-  sft:
-    code: ./src
-    compute: {node_count: COUNT}
-    weights: [tiny]
-    runtime: {start_commands: ["cat weights/weights/word"]}
-"""
 
 
 @contextmanager
 def project(lab: Lab, top: Path) -> Iterator[Project]:
     """A job on all hosts but those that are somebody else's, the mirror on the first."""
-    with operated(lab, top) as made:
-        hosts = [host for host in lab.hosts if host.name != "gpu-9"]
-        named = json.dumps([host.settings for host in hosts])
-        text = MANIFEST.replace("HOSTS", named).replace("COUNT", str(len(hosts)))
-        made.write({"trainctl.yaml": text, "src/nothing": "", "weights/word": WORD})
+    with saying(lab, top, [host for host in lab.hosts if host.name != "gpu-9"]) as made:
         yield made
 
 

@@ -79,7 +79,8 @@ def _peer(gang: Gang, port: int) -> dict[str, Any]:
     """A peer on that port of which everybody is told that it has everything."""
     listing = parse(json.loads(gang.mirror.listing.to_bytes()))
     holds = {listing.id: to_hex(True for _ in lengths_of(listing))}
-    return {"node": "peer", "url": f"http://127.0.0.1:{port}", "token": TOKEN, "holds": holds}
+    urls = [f"http://127.0.0.1:{port}"]
+    return {"node": "peer", "urls": urls, "token": TOKEN, "holds": holds}
 
 
 def _deliver_beside(gang: Gang, port: int) -> tuple[dict[str, Any], int]:

@@ -20,7 +20,8 @@ from trainctl.resources.tokens import new_token
 def served(mirror: Mirror, certificate: Certificate | None = None) -> Iterator[BlobServer]:
     """The mirror's server, which shows that certificate, or speaks plain HTTP."""
     tls = server_context(asdict(certificate)) if certificate else None
-    with serving(BlobServer(MirrorShelf(mirror.path), new_token(), tls=tls)) as server:
+    shelf = MirrorShelf(mirror.path)
+    with serving(BlobServer(shelf, new_token(), tls=tls, private=lambda _: tls is None)) as server:
         yield server
 
 
@@ -34,9 +35,9 @@ def origin(
 def reached(server: Server, certificate: Certificate | None = None) -> dict[str, Any]:
     """How clients are told of what listens on this machine's loopback."""
     if certificate is None:
-        return {"url": f"http://127.0.0.1:{server.port}", "token": server.token}
-    url = f"https://127.0.0.1:{server.port}"
-    return {"url": url, "token": server.token, "fingerprint": certificate.fingerprint}
+        return {"urls": [f"http://127.0.0.1:{server.port}"], "token": server.token}
+    urls = [f"https://127.0.0.1:{server.port}"]
+    return {"urls": urls, "token": server.token, "fingerprint": certificate.fingerprint}
 
 
 class Server(Protocol):

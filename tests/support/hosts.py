@@ -82,6 +82,16 @@ class Lab:
         made.power_on()
         return made
 
+    def wire(self, network: str) -> None:
+        """A second network: every host there is gets an address in it."""
+        self.ip("link", "add", "br1", "type", "bridge")
+        self.ip("link", "set", "br1", "up")
+        for number, host in enumerate(self.hosts):
+            self.ip("link", "add", f"w{number}", "type", "veth", "peer", "name", "eth1", "netns", str(host.first))  # fmt: skip
+            self.ip("link", "set", f"w{number}", "master", "br1", "up")
+            host.do("ip", "addr", "add", f"{network}.{10 + number}/24", "dev", "eth1")
+            host.do("ip", "link", "set", "eth1", "up")
+
     def ip(self, *words: str) -> None:
         """Change the network."""
         subprocess.run([*self.prefix, "ip", *words], check=True)
@@ -141,12 +151,23 @@ class Host:
         self.host_key = make_key(self.place / "host_key")
         (self.place / "authorized_keys").write_text(f"{lab.user.public}\n")
         self._parent: subprocess.Popen[bytes] | None = None
-        self._first = 0
+        self.first = 0
+        """Its first process, as this machine numbers it."""
 
     @property
     def settings(self) -> dict[str, JsonValue]:
         """The host in a manifest."""
         return {"name": self.name, "address": self.address}
+
+    @property
+    def tunnel(self) -> tuple[str, ...]:
+        """Lines of ssh's configuration with which ssh ends on its loopback."""
+        relay = "exec 3<>/dev/tcp/127.0.0.1/22; cat <&3 & exec cat >&3"
+        return (
+            f"Host {self.address}",
+            f"  HostKeyAlias {self.address}",
+            f"  ProxyCommand nsenter --target={self.first} --net -- bash -c '{relay}'",
+        )
 
     @property
     def home(self) -> Path:
@@ -169,8 +190,8 @@ class Host:
             self._parent = subprocess.Popen(
                 words, env=self._lab.variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        self._first = wait_for(self._child)
-        peer = ("peer", "name", "eth0", "address", self.mac, "netns", str(self._first))
+        self.first = wait_for(self._child)
+        peer = ("peer", "name", "eth0", "address", self.mac, "netns", str(self.first))
         self._lab.ip("link", "add", self._cable, "type", "veth", *peer)
         self._lab.ip("link", "set", self._cable, "master", "br0", "up")
         # known beforehand: nobody waits for ARP, nor for an entry of before the boot to grow old
@@ -195,7 +216,7 @@ class Host:
     def freeze(self, *, on: bool) -> None:
         """Stop every process there, or let them go on: the kernel still takes connections."""
         signal_name = "-STOP" if on else "-CONT"
-        words = ["pkill", "--ns", str(self._first), "--nslist", "pid", signal_name, "."]
+        words = ["pkill", "--ns", str(self.first), "--nslist", "pid", signal_name, "."]
         subprocess.run(words, check=True)
 
     @contextmanager
@@ -214,14 +235,14 @@ class Host:
 
     def do(self, *words: str, given: bytes = b"") -> str:
         """Run a program there as root; what it printed."""
-        inside = ["nsenter", f"--target={self._first}", "--all", "--", *words]
+        inside = ["nsenter", f"--target={self.first}", "--all", "--", *words]
         done = subprocess.run(inside, input=given, capture_output=True, check=False)
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout.decode()
 
     def start(self, *words: str, out: IO[bytes]) -> subprocess.Popen[bytes]:
         """Begin a program there as root."""
-        inside = ["nsenter", f"--target={self._first}", "--all", "--", *words]
+        inside = ["nsenter", f"--target={self.first}", "--all", "--", *words]
         return subprocess.Popen(inside, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
 
     def skew(self, seconds: int) -> None:
@@ -241,10 +262,10 @@ class Host:
     def processes(self) -> list[str]:
         """The arguments of everything that runs there but its sshd that listens."""
         found = []
-        here = Path(f"/proc/{self._first}/ns/pid").readlink()
+        here = Path(f"/proc/{self.first}/ns/pid").readlink()
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                if int(entry.name) != self._first and (entry / "ns/pid").readlink() == here:
+                if int(entry.name) != self.first and (entry / "ns/pid").readlink() == here:
                     found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
         return [one for one in found if one]
 
@@ -254,7 +275,7 @@ class Host:
 
     def mounts(self) -> list[str]:
         """What is mounted there, by place."""
-        text = Path(f"/proc/{self._first}/mountinfo").read_text()
+        text = Path(f"/proc/{self.first}/mountinfo").read_text()
         return sorted(line.split()[4] for line in text.splitlines())
 
     def _child(self) -> int | None:

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from tests.support.blob_server import origin, served
 from tests.support.nodes import Mirror, TestNode
@@ -68,16 +69,16 @@ class Serving:
     @property
     def port(self) -> int:
         """Where it listens."""
-        return int(self.told["port"])
+        return urlsplit(self.told["urls"][0]).port or 0
 
     @property
     def peer(self) -> dict[str, Any]:
         """How others are told of it."""
-        place = f"{self.told['address']}:{self.told['port']}"
-        peer = {"node": self.name, "token": TOKEN, "holds": self.told["holds"]}
+        told = {name: self.told[name] for name in ("urls", "loopback", "holds")}
+        peer = {"node": self.name, "token": TOKEN, **told}
         if self._certificate is None:
-            return {**peer, "url": f"http://{place}"}
-        return {**peer, "url": f"https://{place}", "fingerprint": self._certificate.fingerprint}
+            return peer
+        return {**peer, "fingerprint": self._certificate.fingerprint}
 
     def end(self) -> int:
         """Let go of it; the bytes that it has sent."""

@@ -11,7 +11,7 @@ from trainctl.node.transfer.shelf import MirrorShelf
 
 def main(directory: str, address: str, token: str) -> None:
     """Serve until standard input ends."""
-    with serving(BlobServer(MirrorShelf(Path(directory)), token, address)) as server:
+    with serving(BlobServer(MirrorShelf(Path(directory)), token, [address])) as server:
         print(server.port, flush=True)
         sys.stdin.read()
         print(server.sent, flush=True)

@@ -10,6 +10,7 @@ from trainctl.ledger.state import State
 from trainctl.model.address import Kind
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.files import ResolvedSource
+from trainctl.model.serving import TO_ALL, Serving
 from trainctl.operations.workspace import Workspace
 from trainctl.weights.mirror.known import Known
 
@@ -28,10 +29,8 @@ class MirrorSeen:
     known: tuple[Known, ...] = ()
     listings: frozenset[str] = frozenset()
     problem: Diagnostic | None = None
-    unserved: str = ""
-    """Why the mirror's host can't hand weights to other nodes, if it can't."""
-    tls: bool = False
-    """Whether it does so over TLS."""
+    serving: Serving = TO_ALL
+    """How the mirror's host hands weights to other nodes."""
     free: int | None = None
 
 
@@ -60,7 +59,6 @@ def look_at_mirror(
         True,
         found.known,
         found.listings,
-        unserved=found.unserved,
-        tls=found.tls,
+        serving=found.serving,
         free=found.free,
     )

@@ -17,6 +17,7 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import HOPS, Delivered
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.resource import Resource
+from trainctl.model.serving import Serving
 from trainctl.operations.look_gpus import gpu_problems, usable_gpus
 from trainctl.operations.look_machines import machine_problems
 from trainctl.operations.look_mirror import MirrorSeen
@@ -50,8 +51,8 @@ class _Nearness:
         self._mirror = workspace.mirror
         self._seen = seen
 
-    def of(self, provider: str, node: Node) -> dict[str, Any]:
-        """The facts about it; a mirror in a bucket, and one that can't be found, is near to nobody."""
+    def of(self, provider: str, node: Node, serving: Serving) -> dict[str, Any]:
+        """The facts about it, of a node that says how it serves others; a mirror in a bucket, and one that can't be found, is near to nobody."""
         if self._mirror.in_a_bucket:
             return {"near": False, "mirror_on": self._mirror.url}
         try:
@@ -62,8 +63,9 @@ class _Nearness:
         on = place.node.id if place else ""
         if near:
             return {"near": True, "mirror_on": on}
-        serving = {"unserved": self._seen.unserved, "mirror_tls": self._seen.tls}
-        return {"near": False, "mirror_on": on, **serving}
+        unserved = self._seen.serving.kept_from(serving)
+        tls = self._seen.serving.tls
+        return {"near": False, "mirror_on": on, "unserved": unserved, "mirror_tls": tls}
 
 
 @dataclass(slots=True)
@@ -273,6 +275,7 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
         return error
     gpus = tuple(GpuFacts(one["name"], tuple(one["is"])) for one in facts["gpus"])
     problem = facts["gpus_problem"] or ""
+    serving = Serving(**facts["serving"])
     return NodeFacts(
         id=node.id,
         mount=facts["mount"],
@@ -284,9 +287,9 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
         room=facts["cached"].get("room"),
         limit=where["cache"]["size"],
         shared_cache="shared" in where,
-        **(near.of(question.provider, node) if question.weights else {}),
+        **(near.of(question.provider, node, serving) if question.weights else {}),
         max_rate=where.get("max_rate"),
-        tls=facts["serving"]["tls"],
+        serving=serving,
         claims={address: one.claim for address, one in counted.items()},
         detail="; ".join(f"{one['path']}: {one['why']}" for one in facts["blocked"]),
         lacks=_lacks(question.jobs, facts, dict(zip(hosts, facts["hosts"], strict=True))),

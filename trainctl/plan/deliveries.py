@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Position, error, warning
+from trainctl.model.serving import cut_off
 from trainctl.model.units import format_bytes
 from trainctl.plan.images import image_of
 from trainctl.plan.runs import node_count
@@ -32,10 +33,16 @@ def delivery_lines(
         places = list(seats(inputs, job))
         known = [seat.facts for seat in places if seat.facts]
         near = sum(1 for facts in known if facts.mirror_on and facts.near)
-        tls = any(facts.tls for facts in known if not facts.near)
-        far = Far(node_count((job.after or {}).get("compute")) - near, tls)
+        far = _far(known, node_count((job.after or {}).get("compute")) - near)
         found += [line for seat in places for line in _of_rank(job, seat, lines, far)]
     return tuple(found)
+
+
+def _far(known: Iterable[NodeFacts], count: int) -> Far:
+    """Of so many nodes that don't see the mirror's directory those that could be asked are known."""
+    serving = {facts.id: facts.serving for facts in known if not facts.near}
+    alone = cut_off(serving) if count > 1 else {}
+    return Far(count - len(alone), any(one.tls for one in serving.values()), alone)
 
 
 def delivery_problems(
@@ -68,7 +75,7 @@ def _unserved(
     for job, seen in sorted(jobs.items(), key=lambda item: item[0]):
         yield error(
             f"{seen.id} can't get its weights from {seen.mirror_on}: {seen.unserved}",
-            "Reach it by an address of a private network that both are in, give it a Python with TLS (`python:`), name another mirror: "
+            "Give it an address that the others reach, in a private network or with a Python that has TLS (`python:`), name another mirror: "
             "{url: node://CLUSTER/DIRECTORY}, or keep it here: {url: file:///DIRECTORY}.",
             address=str(job),
             code="no-private-address",

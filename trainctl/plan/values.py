@@ -15,6 +15,7 @@ from trainctl.model.address import Address
 from trainctl.model.diagnostics import Diagnostic, Severity
 from trainctl.model.files import ResolvedSource
 from trainctl.model.resource import Lifecycle
+from trainctl.model.serving import TO_ALL, Serving
 from trainctl.model.trust import Policy
 from trainctl.spi.provider import Presence
 
@@ -173,8 +174,8 @@ class NodeFacts:
     """Why that host can't hand this node weights; empty where it can."""
     mirror_tls: bool = False
     """Whether that host hands them out over TLS, as it has no private address."""
-    tls: bool = False
-    """The same of this node, where its peers come to."""
+    serving: Serving = TO_ALL
+    """How this node hands weights to its peers."""
     shared_cache: bool = False
     max_rate: int | None = None
     vacancy: Vacancy | None = None

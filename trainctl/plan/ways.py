@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trainctl.model.address import Address
 from trainctl.model.delivery import HOPS
@@ -25,10 +25,11 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Far:
-    """The nodes of a job that don't see the mirror's directory: how many, and whether some have no private address to serve each other at."""
+    """The nodes of a job that don't see the mirror's directory: how many can hand others what they have, whether some do so over TLS, and why others can't, by id."""
 
     count: int
     tls: bool = False
+    cut_off: Mapping[str, str] = field(default_factory=dict)
 
 
 def way_of(tiers: TierFacts | None, facts: NodeFacts | None, far: Far) -> Way:
@@ -54,14 +55,17 @@ def _open_way(facts: NodeFacts | None, far: Far) -> Way:
     if facts is None or facts.near:
         on = facts.mirror_on if facts else ""
         return Way("mirror-to-node", f"the mirror is on {on} itself" if on else "")
-    if far.count > 1:
+    alone = far.cut_off.get(facts.id, "")
+    if far.count > 1 and not alone:
         place = facts.mirror_on or "this machine"
         over = ", over TLS" if far.tls or facts.mirror_tls else ""
         return Way("peers", f"{far.count} nodes get it at once{over}: one copy leaves {place}")
     if facts.mirror_on:
         over = " over TLS" if facts.mirror_tls else ""
-        return Way("mirror-to-node", f"{facts.mirror_on} keeps the mirror and serves it{over}")
-    return Way("through-operator", f"{facts.id} doesn't see the mirror's directory")
+        why = f"{facts.mirror_on} keeps the mirror and serves it{over}"
+        return Way("mirror-to-node", "; ".join(filter(None, [why, alone])))
+    why = f"{facts.id} doesn't see the mirror's directory"
+    return Way("through-operator", "; ".join(filter(None, [why, alone])))
 
 
 def forecast(

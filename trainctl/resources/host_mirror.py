@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainctl.errors import NodeForgot, TrainctlError
 from trainctl.model.files import ListedFile, Listing, ResolvedSource, listed_arriving
+from trainctl.model.serving import Serving
 from trainctl.node.calls.rows import sent
 from trainctl.node.content.packed import AS_TUPLE, Arriving
 from trainctl.remote.agent import NodeAgent
@@ -114,12 +115,10 @@ class HostMirror:
             on_event=lambda event: arriving[event["of"]].add(starmap(_as_row, event["rows"])),
         )
         known = zip(arriving, found["known"], strict=True)
-        serving = found["serving"]
         return Looked(
             tuple(Known(rows.all(), listing) for rows, listing in known),
             frozenset(found["listings"]),
-            serving["why"],
-            serving["tls"],
+            Serving(**found["serving"]),
             found["free"],
         )
 

@@ -7,11 +7,11 @@ from trainctl.remote.archive import Archive, program_archive
 _MAIN = "trainctl.weights.mirror.program"
 _MODULES = {
     "trainctl": ("errors",),
-    "trainctl.model": ("files", "flow", "json", "source_uri", "units"),
+    "trainctl.model": ("files", "flow", "json", "serving", "source_uri", "units"),
     "trainctl.node.calls": ("asking", "bytecode", "call_server", "frames", "guard", "programs", "protocol", "rows", "tls"),
     "trainctl.node.content": ("json_stream", "listing", "pack", "pack_index", "packed", "packs", "parts", "runs"),
-    "trainctl.node.system": ("addresses", "descriptors", "failure", "files", "layout", "ports", "syscalls"),
-    "trainctl.node.transfer": ("blob_requests", "caller", "evenness", "server", "shelf"),
+    "trainctl.node.system": ("addresses", "descriptors", "failure", "files", "layout", "listening", "ports", "processes", "syscalls"),
+    "trainctl.node.transfer": ("blob_requests", "caller", "evenness", "proof", "server", "shelf"),
     "trainctl.spi": ("sources",),
     "trainctl.weights": ("exclusive", "retry", "safe_path"),
     "trainctl.weights.mirror": (),

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
+from trainctl.model.serving import Serving
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.conversation import Conversation
 from trainctl.resources.tokens import new_token
@@ -46,13 +47,18 @@ class NodeServer:
                 f"a server of weights does not begin within {_START_SECONDS:g} s"
             ) from None
 
-    def where(self) -> Mapping[str, str]:
-        """How it is reached: ``url`` and ``token``, and the ``fingerprint`` of its certificate if it speaks TLS. TrainctlError as of ``told``."""
+    def serving(self) -> Serving:
+        """Who reaches it. TrainctlError as of ``told``."""
         told = self.told()
-        place = f"{told['address']}:{told['port']}"
-        if self._fingerprint is None:
-            return {"url": f"http://{place}", "token": self._token}
-        return {"url": f"https://{place}", "token": self._token, "fingerprint": self._fingerprint}
+        return Serving(why=told["why"], loopback=told["loopback"])
+
+    def where(self) -> Mapping[str, Any]:
+        """How it is reached: ``urls``, ``token`` and ``loopback``, and the ``fingerprint`` of its certificate for those that speak TLS. TrainctlError as of ``told``."""
+        told = self.told()
+        found = {"urls": told["urls"], "loopback": told["loopback"], "token": self._token}
+        if self._fingerprint is not None:
+            found["fingerprint"] = self._fingerprint
+        return found
 
     def end(self) -> None:
         """Have it end; ``close`` waits until it has."""
@@ -75,7 +81,7 @@ class NodeServer:
                 self._told.set_exception(NodeError("a server on a node ended at once"))
 
     def _answer(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        """A certificate: the node has no private address to listen on."""
+        """A certificate: the node has an address that isn't private."""
         from trainctl.resources.certificates import new_certificate  # heavy, and few need one
 
         made = new_certificate()
@@ -84,5 +90,5 @@ class NodeServer:
         return {"certificate": made.certificate, "key": made.key}
 
     def _on_event(self, event: Mapping[str, Any]) -> None:
-        if "port" in event:
+        if "urls" in event:
             self._told.set_result(event)

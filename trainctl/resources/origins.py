@@ -115,8 +115,8 @@ class HereOrigins:
             serving(BlobServer(MirrorShelf(self._mirror), token)) as server,
             agent.expose(server.port) as port,
         ):
-            url = f"http://127.0.0.1:{port}"
-            yield _Told(agent, {"type": "http", "url": url, "token": token})
+            urls = [f"http://127.0.0.1:{port}"]
+            yield _Told(agent, {"type": "http", "urls": urls, "token": token})
 
 
 class HostOrigins:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from trainctl.errors import TrainctlError
+from trainctl.errors import NodeError, TrainctlError
 from trainctl.model.files import Listing
+from trainctl.model.serving import Serving, cut_off
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.node_server import NodeServer
 from trainctl.resources.sent_listings import following, with_listings
@@ -36,14 +37,19 @@ class Peers:
         return self
 
     def told(self) -> dict[str, Peer]:
-        """By node id what the ``peers`` of a request say. A node that can't serve is ``left_out``; one alone has no peers."""
+        """By node id what the ``peers`` of a request say. A node that can't serve any other is ``left_out``; one alone has no peers."""
         asked = {node.id: self._start(node, agent, where) for node, agent, where in self._nodes}
         found: dict[str, Peer] = {}
+        serving: dict[str, Serving] = {}
         for node_id, server in asked.items():
             try:
                 found[node_id] = _peer(node_id, server)
+                serving[node_id] = server.serving()
             except TrainctlError as error:
                 self.left_out.append(error)
+        for node_id, why in cut_off(serving).items():
+            self.left_out.append(NodeError(f"node {node_id}: {why}"))
+            del found[node_id]
         return found if len(found) > 1 else {}
 
     def __exit__(

@@ -178,4 +178,4 @@ def test_a_server_listens_on_one_address(address: object) -> None:
 def test_nothing_is_served_to_the_world_without_tls(mirror: Mirror, address: str) -> None:
     """Before anything listens there."""
     with pytest.raises(Failure, match="without TLS"):
-        BlobServer(MirrorShelf(mirror.path), "token", address)
+        BlobServer(MirrorShelf(mirror.path), "token", [address])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.blob_server import reached
 from tests.support.peers import TOKEN
 from trainctl.node.content.pack_index import (
     Row,
@@ -173,7 +174,7 @@ def test_a_server_hands_out_slices(tmp_path: Path) -> None:
     blob.write_bytes(alone)
     wanted = [*near[5:50], alone, *far[:5], b"", *reversed(near[50:])]
     with serving(BlobServer(MirrorShelf(tmp_path), TOKEN)) as server:
-        client = BlobClient(f"http://127.0.0.1:{server.port}", TOKEN)
+        client = BlobClient(reached(server))
         found = client.pack([*map(sha256, wanted), "0" * 64])
         part = bytearray(4)
         counts = list(client.read(sha256(near[7]), 3, memoryview(part)))

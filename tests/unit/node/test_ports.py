@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from trainctl.node.gang.coordinator import listen
 from trainctl.node.gang.rendezvous import Rendezvous
 from trainctl.node.system.failure import Failure
+from trainctl.node.system.listening import listen
 from trainctl.node.system.ports import ports_of
 from trainctl.node.transfer.server import BlobServer, serving
 from trainctl.node.transfer.shelf import MirrorShelf
@@ -21,7 +21,7 @@ HERE = "127.0.0.1"
 
 
 def blobs(ports: range, stack: ExitStack) -> int:
-    server = BlobServer(MirrorShelf(Path("/")), "t" * 16, HERE, ports=ports)
+    server = BlobServer(MirrorShelf(Path("/")), "t" * 16, [HERE], ports=ports)
     return stack.enter_context(serving(server)).port
 
 

@@ -9,6 +9,7 @@ import socket
 import ssl
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,9 +43,11 @@ def theirs(tmp_path: Path) -> str:
     return str(path)
 
 
-def context(certificate: Certificate) -> ssl.SSLContext:
-    """The server's side."""
-    return server_context({"certificate": certificate.certificate, "key": certificate.key})
+def encrypting(mirror: Path, certificate: Certificate, **limits: Any) -> BlobServer:
+    """A server that speaks TLS, though its address is private."""
+    made = {"certificate": certificate.certificate, "key": certificate.key}
+    tls = server_context(made)
+    return BlobServer(MirrorShelf(mirror), "token", tls=tls, private=lambda _: False, **limits)
 
 
 def test_large_and_small_files_arrive(node: TestNode, certificate: Certificate) -> None:
@@ -107,11 +110,11 @@ def test_a_peer_that_is_somebody_else_is_left_out(
 
 
 def test_no_token_goes_where_tls_was_expected_and_is_not(certificate: Certificate) -> None:
-    """A server that speaks plain HTTP ends the handshake; a fingerprint without https, and https without one, are refused beforehand."""
+    """A server that speaks plain HTTP ends the handshake; https without a fingerprint, and plain HTTP to what isn't private, are refused beforehand."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        url = f"https://127.0.0.1:{port}"
-        client = BlobClient(url, "token", fingerprint=certificate.fingerprint)
+        where = {"urls": [f"https://127.0.0.1:{port}"], "token": "token"}
+        client = BlobClient({**where, "fingerprint": certificate.fingerprint})
         listener.listen()
         heard: list[bytes] = []
 
@@ -128,18 +131,16 @@ def test_no_token_goes_where_tls_was_expected_and_is_not(certificate: Certificat
 
     assert b"token" not in heard[0]
     with pytest.raises(Failure):
-        BlobClient(url, "token")
+        BlobClient(where)
     with pytest.raises(Failure):
-        BlobClient(f"http://127.0.0.1:{port}", "token", fingerprint=certificate.fingerprint)
+        BlobClient({"urls": [f"http://203.0.113.7:{port}"], "token": "token"})
 
 
 def test_who_is_silent_holds_up_nobody(tmp_path: Path, certificate: Certificate) -> None:
     """A client that begins no handshake is cut off in time; another is served meanwhile."""
-    server = BlobServer(
-        MirrorShelf(tmp_path), "token", tls=context(certificate), silence_seconds=0.3
-    )
+    server = encrypting(tmp_path, certificate, silence_seconds=0.3)
     with serving(server), socket.create_connection(("127.0.0.1", server.port), 20) as silent:
-        client = BlobClient(**reached(server, certificate))
+        client = BlobClient(reached(server, certificate))
         with pytest.raises(Failure, match="does not have"):
             list(client.read("0" * 64, 0, memoryview(bytearray(1))))
         client.close()
@@ -148,10 +149,8 @@ def test_who_is_silent_holds_up_nobody(tmp_path: Path, certificate: Certificate)
 
 def test_more_connections_than_allowed_are_closed(tmp_path: Path, certificate: Certificate) -> None:
     """Without a word, as words would take a handshake; there is room again once others have gone."""
-    server = BlobServer(
-        MirrorShelf(tmp_path), "token", tls=context(certificate), most_connections=1
-    )
-    client = BlobClient(**reached(server, certificate))
+    server = encrypting(tmp_path, certificate, most_connections=1)
+    client = BlobClient(reached(server, certificate))
     answers: list[str] = []
     with serving(server):
         first = socket.create_connection(("127.0.0.1", server.port), 20)
@@ -180,7 +179,7 @@ def test_a_server_that_ended_cuts_what_is_under_way(
     tmp_path: Path, certificate: Certificate
 ) -> None:
     """Also where hands were not shaken yet."""
-    with serving(BlobServer(MirrorShelf(tmp_path), "token", tls=context(certificate))) as server:
+    with serving(encrypting(tmp_path, certificate)) as server:
         peer = socket.create_connection(("127.0.0.1", server.port), 20)
         peer.sendall(b"\x16")
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.plans import World, applied, at
 from trainctl.model.address import Address
+from trainctl.model.serving import Serving
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import NodeFacts, Plan, TierFacts, WeightsFacts
 
@@ -211,6 +212,37 @@ def test_several_nodes_that_see_no_mirror_are_peers() -> None:
     assert [(line.path, line.forecast_seconds) for line in plan.deliveries] == [("peers", 10.0)] * 2
     (crossing,) = [one for one in plan.diagnostics if one.code == "through-operator"]
     assert crossing.summary.startswith("2.0 GB")
+
+
+@pytest.mark.parametrize(
+    ("networks", "paths"),
+    [
+        (("one", "another"), ["through-operator"] * 2),
+        (("one", "one"), ["peers"] * 2),
+        (("one", "another", ""), ["through-operator"] * 3),
+        (("one", "", ""), ["through-operator", "peers", "peers"]),
+    ],
+)
+def test_who_can_hand_out_nothing_is_no_peer(networks: tuple[str, ...], paths: list[str]) -> None:
+    """Ranks whose host is reached by loopback alone, but for those that share it, come through this machine: the plan says why."""
+    world = World()
+    world.job["compute"]["node_count"] = len(networks)
+    (first, *_) = _far(2 * 10**9, {})[at("cluster.lab")]
+    found = [
+        replace(
+            first,
+            id=f"lab/lab-{n}",
+            serving=Serving(why="it is loopback" if name else "", loopback=name),
+        )
+        for n, name in enumerate(networks)
+    ]
+    names = {at("cluster.lab"): tuple(f"lab-{n}" for n in range(len(networks)))}
+
+    plan = make_plan(world.inputs(nodes={at("cluster.lab"): tuple(found)}, node_names=names))
+
+    assert [line.path for line in plan.deliveries] == paths
+    reasons = {line.why for line, name in zip(plan.deliveries, networks, strict=True) if name}
+    assert all(("loopback" in why) is (paths[0] != "peers") for why in reasons)
 
 
 def _on_a_host(count: int, **of_others: str) -> dict[Address, tuple[NodeFacts, ...]]:

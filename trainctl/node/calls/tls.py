@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import http.client
 import os
+import socket
 import ssl
 from contextlib import ExitStack, contextmanager
 from typing import Iterator, Mapping, Optional
@@ -16,27 +16,21 @@ from typing import Iterator, Mapping, Optional
 from trainctl.node.system.failure import Stranger
 
 
-class PinnedConnection(http.client.HTTPSConnection):
-    """HTTPS to the holder of one certificate, whoever signed it, whatever its dates are: of those only clocks could judge.
+def pinned(connection: socket.socket, fingerprint: str, where: str) -> ssl.SSLSocket:
+    """TLS to the holder of one certificate, whoever signed it, whatever its dates are: of those only clocks could judge. A Stranger is told nothing.
 
     ``fingerprint`` is the sha256 of its DER, in hex. Whoever shows it has signed the handshake with its key.
     """
-
-    def __init__(self, host: str, port: int, timeout: float, fingerprint: str) -> None:
-        context = _context(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        super().__init__(host, port, timeout=timeout, context=context)
-        self._fingerprint = fingerprint
-
-    def connect(self) -> None:
-        """Connect, and say nothing to a Stranger."""
-        super().connect()
-        shown: Optional[bytes] = self.sock.getpeercert(binary_form=True)
-        found = hashlib.sha256(shown or b"").hexdigest()
-        if not hmac.compare_digest(found, self._fingerprint):
-            self.close()
-            raise Stranger(f"{self.host} port {self.port}")
+    context = _context(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    encrypted = context.wrap_socket(connection)
+    shown: Optional[bytes] = encrypted.getpeercert(binary_form=True)
+    found = hashlib.sha256(shown or b"").hexdigest()
+    if not hmac.compare_digest(found, fingerprint):
+        encrypted.close()
+        raise Stranger(where)
+    return encrypted
 
 
 def server_context(made: Mapping[str, str]) -> ssl.SSLContext:

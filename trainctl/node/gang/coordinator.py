@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import select
 import socket
 import time
@@ -13,7 +12,6 @@ from trainctl.node.gang.helper_process import Limits, Line
 from trainctl.node.gang.rules import Rules
 from trainctl.node.gang.talk import Talk
 from trainctl.node.gang.wire import Wire
-from trainctl.node.system.ports import at_one_of
 
 Value = Dict[str, Any]
 
@@ -22,7 +20,6 @@ _STRANGERS = 64
 
 _STRANGER_SECONDS = 10.0
 _FAREWELL_SECONDS = 10.0
-_BACKLOG = 256
 
 
 class _Rank:
@@ -207,45 +204,3 @@ class Coordinator:
                 one.wire.send(said)
             except OSError:
                 self._part(one, time.monotonic())
-
-
-def listen(addresses: Sequence[str], ports: Optional[range] = None) -> List[socket.socket]:
-    """Listeners at those of the addresses that this host has, all at one port, which is one of ``ports`` or any.
-
-    OSError if it has none of the addresses, Failure if none of the ports is free.
-    """
-    if ports is not None:
-        return at_one_of(ports, lambda port: _listeners(addresses, port))
-    return _listeners(addresses, 0)
-
-
-def _listeners(addresses: Sequence[str], port: int) -> List[socket.socket]:
-    """The first one chooses where ``port`` is 0. OSError (EADDRINUSE) where a port that was named is another's at one of the addresses."""
-    found: List[socket.socket] = []
-    for address in addresses:
-        try:
-            one = _listener(address, port or (found[0].getsockname()[1] if found else 0), port != 0)
-        except OSError as error:
-            if port and error.errno == errno.EADDRINUSE:
-                for other in found:
-                    other.close()
-                raise
-            continue
-        found.append(one)
-    if not found:
-        raise OSError(f"this host has none of the addresses {', '.join(addresses)}")
-    return found
-
-
-def _listener(address: str, port: int, named: bool) -> socket.socket:
-    one = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        if named:  # connections of a gang that is over bar no port
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.bind((address, port))
-        one.listen(_BACKLOG)
-        one.setblocking(False)
-    except OSError:
-        one.close()
-        raise
-    return one

@@ -9,7 +9,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from trainctl.node.gang.blame import is_consequence, tail
-from trainctl.node.gang.coordinator import Coordinator, listen
+from trainctl.node.gang.coordinator import Coordinator
 from trainctl.node.gang.helper_process import Helper, Limits, Line
 from trainctl.node.gang.link import Link
 from trainctl.node.gang.rendezvous import Rendezvous
@@ -20,6 +20,7 @@ from trainctl.node.runs.attempt import Attempt, Ended
 from trainctl.node.runs.record import Run
 from trainctl.node.system.failure import Failure
 from trainctl.node.system.files import read_json, write_json
+from trainctl.node.system.listening import listen
 from trainctl.node.system.ports import ports_of
 from trainctl.node.system.processes import boot_id
 from trainctl.node.turns.peers import Ending, Peers, Retry

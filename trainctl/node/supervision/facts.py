@@ -14,7 +14,7 @@ from trainctl.node.containers.images import checked, find
 from trainctl.node.jobs.host_environment import check_host
 from trainctl.node.runs.mount import Possible, blocked, private_mounts, try_mounts
 from trainctl.node.system import layout
-from trainctl.node.system.addresses import addresses, serving_terms
+from trainctl.node.system.addresses import Serving, addresses
 from trainctl.node.system.capacity import capacity
 from trainctl.node.system.failure import Failure, weights_room
 from trainctl.node.system.layout import Layout
@@ -35,7 +35,7 @@ def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     return {
         "hostname": socket.gethostname(),
         "addresses": addresses(),
-        "serving": serving_terms(),
+        "serving": Serving.here().to_json(),
         "kernel": os.uname().release,
         "python": sys.version.split()[0],
         "machine": os.uname().machine,

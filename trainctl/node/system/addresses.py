@@ -11,14 +11,17 @@ import struct
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Union
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Union
 
 from trainctl.node.system.failure import Failure
+from trainctl.node.system.processes import boot_id
 
 _SIOCGIFADDR = 0x8915
 """linux/sockios.h: the address of an interface, in bytes 20 to 23 of a struct ifreq."""
 
 _INTERNAL = ("lo", "docker", "virbr", "veth", "cni", "podman")
+
+_LOOPBACK = "127.0.0.1"
 
 _PRIVATE = (
     "127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16",
@@ -38,26 +41,71 @@ def addresses() -> List[str]:
 
 
 def own_address() -> str:
-    """Where others reach this host: the address that the caller's SSH connection came to; loopback without one. Source: sshd(8), SSH_CONNECTION."""
+    """Where the caller's SSH connection came to; loopback without one, or where it came by no network. Source: sshd(8), SSH_CONNECTION."""
     words = os.environ.get("SSH_CONNECTION", "").split()
-    return words[2].partition("%")[0] if len(words) == 4 else "127.0.0.1"
+    address = words[2].partition("%")[0] if len(words) == 4 else ""
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_address(address))
+    return _LOOPBACK
 
 
-def serving_terms() -> Dict[str, Any]:
-    """How this host would hand out weights to others: whether over ``tls``, and ``why`` it can't, if it can't."""
-    address = own_address()
-    tls = not is_private(address)
-    lacking = tls and find_spec("_ssl") is None
-    why = f"{address} is no private address, and {sys.executable} there has no TLS"
-    return {"tls": tls, "why": why if lacking else ""}
+def network() -> str:
+    """What tells the network that this process sees from that of every other host: who shares it shares its loopback."""
+    try:
+        return f"{boot_id()} {os.readlink('/proc/self/ns/net')}"
+    except OSError:
+        return ""
+
+
+def shared_loopback(known: Sequence[str]) -> str:
+    """The network within which what listens at these addresses is reached by loopback, too; empty if none of them is that."""
+    return network() if any(map(is_loopback, known)) else ""
+
+
+def has_tls() -> bool:
+    """Whether this Python does; there are ones that were built without."""
+    return find_spec("_ssl") is not None
+
+
+class Serving(NamedTuple):
+    """How this host hands out weights: at these addresses, the likeliest first; ``why`` nobody on another host reaches it, if so."""
+
+    addresses: List[str]
+    why: str
+
+    @classmethod
+    def here(cls) -> Serving:
+        """Where the caller came to, then every other address; of the public ones none where Python has no TLS."""
+        known = list(dict.fromkeys([own_address(), *addresses()]))
+        usable = [one for one in known if has_tls() or is_private(one)]
+        if not all(map(is_loopback, usable)):
+            return cls(usable, "")
+        public = [one for one in known if one not in usable]
+        if public:
+            lacks = f"{public[0]} is no private address, and {sys.executable} there has no TLS"
+            return cls(usable, lacks)
+        return cls(usable, f"ssh comes to its loopback ({known[0]}), and it has no other address")
+
+    def to_json(self) -> Dict[str, Any]:
+        """What a plan wants to know."""
+        outside = [one for one in self.addresses if not is_loopback(one)]
+        tls = bool(outside) and not is_private(outside[0])
+        return {"tls": tls, "why": self.why, "loopback": shared_loopback(self.addresses)}
 
 
 def family(address: Any) -> socket.AddressFamily:
     """The family of an address that a server may listen on; Failure for all addresses at once, groups, and names."""
     found = _address(address)
     if found.is_unspecified or found.is_multicast:
-        raise Failure("request", f"weights are served on one address, which {address} is not")
+        raise Failure(
+            "request", f"weights are served at single addresses, of which {address} is none"
+        )
     return socket.AF_INET if found.version == 4 else socket.AF_INET6
+
+
+def is_loopback(address: Any) -> bool:
+    """Whether it means whoever asks for it; Failure for what is no address."""
+    return _address(address).is_loopback
 
 
 def is_private(address: Any) -> bool:

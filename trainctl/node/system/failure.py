@@ -37,6 +37,17 @@ class Stranger(Failure):
         )
 
 
+class Unreachable(Failure):
+    """There is no address by which this host could ask a server: why."""
+
+    def __init__(self, summary: str) -> None:
+        super().__init__(
+            "unreachable",
+            summary,
+            "The other host has no address at which this one could reach it.",
+        )
+
+
 def from_os_error(error: OSError, root: str) -> Failure:
     """Say which path failed, why, and for a full disk how much is free; ``root`` is where the program may write."""
     path = str(error.filename or root)

@@ -7,15 +7,14 @@ import http.client
 import json
 import math
 import socket
-from typing import Any, Dict, Iterator, NamedTuple, Optional, Sequence, Set
-from urllib.parse import SplitResult, urlsplit
+from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Sequence, Set
 
 from trainctl.node.content.pack import COMING, EVENLY, LENGTH
 from trainctl.node.content.parts import PACKED_BYTES
 from trainctl.node.system.failure import Failure
 from trainctl.node.system.pace import Pace
+from trainctl.node.transfer.reaching import Server
 
-CONNECT_SECONDS = 10.0
 SILENCE_SECONDS = 30.0
 _READ_BYTES = 2**20
 _LATER = (429, 500, 502, 503, 504)
@@ -44,26 +43,29 @@ class BlobClient:
 
     def __init__(
         self,
-        url: Any,
-        token: Any,
+        server: Mapping[str, Any],
         pace: Optional[Pace] = None,
         *,
-        fingerprint: Any = None,
         silence: float = SILENCE_SECONDS,
         evenly: bool = False,
     ) -> None:
-        """``fingerprint``: the certificate of a server at an ``https`` address; see PinnedConnection."""
-        parts = urlsplit(url) if isinstance(url, str) else None
-        if parts is None or not parts.hostname or not parts.port:
-            raise Failure("request", f"{url!a} is no http://ADDRESS:PORT to fetch weights from")
-        if not isinstance(token, str) or not token:
-            raise Failure("request", "the request to fetch over HTTP lacks its token")
-        self.where = parts.netloc
-        self._connection = _connection(parts, fingerprint)
-        self._authorization = f"Bearer {token}"
+        """``server``: as a request describes it; see Server."""
+        self._server = Server(server)
+        self._connection = http.client.HTTPConnection("server")  # which is connected here
+        self._authorization = f"Bearer {self._server.token}"
         self._pace = pace or Pace()
         self._silence = silence
         self._evenly = evenly
+
+    @property
+    def where(self) -> str:
+        """The server, in words."""
+        return self._server.where
+
+    @property
+    def reached(self) -> bool:
+        """Whether the server ever answered."""
+        return self._server.reached
 
     def read(self, sha256: str, offset: int, view: memoryview, wait: float = 0) -> Iterator[int]:
         """Fill the view with the blob's bytes from ``offset`` on; yields how many more have arrived.
@@ -121,7 +123,7 @@ class BlobClient:
         if wishes:
             found["Prefer"] = ", ".join(wishes)
         if self._connection.sock is None:
-            self._connection.connect()
+            self._connection.sock = self._server.connect()
         self._connection.sock.settimeout(self._silence + wait)
         self._connection.request(method, path, body, found)
         return self._connection.getresponse()
@@ -155,17 +157,6 @@ class BlobClient:
                 raise ConnectionResetError(104, f"{self.where} cut the connection")
             done += count
             yield count
-
-
-def _connection(parts: SplitResult, fingerprint: Any) -> http.client.HTTPConnection:
-    host, port = str(parts.hostname), int(parts.port or 0)
-    if parts.scheme == "http" and fingerprint is None:
-        return http.client.HTTPConnection(host, port, CONNECT_SECONDS)
-    if parts.scheme != "https" or not isinstance(fingerprint, str):
-        raise Failure("request", f"{parts.netloc} is asked over http, or over https by fingerprint")
-    from trainctl.node.calls.tls import PinnedConnection  # heavy
-
-    return PinnedConnection(host, port, CONNECT_SECONDS, fingerprint)
 
 
 def _exactly(response: http.client.HTTPResponse, count: int) -> bytearray:

@@ -17,10 +17,10 @@ from trainctl.node.content.runs import Place, read_runs
 from trainctl.node.system.failure import Failure
 from trainctl.node.system.layout import sha256
 from trainctl.node.transfer.evenness import Evenness, Stream
+from trainctl.node.transfer.proof import answer
 from trainctl.node.transfer.shelf import Opened, Shelf, opened_together
 
 if TYPE_CHECKING:
-    import ssl
     import threading
 
 _PATH = re.compile(r"/blobs/sha256/([0-9a-f]{64})")
@@ -35,10 +35,14 @@ _TCP_NOTSENT_LOWAT = 25  # tcp(7); Python names it since 3.12
 MOST_IN_PACK = 256
 
 
+def is_encrypted(connection: Any) -> bool:
+    """Whether it is one of TLS, whose module takes time to load."""
+    return hasattr(connection, "do_handshake")
+
+
 class Served(Protocol):
     """What a connection knows of its server."""
 
-    tls: Optional[ssl.SSLContext]
     shelf: Shelf
     token: str
     silence_seconds: float
@@ -60,7 +64,7 @@ class BlobRequests(BaseHTTPRequestHandler):
         """A client that is silent is not waited for."""
         super().setup()
         self.connection.settimeout(self._served.silence_seconds)
-        if self._served.tls is not None:
+        if is_encrypted(self.connection):
             self.connection.do_handshake()
         self._stream = Stream()
 
@@ -69,7 +73,12 @@ class BlobRequests(BaseHTTPRequestHandler):
         return cast(Served, self.server)
 
     def do_GET(self) -> None:
-        """One blob, or a range of it."""
+        """One blob, or a range of it; or the proof that this is who the client looks for."""
+        proof = answer(self.path, self._served.token, self.connection.getsockname()[0])
+        if proof is not None:
+            head = self._head(HTTPStatus.OK, {"Content-Length": str(len(proof))})
+            self.connection.sendall(head + proof)
+            return
         if not self._admitted():
             return
         named = _PATH.fullmatch(self.path)
@@ -228,7 +237,7 @@ class BlobRequests(BaseHTTPRequestHandler):
 
     def _transmit(self, stream: BinaryIO, offset: int, count: int) -> int:
         """Send by the kernel alone, but for what has to be encrypted; how much was sent."""
-        if self._served.tls is None:
+        if not is_encrypted(self.connection):
             return self.connection.sendfile(stream, offset, count) if count else 0
         stream.seek(offset)
         left = count

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Mapping, Optional
 
 from trainctl.node.calls.asking import Asking, Gone
-from trainctl.node.system.addresses import is_private, own_address
+from trainctl.node.system.addresses import Serving, is_private, shared_loopback
 from trainctl.node.system.failure import Failure
 from trainctl.node.system.ports import ports_of
 from trainctl.node.transfer.server import BlobServer, serving
@@ -27,18 +27,22 @@ def serve_others(
 ) -> Dict[str, Any]:
     """Hand out contents to who has the request's ``token``, until the caller closes standard input or is silent for a minute.
 
-    Events ``{address, port}`` with what is ``told`` in addition, and ``{sent}`` each second; the result is the latter. It listens at
-    ``listen``, by default where the caller's connection came to, at one of its ``ports``.
+    Events ``{urls, loopback, why}`` with what is ``told`` in addition, and ``{sent}`` each second; the result is the latter. It listens at
+    ``listen``, by default wherever others might reach this host, at one of its ``ports``. Failure where there is no such address.
     """
     token = request["token"]
     if not isinstance(token, str) or len(token) < 16:
         raise Failure("request", "a server of weights needs a token of 16 characters or more")
     asking = Asking(caller, emit)
-    address = str(request.get("listen") or own_address())
+    wanted = request.get("listen")
+    addresses, why = ([wanted], "") if wanted else Serving.here()
+    if not addresses:
+        raise Failure("failed", why)
     ports = ports_of(request.get("ports"))
-    tls = None if is_private(address) else _tls(asking)
-    with serving(BlobServer(shelf, token, address, ports=ports, tls=tls)) as server:
-        asking.tell({"address": server.address, "port": server.port, **(told or {})})
+    tls = None if all(map(is_private, addresses)) else _tls(asking)
+    with serving(BlobServer(shelf, token, addresses, ports=ports, tls=tls)) as server:
+        terms = {"loopback": shared_loopback(addresses), "why": why}
+        asking.tell({"urls": server.urls, **terms, **(told or {})})
         while not asking.gone.wait(_TELL_SECONDS):
             asking.tell({"sent": server.sent})
         return {"sent": server.sent}

@@ -9,7 +9,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
 
 from trainctl.node.content.parts import Part
-from trainctl.node.system.failure import Failure, Stranger
+from trainctl.node.system.failure import Failure, Stranger, Unreachable
 from trainctl.node.transfer.blob_client import BROKEN, SILENCE_SECONDS, BlobClient, Later
 from trainctl.node.transfer.gathering import Buffer, Fetched, Fetcher, PassOn
 from trainctl.node.transfer.places import Patience
@@ -55,12 +55,7 @@ class FromPeer(Fetcher):
     ) -> None:
         super().__init__(str(peer["node"]))
         silence = min(SILENCE_SECONDS, patience.seconds)
-        self._client = BlobClient(
-            peer.get("url"),
-            peer.get("token"),
-            fingerprint=peer.get("fingerprint"),
-            silence=silence,
-        )
+        self._client = BlobClient(peer, silence=silence)
         self._patience = patience
         self._late = late
         self._buffer = Buffer()
@@ -168,10 +163,10 @@ class FromPeer(Fetcher):
         return True
 
     def _refused(self, error: Failure) -> bool:
-        """It has nothing for us; False, like for all that isn't coming. Somebody else in its place is not asked again."""
+        """It has nothing for us; False, like for all that isn't coming. Who isn't reached, or somebody else in its place, is not asked again."""
         if isinstance(error, Stranger):
             self.stranger = error.summary
-            self._dropped = True
+        self._dropped = self._dropped or isinstance(error, (Stranger, Unreachable))
         return False
 
     def _pause(self, error: Later) -> bool:

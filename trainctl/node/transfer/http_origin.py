@@ -16,17 +16,31 @@ from trainctl.node.transfer.links import Links
 from trainctl.node.transfer.origin import Arrived, Origin
 
 _PATIENCE_SECONDS = 60.0
+_UNREACHED_SECONDS = 10.0
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 _STREAMS = 2
 _BUCKET_STREAMS = 8  # one of them is as slow as the way there and back is long
+_AGAIN = "Nothing came for {:g} s. Apply again: what has arrived is kept."
+_UNREACHED = (
+    "Let this host reach that one at one of these addresses (a firewall, a route, ports: of the cluster), "
+    "or keep the mirror where you run trainctl: mirror: {url: file:///DIRECTORY}."
+)
 T = TypeVar("T")
 
 
 class Client(Protocol):
     """Reads contents by one connection, one attempt at a time: see BlobClient."""
 
-    where: str
+    @property
+    def where(self) -> str:
+        """Who is asked, in words."""
+        ...
+
+    @property
+    def reached(self) -> bool:
+        """Whether they ever answered; who never did is given up sooner."""
+        ...
 
     def read(self, sha256: str, offset: int, view: memoryview) -> Iterator[int]:
         """See BlobClient."""
@@ -85,22 +99,22 @@ class PatientOrigin(Origin):
 
     def _patiently(self, once: Callable[[], T]) -> T:
         self._advanced()
+        began = time.monotonic()
         while True:
             try:
                 return once()
             except Later as error:
-                asked, why = error.seconds, "is too busy"
+                asked, why, reached = error.seconds, "is too busy", True
             except BROKEN as error:
                 asked, why = 0.0, f"does not answer: {str(error) or type(error).__name__}"
+                reached = self._client.reached
             except Failure as error:
                 summary = f"the mirror is out of reach: {error.summary}"
                 raise Failure("origin", summary, error.detail) from None
-            if time.monotonic() >= self._until or self._ending.is_set():
-                raise Failure(
-                    "origin",
-                    f"the mirror at {self._client.where} {why}",
-                    f"Nothing came for {self._patience:g} s. Apply again: what has arrived is kept.",
-                )
+            until = self._until if reached else min(self._until, began + _UNREACHED_SECONDS)
+            if time.monotonic() >= until or self._ending.is_set():
+                advice = _AGAIN.format(self._patience) if reached else _UNREACHED
+                raise Failure("origin", f"the mirror at {self._client.where} {why}", advice)
             self._ending.wait(max(asked, self._pause * random.uniform(0.5, 1)))  # noqa: S311 - so that many don't come at once
             self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
 
@@ -113,13 +127,7 @@ class HttpOrigin(PatientOrigin):
     def __init__(
         self, value: Dict[str, Any], pace: Optional[Pace] = None, *, evenly: bool = False
     ) -> None:
-        self._server = BlobClient(
-            value.get("url"),
-            value.get("token"),
-            pace,
-            fingerprint=value.get("fingerprint"),
-            evenly=evenly,
-        )
+        self._server = BlobClient(value, pace, evenly=evenly)
         super().__init__(self._server, value)
 
     def read_small(self, sizes: Mapping[str, int]) -> Dict[str, bytearray]:

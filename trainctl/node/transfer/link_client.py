@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 
 from trainctl.node.system.failure import Failure
 from trainctl.node.system.pace import Pace
-from trainctl.node.transfer.blob_client import CONNECT_SECONDS, SILENCE_SECONDS, Later
+from trainctl.node.transfer.blob_client import SILENCE_SECONDS, Later
 from trainctl.node.transfer.links import Links
+from trainctl.node.transfer.reaching import CONNECT_SECONDS
 
 _GAP_BYTES = 2**16
 """What lies between two contents is read too, if it isn't more: another request would take longer."""
@@ -40,6 +41,7 @@ class LinkClient:
 
     def __init__(self, links: Links, pace: Optional[Pace] = None) -> None:
         self.where = "the bucket"
+        self.reached = True  # links lead to many servers: each is waited for alike
         self._links = links
         self._pace = pace or Pace()
         self._connection: Optional[http.client.HTTPConnection] = None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import sys
 import threading
-from socketserver import TCPServer, ThreadingMixIn
-from typing import TYPE_CHECKING, Any, Iterator, Optional, Set, Tuple
+from socketserver import BaseServer, ThreadingMixIn
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Sequence, Set, Tuple
 
 from trainctl.node.system.addresses import family, is_private
 from trainctl.node.system.failure import Failure
-from trainctl.node.system.ports import at_one_of
-from trainctl.node.transfer.blob_requests import BlobRequests
+from trainctl.node.system.listening import listen
+from trainctl.node.transfer.blob_requests import BlobRequests, is_encrypted
 from trainctl.node.transfer.evenness import Evenness
 from trainctl.node.transfer.shelf import Shelf
 
@@ -24,68 +25,75 @@ _POLL_SECONDS = 0.05
 _FULL = b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
-class BlobServer(ThreadingMixIn, TCPServer):
-    """Serves one shelf to whoever has the token, at one of the ``ports`` or at any; a thread for each connection, and a bound on how many there are.
+class BlobServer(ThreadingMixIn, BaseServer):
+    """Serves one shelf to whoever has the token, at those of the addresses that this host has; a thread for each connection, and a bound on how many there are.
 
-    Failure for an address that the world can reach, unless ``tls`` is how connections are encrypted.
+    It listens at one of the ``ports`` or at any. Connections to what isn't ``private`` are encrypted by ``tls``; Failure without it.
     """
 
     daemon_threads = True
-    request_queue_size = 128
 
     def __init__(
         self,
         shelf: Shelf,
         token: str,
-        address: str = "127.0.0.1",
+        addresses: Sequence[str] = ("127.0.0.1",),
         *,
         ports: Optional[range] = None,
         tls: Optional[ssl.SSLContext] = None,
+        private: Callable[[str], bool] = is_private,
         most_connections: int = _MOST_CONNECTIONS,
         silence_seconds: float = 30.0,
     ) -> None:
-        self.address_family = family(address)
-        if tls is None and not is_private(address):
-            raise Failure("request", f"weights are not served on {address} without TLS")
-        self.tls = tls
+        for address in addresses:
+            family(address)
+            if tls is None and not private(address):
+                raise Failure("request", f"weights are not served on {address} without TLS")
         self.shelf = shelf
         self.token = token
         self.silence_seconds = silence_seconds
         self.ending = threading.Event()
         self.sent = 0
         self.evenness = Evenness()
+        self._tls = tls
+        self._private = private
         self._most = most_connections
         self._lock = threading.Lock()
         self._open: Set[socket.socket] = set()
-        if ports is None:
-            self._listen(address, 0)
-        else:
-            self.allow_reuse_address = True  # connections of a server that has ended bar no port
-            at_one_of(ports, lambda port: self._listen(address, port))
-
-    def _listen(self, address: str, port: int) -> socket.socket:
-        super().__init__((address, port), BlobRequests)
-        return self.socket
+        self._listeners = {one.fileno(): one for one in listen(addresses, ports)}
+        self._ready = select.epoll()
+        for one in self._listeners:
+            self._ready.register(one, select.EPOLLIN)
+        self._places = [one.getsockname()[:2] for one in self._listeners.values()]
+        super().__init__(self._places[0], BlobRequests)
 
     @property
-    def address(self) -> str:
-        """Where it listens, as a URL's host."""
-        host = str(self.server_address[0])
-        return f"[{host}]" if ":" in host else host
+    def urls(self) -> List[str]:
+        """Where it listens, in the order of the addresses."""
+        return [
+            f"{'http' if self._private(host) else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
+            for host, port in self._places
+        ]
 
     @property
     def port(self) -> int:
-        """Where it listens."""
-        return int(self.server_address[1])
+        """Where it listens, at all of its addresses."""
+        return int(self._places[0][1])
+
+    def fileno(self) -> int:
+        """What can be read when somebody has come to one of the addresses."""
+        return self._ready.fileno()
 
     def get_request(self) -> Tuple[Any, Any]:
         """The next connection. Hands are shaken in its own thread: a client that is silent meanwhile holds up nobody else."""
-        connection, client = super().get_request()
-        if self.tls is not None:
-            connection = self.tls.wrap_socket(
-                connection, server_side=True, do_handshake_on_connect=False
-            )
-        return connection, client
+        for listener, _ in self._ready.poll(0, 1):
+            connection, client = self._listeners[listener].accept()
+            if self._tls is not None and not self._private(connection.getsockname()[0]):
+                connection = self._tls.wrap_socket(
+                    connection, server_side=True, do_handshake_on_connect=False
+                )
+            return connection, client
+        raise BlockingIOError  # whoever had come has gone
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Give the connection a thread, or send it away while there are too many."""
@@ -96,7 +104,7 @@ class BlobServer(ThreadingMixIn, TCPServer):
         if room:
             super().process_request(request, client_address)
             return
-        if self.tls is None:  # who wants TLS would have to be waited for
+        if not is_encrypted(request):  # who wants TLS would have to be waited for
             with contextlib.suppress(OSError):
                 request.send(_FULL)
         self.shutdown_request(request)
@@ -105,7 +113,9 @@ class BlobServer(ThreadingMixIn, TCPServer):
         """The connection has ended."""
         with self._lock:
             self._open.discard(request)
-        super().shutdown_request(request)
+        with contextlib.suppress(OSError):  # the client may have gone first
+            request.shutdown(socket.SHUT_WR)
+        request.close()
 
     def count(self, length: int) -> None:
         """So many bytes of contents were sent."""
@@ -121,7 +131,9 @@ class BlobServer(ThreadingMixIn, TCPServer):
         """Stop listening and cut what is under way."""
         self.ending.set()
         self.shutdown()
-        self.server_close()
+        self._ready.close()
+        for listener in self._listeners.values():
+            listener.close()
         with self._lock:
             left = list(self._open)
         for connection in left:

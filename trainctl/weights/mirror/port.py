@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable, Mapping, Protocol
 
 from trainctl.model.files import Listing, ResolvedSource
+from trainctl.model.serving import TO_ALL, Serving
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.mirror.fetch import Progress
 from trainctl.weights.mirror.known import Known
@@ -29,13 +30,12 @@ Origins = Callable[[Mapping[str, object]], "Origin"]
 class Looked:
     """What one look found: of each source what is known, and of the listings asked about those that are there.
 
-    ``unserved`` says why a host can't hand them to others, if it can't; ``tls`` whether it does so over TLS, having no private address.
+    ``serving``: how a host hands them to others.
     """
 
     known: tuple[Known, ...]
     listings: frozenset[str]
-    unserved: str = ""
-    tls: bool = False
+    serving: Serving = TO_ALL
     free: int | None = None
     """The bytes that may still be written there, where there is a limit."""
 

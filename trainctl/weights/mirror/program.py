@@ -15,7 +15,7 @@ from trainctl.errors import StorageError, TrainctlError
 from trainctl.model.files import Listing
 from trainctl.node.calls.protocol import emit, read_request, say
 from trainctl.node.calls.rows import Rows, blocks, received
-from trainctl.node.system.addresses import serving_terms
+from trainctl.node.system.addresses import Serving
 from trainctl.node.system.failure import Failure
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import free_bytes
@@ -39,7 +39,7 @@ def look(mirror: DirectoryMirror, request: Request, stream: BinaryIO) -> Answer:
     return {
         "known": [one.listing for one in found],
         "listings": [one for one in request["listings"] if mirror.has_listing(one)],
-        "serving": serving_terms(),
+        "serving": Serving.here().to_json(),
         "free": free_bytes(mirror.root),
     }
 
