@@ -1,4 +1,4 @@
-"""The processes of a run's container that are a service's children and not ours: docker's. See DESIGN.md, "Metrics"."""
+"""The processes of a run's container that are a service's children and not ours: docker's. See the house's DESIGN.md, "Metrics"."""
 
 from __future__ import annotations
 

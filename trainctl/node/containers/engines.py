@@ -1,4 +1,4 @@
-"""Container engines: which of them work here, and calling one without waiting for ever. See DESIGN.md, "Containers"."""
+"""Container engines: which of them work here, and calling one without waiting for ever. See DESIGN.md beside this file."""
 
 from __future__ import annotations
 

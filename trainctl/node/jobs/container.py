@@ -1,6 +1,6 @@
 """A job in a container: what of the run appears where, and the engine's program that the run's own process becomes.
 
-See DESIGN.md, "Containers".
+See containers/DESIGN.md.
 """
 
 from __future__ import annotations
