@@ -77,7 +77,7 @@ def _cells(row: MirroredSource) -> dict[str, str]:
         "REVISION": short_revision(row.revision),
         "FILES": str(row.files),
         "SIZE": format_bytes(row.bytes),
-        "SHARED": format_bytes(row.bytes_shared),
+        "SHARED": format_bytes(row.bytes_shared) if row.listing else "not whole",
         _MINUTE: minute(row.last_used),
         _DAY: minute(row.last_used).partition(" ")[0],
         "PROJECTS": ", ".join(row.projects),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,12 @@ def test_what_sharing_saves_is_said_once() -> None:
     assert mirror_lines(ROWS[:1])[-1] == "10.0 MB stored."
     assert (form["bytes_stored"], form["bytes_saved"]) == (15 * MB, 5 * MB)
     assert sum(row["bytes_stored"] for row in form["sources"]) == 15 * MB
+
+
+def test_what_never_came_is_told_apart() -> None:
+    """A source that was asked for and isn't all there has a size that it would have."""
+    coming = replace(ROWS[0], listing=None, bytes_shared=0, bytes_stored=0, bytes_saved=0)
+
+    _, line, *_ = mirror_lines([coming], 120)
+    assert "not whole" in line
+    assert "not whole" not in "".join(mirror_lines(ROWS, 120))
