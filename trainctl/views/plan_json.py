@@ -151,7 +151,6 @@ def _delivery(line: DeliveryLine) -> dict[str, Any]:
         "mount": line.mount or None,
         "mount_location": line.mount_location or None,
         "forecast_seconds": line.forecast_seconds,
-        "room": line.room,
     }
 
 
