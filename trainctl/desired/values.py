@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainctl.model.address import Address
+from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Position
 from trainctl.model.resource import Resource
 
@@ -98,3 +98,8 @@ class Desired:
     warnings: tuple[Diagnostic, ...] = ()
     sources_vary: bool = False
     """Whether expressions say what weights are: then other values may name other sources."""
+
+    def jobs_on(self, cluster: Address) -> list[Resource]:
+        """The jobs that run on a cluster."""
+        jobs = (one for one in self.resources.values() if one.address.kind is Kind.JOB)
+        return [one for one in jobs if one.attributes["cluster"] == cluster.name]

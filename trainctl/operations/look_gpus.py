@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from trainctl.desired.values import Desired
 from trainctl.jobs.environment import gpu_kind, gpus_wanted
-from trainctl.model.address import Address, Kind
+from trainctl.model.address import Address
 from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.resource import Resource
 from trainctl.plan.values import GpuFacts, NodeFacts
@@ -34,11 +34,7 @@ def gpu_problems(
                 code="too-few-gpus",
             )
     unknown = any(node.gpus is None and node.id not in said for node in nodes)
-    jobs = [
-        resource
-        for resource in desired.resources.values()
-        if resource.address.kind is Kind.JOB and resource.attributes["cluster"] == cluster.name
-    ]
+    jobs = desired.jobs_on(cluster)
     for job in jobs:
         yield from _of_job(job, desired.resources[cluster], nodes, said, unknown=unknown)
     broken = _broken(nodes, said)

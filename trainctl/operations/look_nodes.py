@@ -124,7 +124,7 @@ def look_at_nodes(
             seen.names[address] = tuple(node.name for node in nodes)
             prices = {node.id: node.price_per_hour for node in planned}
             seen.prices |= {node: price for node, price in prices.items() if price is not None}
-            jobs = _jobs_on(workspace, address)
+            jobs = {one.address: one.attributes for one in workspace.desired.jobs_on(address)}
             wanted = {job: _wanted(found, needs.get(job), directory) for job, found in jobs.items()}
             weights_there, rates = _needed(jobs.values(), weights.known), _rates(state, address)
             questions += [
@@ -181,14 +181,6 @@ def _planned(workspace: Workspace, cluster: Resource) -> tuple[Node, ...]:
 def _nodes(state: State, cluster: Resource, planned: Iterable[Node]) -> tuple[Node, ...]:
     recorded = state.resources.get(cluster.address)
     return tuple(as_made(node, recorded) for node in planned)
-
-
-def _jobs_on(workspace: Workspace, cluster: Address) -> dict[Address, Mapping[str, Any]]:
-    return {
-        address: resource.attributes
-        for address, resource in workspace.desired.resources.items()
-        if address.kind is Kind.JOB and resource.attributes["cluster"] == cluster.name
-    }
 
 
 def _wanted(job: Mapping[str, Any], needs: HostNeeds | None, directory: Path) -> _Wanted:

@@ -129,12 +129,12 @@ def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> 
     blame = next((answer["blame"] for answer in known if answer.get("blame")), None)
     started, ended = _times("started_at", answers), _times("ended_at", answers)
     status = min((rank.status for rank in ranks), key=_LIVE_FIRST.index, default=run.status)
-    if not started and any(rank.status is RunStatus.LOST for rank in ranks):
-        status = RunStatus.LOST  # the others would wait for that rank for ever
-    if status is RunStatus.STOPPED and blame and blame["status"] == RunStatus.LOST:
-        status = (
-            RunStatus.LOST
-        )  # nobody stopped it: its ranks lost each other, as by an outage that is over
+    # The others would wait for a rank that is lost for ever.
+    hopeless = not started and any(rank.status is RunStatus.LOST for rank in ranks)
+    # Nobody has stopped ranks that lost each other, as by an outage that is over.
+    parted = status is RunStatus.STOPPED and blame and blame["status"] == RunStatus.LOST
+    if hopeless or parted:
+        status = RunStatus.LOST
     phases = dict(run.phases)
     unknown = (
         None if known else run.error
