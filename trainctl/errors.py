@@ -219,6 +219,12 @@ class StorageError(TrainctlError):
     usual_code = "storage-failed"
 
 
+class NoRoomYet(StorageError):
+    """Weights would fit on a node once the runs that have theirs there have ended."""
+
+    usual_code = "waits-for-room"
+
+
 class NodeError(TrainctlError):
     """A node did not do what it was asked; the detail holds what it said."""
 

@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 
 from tests.support.declared import declare, job, lasting
 from tests.support.mirrors import stored
+from tests.support.nodes import wait_for
 from tests.support.project import Project
 from trainctl_schemas import schema
 
@@ -89,20 +90,81 @@ def test_a_limit_is_kept(fresh: Project) -> None:
 
 
 def test_what_does_not_fit_is_found_while_planning(fresh: Project) -> None:
-    """Live runs' weights count; the plan says what there is, of how much, and what is needed."""
+    """Live runs' weights count; the plan says what there is, of how much, and what is needed: it waits, or where it alone is too much, is refused."""
     wants(fresh, "a", "b", command=lasting(300))
     fresh.run(*APPLY)
     wants(fresh, "a", "b", "c", command=lasting(300))
+    waits = fresh.run("plan")
+    fresh.write({"d/model.bin": os.urandom(3 * SIZE)})
+    wants(fresh, "a", "b", "d", command=lasting(300))
     refused = fresh.run("plan", code=1)
+    wants(fresh, "a", "b", "c", command=lasting(300))
     held = fresh.run("cache", "evict", "lab", "weights.a", code=1)
     fresh.run("stop", "a", "--grace", "0")
     fresh.run("plan")
 
-    assert "job.c: lab/lab-0 has 20.0 kB of 100 kB free and needs 40.0 kB of weights" in (
+    assert "job.c: lab/lab-0 has 20.0 kB of 100 kB free beside" in waits.stdout + waits.stderr
+    assert "job.d: lab/lab-0 has 20.0 kB of 100 kB free and needs 120 kB of weights" in (
         refused.stdout + refused.stderr
     )
     assert "job.a run 1" in held.stdout
     assert "leased" in held.stdout
+
+
+def in_turn(made: Project) -> Path:
+    """Declare three jobs that follow one another, each with weights of its own, of which the cache holds one; what they wait for."""
+    names, gate = ("a", "b", "c"), made.directory.parent / "gate"
+    wants(made, *names)
+    weights = {one: {"source": f"file:./{one}", "mount_location": f"w/{one}"} for one in names}
+    command = f"test -s w/*/model.bin; while ! test -e {gate}; do sleep 0.1; done"
+    jobs = {one: job(command, weights=[one], cluster="lab") for one in names}
+    jobs["b"]["depends_on"], jobs["c"]["depends_on"] = ["job.a"], ["job.b"]
+    declare(made, jobs, weights=weights, clusters=cluster(made, "50kB"))
+    return gate
+
+
+def is_completed(made: Project, address: str) -> bool:
+    """Whether a job's newest run is."""
+    jobs = {one["address"]: one["status"] for one in made.json("status")["jobs"]}
+    return jobs.get(address) == "TRAINING_JOB_COMPLETED"
+
+
+def test_jobs_whose_weights_exceed_the_cache_together_go_one_after_another(fresh: Project) -> None:
+    """Nothing fails: whoever finds no room waits, and is carried on when the one before has ended."""
+    gate = in_turn(fresh)
+
+    applying = fresh.start(*APPLY, "--wait")
+    wait_for(lambda: "waits" in [one["status"] for one in fresh.json("history")["entries"]], 60)
+    gate.touch()
+    said, _ = applying.communicate(timeout=120)
+
+    assert applying.returncode == 0
+    assert all(is_completed(fresh, address) for address in ("job.a", "job.b", "job.c"))
+    assert "job.b: waits: node lab/lab-0: no room for the weights beside job.a run 1" in said
+    assert "failed" not in [one["status"] for one in fresh.json("history")["entries"]]
+    assert fresh.actions() == {}
+
+
+def test_a_watch_carries_on_what_waits_for_room(fresh: Project) -> None:
+    """An apply that doesn't wait leaves it, and says so; a look while there is no room starts nothing and leaves no trace."""
+    gate = in_turn(fresh)
+
+    left = fresh.events(*APPLY, "--format", "json", code=12)
+    before = fresh.json("history")["entries"]
+    fresh.run("watch", "--once")
+    after = fresh.json("history")["entries"]
+    gate.touch()
+    wait_for(lambda: is_completed(fresh, "job.a"), 60)
+    fresh.run("watch", "--once")
+    wait_for(lambda: is_completed(fresh, "job.b"), 60)
+    fresh.run("watch", "--once")
+    wait_for(lambda: is_completed(fresh, "job.c"), 60)
+
+    assert [(one["address"], one["reason"]) for one in left[-1]["data"]["left_alone"]] == [
+        ("job.b", "waits")
+    ]
+    assert after == before
+    assert fresh.actions() == {}
 
 
 def test_flipped_bits_are_found_and_mended(fresh: Project) -> None:

@@ -103,10 +103,10 @@ def _room(place: Path, count: int) -> Callable[[], object]:
         with reserved(layout, coming):
             Leases(layout).take("run", here.id, "one")
             with suppress(Failure):
-                make_room(layout, coming, coming.size)
+                make_room(layout, coming, coming.size, "")
                 raise AssertionError("a live run needs what is there")
             Leases(layout).release("run")
-            make_room(layout, coming, coming.size)
+            make_room(layout, coming, coming.size, "")
         assert not any(layout.blobs.glob("*/*"))
 
     return make

@@ -179,11 +179,12 @@ class Engine:
         began = time.monotonic()
         reason = self._why_not_yet(change)
         if reason:
-            self._emit(Event(EventType.STEP_SKIPPED, reason, change.address))
-            return Deferred(reason, "Apply again then.", address=str(change.address))
+            return self._tell_deferred(change, Deferred(reason, "Apply again then."))
         self._tell_started(change)
         try:
             recorded = self._carry_out(change, plan, permit, keeper)
+        except Deferred as error:
+            return self._tell_deferred(change, error)
         except TrainctlError as error:
             error.address = error.address or str(change.address)
             self._emit(
@@ -201,6 +202,11 @@ class Engine:
     def _tell_started(self, change: Change) -> None:
         data = {"action": change.action.name.lower()}
         self._emit(Event(EventType.STEP_STARTED, _DOING[change.action], change.address, data))
+
+    def _tell_deferred(self, change: Change, why: Deferred) -> Deferred:
+        why.address = str(change.address)
+        self._emit(Event(EventType.STEP_SKIPPED, why.summary, change.address))
+        return why
 
     def _tell_done(self, change: Change, recorded: Recorded | None, began: float) -> None:
         seconds = self._seconds[change.address] = round(time.monotonic() - began, 3)
@@ -235,6 +241,9 @@ class Engine:
                     if attempt.key != intent.key:
                         handler.abandon(attempt, step.lookup)
                 return self._effect(handler, step, change, intent)
+            except Deferred as error:
+                self._ledger.fail(intent, error.summary, waits=not step.resumed)
+                raise
             except OSError as error:
                 where = f"{error.filename}: " if error.filename else ""
                 failure = StorageError(f"{where}{error.strerror or error}")

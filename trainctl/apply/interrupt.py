@@ -5,8 +5,8 @@ from __future__ import annotations
 import queue
 import signal
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 
 
@@ -56,6 +56,15 @@ class Interrupt:
     def only_watching(self) -> None:
         """From now on nothing is done any more that an interrupt would have to finish."""
         self._watching = True
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """While it lasts there is something to finish again, though runs are only watched otherwise."""
+        before, self._watching = self._watching, False
+        try:
+            yield
+        finally:
+            self._watching = before
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._arrived.put(number)  # may be interrupted by itself: SimpleQueue allows that

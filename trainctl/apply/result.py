@@ -24,6 +24,20 @@ class Result:
     not_started: list[Address] = field(default_factory=list)
     interrupted: bool = False
 
+    def carried_on(self, later: Result) -> None:
+        """Take in how what waited here went later."""
+        self.done += later.done
+        self.left_alone += later.left_alone
+        ended = {change.address for change in (*later.done, *later.left_alone)}
+        for address in (*ended, *later.failed, *later.skipped, *later.deferred, *later.not_started):
+            self.deferred.pop(address, None)
+            self.skipped.pop(address, None)
+        self.failed |= later.failed
+        self.skipped |= later.skipped
+        self.deferred |= later.deferred
+        self.not_started += later.not_started
+        self.interrupted = self.interrupted or later.interrupted
+
     @property
     def complete(self) -> bool:
         """Whether everything the plan said is so."""

@@ -74,7 +74,7 @@ class StepFailed(TrainctlError):
 
 
 class Deferred(TrainctlError):
-    """A step that was not begun, as it has to wait for something that only a later apply can see."""
+    """A step that was not made, as it has to wait for something that only a later apply can see; it has left nothing."""
 
     usual_code = "waits-for-run"
 

@@ -10,7 +10,8 @@ from trainctl.cli.options import Format
 from trainctl.cli.session import Session
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.operations.applying import ApplyOptions, apply
-from trainctl.operations.following import exit_code, follow, started, unfinished
+from trainctl.operations.continuing import Continuation
+from trainctl.operations.waiting import exit_code, follow_apply, started
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import Plan
 from trainctl.views.apply_result import (
@@ -65,6 +66,7 @@ def _walk(
     result = apply(workspace, plan, options, emit, interrupt)
     if not consent.wait:
         return result, {}, exit_code(result, ())
-    runs = follow(workspace, unfinished(workspace, plan, result), emit, interrupt)
+    continuation = Continuation(emit, interrupt, options.parallelism)
+    runs = follow_apply(workspace, plan, result, continuation, emit, interrupt)
     followed = {run.job.address: run.record for run in runs}
     return result, followed, exit_code(result, runs)

@@ -66,12 +66,13 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An effect that failed; what it may have left is known by the intent's key."""
+    """An effect that failed; what it may have left is known by the intent's key. One that ``waits`` was put off and has left nothing."""
 
     stamp: Stamp
     intent: str
     address: Address
     error: str
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,11 @@ _READERS: dict[str, Callable[[Json], Entry]] = {
     "renewed": lambda raw: Renewed(_stamp(raw), tuple(raw["intents"])),
     "outcome": _read_outcome,
     "failed": lambda raw: Failed(
-        _stamp(raw), raw["intent"], Address.parse(raw["address"]), raw["error"]
+        _stamp(raw),
+        raw["intent"],
+        Address.parse(raw["address"]),
+        raw["error"],
+        raw.get("waits") is True,
     ),
     "released": lambda raw: Released(_stamp(raw), raw["intent"], Address.parse(raw["address"])),
     "observed": lambda raw: Observed(
@@ -208,7 +213,12 @@ _WRITERS: dict[type, tuple[str, Callable[[Any], dict[str, Any]]]] = {
     Outcome: ("outcome", _write_outcome),
     Failed: (
         "failed",
-        lambda e: {"intent": e.intent, "address": str(e.address), "error": e.error},
+        lambda e: {
+            "intent": e.intent,
+            "address": str(e.address),
+            "error": e.error,
+            **({"waits": True} if e.waits else {}),
+        },
     ),
     Released: ("released", lambda e: {"intent": e.intent, "address": str(e.address)}),
     Observed: ("observed", lambda e: {"address": str(e.address), "outputs": e.outputs}),

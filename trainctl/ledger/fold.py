@@ -126,7 +126,8 @@ class Fold:
     def _failed(self, entry: Failed) -> bool:
         if self._by_id.get(entry.intent) != entry.address:
             return False
-        self._leave_unfinished(self._close(entry.address))
+        intent = self._close(entry.address)
+        self._leave_unfinished(None if entry.waits else intent)
         return True
 
     def _released(self, entry: Released) -> bool:

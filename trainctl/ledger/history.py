@@ -89,7 +89,7 @@ def _row(entry: Entry, intent: Intent | None, fold: Fold) -> Row | None:
         fetched = entry.recorded.outputs.get("fetched") if intent and entry.recorded else None
         return replace(row, mirrored=Mirrored.from_json(fetched)) if fetched else row
     if isinstance(entry, Failed):
-        return _about(entry, fold, action, intent, "failed")
+        return _about(entry, fold, action, intent, "waits" if entry.waits else "failed")
     if isinstance(entry, Released):
         return _about(entry, fold, "release", intent, "released")
     if isinstance(entry, Observed):

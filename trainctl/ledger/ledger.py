@@ -202,9 +202,10 @@ class Ledger:
         self._committer.submit(Request([start.address for start, _ in made], decide))
         return frozenset(done)
 
-    def fail(self, intent: Intent, error: str) -> None:
-        """Record that an effect failed. Its key stays in ``State.unfinished`` until the address's next outcome."""
-        self._end(intent, lambda stamp: Failed(stamp, intent.id, intent.address, error))
+    def fail(self, intent: Intent, error: str, *, waits: bool = False) -> None:
+        """Record that an effect failed. Its key stays in ``State.unfinished`` until the address's next outcome, unless it
+        ``waits``: it was put off before it left anything."""
+        self._end(intent, lambda stamp: Failed(stamp, intent.id, intent.address, error, waits))
 
     def leave(self, intent: Intent) -> None:
         """Stop renewing an intent of which nobody can say how it ended: it stays open, for whoever comes next."""

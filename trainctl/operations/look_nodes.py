@@ -277,6 +277,7 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
         tiers={address: one.tiers for address, one in counted.items()},
         rates=question.rates,
         room=facts["cached"].get("room"),
+        most=facts["cached"].get("most"),
         limit=where["cache"]["size"],
         shared_cache="shared" in where,
         **(near.of(question.provider, node, serving) if question.weights else {}),

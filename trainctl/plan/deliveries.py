@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Position, error, warning
 from trainctl.model.serving import cut_off
-from trainctl.model.units import format_bytes
 from trainctl.plan.images import image_of
+from trainctl.plan.room import room_of, room_problems
 from trainctl.plan.runs import node_count
 from trainctl.plan.seats import Seat, seats, starting
 from trainctl.plan.values import (
@@ -50,11 +50,12 @@ def delivery_problems(
 ) -> Iterator[Diagnostic]:
     """Mounts that can't be made, disks that are too small, and ranks that have no node."""
     facts = {one.id: one for nodes in inputs.nodes.values() for one in nodes}
-    for job in starting(changes):
+    changes = starting(changes)
+    for job in changes:
         yield from _too_few_nodes(inputs, job)
         yield from _impossible_mounts(inputs, job)
     lines = tuple(lines)
-    yield from _full_disks(facts, lines)
+    yield from room_problems(facts, changes, lines)
     here = [line for line in lines if not _mirror_on(facts, line)]
     yield from crossings(here)
     yield from _unserved(facts, lines)
@@ -102,7 +103,7 @@ def _of_rank(
             mount=_mount(job, seat),
             mount_location=str(wanted.get("mount_location") or ""),
             forecast_seconds=forecast(tiers, way.path, seat.facts, sharing),
-            room=_room(seat.facts) if seat.facts else None,
+            room=room_of(seat.facts) if seat.facts else None,
         )
 
 
@@ -171,56 +172,6 @@ def _absolute_mounts(job: Change) -> set[str]:
 
 def _relative(place: str) -> str:
     return f"weights/{place.rstrip('/').rpartition('/')[2]}"
-
-
-def _full_disks(
-    facts: Mapping[str, NodeFacts], lines: Iterable[DeliveryLine]
-) -> Iterator[Diagnostic]:
-    takes: dict[str, dict[Address, dict[Address, int]]] = {}
-    for line in lines:
-        if line.node in facts and line.node is not None and line.tiers is not None:
-            of_job = takes.setdefault(line.node, {}).setdefault(line.job, {})
-            of_job[line.weights] = _takes(facts[line.node], line)
-    for node, jobs in sorted(takes.items()):
-        yield from _full_disk(facts[node], jobs)
-
-
-def _full_disk(
-    seen: NodeFacts, jobs: Mapping[Address, Mapping[Address, int]]
-) -> Iterator[Diagnostic]:
-    """An error for a job whose weights can't all be on the node; a warning where only those of all jobs together can't."""
-    free = _room(seen)
-    limit = "" if seen.limit is None else f" of {format_bytes(seen.limit)}"
-    more = "" if seen.limit is None else "raise cache.node.size, "
-    too_large = {job: sum(one.values()) for job, one in jobs.items() if sum(one.values()) > free}
-    together = sum(
-        {weights: size for one in jobs.values() for weights, size in one.items()}.values()
-    )
-    for job, size in sorted(too_large.items()):
-        yield error(
-            f"{seen.id} has {format_bytes(free)}{limit} free and needs {format_bytes(size)} of weights",
-            f"Free space there, put the node cache on a larger disk, {more}or narrow allow_patterns. "
-            "What no live run needs makes room by itself.",
-            address=str(job),
-            code="too-little-space",
-        )
-    if together > free and not too_large:
-        yield warning(
-            f"{seen.id} has {format_bytes(free)}{limit} free for weights and needs {format_bytes(together)} if all jobs run at once",
-            f"It is for {', '.join(sorted(map(str, jobs)))}: what finds no room fails to deploy, unless others have ended by then.",
-            address=str(min(jobs)),
-            code="too-little-space",
-        )
-
-
-def _room(seen: NodeFacts) -> int:
-    return seen.disk_free if seen.room is None else seen.room
-
-
-def _takes(seen: NodeFacts, line: DeliveryLine) -> int:
-    """Bytes that the weights take of the room: all that no live run has there, as the rest makes room; else what is missing."""
-    missing = line.tiers.total - line.tiers.node if line.tiers else 0
-    return missing if seen.room is None else seen.claims.get(line.weights, missing)
 
 
 def _where(inputs: Inputs, address: Address) -> Position | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Any
 
 from trainctl.model.units import parse_size
@@ -41,9 +42,25 @@ class Wanted:
         return enough and (not cpus or cpus >= self.cpus)
 
 
+class Room(IntEnum):
+    """When a node has room for a run's weights: now, once other runs have ended, or never."""
+
+    NOW = 0
+    LATER = 1
+    NEVER = 2
+
+    @classmethod
+    def of(cls, missing: int, total: int, room: int | None, most: int | None) -> Room:
+        """By the bytes of weights that no live run has there, all their bytes, and what weights may take now and ``most`` (None: not known)."""
+        if most is not None and total > most:
+            return cls.NEVER
+        return cls.LATER if room is not None and missing > room else cls.NOW
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What one node has for it: GPUs that jobs may use, live runs, and bytes of the wanted weights that are there already.
+    """What one node has for it: GPUs that jobs may use, live runs, and bytes of the wanted weights that are there already;
+    and when there is room for them.
 
     ``gpus`` is None where nobody asked the nodes: then none is refused. ``cpus`` and ``memory`` are 0 where they are not known.
     """
@@ -54,6 +71,7 @@ class Offer:
     bytes_there: int = 0
     cpus: int = 0
     memory: int = 0
+    room: Room = Room.NOW
 
     def usable(self, kind: str) -> int:
         """How many GPUs of a kind jobs may ever use there."""
@@ -77,14 +95,16 @@ class Offer:
 def place(wanted: Wanted, offers: Sequence[Offer]) -> tuple[str, ...]:
     """The nodes of a run by rank: fewer than it wants if there are not as many that could ever hold it.
 
-    Of nodes in their declared order those whose GPUs are free come first, then those that have most of the weights' bytes, then
-    those with the fewest live runs. Ranks are then numbered in the declared order.
+    Those that never have room for the weights come last. Of the others, in their declared order, those whose GPUs are free come
+    first, then those with room now, then those that have most of the weights' bytes, then those with the fewest live runs. Ranks
+    are then numbered in the declared order.
     """
     numbered = [(at, one) for at, one in enumerate(offers) if one.can_hold(wanted)]
 
-    def preference(numbered: tuple[int, Offer]) -> tuple[bool, int, int, int]:
+    def preference(numbered: tuple[int, Offer]) -> tuple[bool, bool, Room, int, int, int]:
         at, one = numbered
-        return (not one.has_room(wanted), -one.bytes_there, one.runs, at)
+        never = one.room is Room.NEVER
+        return (never, not one.has_room(wanted), one.room, -one.bytes_there, one.runs, at)
 
     chosen = sorted(numbered, key=preference)[: wanted.nodes]
     return tuple(one.node for _, one in sorted(chosen, key=lambda numbered: numbered[0]))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
-from trainctl.plan.placement import Offer, Wanted, place, with_run
+from trainctl.plan.placement import Offer, Room, Wanted, place, with_run
 from trainctl.plan.runs import node_count
 from trainctl.plan.values import Change, Inputs, NodeFacts
 
@@ -84,8 +84,13 @@ def _offers(inputs: Inputs, cluster: Address) -> Iterator[Offer]:
 
 
 def _with_weights(
-    inputs: Inputs, cluster: Address, offer: Offer, weights: Iterable[Address]
+    inputs: Inputs, cluster: Address, offer: Offer, weights: Sequence[Address]
 ) -> Offer:
     facts = next((one for one in inputs.nodes.get(cluster, ()) if one.id == offer.node), None)
-    tiers = [facts.tiers[one].node for one in weights if one in facts.tiers] if facts else []
-    return replace(offer, bytes_there=sum(tiers))
+    if facts is None:
+        return offer
+    there = sum(facts.tiers[one].node for one in weights if one in facts.tiers)
+    claims = sum(facts.claims.get(one, 0) for one in weights)
+    total = sum(facts.tiers[one].total for one in weights if one in facts.tiers)
+    room = Room.of(claims, total, facts.room, facts.most)
+    return replace(offer, bytes_there=there, room=room)

@@ -139,8 +139,9 @@ class NodeFacts:
     """What a node says of itself before anything moves: ``mount`` is namespace, container or link.
 
     ``cpus`` and bytes of ``memory`` are the machine's; 0: not known.
-    ``room`` is what weights may take beside those that live runs have, in bytes (None: not known); ``limit`` what its
-    cache may hold, if there is a limit; ``claims`` what of each weights no live run has there already.
+    ``room`` is what weights may take beside those that live runs have, in bytes, and ``most`` what they may when none is
+    live (None: not known); ``limit`` what its cache may hold, if there is a limit; ``claims`` what of each weights no live
+    run has there already.
     ``rates`` are recorded, in bytes per second: ``upstream`` into the mirror, and by the last hop onto the node.
     ``max_rate``: how many bytes a second each node of its cluster takes from the mirror, if there is a limit.
     ``near``: whether it sees the mirror's directory; ``shared_cache``: whether its cluster has a cache in a directory.
@@ -165,6 +166,7 @@ class NodeFacts:
     """How many of them jobs may claim; where none is reported, how many are declared."""
     images: Mapping[ImageWish, ImageFacts] = field(default_factory=dict)
     room: int | None = None
+    most: int | None = None
     limit: int | None = None
     claims: Mapping[Address, int] = field(default_factory=dict)
     near: bool = True

@@ -10,6 +10,7 @@ from trainctl.errors import (
     Busy,
     NodeError,
     NodeForgot,
+    NoRoomYet,
     RequirementsFailed,
     SourceWrong,
     StorageError,
@@ -21,6 +22,7 @@ from trainctl.model.exits import how_it_ended
 OnEvent = Callable[[Mapping[str, Any]], None]
 _KINDS: Mapping[str, type[TrainctlError]] = {
     "storage": StorageError,
+    "room": NoRoomYet,
     "checkpoints": StorageError,
     "busy": Busy,
     "fenced": Busy,

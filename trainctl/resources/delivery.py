@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainctl.apply.step import Step
-from trainctl.errors import Interrupted, NodeUnreachable, StorageError, TrainctlError
+from trainctl.errors import Interrupted, NodeUnreachable, NoRoomYet, StorageError, TrainctlError
 from trainctl.model.address import Address
 from trainctl.model.delivery import MIRROR, THROUGH_OPERATOR, Delivered
 from trainctl.model.files import Listing
@@ -189,11 +189,18 @@ def _first(errors: Sequence[BaseException]) -> BaseException:
     ours = [error for error in errors if isinstance(error, TrainctlError)]
     if len(ours) < len(errors):
         return next(error for error in errors if error not in ours)
-    ours.sort(key=lambda error: not isinstance(error, NodeUnreachable | Interrupted))
+    ours.sort(key=_rank)
     for other in ours[1:]:
         if other.summary != ours[0].summary:
             ours[0].detail = f"{ours[0].detail} Also: {other.summary}.".strip()
     return ours[0]
+
+
+def _rank(error: TrainctlError) -> int:
+    """What leaves everything open goes before what is wrong, and that before what only has to wait."""
+    if isinstance(error, NodeUnreachable | Interrupted):
+        return 0
+    return 2 if isinstance(error, NoRoomYet) else 1
 
 
 def listings_of(step: Step) -> dict[str, str]:

@@ -11,14 +11,15 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from trainctl.apply.step import Deferred, Step
-from trainctl.errors import NodeError, NodeUnreachable, StalePlan
+from trainctl.errors import NodeError, NodeUnreachable, NoRoomYet, StalePlan
 from trainctl.jobs.checkpoints import CheckpointAccess, references
 from trainctl.jobs.code import Code, packed, scan
 from trainctl.jobs.environment import places, secret_environment
 from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
-from trainctl.model.delivery import Mirrored
+from trainctl.model.delivery import Delivered, Mirrored
+from trainctl.model.files import Listing
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.plan.placement import Wanted
 from trainctl.resources.agents import Agents, nodes_of
@@ -89,7 +90,7 @@ class Deployment:
         with ThreadPoolExecutor(1, thread_name_prefix="listings") as pool:
             found = pool.submit(self._delivery.listings, listings)  # a mirror may be far away
             equipped = _each(ranks, lambda rank: self._equip(begun, rank))
-        moved = self._delivery.deliver(step, [rank.seat for rank in ranks], found.result())
+        moved = self._deliver(step, ranks, found.result())
         image = equipped[0].image
         run = replace(
             run,
@@ -122,6 +123,15 @@ class Deployment:
         if before.why_not:
             raise Deferred(before.why_not, "Apply again once it has completed.")
         return before
+
+    def _deliver(
+        self, step: Step, ranks: Sequence[Rank], listings: Mapping[str, Listing]
+    ) -> tuple[Delivered, ...]:
+        """Have the weights on the nodes; what moved. Deferred if there is no room before other runs have ended."""
+        try:
+            return self._delivery.deliver(step, [rank.seat for rank in ranks], listings)
+        except NoRoomYet as error:
+            raise Deferred(f"waits: {error.summary}", error.detail, code=error.code) from error
 
     def _cluster(self, step: Step) -> Recorded:
         return step.needed(Address(Kind.CLUSTER, str(step.attributes["cluster"])))

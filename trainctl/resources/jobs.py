@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from trainctl.apply.step import Lookup, Step, StepFailed
+from trainctl.apply.step import Deferred, Lookup, Step, StepFailed
 from trainctl.errors import (
     Interrupted,
     NodeError,
@@ -86,6 +86,8 @@ class JobHandler:
             run = self._deployment.deploy(begun, begun.mark(run))
         except (NodeUnreachable, Interrupted):
             raise  # nobody knows whether it was started: the intent stays open, and the next apply finds out
+        except Deferred:
+            raise  # nothing was started: no run
         except TrainctlError as error:
             failed = replace(
                 run, status=RunStatus.DEPLOY_FAILED, error=error.summary, ended_at=time.time()

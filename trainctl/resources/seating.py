@@ -12,7 +12,7 @@ from typing import Any
 from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
 from trainctl.ledger.state import Recorded
 from trainctl.model.files import ListedFile
-from trainctl.plan.placement import Offer, Wanted, place, with_run
+from trainctl.plan.placement import Offer, Room, Wanted, place, with_run
 from trainctl.plan.values import GpuFacts
 from trainctl.resources.agents import Agents, away_nodes, nodes_of
 from trainctl.resources.node_cache import at
@@ -117,6 +117,7 @@ class Seating:
                     **at(node, cluster.attributes),
                     "listings": list(files),
                     "blobs": digests,
+                    "room": bool(files),
                 },
             }
             try:
@@ -131,6 +132,7 @@ class Seating:
                 _bytes_there(files, found["cached"]),
                 found["cpus"],
                 found["memory"],
+                _room(files, found["cached"]),
             )
             return _Said(offer, frozenset(found["live"]), tuple(found["nodes"] or ()))
 
@@ -157,6 +159,19 @@ def _bytes_there(
         for file in some
         if listing in trees or file.sha256 in blobs
     )
+
+
+def _room(files: Mapping[str, Sequence[ListedFile]], cached: Mapping[str, Any]) -> Room:
+    """When there is room for listings; one with very many files is all had by live runs or not at all."""
+    held, leased = frozenset(cached.get("leases", ())), frozenset(cached.get("leased", ()))
+    missing = sum(
+        file.size
+        for listing, some in files.items()
+        for file in some
+        if listing not in held and file.sha256 not in leased
+    )
+    total = sum(file.size for some in files.values() for file in some)
+    return Room.of(missing, total, cached.get("room"), cached.get("most"))
 
 
 def missing_ranks(agents: Agents, cluster: Recorded, attributes: Mapping[str, Any]) -> str:

@@ -125,13 +125,31 @@ def test_what_live_runs_need_is_never_evicted(cache: Cache) -> None:
     with pytest.raises(NodeError) as raised:
         cache.deliver("c")
 
-    assert raised.value.kind == "storage"
+    assert raised.value.kind == "room"
     assert "need 100.0 kB there and may take 50.0 kB, as the cache may hold 250.0 kB" in str(
         raised.value
     )
     assert "job.sft run 1 (abcdefg) 100.0 kB" in str(raised.value)
     assert "a run that has not begun yet 100.0 kB" in str(raised.value)
     assert cache.held == ["a", "b"]
+
+
+def test_what_no_end_of_a_run_makes_fit_is_a_full_disk(cache: Cache) -> None:
+    """A run's own weights together are too much for the cache: there is nothing to wait for, whoever else holds something."""
+    cache.settings["size"] = SIZE * 3 // 2
+    cache.deliver("a")
+    mirror = cache.mirrors["b"] = Mirror(cache.node.base / "mirror-b")
+    mirror.add("model.bin", os.urandom(SIZE))
+    cache.node.mirror = mirror
+
+    with pytest.raises(NodeError) as own:
+        cache.node.deliver(cache=cache.settings, lease="run-a")
+    with pytest.raises(NodeError) as others:
+        cache.node.deliver(cache=cache.settings, lease="run-b")
+
+    assert own.value.kind == "storage"
+    assert "this run 100.0 kB" in str(own.value)
+    assert others.value.kind == "room"
 
 
 @pytest.mark.parametrize("how", ["ended", "lost", "removed", "never came"])
@@ -283,6 +301,7 @@ def test_how_much_room_there_is(cache: Cache) -> None:
     told = cache.call("cache_query", blobs=blobs, room=True)
 
     assert told["room"] == SIZE * 3 // 2
+    assert told["most"] == SIZE * 5 // 2
     assert told["leased"] == blobs[:1]
 
 

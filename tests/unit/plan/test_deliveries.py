@@ -107,6 +107,26 @@ def test_a_limit_counts_what_live_runs_dont_have_there_already() -> None:
     assert errors(shared) == []
 
 
+def test_weights_that_fit_once_others_have_ended_wait() -> None:
+    """What live runs have there now is no reason to refuse a job; what they will never leave is. A run that the job itself stops says nothing."""
+    world = World()
+    weights, lab = at("weights.qwen3"), at("cluster.lab")
+    tiers = {weights: TierFacts(upstream=world.resolved.size)}
+    seen = NodeFacts(
+        "lab/lab-0", "namespace", 10**12, tiers, room=10**9, limit=2 * 10**9, most=2 * 10**9
+    )
+    full = replace(seen, claims={weights: world.resolved.size})
+
+    waits = make_plan(world.inputs(nodes={lab: (full,)}))
+    never = make_plan(world.inputs(nodes={lab: (replace(full, most=10**9),)}))
+
+    assert [(one.code, one.address) for one in waits.diagnostics] == [("waits-for-room", "job.sft")]
+    assert waits.diagnostics[0].summary == (
+        "lab/lab-0 has 1.0 GB of 2.0 GB free beside what live runs need, and needs 1.5 GB of weights: the job waits"
+    )
+    assert errors(never) == ["lab/lab-0 has 1.0 GB of 2.0 GB free and needs 1.5 GB of weights"]
+
+
 def test_ranks_need_nodes() -> None:
     """More nodes than the cluster has are an error; the ranks without one have a null node."""
     world = World()

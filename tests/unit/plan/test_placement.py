@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
-from trainctl.plan.placement import Offer, Wanted, place, with_run
+from trainctl.plan.placement import Offer, Room, Wanted, place, with_run
 from trainctl.plan.seats import claiming
 from trainctl.plan.values import Change, GpuFacts, Inputs, NodeFacts
 
@@ -49,6 +49,27 @@ def test_free_gpus_come_before_bytes_and_bytes_before_few_runs() -> None:
     assert place(wanted, [busy, idle]) == ("idle",)
     assert place(Wanted(1, 0, ""), [Offer("a", runs=1), Offer("b"), Offer("c")]) == ("b",)
     assert place(Wanted(1, 0, ""), [Offer("a"), Offer("b")]) == ("a",)
+
+
+def test_weights_go_where_there_is_room_for_them() -> None:
+    """A node that has none now comes after those that have, and before one whose GPUs are busy; one that never has comes last."""
+    crowded = Offer("crowded", gpus("H100"), bytes_there=9, room=Room.LATER)
+    idle = Offer("idle", gpus("H100"), runs=3)
+    busy = Offer("busy", gpus("H100", busy=1))
+    small = Offer("small", gpus("H100"), room=Room.NEVER)
+    wanted = Wanted(1, 1, "H100")
+    assert place(wanted, [crowded, idle]) == ("idle",)
+    assert place(wanted, [busy, crowded]) == ("crowded",)
+    assert place(wanted, [small, busy]) == ("busy",)
+    assert place(wanted, [small]) == ("small",)
+
+
+def test_when_there_is_room_for_weights() -> None:
+    """By what no live run has there yet, and by what would be there if none were live; what nobody told is taken for enough."""
+    assert Room.of(5, 9, 5, 9) is Room.NOW
+    assert Room.of(6, 9, 5, 9) is Room.LATER
+    assert Room.of(0, 10, 5, 9) is Room.NEVER
+    assert Room.of(6, 9, None, None) is Room.NOW
 
 
 def test_a_run_waits_on_the_best_of_nodes_that_are_all_busy() -> None:

@@ -25,7 +25,10 @@ def command(
         Path | None, typer.Argument(metavar="[PLANFILE]", help="A plan that `plan --out` saved.")
     ] = None,
     auto_approve: planning.AutoApprove = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Follow the runs to their end.")] = False,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="Follow the runs to their end; carry on what waits for them."),
+    ] = False,
     stop_running: planning.StopRunning = False,
     expect: Annotated[
         str | None,

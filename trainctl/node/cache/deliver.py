@@ -107,7 +107,8 @@ def _deliver(
             return {}
         References(layout).refer(request["lineage"], listing, str(request.get("owner", "")))
         with closing(Sources(request, listing, asking)) as sources:
-            filling = Filling(layout, listing, sources, emit, limit_of(request))
+            lease = str(request.get("lease") or "")
+            filling = Filling(layout, listing, sources, emit, limit_of(request), lease)
             try:
                 return filling.run(str(request.get("source", "")))
             finally:
@@ -119,13 +120,20 @@ class Filling:
     """One delivery that has work to do. The listing's lock is held."""
 
     def __init__(
-        self, layout: Layout, listing: Listing, sources: Sources, emit: Emit, limit: Optional[int]
+        self,
+        layout: Layout,
+        listing: Listing,
+        sources: Sources,
+        emit: Emit,
+        limit: Optional[int],
+        lease: str,
     ) -> None:
         self._layout = layout
         self._listing = listing
         self._sources = sources
         self._emit = emit
         self._limit = limit
+        self._lease = lease
         self._blobs = Blobs(layout)
         self._moved: Dict[str, int] = {}
         self._done = 0
@@ -156,7 +164,7 @@ class Filling:
         absent = bytearray(not self._blobs.whole(file) for file in contents)
         if not any(absent):
             return
-        make_room(self._layout, self._listing, self._limit)
+        make_room(self._layout, self._listing, self._limit, self._lease)
         total = sum(file.size for file in contents)
         self._done = total - sum(file.size for file in compress(contents, absent))
         fetching = Fetching(self._layout, self._sources, self._progress(total, len(contents)))

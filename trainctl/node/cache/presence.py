@@ -29,7 +29,7 @@ def cache_query(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     if request.get("room"):
         leased: Set[str] = set()
         contents = _noting(set(blobs), leased_contents(layout), leased)
-        found["room"] = claimable(layout, limit_of(request), contents)
+        found["room"], found["most"] = claimable(layout, limit_of(request), contents)
         found["leases"] = sorted(Leases(layout).live())
         found["leased"] = [one for one in blobs if one in leased]
     if request.get("shared"):

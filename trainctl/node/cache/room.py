@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from trainctl.node.cache.inventory import Inventory, Kept
@@ -40,10 +41,18 @@ class Space(NamedTuple):
         return within and (self.disk is None or self.unwritten <= self.disk + freed)
 
 
-def make_room(layout: Layout, listing: Listing, limit: Optional[int]) -> None:
-    """Evict until what is reserved fits the limit and the disk; Failure ``storage`` if it can't, and nothing has gone.
+class Claimable(NamedTuple):
+    """Bytes that weights may take of a cache: ``now``, and at ``most``, once all runs have ended; None: no bound known."""
 
-    The listing is reserved already. What live runs lease and what is being delivered stays.
+    now: Optional[int]
+    most: Optional[int]
+
+
+def make_room(layout: Layout, listing: Listing, limit: Optional[int], run: str) -> None:
+    """Evict until what is reserved fits the limit and the disk. Where it can't, nothing goes: Failure, of kind ``room`` if it
+    would fit once the others' runs have ended, else ``storage``.
+
+    The listing is reserved already, for the run of that key. What live runs lease and what is being delivered stays.
     """
     with room_lock(layout):
         if limit is None and reserved_bytes(layout) <= (weights_room(str(layout.cache)) or 0):
@@ -56,7 +65,7 @@ def make_room(layout: Layout, listing: Listing, limit: Optional[int]) -> None:
             _evict(layout, listing, limit, room, space)
             space = room.space()
         if not space.fits(limit):
-            raise _no_room(layout, limit, space, room.holders(listing.id))
+            raise _no_room(layout, limit, space, room, listing, run)
 
 
 def limit_of(request: Mapping[str, Any]) -> Optional[int]:
@@ -104,6 +113,21 @@ class _Room:
         disk = weights_room(str(self._layout.cache))
         return Space(self._inventory.used(), coming, unwritten, held, disk)
 
+    def alone(self, listing: Listing, run: str) -> Space:
+        """The figures as they would be if only a run's own listings were here, and this one came."""
+        here = coming = unwritten = 0
+        seen = Digests()
+        own = (one.contents for one in self.listings if run in self._leased.get(one.id, ()))
+        for file in chain(listing.contents, *own):
+            if seen.add(file.sha256):
+                present, set_aside = self._inventory.sizes_of(file.sha256)
+                here += present
+                coming += max(0, file.size - present)
+                unwritten += max(0, file.size - set_aside)
+        disk = weights_room(str(self._layout.cache))
+        freed = self._inventory.used() - here
+        return Space(here, coming, unwritten, here, None if disk is None else disk + freed)
+
     def holders(self, wanted: str) -> Dict[str, int]:
         """The runs that lease something here besides what is wanted, and how many bytes each."""
         found: Dict[str, int] = {}
@@ -113,14 +137,15 @@ class _Room:
         return found
 
 
-def claimable(layout: Layout, limit: Optional[int], leased: Iterable[str]) -> Optional[int]:
-    """How many bytes may be there beside ``leased_contents``, if everything that may go went; None: no bound known."""
+def claimable(layout: Layout, limit: Optional[int], leased: Iterable[str]) -> Claimable:
+    """What weights may take if everything that may go went, beside ``leased_contents`` and without them."""
     inventory = Inventory(layout)
     stays = inventory.present(each_once(leased))
     disk = weights_room(str(layout.cache))
-    bounds = [] if disk is None else [disk + inventory.used() - stays]
-    bounds += [] if limit is None else [max(0, limit - stays)]
-    return min(bounds, default=None)
+    bounds = [] if disk is None else [disk + inventory.used()]
+    bounds += [] if limit is None else [limit]
+    most = min(bounds, default=None)
+    return Claimable(None if most is None else max(0, most - stays), most)
 
 
 def leased_contents(layout: Layout) -> Iterator[str]:
@@ -134,7 +159,7 @@ def _leased(listings: Sequence[Kept], leased: Mapping[str, List[str]]) -> Iterat
 
 
 def _no_room(
-    layout: Layout, limit: Optional[int], space: Space, holders: Mapping[str, int]
+    layout: Layout, limit: Optional[int], space: Space, room: _Room, listing: Listing, run: str
 ) -> Failure:
     leases = Leases(layout)
     bounds = {}
@@ -146,15 +171,24 @@ def _no_room(
     what = min(bounds, key=lambda one: bounds[one])
     may = f"Weights need {_size(space.coming)} there and may take {_size(max(0, bounds[what]))}"
     rule = f", as the cache may hold {_size(limit)}" if limit is not None else ""
-    held = [f"{leases.describe(key)} {_size(size)}" for key, size in sorted(holders.items())]
-    said = f"Live runs need {', '.join(held)} of it. " if held else ""
-    other = "raise cache.node.size of the cluster, " if limit is not None else ""
-    wait = "wait for those runs, " if held else ""
-    return Failure(
-        "storage",
-        f"{what}: {layout.cache}",
-        f"{may}{rule}. {said}Free some space, {other}{wait}then apply again.",
-    )
+    holders = sorted(room.holders(listing.id).items())
+    names = {key: "this run" if key == run else leases.describe(key) for key, _ in holders}
+    held = ", ".join(f"{names[key]} {_size(size)}" for key, size in holders)
+    detail = f"{may}{rule}. {f'Live runs need {held} of it. ' if held else ''}Free some space"
+    detail += ", or raise cache.node.size of the cluster." if limit is not None else "."
+    if room.alone(listing, run).fits(limit):
+        others = [name for key, name in names.items() if key != run]
+        return Failure(
+            "room", f"no room for the weights beside {_named(others)}: {layout.cache}", detail
+        )
+    return Failure("storage", f"{what}: {layout.cache}", detail)
+
+
+def _named(runs: Sequence[str]) -> str:
+    """Those in whose way something is: the first by name, the others by number."""
+    if not runs:
+        return "what is being delivered"
+    return runs[0] if len(runs) == 1 else f"{runs[0]} and {len(runs) - 1} more"
 
 
 def _size(size: int) -> str:

@@ -149,7 +149,9 @@ class _Verifying:
         try:
             limit = limit_of(self._request)
             with contextlib.closing(Sources(self._request, listing, self._asking)) as sources:
-                Filling(self._layout, listing, sources, lambda event: None, limit).run(kept.source)
+                Filling(self._layout, listing, sources, lambda event: None, limit, lease="").run(
+                    kept.source
+                )
         except Failure as error:
             return f"{error.summary}. {error.detail}"
         except OSError as error:

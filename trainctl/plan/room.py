@@ -1,0 +1,83 @@
+"""Whether the weights of new runs find room on their nodes: now, once others have ended, or never."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Set
+
+from trainctl.model.address import Address
+from trainctl.model.diagnostics import Diagnostic, error, warning
+from trainctl.model.units import format_bytes
+from trainctl.plan.values import Change, DeliveryLine, NodeFacts
+
+WAITS = "waits-for-room"
+"""The code of the warning that a run will wait, as there is no room for its weights beside those of live runs."""
+
+_GOES_ON = "`apply --wait` and `trainctl watch` go on with it once others have ended, as does a later apply."
+
+Lines = Mapping[Address, DeliveryLine]
+"""What one job needs of one node, by weights."""
+
+
+def room_of(seen: NodeFacts) -> int:
+    """Bytes that weights may still take on a node, as far as it told."""
+    return seen.disk_free if seen.room is None else seen.room
+
+
+def room_problems(
+    facts: Mapping[str, NodeFacts], jobs: Iterable[Change], lines: Iterable[DeliveryLine]
+) -> Iterator[Diagnostic]:
+    """An error for weights that a node can never hold; a warning where that is only for now, or for all jobs together."""
+    stopping = {job.address for job in jobs if job.stops is not None}
+    needs: dict[str, dict[Address, dict[Address, DeliveryLine]]] = {}
+    for line in lines:
+        if line.node in facts and line.node is not None and line.tiers is not None:
+            needs.setdefault(line.node, {}).setdefault(line.job, {})[line.weights] = line
+    for node, of_jobs in sorted(needs.items()):
+        yield from _of_node(facts[node], of_jobs, stopping)
+
+
+def _of_node(
+    seen: NodeFacts, jobs: Mapping[Address, Lines], stopping: Set[Address]
+) -> Iterator[Diagnostic]:
+    free = room_of(seen)
+    limit = "" if seen.limit is None else f" of {format_bytes(seen.limit)}"
+    has = f"{seen.id} has {format_bytes(free)}{limit} free"
+    larger = "put the node cache on a larger disk"
+    larger += "" if seen.limit is None else ", raise cache.node.size"
+    takes = {job: {one: _takes(seen, own[one]) for one in own} for job, own in jobs.items()}
+    tight = {job: size for job, own in takes.items() if (size := sum(own.values())) > free}
+    for job, size in sorted(tight.items()):
+        if not _will_fit(seen, jobs[job]):
+            yield error(
+                f"{has} and needs {format_bytes(size)} of weights",
+                f"Free space there, {larger}, or narrow allow_patterns. What no live run needs makes room by itself.",
+                address=str(job),
+                code="too-little-space",
+            )
+        elif job not in stopping:  # what its own run has there is free when its turn comes
+            yield warning(
+                f"{has} beside what live runs need, and needs {format_bytes(size)} of weights: the job waits",
+                f"{_GOES_ON} To have both at once, {larger}.",
+                address=str(job),
+                code=WAITS,
+            )
+    together = sum({one: size for own in takes.values() for one, size in own.items()}.values())
+    if together > free and not tight:
+        yield warning(
+            f"{has} for weights and needs {format_bytes(together)} if all jobs run at once",
+            f"It is for {', '.join(sorted(map(str, jobs)))}: what finds no room waits. {_GOES_ON}",
+            address=str(min(jobs)),
+            code="too-little-space",
+        )
+
+
+def _takes(seen: NodeFacts, line: DeliveryLine) -> int:
+    """Bytes that the weights take of the room: all that no live run has there, as the rest makes room; else what is missing."""
+    missing = line.tiers.total - line.tiers.node if line.tiers else 0
+    return missing if seen.room is None else seen.claims.get(line.weights, missing)
+
+
+def _will_fit(seen: NodeFacts, needs: Lines) -> bool:
+    """Whether a job's weights fit where nothing else is needed."""
+    alone = sum(line.tiers.total for line in needs.values() if line.tiers)
+    return seen.most is not None and alone <= seen.most
