@@ -153,6 +153,8 @@ def test_a_watch_carries_on_what_waits_for_room(fresh: Project) -> None:
     before = fresh.json("history")["entries"]
     fresh.run("watch", "--once")
     after = fresh.json("history")["entries"]
+    waiting = valid(fresh, "status", "status")["not_begun"]
+    told = fresh.run("status").stdout
     gate.touch()
     wait_for(lambda: is_completed(fresh, "job.a"), 60)
     fresh.run("watch", "--once")
@@ -164,6 +166,9 @@ def test_a_watch_carries_on_what_waits_for_room(fresh: Project) -> None:
         ("job.b", "waits")
     ]
     assert after == before
+    assert waiting == ["job.b", "job.c"]
+    assert "Approved and not begun yet, 2: job.b, job.c" in told
+    assert valid(fresh, "status", "status")["not_begun"] == []
     assert fresh.actions() == {}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -35,6 +36,17 @@ def is_matrix(workspace: Workspace, address: Address) -> bool:
 def all_statuses(workspace: Workspace, address: Address | None = None) -> list[JobStatus]:
     """How every job in the state stands, or every job of one matrix."""
     return _look(workspace, list(newest_runs(workspace.ledger.state(), address)))
+
+
+def not_begun(workspace: Workspace, matrix: Address | None = None) -> list[Address]:
+    """The jobs, or those of one matrix, that an apply was allowed to give a run and has left for later; as far as the
+    manifest, if it can be read, still has them."""
+    state = workspace.ledger.state()
+    jobs = [one for one in state.approved if one.kind is Kind.JOB and one not in state.open_intents]
+    if jobs:
+        with contextlib.suppress(TrainctlError):
+            jobs = [one for one in jobs if one in workspace.desired.resources]
+    return sorted(one for one in jobs if matrix is None or one.group == matrix)
 
 
 def _look(workspace: Workspace, runs: Sequence[Run]) -> list[JobStatus]:

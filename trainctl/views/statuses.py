@@ -19,6 +19,7 @@ from trainctl.views.text import columns, table, warned
 NARROWEST_STATE = 20
 """Columns in which a state and some of what it waits for can still be told."""
 
+_NAMED = 6
 _PHASES = ("mirroring", "provisioning", "delivering", "running")
 
 
@@ -196,6 +197,18 @@ def status_table(statuses: Sequence[JobStatus], width: int | None = None) -> lis
     return table(
         headers, rows, width=width, shrinks=frozenset({"NODE", "STATUS"}), narrowest=narrowest
     )
+
+
+def waiting_lines(jobs: Sequence[Address]) -> list[str]:
+    """Which runs were approved and wait for a later apply, and where the reason stands."""
+    if not jobs:
+        return []
+    names = ", ".join(map(str, jobs[:_NAMED])) + (", …" if len(jobs) > _NAMED else "")
+    return [
+        "",
+        f"Approved and not begun yet, {len(jobs)}: {names}",
+        "They go on with a later apply, or with: trainctl watch. What is in the way: trainctl plan",
+    ]
 
 
 def stale_lines(found: Iterable[JobStatus]) -> list[str]:

@@ -16,8 +16,14 @@ from trainctl.model.address import Address
 from trainctl.model.status import JobStatus
 from trainctl.operations.look_caches import full_caches
 from trainctl.operations.runs import job_address
-from trainctl.operations.status import all_statuses, is_matrix, status
-from trainctl.views.statuses import stale_lines, status_json, status_lines, status_table
+from trainctl.operations.status import all_statuses, is_matrix, not_begun, status
+from trainctl.views.statuses import (
+    stale_lines,
+    status_json,
+    status_lines,
+    status_table,
+    waiting_lines,
+)
 from trainctl.views.sweeps import sweep_lines
 from trainctl.views.text import warned
 
@@ -38,7 +44,8 @@ def command(
     job = job_address(address) if address is not None else None
     with open_workspace(session) as workspace:
         if job is None or (run is None and is_matrix(workspace, job)):
-            _show_all(session, all_statuses(workspace, job), job, format_)
+            found, waiting = all_statuses(workspace, job), not_begun(workspace, job)
+            _show_all(session, found, waiting, job, format_)
         else:
             _show_one(session, status(workspace, job, run), format_)
         for text in full_caches(workspace):
@@ -55,19 +62,24 @@ def _show_one(session: Session, found: JobStatus, format_: Format) -> None:
 
 
 def _show_all(
-    session: Session, found: Sequence[JobStatus], matrix: Address | None, format_: Format
+    session: Session,
+    found: Sequence[JobStatus],
+    waiting: Sequence[Address],
+    matrix: Address | None,
+    format_: Format,
 ) -> None:
-    """All jobs, or those of one matrix by its values."""
+    """All jobs, or those of one matrix by its values, and those that wait for a later apply."""
     output = session.output
     if format_ is Format.JSON:
-        output.json({"jobs": [status_json(one) for one in found]})
+        jobs = [status_json(one) for one in found]
+        output.json({"jobs": jobs, "not_begun": [str(one) for one in waiting]})
         return
     lines = (
         sweep_lines(found, time.time(), output.width)
         if matrix
         else status_table(found, output.width)
     )
-    for line in lines:
+    for line in [*lines, *waiting_lines(waiting)]:
         output.prose(line)
     for line in stale_lines(found):
         output.note(line)
