@@ -71,6 +71,18 @@ def test_what_was_approved_is_carried_on(fresh: Project, gate: Path) -> None:
     assert fresh.actions() == {}
 
 
+def test_an_apply_that_waits_carries_on_what_it_had_to_leave(fresh: Project, gate: Path) -> None:
+    """When the run that it follows has ended the other is started and followed, too; the exit code is that of all."""
+    applying = fresh.start("apply", "--auto-approve", "--wait")
+    wait_for(lambda: status(fresh, "job.prep") == "TRAINING_JOB_RUNNING", 60)
+    gate.touch()
+    said, _ = applying.communicate(timeout=120)
+
+    assert applying.returncode == 0, said
+    assert "job.train: run 1" in said
+    assert status(fresh, "job.train") == COMPLETED
+
+
 def test_what_nobody_approved_is_left_alone(fresh: Project, gate: Path) -> None:
     """Neither a job that is new in the manifest nor one whose code changed since is begun."""
     manifest = fresh.directory / "trainctl.yaml"
