@@ -172,6 +172,22 @@ def test_a_watch_carries_on_what_waits_for_room(fresh: Project) -> None:
     assert fresh.actions() == {}
 
 
+def test_a_run_that_is_asked_for_while_there_is_no_room_lapses(fresh: Project) -> None:
+    """It is told how to have it; nothing promises that it comes by itself, and nothing does it."""
+    gate = in_turn(fresh)
+    gate.touch()
+    fresh.run(*APPLY, "--wait")
+    gate.unlink()
+    fresh.run("run", "a", "--auto-approve")
+
+    said = fresh.run("run", "c", "--auto-approve", code=12)
+
+    assert "[waits-for-room]\n  Ask for the run again once others have ended." in said.stderr
+    assert "job.c: not begun. Ask for the run again once nothing is in its way." in said.stdout
+    assert "trainctl watch" not in said.stdout + said.stderr
+    assert valid(fresh, "status", "status")["not_begun"] == []
+
+
 def test_flipped_bits_are_found_and_mended(fresh: Project) -> None:
     """The mirror from its source, the node's cache from the mirror; exit codes say when something stays wrong."""
     wants(fresh, "a")

@@ -204,7 +204,7 @@ class Engine:
         self._emit(Event(EventType.STEP_STARTED, _DOING[change.action], change.address, data))
 
     def _tell_deferred(self, change: Change, why: Deferred) -> Deferred:
-        why.address = str(change.address)
+        why.address, why.lapses = str(change.address), change.reason is Reason.BY_REQUEST
         self._emit(Event(EventType.STEP_SKIPPED, why.summary, change.address))
         return why
 

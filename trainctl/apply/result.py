@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from trainctl.apply.step import Deferred
 from trainctl.errors import Busy, Forbidden, Interrupted, PartlyDone, StalePlan, TrainctlError
 from trainctl.model.address import Address
 from trainctl.plan.values import Change
@@ -20,7 +21,7 @@ class Result:
     failed: dict[Address, TrainctlError] = field(default_factory=dict)
     skipped: dict[Address, Address] = field(default_factory=dict)
     left_alone: list[Change] = field(default_factory=list)
-    deferred: dict[Address, TrainctlError] = field(default_factory=dict)
+    deferred: dict[Address, Deferred] = field(default_factory=dict)
     not_started: list[Address] = field(default_factory=list)
     interrupted: bool = False
 

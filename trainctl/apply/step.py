@@ -74,9 +74,13 @@ class StepFailed(TrainctlError):
 
 
 class Deferred(TrainctlError):
-    """A step that was not made, as it has to wait for something that only a later apply can see; it has left nothing."""
+    """A step that was not made, as it has to wait for something that only a later apply can see; it has left nothing.
+
+    It ``lapses`` where no later apply would make it by itself: a run that was asked for.
+    """
 
     usual_code = "waits-for-run"
+    lapses = False
 
 
 class Handler(Protocol):

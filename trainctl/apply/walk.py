@@ -69,8 +69,10 @@ class Walk:
         self._running.discard(change.address)
         self._recording.discard(change.address)
         if error is not None:
-            ended = self._result.deferred if isinstance(error, Deferred) else self._result.failed
-            ended[change.address] = error
+            if isinstance(error, Deferred):
+                self._result.deferred[change.address] = error
+            else:
+                self._result.failed[change.address] = error
             self._skip_dependants(change.address, change.address)
             return
         self._result.done.append(change)

@@ -17,11 +17,13 @@ _MAKING = frozenset({Action.CREATE, Action.UPDATE, Action.REPLACE})
 
 
 def approvals(plan: Plan) -> dict[Address, str]:
-    """Of each change that makes something, the digest of what it makes so. What is only a record never waits."""
+    """Of each change that makes something, the digest of what it makes so. What is only a record never waits, and a run that was asked for waits for nobody."""
     return {
         change.address: _wanted(change.after)
         for change in plan.changes
-        if change.action in _MAKING and change.address.kind not in RECORDS
+        if change.action in _MAKING
+        and change.address.kind not in RECORDS
+        and change.reason is not Reason.BY_REQUEST
     }
 
 

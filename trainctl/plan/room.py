@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 
+from trainctl.model.action import Reason
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.units import format_bytes
@@ -12,6 +13,7 @@ from trainctl.plan.values import Change, DeliveryLine, NodeFacts
 WAITS = "waits-for-room"
 """The code of the warning that a run will wait, as there is no room for its weights beside those of live runs."""
 
+_ASK_AGAIN = "Ask for the run again once others have ended."
 _GOES_ON = "`apply --wait` and `trainctl watch` go on with it once others have ended, as does a later apply."
 
 Lines = Mapping[Address, DeliveryLine]
@@ -27,17 +29,17 @@ def room_problems(
     facts: Mapping[str, NodeFacts], jobs: Iterable[Change], lines: Iterable[DeliveryLine]
 ) -> Iterator[Diagnostic]:
     """An error for weights that a node can never hold; a warning where that is only for now, or for all jobs together."""
-    stopping = {job.address for job in jobs if job.stops is not None}
+    by_address = {job.address: job for job in jobs}
     needs: dict[str, dict[Address, dict[Address, DeliveryLine]]] = {}
     for line in lines:
         if line.node in facts and line.node is not None and line.tiers is not None:
             needs.setdefault(line.node, {}).setdefault(line.job, {})[line.weights] = line
     for node, of_jobs in sorted(needs.items()):
-        yield from _of_node(facts[node], of_jobs, stopping)
+        yield from _of_node(facts[node], of_jobs, by_address)
 
 
 def _of_node(
-    seen: NodeFacts, jobs: Mapping[Address, Lines], stopping: Set[Address]
+    seen: NodeFacts, jobs: Mapping[Address, Lines], changes: Mapping[Address, Change]
 ) -> Iterator[Diagnostic]:
     free = room_of(seen)
     limit = "" if seen.limit is None else f" of {format_bytes(seen.limit)}"
@@ -54,10 +56,11 @@ def _of_node(
                 address=str(job),
                 code="too-little-space",
             )
-        elif job not in stopping:  # what its own run has there is free when its turn comes
+        elif changes[job].stops is None:  # what its own run has there is free when its turn comes
+            asked = changes[job].reason is Reason.BY_REQUEST
             yield warning(
                 f"{has} beside what live runs need, and needs {format_bytes(size)} of weights: the job waits",
-                f"{_GOES_ON} To have both at once, {larger}.",
+                f"{_ASK_AGAIN if asked else _GOES_ON} To have both at once, {larger}.",
                 address=str(job),
                 code=WAITS,
             )

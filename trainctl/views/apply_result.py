@@ -48,7 +48,12 @@ def result_lines(
         run = change.stops
         what = f"run {run.number} ({run.id}) is live" if run else "it is live"
         lines.append(f"{change.address}: left as it is, as {what}. Pass --stop-running to stop it.")
-    if result.deferred:
+    lines += [
+        f"{address}: not begun. Ask for the run again once nothing is in its way."
+        for address, why in result.deferred.items()
+        if why.lapses
+    ]
+    if not all(why.lapses for why in result.deferred.values()):
         lines.append("What waits goes on with a later apply, or with: trainctl watch")
     if result.not_started:
         lines.append(
