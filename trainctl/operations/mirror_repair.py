@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
+from functools import partial
 
-from trainctl.errors import ManifestError, SourceDenied, SourceGone, TrainctlError
+from trainctl.errors import ManifestError, SourceDenied, SourceError, TrainctlError
 from trainctl.model.address import Kind
 from trainctl.model.source_uri import BUCKETS, parse_source
 from trainctl.operations.workspace import Workspace
@@ -62,9 +64,12 @@ class Origins:
         for credential in self._credentials(text, endpoint):
             if source.server(text, credential) == endpoint:
                 pinned = revision if uri.scheme == "hf" else None
-                resolved = asked(source, text, pinned, credential)
-                return Origin(source, resolved, credential, self._workspace.retry)
-        raise SourceGone(
+                retry = self._workspace.retry
+                resolved = retry.run(
+                    partial(asked, source, text, pinned, credential), threading.Event()
+                )
+                return Origin(source, resolved, credential, retry)
+        raise SourceError(
             f"{text} came from {endpoint or 'its own platform'}, and the environment names another server",
             "Set the variables that named it.",
         )

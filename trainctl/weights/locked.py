@@ -53,8 +53,8 @@ def instead_of(
         changes = [] if isinstance(now, SourceGone) else difference(before.files, now.files)
         return before, _moved(locked, now, changes, "as the bucket keeps it")
     if isinstance(now, SourceGone):
-        now.detail = f"{now.detail}\nIt is in trainctl.lock. {why}".lstrip()
-        raise now
+        detail = f"{now.detail}\nIt is in trainctl.lock. {why}".lstrip()
+        raise SourceGone(now.summary, detail, address=now.address, code=now.code)
     raise SourceWrong(
         f"{locked.source} is not upstream any more as trainctl.lock pins it",
         f"{_counts(locked, now)}\n{why} Have it put back upstream, or take what is there now: plan --upgrade.",

@@ -195,6 +195,21 @@ def test_a_chunk_that_can_not_be_asked_for_stays(tmp_path: Path) -> None:
     assert contents(mirror, listing.id) == source.files
 
 
+def test_who_can_not_be_asked_is_not_asked_for_each_name(tmp_path: Path) -> None:
+    """However many files have the same content, it is one question to their source."""
+    mirror = BucketMirror(Shelf(Directory(tmp_path)), impatient())
+    source = MemorySource({f"{number}.json": b"{}" for number in range(5)})
+    resolved = source.resolve("hf://a/b", None, None)
+    mirror.mirror(resolved, source, REFERENCE)
+    mirror.shelf.objects.delete(names(mirror, keys.BLOBS))
+    source.asked.clear()
+    source.cut_after, source.error = 0, SourceUnreachable("nobody answers")
+
+    mirror.verify(lambda record: Origin(source, resolved, None, mirror.retry))
+
+    assert len(source.asked) == mirror.retry.unanswered
+
+
 def test_what_is_under_way_hears_that_nobody_waits_for_it(tmp_path: Path) -> None:
     """One error ends all of it; the others are told before they are waited for."""
     halt = threading.Event()

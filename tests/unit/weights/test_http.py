@@ -193,12 +193,16 @@ def test_each_kind_of_url_has_its_proxy_before_that_for_all(
         HttpClient().get("https://hub.example/x", "it", {}).__enter__()
 
 
-@pytest.mark.parametrize("value", ["nonsense", "http://[::1", "https://", "http://h:99999"])
+@pytest.mark.parametrize(
+    "value",
+    ["nonsense", "http://[::1", "https://", "http://h:99999", "https://u:pw@h", "https://h?k=pw"],
+)
 def test_an_endpoint_that_is_no_url_is_told(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    """HF_ENDPOINT is named, and nobody is asked."""
+    """HF_ENDPOINT is named, and nobody is asked. What a password may be in is neither shown nor remembered as a server."""
     monkeypatch.setenv("HF_ENDPOINT", value)
-    with pytest.raises(SourceError, match=r"^HF_ENDPOINT is not the URL of a server"):
+    with pytest.raises(SourceError, match=r"^HF_ENDPOINT is not the URL of a server") as caught:
         HubSource()
+    assert "pw" not in str(caught.value)
 
 
 def test_nobody_there_is_an_error_without_the_url() -> None:

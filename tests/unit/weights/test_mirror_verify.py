@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from tests.support.mirrors import (
     assert_sound,
     contents,
     impatient,
+    leftovers,
     mirror_at,
     place_of,
     stored,
@@ -30,6 +33,7 @@ from trainctl.errors import (
     TrainctlError,
 )
 from trainctl.node.content.packs import Slice
+from trainctl.weights.exclusive import lease
 from trainctl.weights.mirror import DirectoryMirror
 from trainctl.weights.mirror.mend import Origin
 from trainctl.weights.mirror.verify import Outcome, Verified, Verifying, verify
@@ -295,6 +299,62 @@ def test_who_interrupts_a_repair_ends_it(mirrored: Mirrored) -> None:
     with pytest.raises(Interrupted):
         verify(mirrored.mirror, Verifying(repair=True, origins=stopped))
     assert mirrored.mirror.has_listing(mirrored.listing)
+
+
+def test_who_can_not_be_asked_is_not_asked_for_each_use(mirrored: Mirrored) -> None:
+    """The same content under many names, and for many projects, is one question to one source."""
+    mirrored.source.files = {**FILES, "again": FILES["small"], "a/third": FILES["small"]}
+    resolved = mirrored.source.resolve(URI, None, None)
+    for address in ("weights.model", "weights.other"):
+        mirrored.mirror.mirror(resolved, mirrored.source, replace(REFERENCE, address=address))
+    mirrored.damage("small", "flipped")
+    mirrored.source.asked.clear()
+    mirrored.source.cut_after, mirrored.source.error = 0, SourceUnreachable("nobody answers")
+
+    report = mirrored.verify()
+
+    assert [one.outcome for one in report.findings] == [Outcome.WRONG]
+    assert len(mirrored.source.asked) == impatient().attempts
+
+
+def test_a_content_that_goes_while_its_turn_is_awaited_is_fetched_whole(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another repair had it, could not mend it, and left it as a transfer that was broken off."""
+    mirrored.damage("large", "flipped")
+    blob = Path(mirrored.place("large").path)
+
+    @contextmanager
+    def awaited(path: Path, *more: object) -> Iterator[bool]:
+        blob.unlink(missing_ok=True)
+        with lease(path, *more) as held:  # type: ignore[arg-type]
+            yield held
+
+    monkeypatch.setattr("trainctl.weights.mirror.mend.lease", awaited)
+
+    assert [one.outcome for one in mirrored.verify().findings] == [Outcome.REPAIRED]
+    assert contents(mirrored.mirror, mirrored.listing) == FILES
+
+
+def test_a_disk_without_room_for_a_journal_takes_nothing_away(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What can't be taken out of sight to be mended lies where it lay."""
+    mirrored.damage("large", "flipped")
+    blob = Path(mirrored.place("large").path)
+
+    def full(*where: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("trainctl.weights.mirror.mend.Partial", full)
+        with pytest.raises(StorageError):
+            mirrored.verify()
+
+    assert blob.exists()
+    assert blob.stat().st_mode & 0o777 == 0o444
+    assert [one.outcome for one in mirrored.verify().findings] == [Outcome.REPAIRED]
+    assert leftovers(mirrored.mirror.root) == []
 
 
 def test_a_damaged_listing_goes(mirrored: Mirrored) -> None:

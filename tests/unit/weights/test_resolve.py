@@ -12,6 +12,7 @@ from tests.support.mirrors import REFERENCE, MemorySource, impatient, place_of
 from trainctl.errors import SourceBusy, SourceError, SourceGone, SourceWrong
 from trainctl.model.files import ResolvedSource
 from trainctl.spi.sources import Credential
+from trainctl.weights.lock import LockEntry
 from trainctl.weights.mirror.here import HereMirror
 from trainctl.weights.once import Once
 from trainctl.weights.resolve import Resolution, Wanted, resolve
@@ -230,6 +231,21 @@ def test_what_many_want_is_asked_for_once(tmp_path: Path) -> None:
         with pytest.raises(SourceGone, match="gone"):
             files_of("hf://a/c")
     assert hub.resolved == 4
+
+
+def test_what_many_are_told_stays_as_it_was_said(tmp_path: Path) -> None:
+    """Each says of its own lock what that means, and of nobody else's."""
+    hub = CountingSource(FILES, missing=True)
+    once: Once[ResolvedSource] = Once()
+    entry = LockEntry("hf://a/b", None, None, "1", "sha256:0", 1, 1)
+    told = []
+    for allow in (("*.json",), ("*.bin",)):
+        wanted, locked = Wanted("hf://a/b", tmp_path, allow), replace(entry, allow_patterns=allow)
+        with pytest.raises(SourceGone) as caught:
+            resolve(wanted, locked=locked, open_source=lambda scheme: hub, once=once)
+        told.append(caught.value.detail)
+    assert told[0] == told[1]
+    assert told[0].count("It is in trainctl.lock.") == 1
 
 
 @dataclass

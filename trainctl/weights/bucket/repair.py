@@ -18,6 +18,7 @@ from trainctl.weights.bucket.packing import SMALL_AT_ONCE
 from trainctl.weights.bucket.packs import Slice
 from trainctl.weights.bucket.repack import cut
 from trainctl.weights.bucket.shelf import Shelf, in_turn
+from trainctl.weights.mirror.layout import named_in
 from trainctl.weights.mirror.mend import Origin
 from trainctl.weights.mirror.needs import Need
 from trainctl.weights.mirror.port import Origins
@@ -183,11 +184,14 @@ class Repair:
         """The content from any of its sources. Interrupted where nobody waits for it any more, as that says nothing of the sources."""
         outcome = Outcome.REMOVED
         detail = "" if any(use.need for use in uses) else "nobody refers to it"
-        for use in uses:
-            if use.need is None or self.origins is None:
-                continue
+        # Whoever has it under several names is asked once.
+        known = ((use.need, use) for use in uses if use.need is not None)
+        one_each = {(named_in(need.record), use.file.sha256): (need, use) for need, use in known}
+        for need, use in one_each.values():
+            if self.origins is None:
+                break
             try:
-                origin, file = self._whence(self.origins, use.need, use.file)
+                origin, file = self._whence(self.origins, need, use.file)
                 length = self._length(use)
                 data = read_again(origin, file, use.offset, length, sha256, self._halt)
                 return Fetched(data, Outcome.REPAIRED)

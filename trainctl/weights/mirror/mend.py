@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import shutil
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 
 from trainctl.errors import SourceGone, SourceWrong
@@ -67,14 +70,19 @@ class Mender:
             if self._contents.has(file.sha256, file.size):  # it lies in another pack, too
                 return
         wanted = _same(layout, origin.resolved, file)
-        if not file.chunks or not layout.blob(file.sha256).exists():
+        if not (file.chunks and self._mend_chunks(origin, wanted, file)):
             self._fetch_whole(origin, wanted, file)
-            return
-        key = fingerprint(origin.resolved, wanted)
+
+    def _mend_chunks(self, origin: Origin, wanted: SourceFile, file: ListedFile) -> bool:
+        """Mend what is there of a large content, one process at a time; whether there is anything."""
+        layout, key = self._layout, fingerprint(origin.resolved, wanted)
         with lease(layout.partial / f"{key}.lease", threading.Event()) as held:
             if not held:
                 raise stopped()
-            _Mending(origin, wanted, _Taken(layout, file, key)).run()
+            is_there = layout.blob(file.sha256).exists()
+            if is_there:
+                _Mending(origin, wanted, _Taken(layout, file, key)).run()
+        return is_there
 
     def _fetch_whole(self, origin: Origin, wanted: SourceFile, file: ListedFile) -> None:
         upstream = Upstream(origin.source, origin.resolved, origin.credential, origin.retry)
@@ -134,10 +142,22 @@ class _Taken:
         directory = own_place(layout.partial, key)
         make_directory(directory)
         self._data = directory / "data"
-        self._blob.chmod(0o600)
-        self._blob.rename(self._data)
-        self._partial = Partial(directory, directory)
+        try:
+            self._blob.chmod(0o600)
+            self._blob.rename(self._data)
+            self._partial = Partial(directory, directory)
+        except OSError:
+            self._stay(directory)
+            raise
         os.truncate(self._data, file.size)
+
+    def _stay(self, directory: Path) -> None:
+        """It can't be taken after all."""
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            os.link(self._data, self._blob)
+        with contextlib.suppress(FileNotFoundError):
+            self._blob.chmod(0o444)
+        shutil.rmtree(directory, ignore_errors=True)
 
     def span(self, number: int) -> tuple[int, int]:
         """Where a chunk begins, and its length."""

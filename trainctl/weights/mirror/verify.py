@@ -15,7 +15,7 @@ from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import explained
 from trainctl.weights.mirror.fetch import Progress, Tally
 from trainctl.weights.mirror.hashed import counted, hash_all
-from trainctl.weights.mirror.layout import Layout
+from trainctl.weights.mirror.layout import Layout, named_in
 from trainctl.weights.mirror.mend import Mender, Origin, set_aside
 from trainctl.weights.mirror.needs import Need, needs
 
@@ -190,7 +190,8 @@ def _settle(
 def _mended(mender: Mender, uses: Sequence[_Use], asked: Verifying) -> tuple[Outcome, str]:
     """What came of asking for a content: WRONG where somebody could not be asked, and why."""
     outcome, detail = Outcome.REMOVED, "" if uses else "nobody refers to it"
-    for use in uses:
+    # Whoever has it under several names is asked once.
+    for use in {named_in(use.need.record): use for use in uses}.values():
         try:
             if asked.origins is None:
                 break

@@ -217,12 +217,13 @@ def _checked(endpoint: str) -> str:
     try:
         parts = urlsplit(endpoint)
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        bare = not (parts.username or parts.password or parts.query)
     except ValueError:
-        is_url = False
-    if not is_url:
+        is_url = bare = False
+    if not (is_url and bare):  # it is shown, and written into the mirror
         raise SourceError(
             "HF_ENDPOINT is not the URL of a server",
-            "Write it as https://huggingface.co is written, or unset it.",
+            "Write it as https://huggingface.co is written, without a user or a query, or unset it.",
             code="not-a-hub",
         )
     return endpoint
