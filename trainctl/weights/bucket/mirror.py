@@ -24,8 +24,9 @@ from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.in_packs import InPacks
 from trainctl.weights.bucket.look import Looking, look_at, referred
 from trainctl.weights.bucket.packing import SMALL_AT_ONCE, Packing
+from trainctl.weights.bucket.room import Room
 from trainctl.weights.bucket.shelf import Marks, Shelf, at_once
-from trainctl.weights.bucket.upload import MOST_AHEAD, Uploads
+from trainctl.weights.bucket.upload import MOST_AHEAD, MOST_CHUNKS, Uploads
 from trainctl.weights.mirror.fetch import Crowd, Progress, Tally, by_fingerprint, parts
 from trainctl.weights.mirror.layout import Content, Reference, fingerprint
 from trainctl.weights.mirror.others import Waiting, WaitsFor, nobody
@@ -208,8 +209,9 @@ class BucketMirror:
         """Bring the others; what they are."""
         if not missing:
             return {}
-        ahead = Buffers(MOST_AHEAD, self.shelf.chunk_bytes)
-        uploads = Uploads(self.shelf, upstream, marks, threading.Event(), tally.add, ahead)
+        halt, chunk_bytes = threading.Event(), self.shelf.chunk_bytes
+        ahead, room = Buffers(MOST_AHEAD, chunk_bytes), Room(MOST_CHUNKS * chunk_bytes, halt)
+        uploads = Uploads(self.shelf, upstream, marks, halt, tally.add, ahead, room)
         try:
             return Crowd(uploads, tally, missing).run(_LARGE_AT_ONCE, cancelled)
         finally:

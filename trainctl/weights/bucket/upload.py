@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from trainctl.errors import SourceWrong
 from trainctl.model.files import SourceFile
 from trainctl.model.json import canonical
 from trainctl.weights.bucket import keys
+from trainctl.weights.bucket.room import Room, Seat
 from trainctl.weights.bucket.shelf import Marks, Shelf
 from trainctl.weights.mirror.hashing import Digests
 from trainctl.weights.mirror.layout import Content
 from trainctl.weights.mirror.parts import Buffers
-from trainctl.weights.mirror.reception import Receiving, Upstream, stopped
+from trainctl.weights.mirror.reception import Receiving, Upstream
 
 _UPLOADS = 2
-_MOST_CHUNKS = 3
+MOST_CHUNKS = 3
 MOST_AHEAD = 3
-_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
 class Uploads:
     """Brings single files into a bucket. ``arrived`` hears of every piece, in bytes; ``halt`` ends it between pieces.
 
-    They are held in memory, which is to stay below 300 MB, for at most ``_MOST_CHUNKS`` chunks, all of them together, beside the
+    They are held in memory, which is to stay below 300 MB, for at most ``MOST_CHUNKS`` chunks, all of them together, beside the
     ``MOST_AHEAD`` that upstream's connections are at. Nobody waits for ever: a chunk that is whole goes its way without room for another,
-    and fewer than ``MOST_AHEAD``, so of ``_MOST_CHUNKS``, came before their turn.
+    and for the one whose turn it is each file has room of its own.
     """
 
     shelf: Shelf
@@ -38,7 +38,7 @@ class Uploads:
     halt: threading.Event
     arrived: Callable[[int], None]
     ahead: Buffers
-    room: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_MOST_CHUNKS))
+    room: Room
     pool: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(_UPLOADS, thread_name_prefix="upload")
     )
@@ -71,6 +71,7 @@ class _Incoming:
         self._file = file
         self._key = key
         self._chunk_bytes = uploads.shelf.chunk_bytes
+        self._seat = Seat(uploads.room, min(self._chunk_bytes, file.size))
         self._buffers: dict[int, bytearray] = {}
         self._sent: list[Future[None]] = []
         self._left = list(uploads.marks.chunks.get(self._key, ())) if file.identified else []
@@ -87,13 +88,15 @@ class _Incoming:
         """See Scratch. It lies where it belongs."""
 
     def begin(self, offset: int, digests: list[str]) -> None:
-        """See Scratch."""
+        """See Scratch. Waits for room before anything is asked for."""
+        self._seat.begin(len(digests))
 
     def write(self, offset: int, piece: bytes | memoryview) -> None:
         """See Scratch. Waits for room where too much is in memory. Only what nothing identifies begins anew."""
         self._raise_failure()
         if not offset and not self._file.identified:
-            self.close()
+            self._drop()
+            self._seat.passed(-1)
         view = memoryview(piece)
         while view:
             number, at = divmod(offset, self._chunk_bytes)
@@ -108,7 +111,8 @@ class _Incoming:
         try:
             self._sent.append(self._uploads.pool.submit(self._upload, number, digest, data))
         except RuntimeError:  # it was stopped, and nobody waited for this thread
-            self._uploads.room.release()
+            self._seat.give_back(number)
+        self._seat.passed(number)
 
     def publish(self, digests: Digests) -> Content:
         """All of it is there and right: say so in the bucket."""
@@ -133,17 +137,20 @@ class _Incoming:
         self._objects.delete([one.key for one in listed if one.key.startswith(mine)])
 
     def close(self) -> None:
-        """Give back what is in memory."""
+        """Give back what is in memory, when what is being put is."""
+        self._drop()
+        wait(self._sent)
+        self._seat.end()
+
+    def _drop(self) -> None:
         for number in list(self._buffers):
             del self._buffers[number]
-            self._uploads.room.release()
+            self._seat.give_back(number)
 
     def _buffer(self, number: int) -> bytearray:
         if number not in self._buffers:
             length = min(self._chunk_bytes, self._file.size - number * self._chunk_bytes)
-            while not self._uploads.room.acquire(timeout=_POLL_SECONDS):
-                if self._uploads.halt.is_set():
-                    raise stopped()
+            self._seat.take(number, length)
             self._buffers[number] = bytearray(length)
         return self._buffers[number]
 
@@ -152,7 +159,7 @@ class _Incoming:
             self._objects.put(keys.blob(digest), data)
             self._mark(str(number), digest)
         finally:
-            self._uploads.room.release()
+            self._seat.give_back(number)
 
     def _mark(self, what: str, sha256: str) -> None:
         if self._file.identified:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import SplitResult
@@ -25,18 +26,59 @@ class Gate:
     """What every request to a server passes."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._room = threading.Semaphore(MOST_AT_ONCE)
+        self._free = MOST_AT_ONCE
+        self._waiting: deque[threading.Lock] = deque()
         self._lock = threading.Lock()
         self._clock = clock
         self._not_before = 0.0
+
+    @property
+    def crowd(self) -> int:
+        """How many wait for room."""
+        return len(self._waiting)
 
     @contextmanager
     def passed(self, what: str, host: str) -> Iterator[None]:
         """Wait for room, and have it for the block. SourceResting, and no request is to be made, during a pause."""
         self._refuse(what, host)
-        with self._room:
+        self._enter()
+        try:
             self._refuse(what, host)
             yield
+        finally:
+            self._leave()
+
+    def _enter(self) -> None:
+        """Whoever came first is first, which a Semaphore doesn't say: else a listing may wait until all files of another source are here."""
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return
+            turn = threading.Lock()
+            turn.acquire()
+            self._waiting.append(turn)
+        is_mine = False
+        try:
+            is_mine = turn.acquire()
+        finally:
+            if not is_mine:
+                self._give_up(turn)
+
+    def _give_up(self, turn: threading.Lock) -> None:
+        """Who waited was interrupted, perhaps when the turn was theirs already."""
+        with self._lock:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+                return
+        self._leave()
+
+    def _leave(self) -> None:
+        """Hand the room on."""
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._free += 1
 
     def _refuse(self, what: str, host: str) -> None:
         left = self._not_before - self._clock()
