@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from functools import partial
 
 from trainctl.errors import ManifestError, SourceDenied, SourceError, TrainctlError
 from trainctl.model.address import Kind
@@ -65,9 +64,8 @@ class Origins:
             if source.server(text, credential) == endpoint:
                 pinned = revision if uri.scheme == "hf" else None
                 retry = self._workspace.retry
-                resolved = retry.run(
-                    partial(asked, source, text, pinned, credential), threading.Event()
-                )
+                each = retry.each(threading.Event())
+                resolved = asked(source, text, pinned, credential, each)
                 return Origin(source, resolved, credential, retry)
         raise SourceError(
             f"{text} came from {endpoint or 'its own platform'}, and the environment names another server",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Callable, NamedTuple, Protocol, runtime_checkable
+from typing import Callable, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from trainctl.model.files import ResolvedSource, SourceFile
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,30 @@ class WeightSource(Protocol):
         ...
 
 
+class Each(Protocol):
+    """Makes one request of several; it belongs to the caller, who may make it again."""
+
+    def __call__(self, act: Callable[[], T]) -> T:
+        """What the request gives."""
+        ...
+
+
+def just_once(act: Callable[[], T]) -> T:
+    """An Each without patience."""
+    return act()
+
+
+@runtime_checkable
+class PagedSource(WeightSource, Protocol):
+    """A source whose files are told page by page: those before a page that failed needn't be told again."""
+
+    def resolve_by(
+        self, uri: str, revision: str | None, credential: Credential | None, each: Each
+    ) -> ResolvedSource:
+        """See ``resolve``; every request is made by ``each``."""
+        ...
+
+
 @runtime_checkable
 class VersionedSource(WeightSource, Protocol):
     """A source whose upstream may keep what was there before."""
@@ -66,6 +92,7 @@ class VersionedSource(WeightSource, Protocol):
         uri: str,
         credential: Credential | None,
         worth: Callable[[Sequence[SourceFile]], Sequence[SourceFile]],
+        each: Each,
     ) -> Iterator[ResolvedSource]:
         """What was there before, the newest first, before patterns; nothing where upstream keeps none, or doesn't tell.
 

@@ -11,7 +11,14 @@ from trainctl.errors import SourceError, SourceGone, SourceWrong
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.model.source_uri import SourceUri, parse_source
-from trainctl.spi.sources import Credential, VersionedSource, WeightSource
+from trainctl.spi.sources import (
+    Credential,
+    Each,
+    PagedSource,
+    VersionedSource,
+    WeightSource,
+    just_once,
+)
 from trainctl.weights.lock import Key, LockEntry
 from trainctl.weights.locked import counted, instead_of, locked_version
 from trainctl.weights.mirror.port import Mirror
@@ -68,11 +75,19 @@ class Resolution:
 
 
 def asked(
-    source: WeightSource, uri: str, revision: str | None, credential: Credential | None
+    source: WeightSource,
+    uri: str,
+    revision: str | None,
+    credential: Credential | None,
+    each: Each = just_once,
 ) -> ResolvedSource:
-    """Every file as the source's server tells, and which server that is."""
+    """Every file as the source's server tells, and which server that is; a listing goes on at the page that failed."""
     endpoint = source.server(uri, credential)
-    return replace(source.resolve(uri, revision, credential), endpoint=endpoint)
+    if isinstance(source, PagedSource):
+        found = source.resolve_by(uri, revision, credential, each)
+    else:
+        found = each(lambda: source.resolve(uri, revision, credential))
+    return replace(found, endpoint=endpoint)
 
 
 def resolve(
@@ -96,22 +111,21 @@ def resolve(
     followed = None if upgrade or wanted.sha256 else locked
     pinned = _pinned(uri, wanted, followed)
     source = open_source(uri.scheme)
+    each = (retry or Retry()).each(cancelled or threading.Event())
 
     def instead(
         now: ResolvedSource | SourceGone, locked: LockEntry
     ) -> tuple[ResolvedSource, Diagnostic]:
         version = locked_version(uri.text, source.server(uri.text, credential), locked)
         return instead_of(
-            now, version, locked, mirror, lambda: _earlier(source, wanted, credential, locked)
-        )
-
-    def ask() -> ResolvedSource:
-        return (retry or Retry()).run(
-            lambda: asked(source, uri.text, pinned, credential), cancelled or threading.Event()
+            now, version, locked, mirror, lambda: _earlier(source, wanted, credential, locked, each)
         )
 
     try:
-        everything = (once or Once()).get((uri.text, pinned, credential), ask)
+        everything = (once or Once()).get(
+            (uri.text, pinned, credential),
+            lambda: asked(source, uri.text, pinned, credential, each),
+        )
         resolved, unmatched = _chosen(wanted, everything)
     except SourceGone as gone:
         if followed is None or uri.scheme == "file":
@@ -138,7 +152,11 @@ def resolve(
 
 
 def _earlier(
-    source: WeightSource, wanted: Wanted, credential: Credential | None, locked: LockEntry
+    source: WeightSource,
+    wanted: Wanted,
+    credential: Credential | None,
+    locked: LockEntry,
+    each: Each,
 ) -> ResolvedSource | None:
     """What is locked, as upstream keeps it, if it does. No longer looked for than a plan can wait: so many files in all."""
     if not isinstance(source, VersionedSource):
@@ -150,7 +168,7 @@ def _earlier(
         return chosen if (len(chosen), size) == (locked.files, locked.bytes) else ()
 
     looked_at, endpoint = 0, source.server(wanted.uri.text, credential)
-    for state in source.earlier(wanted.uri.text, credential, worth):
+    for state in source.earlier(wanted.uri.text, credential, worth, each):
         files = worth(state.files)
         found = replace(state, files=files, revision=locked.revision, endpoint=endpoint)
         if files and found.pin == locked.pin:

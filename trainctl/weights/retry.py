@@ -16,6 +16,7 @@ from trainctl.errors import (
     TrainctlError,
 )
 from trainctl.model.units import format_duration
+from trainctl.spi.sources import Each
 from trainctl.weights.sources.gates import LONGEST_PAUSE
 
 T = TypeVar("T")
@@ -56,6 +57,14 @@ class Retry:
     def patient(self) -> Retry:
         """The same with one who has answered before, and who may only be restarting."""
         return replace(self, unanswered=self.attempts)
+
+    def each(self, cancelled: threading.Event) -> Each:
+        """The same for each of several requests."""
+
+        def made(act: Callable[[], T]) -> T:
+            return self.run(act, cancelled)
+
+        return made
 
     def run(self, act: Callable[[], T], cancelled: threading.Event) -> T:
         """Call until it succeeds, the error is not retryable, or patience ends."""

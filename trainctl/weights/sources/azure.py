@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from urllib.parse import unquote, urlencode
 from xml.etree import ElementTree
 
@@ -15,7 +16,7 @@ from trainctl.model.files import SourceFile
 from trainctl.objects.access import AzureKey, AzureSas, access_of
 from trainctl.objects.shared_signature import VERSION, shared_signature
 from trainctl.objects.store import Bucket
-from trainctl.spi.sources import Credential
+from trainctl.spi.sources import Credential, Each
 from trainctl.weights.sources.bucket import BucketSource, is_marker, sent_of
 
 _LARGEST_PAGE = 64 * 2**20
@@ -32,23 +33,27 @@ class AzureSource(BucketSource):
             access_of("azure", sent.value, sent.origin), AzureKey
         )
 
-    def _files(self, bucket: Bucket, credential: Credential | None) -> Iterator[SourceFile]:
+    def _files(
+        self, bucket: Bucket, credential: Credential | None, each: Each
+    ) -> Iterator[SourceFile]:
         opened = _query(bucket, credential)
         if opened is None:  # by a token, which the engine asks for
-            yield from super()._files(bucket, credential)
+            yield from super()._files(bucket, credential, each)
             return
-        pages = self._pages(bucket, opened)
+        pages = self._pages(bucket, opened, each)
         try:
             first = next(pages, [])
         except SourceError as error:
             if error.retryable:
                 raise
-            yield from super()._files(bucket, credential)  # it knows more of what is wrong
+            yield from super()._files(bucket, credential, each)  # it knows more of what is wrong
             return
         for page in (first, *pages):
-            yield from (one for one in page if one.size or not _marks(bucket, one.path))
+            for one in page:
+                if one.size or not each(partial(_marks, bucket, one.path)):
+                    yield one
 
-    def _pages(self, bucket: Bucket, opened: str) -> Iterator[list[SourceFile]]:
+    def _pages(self, bucket: Bucket, opened: str, each: Each) -> Iterator[list[SourceFile]]:
         place, marker = bucket.place, ""
         prefix = f"{place.prefix}/" if place.prefix else ""
         container = bucket.address("").removesuffix(f"/{place.prefix}" if place.prefix else "")
@@ -56,14 +61,17 @@ class AzureSource(BucketSource):
             query = {"restype": "container", "comp": "list", "prefix": prefix}
             asked = urlencode({**query, **({"marker": marker} if marker else {})})
             url = f"{container}?{asked}" + (f"&{opened}" if opened else "")
-            headers = {"User-Agent": "trainctl", "x-ms-version": VERSION}
-            with self._http.get(url, place.url, headers) as answer:
-                page = _parsed(bucket, answer.read(_LARGEST_PAGE))
+            page = each(partial(self._page, bucket, url))
             names = ((one, _name(one)) for one in page.iterfind("Blobs/Blob"))
             yield [_described(one, name[len(prefix) :]) for one, name in names if name[-1:] != "/"]
             marker = page.findtext("NextMarker") or ""
             if not marker:
                 return
+
+    def _page(self, bucket: Bucket, url: str) -> ElementTree.Element:
+        headers = {"User-Agent": "trainctl", "x-ms-version": VERSION}
+        with self._http.get(url, bucket.place.url, headers) as answer:
+            return _parsed(bucket, answer.read(_LARGEST_PAGE))
 
 
 def _query(bucket: Bucket, credential: Credential | None) -> str | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from posixpath import basename, dirname
 
 from trainctl.errors import SourceError, SourceGone
@@ -15,7 +16,7 @@ from trainctl.objects.client import SILENCE_SECONDS, server_of
 from trainctl.objects.opening import opened
 from trainctl.objects.place import Place, place_of
 from trainctl.objects.store import Bucket, Found
-from trainctl.spi.sources import Credential, Fill, Span
+from trainctl.spi.sources import Credential, Each, Fill, Span, just_once
 from trainctl.weights.safe_path import shown
 from trainctl.weights.sources.bodies import asked_for, part, rest
 from trainctl.weights.sources.http import HttpClient, Response
@@ -41,9 +42,15 @@ class BucketSource:
         self, uri: str, revision: str | None, credential: Credential | None
     ) -> ResolvedSource:
         """Everything in the directory that the URI names, or the object of exactly that name; no revision of its own."""
+        return self.resolve_by(uri, revision, credential, just_once)
+
+    def resolve_by(
+        self, uri: str, revision: str | None, credential: Credential | None, each: Each
+    ) -> ResolvedSource:
+        """See PagedSource."""
         bucket = self._bucket(_place(uri, credential, self._environ), credential)
-        files = in_order(self._files(bucket, credential))
-        if not files and (alone := self._alone(uri, credential)):
+        files = in_order(self._files(bucket, credential, each))
+        if not files and (alone := each(partial(self._alone, uri, credential))):
             bucket, files = alone[0], (_described(alone[1]),)
         if not files:
             raise SourceGone(
@@ -131,8 +138,13 @@ class BucketSource:
         refuse_replaced(response.headers, what, file)
         return response
 
-    def _files(self, bucket: Bucket, credential: Credential | None) -> Iterator[SourceFile]:
-        """What lies in the bucket's directory, without what only marks directories."""
+    def _files(
+        self, bucket: Bucket, credential: Credential | None, each: Each
+    ) -> Iterable[SourceFile]:
+        """What lies in the bucket's directory, without what only marks directories. The engine's listing begins anew where it breaks off."""
+        return each(lambda: in_order(self._listed(bucket)))
+
+    def _listed(self, bucket: Bucket) -> Iterator[SourceFile]:
         for one in bucket.list():
             if one.size or not is_marker(bucket, one.key):
                 yield _described(one)

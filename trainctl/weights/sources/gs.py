@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from posixpath import basename, dirname
 from typing import Any
 
@@ -19,7 +20,7 @@ from trainctl.objects.access import ServiceAccount, access_of
 from trainctl.objects.client import SILENCE_SECONDS, server_of
 from trainctl.objects.place import Place, place_of
 from trainctl.objects.store import Bucket
-from trainctl.spi.sources import Credential, Fill, Span
+from trainctl.spi.sources import Credential, Each, Fill, Span, just_once
 from trainctl.weights.safe_path import shown
 from trainctl.weights.sources.bodies import asked_for, part, rest
 from trainctl.weights.sources.bucket import LINK_SECONDS, sent_of
@@ -43,16 +44,22 @@ class GoogleSource:
         self, uri: str, revision: str | None, credential: Credential | None
     ) -> ResolvedSource:
         """Everything in the directory that the URI names, or the object of exactly that name; no revision of its own."""
+        return self.resolve_by(uri, revision, credential, just_once)
+
+    def resolve_by(
+        self, uri: str, revision: str | None, credential: Credential | None, each: Each
+    ) -> ResolvedSource:
+        """See PagedSource."""
         call = self._call(uri, credential)
         directory = _directory(call.place)
         files = in_order(
             _described(uri, directory, one)
-            for one in call.objects(directory)
+            for one in call.objects(directory, each)
             if not str(one.get("name", "")).endswith("/")
         )
         if not files and call.place.prefix and not uri.endswith("/"):
             directory = _directory(call.place.at(dirname(call.place.prefix)))
-            found = call.object(call.place.prefix)
+            found = each(partial(call.object, call.place.prefix))
             files = (_described(uri, directory, found),) if found else ()
         if not files:
             raise SourceGone(

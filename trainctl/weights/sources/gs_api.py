@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -16,7 +17,7 @@ from trainctl.objects.access import Bearer, ServiceAccount, access_of
 from trainctl.objects.client import RENEWED_BEFORE
 from trainctl.objects.exchange import token_of_service_account
 from trainctl.objects.place import Place
-from trainctl.spi.sources import Credential
+from trainctl.spi.sources import Credential, Each, just_once
 from trainctl.weights.sources.http import HttpClient, Response
 
 _PAGE = 1000
@@ -76,7 +77,7 @@ class Api:
         """Whether requests are sent without a credential."""
         return self._token is None
 
-    def objects(self, prefix: str) -> Iterator[Mapping[str, Any]]:
+    def objects(self, prefix: str, each: Each = just_once) -> Iterator[Mapping[str, Any]]:
         """The metadata of what begins so, page by page."""
         page = ""
         while True:
@@ -86,7 +87,7 @@ class Api:
                 "fields": "items(name,size,generation),nextPageToken",
                 **({"pageToken": page} if page else {}),
             }
-            answer = self._json(f"{self._objects}?{urlencode(query)}")
+            answer = each(partial(self._json, f"{self._objects}?{urlencode(query)}"))
             yield from answer.get("items") or []
             page = str(answer.get("nextPageToken") or "")
             if not page:

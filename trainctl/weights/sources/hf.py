@@ -7,13 +7,14 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
 from trainctl.errors import SourceDenied, SourceError, SourceGone
 from trainctl.model.files import ResolvedSource, SourceFile, in_order
 from trainctl.model.source_uri import SourceUri, parse_source
-from trainctl.spi.sources import Credential, Fill, Span
+from trainctl.spi.sources import Credential, Each, Fill, Span, just_once
 from trainctl.weights.safe_path import shown
 from trainctl.weights.sources.bodies import asked_for, part, rest
 from trainctl.weights.sources.http import HttpClient, Response, host_of
@@ -51,21 +52,27 @@ class HubSource:
         self, uri: str, revision: str | None, credential: Credential | None
     ) -> ResolvedSource:
         """The files at the commit that the revision is now (``main`` when nobody says)."""
+        return self.resolve_by(uri, revision, credential, just_once)
+
+    def resolve_by(
+        self, uri: str, revision: str | None, credential: Credential | None, each: Each
+    ) -> ResolvedSource:
+        """See PagedSource."""
         source = parse_source(uri)
         pinned = revision if revision and _COMMIT.fullmatch(revision) else None
         named = source.revision or "main" if pinned or not revision else revision
         repo = f"{self._endpoint}/api/{_plural(source)}/{source.location}"
         try:
-            info = self._info(repo, named, uri, credential)
+            info = each(partial(self._info, repo, named, uri, credential))
         except SourceGone:  # a commit stays when its branch goes
             if pinned in (None, named):
                 raise
-            info = self._info(repo, str(pinned), uri, credential)
+            info = each(partial(self._info, repo, str(pinned), uri, credential))
         commit = pinned or info["sha"]
-        files = in_order(self._tree(f"{repo}/tree/{commit}", uri, credential))
+        files = in_order(self._tree(f"{repo}/tree/{commit}", uri, credential, each))
         resolved = ResolvedSource(uri, commit, files, info["sha"])
         if info.get("gated") and files:
-            self._check_access(resolved, credential)
+            each(partial(self._check_access, resolved, credential))
         return resolved
 
     def server(self, uri: str, credential: Credential | None) -> str | None:
@@ -153,12 +160,14 @@ class HubSource:
         path = quote(file.path, safe="/")
         return f"{self._endpoint}/{kind}{source.location}/resolve/{resolved.revision}/{path}"
 
-    def _tree(self, url: str, uri: str, credential: Credential | None) -> Iterator[SourceFile]:
+    def _tree(
+        self, url: str, uri: str, credential: Credential | None, each: Each
+    ) -> Iterator[SourceFile]:
         following: str | None = f"{url}?recursive=true&expand=false"
         for _ in range(_MOST_PAGES):
             if following is None:
                 return
-            page, following = self._json(following, uri, credential)
+            page, following = each(partial(self._json, following, uri, credential))
             try:
                 yield from (_file(entry) for entry in page if entry["type"] == "file")
             except (KeyError, TypeError, ValueError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain, islice
 from operator import attrgetter
 from posixpath import basename
@@ -13,7 +14,7 @@ from trainctl.errors import SourceError
 from trainctl.model.files import ResolvedSource, SourceFile, in_order
 from trainctl.objects.place import place_of
 from trainctl.objects.store import Bucket
-from trainctl.spi.sources import Credential, VersionedSource
+from trainctl.spi.sources import Credential, Each, PagedSource, VersionedSource
 from trainctl.weights.sources.bucket import LINK_SECONDS, BucketSource
 from trainctl.weights.sources.s3_api import Listed, Lister, Version
 
@@ -42,6 +43,7 @@ class S3Source(BucketSource):
         uri: str,
         credential: Credential | None,
         worth: Callable[[Sequence[SourceFile]], Sequence[SourceFile]],
+        each: Each,
     ) -> Iterator[ResolvedSource]:
         """See VersionedSource. It goes back second by second, as the bucket tells times."""
         bucket = self._resolved(ResolvedSource(uri, "", ()), credential)
@@ -49,9 +51,11 @@ class S3Source(BucketSource):
         only = basename(whole.prefix) if bucket.place.prefix != whole.prefix else None
         lister = self._lister(bucket, credential)
         try:
-            found = list(islice(lister.versions(only), _MOST_VERSIONS + 1))
-        except SourceError:  # not every server has versions, and not everybody may see them
-            return
+            found = list(islice(lister.versions(each, only), _MOST_VERSIONS + 1))
+        except SourceError as error:
+            if error.retryable:
+                raise
+            return  # not every server has versions, and not everybody may see them
         if len(found) > _MOST_VERSIONS or all(one.id == "null" for one in found):
             return
         # An object alone is known by its ETag.
@@ -60,7 +64,7 @@ class S3Source(BucketSource):
         known: dict[Listed, SourceFile] = {}
         asked: dict[Listed, SourceFile] = {}
         for state in _states(found):
-            _describe(describe, (one for one in state if one not in known), known)
+            _describe(describe, (one for one in state if one not in known), known, each)
             versions = {one.file.path: one.version or "null" for one in state}
             files = in_order(known[one] for one in state)
             yield ResolvedSource(uri, "", files, versions=versions)
@@ -68,24 +72,26 @@ class S3Source(BucketSource):
             those = (one for one in state if one.whole and one.file.path in likely)
             more = [one for one in those if one not in asked]
             if likely and len(asked) + len(more) <= _MOST_ASKED:
-                _describe(lister.asked, more, asked)
+                _describe(lister.asked, more, asked, each)
                 files = in_order(asked.get(one, known[one]) for one in state)
                 yield ResolvedSource(uri, "", files, versions=versions)
 
-    def _files(self, bucket: Bucket, credential: Credential | None) -> Iterator[SourceFile]:
+    def _files(
+        self, bucket: Bucket, credential: Credential | None, each: Each
+    ) -> Iterator[SourceFile]:
         lister = self._lister(bucket, credential)
-        pages = lister.pages()
+        pages = lister.pages(each)
         try:
             first = next(pages, [])
         except SourceError as error:
             if error.retryable:
                 raise
             # The engine knows more of what is wrong: of regions, and of credentials that have ended.
-            yield from super()._files(bucket, credential)
+            yield from super()._files(bucket, credential, each)
             return
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="head") as pool:
             for page in chain([first], pages):
-                yield from pool.map(lister.described, page)
+                yield from pool.map(lambda one: each(partial(lister.described, one)), page)
 
     def _lister(self, bucket: Bucket, credential: Credential | None) -> Lister:
         return Lister(self._http, bucket, credential, self._environ)
@@ -95,10 +101,12 @@ def _describe(
     describe: Callable[[Listed], SourceFile],
     listed: Iterable[Listed],
     into: dict[Listed, SourceFile],
+    each: Each,
 ) -> None:
     missing = list(listed)
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="head") as pool:
-        into.update(zip(missing, pool.map(describe, missing), strict=True))
+        described = pool.map(lambda one: each(partial(describe, one)), missing)
+        into.update(zip(missing, described, strict=True))
 
 
 def _states(versions: Sequence[Version]) -> Iterator[list[Listed]]:
@@ -120,4 +128,4 @@ def _states(versions: Sequence[Version]) -> Iterator[list[Listed]]:
             yield state
 
 
-_: type[VersionedSource] = S3Source
+_: tuple[type[VersionedSource], type[PagedSource]] = (S3Source, S3Source)

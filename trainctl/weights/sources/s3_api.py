@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
@@ -22,7 +23,7 @@ from trainctl.node.checkpoints import sigv4
 from trainctl.objects.access import AwsKeys, access_of
 from trainctl.objects.client import endpoint_of, region_of
 from trainctl.objects.store import Bucket
-from trainctl.spi.sources import Credential
+from trainctl.spi.sources import Credential, Each
 from trainctl.weights.sources.bucket import sent_of
 from trainctl.weights.sources.http import HttpClient, Response
 
@@ -74,12 +75,13 @@ class Lister:
         self._endpoint = urlsplit(endpoint_of(bucket.place, access, environ))
         self._prefix = f"{bucket.place.prefix}/" if bucket.place.prefix else ""
 
-    def pages(self) -> Iterator[list[Listed]]:
+    def pages(self, each: Each) -> Iterator[list[Listed]]:
         """What lies in the directory, without keys that end in ``/``: these mark directories."""
         token = ""
         while True:
             query = [("list-type", "2"), ("prefix", self._prefix)]
-            page = self._page([*query, ("continuation-token", token)] if token else query)
+            asked = [*query, ("continuation-token", token)] if token else query
+            page = each(partial(self._page, asked))
             yield [
                 self._listed(one)
                 for one in page.iterfind("{*}Contents")
@@ -89,12 +91,12 @@ class Lister:
             if not token:
                 return
 
-    def versions(self, only: str | None = None) -> Iterator[Version]:
+    def versions(self, each: Each, only: str | None = None) -> Iterator[Version]:
         """What ever lay in the directory, or under that name in it: by path, and the newest first of each."""
         query = [("versions", ""), ("prefix", self._prefix + (only or ""))]
         after: list[tuple[str, str]] = []
         while True:
-            page = self._page([*query, *after])
+            page = each(partial(self._page, [*query, *after]))
             for one in page:
                 kind, key = one.tag.rpartition("}")[2], _text(one, "Key")
                 if kind not in ("Version", "DeleteMarker") or key.endswith("/"):
