@@ -191,6 +191,36 @@ def test_a_silent_address_holds_up_nobody(mirror: Mirror, monkeypatch: pytest.Mo
             client.close()
 
 
+def test_who_takes_connections_and_says_nothing_holds_up_nobody(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All the time that one address has goes by until that is known: the next has its own."""
+    monkeypatch.setattr(reaching, "_OF_SEVERAL_SECONDS", 0.5)
+    with (
+        serving(BlobServer(MirrorShelf(mirror.path), TOKEN, [C])) as server,
+        socket.create_server((A, server.port)),
+        socket.create_server((B, server.port)),
+    ):
+        client = at([A, B, C], server.port)
+        assert read(client, mirror) == b"{}"
+        client.close()
+        assert client.where == f"{C}:{server.port}"
+
+
+def test_the_only_address_of_several_that_can_be_asked_proves_itself(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be another host's here as well, when the others are of a loopback elsewhere."""
+    monkeypatch.setattr(reaching, "is_loopback", lambda host: host == A)
+    with serving(BlobServer(MirrorShelf(mirror.path), TOKEN, [A])) as server:
+        client = at([A, B], server.port, loopback="another")
+        with strangers([B], server.port, OK) as told, pytest.raises(OSError, match="somebody else"):
+            read(client, mirror)
+
+    assert len(told) == 1
+    assert TOKEN.encode() not in told[0]
+
+
 @pytest.mark.parametrize(
     ("listens", "advice"),
     [(False, "Let this host reach that one"), (True, "Apply again")],

@@ -59,6 +59,7 @@ class Server:
         loopback = value.get("loopback")
         ours = loopback is None or loopback == network() != ""
         self._offered = " or ".join(one.where for one in offered)
+        self._one_of_several = len(offered) > 1
         others = [one for one in offered if ours or not is_loopback(one.host)]
         self._places = [one for one in others if not one.encrypted or has_tls()]
         self._without = (
@@ -111,7 +112,7 @@ class Server:
                 from trainctl.node.calls.tls import pinned  # heavy
 
                 return pinned(found, str(self._fingerprint), f"{place.host} port {place.port}")
-            if len(self._places) > 1 and place != self._known:
+            if self._one_of_several and place != self._known:
                 self._prove(place, found)
         except (OSError, http.client.HTTPException, Stranger) as error:
             if isinstance(error, OSError) and not isinstance(error, _Other):
@@ -156,24 +157,29 @@ def _place(url: Any) -> Place:
 def _connections(
     places: Sequence[Place], seconds: float
 ) -> Generator[Tuple[Place, Union[socket.socket, OSError]], None, None]:
-    """A connection to each place, or why there is none, as it comes; each is begun a head start after the one before, or when that has failed."""
+    """A connection to each place, or why there is none, as it comes; each is begun a head start after the one before, or when that has failed.
+
+    It ends so many seconds after the last was begun: however long somebody looks at what he was given, the others have their turn.
+    """
     left = list(places)
-    until = time.monotonic() + seconds
-    next_at = 0.0
+    next_at = until = 0.0
     under_way = selectors.DefaultSelector()
     try:
-        while (left or under_way.get_map()) and time.monotonic() < until:
+        while left or under_way.get_map():
             now = time.monotonic()
             if left and (now >= next_at or not under_way.get_map()):
-                place, next_at = left.pop(0), now + _HEAD_START_SECONDS
+                place, next_at, until = left.pop(0), now + _HEAD_START_SECONDS, now + seconds
                 try:
                     under_way.register(_begun(place), selectors.EVENT_WRITE, place)
                 except OSError as error:
                     yield place, error
-            wait = (min(until, next_at) if left else until) - now
-            for key, _ in under_way.select(wait) if under_way.get_map() else ():
+            wait = (next_at if left else until) - now
+            ready = under_way.select(wait) if under_way.get_map() else []
+            for key, _ in ready:
                 under_way.unregister(key.fileobj)
                 yield key.data, _connected(cast(socket.socket, key.fileobj), seconds)
+            if not (ready or left) and now >= until:
+                return
     finally:
         for key in under_way.get_map().values():
             cast(socket.socket, key.fileobj).close()
