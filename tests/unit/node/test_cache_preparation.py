@@ -58,6 +58,25 @@ def test_it_is_done_once_with_all_that_the_job_finds(node: TestNode, cache: Path
     assert (cache / "count").read_text() == "once\nother\n"
 
 
+def test_following_what_another_run_has_ends_at_once(node: TestNode, cache: Path) -> None:
+    """The run may go on for days; who has its log is known before its first command."""
+    fetch = prepared(cache, "echo fetching")
+    node.run("true", **fetch)
+    gate = node.base / "gate"
+    gate.touch()
+    spec = node.spec(f"while test -e {gate}; do sleep 0.05; done", **{**fetch, "key": "run-2"})
+    node.start(spec)
+    asked = {"key": "run-2", "rank": 0, "prepare": True, "follow": True}
+    with node.popen("read_lines", asked) as process:
+        try:
+            told, _ = process.communicate(timeout=30)
+        finally:
+            process.kill()
+            gate.unlink()
+
+    assert b"prepared_by" in told
+
+
 def test_two_at_once(node: TestNode, cache: Path) -> None:
     """One prepares, the other waits and says so; both jobs find the result."""
     node.put_code({"nothing.txt": ""})

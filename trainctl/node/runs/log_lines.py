@@ -67,10 +67,12 @@ def read_lines(request: Mapping[str, Any], write: Write) -> None:
     if run.spec is None:
         raise Failure("missing", f"the node knows no run {run.key}")
     asked = Asked.of(request)
-    path = run.log(int(request["rank"]), PREPARE if request.get("prepare") else "")
-    stream = _open(path, run, asked.follow, write)
+    rank, prepare = int(request["rank"]), request.get("prepare")
+    path = run.log(rank, PREPARE if prepare else "")
+    elsewhere = run.prepared_by(rank) if prepare else None
+    stream = _open(path, elsewhere, run, asked.follow, write)
     if stream is None:
-        other = read_json(run.prepared_by(int(request["rank"]))) if request.get("prepare") else None
+        other = read_json(elsewhere) if elsewhere else None
         if other:
             write(_line({"prepared_by": other["name"]}))
         return
@@ -82,11 +84,13 @@ def read_lines(request: Mapping[str, Any], write: Write) -> None:
         os.close(stream)
 
 
-def _open(path: Path, run: Run, follow: bool, write: Write) -> Optional[int]:
-    """The log, once there is one; None if there will be none."""
+def _open(
+    path: Path, elsewhere: Optional[Path], run: Run, follow: bool, write: Write
+) -> Optional[int]:
+    """The log, once there is one; None if there will be none, as the run is over or another one has it: there is ``elsewhere`` then."""
     told = time.monotonic()
     while True:
-        over = not follow or _over(run)
+        over = not follow or bool(elsewhere and elsewhere.exists()) or _over(run)
         try:
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
