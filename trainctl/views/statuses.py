@@ -252,7 +252,7 @@ def _matrix_row(address: Address, ones: Sequence[JobStatus]) -> list[str]:
 
 def state_words(one: JobStatus) -> str:
     """``completed``; ``pending: waits for 2 of 4 GPUs``."""
-    waiting = f": {one.run.waiting}" if one.run.waiting else ""
+    waiting = f": {escape(one.run.waiting)}" if one.run.waiting else ""
     return run_words(one.run) + waiting + (" (as last seen)" if one.stale else "")
 
 

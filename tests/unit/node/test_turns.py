@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.gpus import Gpus
 from tests.support.nodes import TestNode, wait_for
+from trainctl.node.turns.gpu_tools import process_words
 
 PENDING = "TRAINING_JOB_PENDING"
 RUNNING = "TRAINING_JOB_RUNNING"
@@ -115,6 +116,17 @@ def test_a_run_that_waits_says_who_has_the_gpus(node: TestNode, gpus: Gpus) -> N
     held(node, "last", gpus=wants(1))
     wait_for(lambda: waits(node, "last") == f"waits for 1 of 4 GPUs, taken by {me}")
     node.call("stop", {"key": "last", "grace_seconds": 0})
+
+
+def test_a_process_that_names_itself_strangely_is_named_in_one_line() -> None:
+    """Whoever may run something on a host may write into terminals by that."""
+    comm = Path("/proc/self/comm")
+    before = comm.read_text()
+    try:
+        comm.write_bytes(b"a\n\x1b[2Jb\xff")
+        assert process_words(str(os.getpid())) == f"pid {os.getpid()} (a??[2Jb\ufffd)"
+    finally:
+        comm.write_text(before)
 
 
 def test_a_claim_of_another_directory_is_told_as_that(

@@ -89,3 +89,14 @@ def test_names_of_checkpoints_are_never_cut() -> None:
     assert len(plain[1]) <= 80
     assert name in tuned[1]
     assert len(tuned[1]) <= 110
+
+
+def test_what_is_waited_for_stays_in_its_row() -> None:
+    """A node says it, perhaps with the name of somebody's process."""
+    said = "waits\nfor\x1b[2J"
+    alone = job(None, RunStatus.PENDING, {}, said)
+    found = [job("lr=1", RunStatus.PENDING, {}, said), job("lr=2", RunStatus.LOST, {})]
+
+    for lines in (status_table([alone]), sweep_lines(found, 0.0)):
+        assert any(r"pending: waits\nfor\u001b[2J" in line for line in lines)
+        assert all(line.isprintable() for line in lines)

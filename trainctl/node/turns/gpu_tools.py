@@ -83,14 +83,15 @@ def users(of: Iterable[Gpu]) -> Dict[str, str]:
 
 
 def process_words(pid: str) -> str:
-    """``pid 4711 (python3)``, as far as it can be known."""
+    """``pid 4711 (python3)``, as far as it can be known. A process names itself: what can't be seen in its name is shown as ``?``."""
     if not pid.isdigit():
         return "another program"
     try:
         name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:
         name = ""  # it has ended, or is in a container that is not ours to look into
-    return f"pid {pid} ({name})" if name else f"pid {pid}"
+    seen = "".join(one if one.isprintable() else "?" for one in name)
+    return f"pid {pid} ({seen})" if seen else f"pid {pid}"
 
 
 def json_of(text: str) -> Any:
