@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainctl.node.checkpoints.describe import describe, looks_whole, step_in
+from trainctl.node.checkpoints.describe import describe, known_by, looks_whole, step_in
 from trainctl.node.checkpoints.safetensors import MOST_HEADER_BYTES, read_header
 
 
@@ -84,10 +84,10 @@ def test_deep_json_is_not_believed(tmp_path: Path) -> None:
 def test_the_type_and_base_model_of_a_checkpoint(
     tmp_path: Path, files: dict[str, Any], said: Any
 ) -> None:
-    """As trainers write them; nonsense says nothing."""
+    """As trainers write them beside the weights; nonsense says nothing."""
     for name, value in files.items():
         (tmp_path / name).write_text(json.dumps(value))
-    found = describe(tmp_path, "final", files)
+    found = describe(tmp_path, "final", [*files, "pytorch_model.bin"])
     assert (found["type"], found["base_model"], found["lora_rank"]) == said
 
 
@@ -101,6 +101,37 @@ def test_the_type_and_base_model_of_a_checkpoint(
 def test_the_step_in_a_name(name: str, step: int | None) -> None:
     """As trainers number their checkpoints."""
     assert step_in(name) == step
+
+
+LOG = "events.out.tfevents.1732270272.gpu-1.4711.0"
+LAYOUTS = {
+    "transformers": ("checkpoint-500", None, ["config.json", "model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json"]),
+    "transformers, logs": ("Nov22_10-11-12_gpu-1", "logs", [LOG, "1732270272.9/" + LOG]),
+    "lightning": ("lightning_logs", None, ["version_0/" + LOG, "version_0/hparams.yaml", "version_0/checkpoints/epoch=0-step=10.ckpt"]),
+    "lightning, sharded": ("epoch=0-step=10.ckpt", None, ["meta.pt", ".metadata", "__0_0.distcp"]),
+    "lightning, logs": ("version_0", "logs", [LOG, "hparams.yaml"]),
+    "lightning, CSVLogger": ("version_1", "text", ["metrics.csv", "hparams.yaml"]),
+    "nemo": ("llama--step=10-last", None, ["weights/common.pt", "weights/metadata.json", "context/model.yaml"]),
+    "torchtune": ("epoch_0", None, ["adapter_config.json", "adapter_model.safetensors"]),
+    "torchtune, recipe": ("recipe_state", None, ["recipe_state.pt"]),
+    "torchtune, logs": ("logs", "text", ["log_1732270272.txt"]),
+    "accelerate": ("step_100", None, ["model.safetensors", "optimizer.bin", "random_states_0.pkl"]),
+    "deepspeed": ("global_step100", None, ["mp_rank_00_model_states.pt", "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"]),
+    "deepspeed, loose": (".", None, ["latest", "zero_to_fp32.py"]),
+    "torch.save": (".", None, ["model_100.pt", "train.log"]),
+    "wandb": ("run-20241122_101112-7f4qg7l2", "logs", ["run-7f4qg7l2.wandb", "files/config.yaml", "files/output.log"]),
+    "orbax": ("1000", None, ["_METADATA", "manifest.ocdbt", "d/0a1b"]),
+    "evaluation": ("eval-100", "text", ["results.json", "samples.jsonl", "README.md"]),
+    "a trainer's state": ("last", None, ["trainer_state.json"]),
+    "unknown": ("step-1", None, ["state.json", "model"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_holds_nothing_to_load_is_known_by_its_files(tmp_path: Path, layout: str) -> None:
+    """Of every one of them: whatever isn't known may be what a trainer goes on from."""
+    name, said, files = LAYOUTS[layout]
+    assert known_by(tmp_path, name, files)["type"] == said
 
 
 def test_the_step_of_a_checkpoint_whose_name_has_none(tmp_path: Path) -> None:

@@ -15,8 +15,10 @@ from trainctl.node.checkpoints.directory_store import DirectoryStore
 from trainctl.node.checkpoints.kept import Kept
 from trainctl.node.checkpoints.loading import load
 from trainctl.node.runs.record import Run
+from trainctl.node.system.failure import Failure
 
 EVENTS = {"events.out.tfevents": b"scalars"}
+TEXT = {"results.json": b"{}"}
 
 
 def written(run: SavedRun, name: str, at: int, files: Mapping[str, bytes] | None = None) -> None:
@@ -114,7 +116,7 @@ def test_where_none_has_a_step_the_last_written_is_the_newest(
     run: SavedRun, store: DirectoryStore
 ) -> None:
     """Loose files are that only where there is nothing else."""
-    written(run, ".", 400, EVENTS)
+    written(run, ".", 400)
     run.finish()
     alone = loaded(run)
     written(run, "best", 100)
@@ -139,6 +141,65 @@ def test_a_run_that_saved_only_logs_hides_no_checkpoint_of_its_job(
 
     assert own == loaded(run) == [(PREFIX, "checkpoint-100")]
     assert loaded(run, job=None) == [("demo/dpo/1-ccccccc", "final")]
+
+
+@pytest.mark.parametrize("name", ["Nov22_10-11-12", "version_0", "eval-400"])
+@pytest.mark.parametrize("files", [EVENTS, TEXT])
+def test_a_number_makes_no_checkpoint_of_what_holds_nothing_to_load(
+    run: SavedRun, store: DirectoryStore, name: str, files: Mapping[str, bytes]
+) -> None:
+    """Such directories take no place, whatever they are called, beside checkpoints with a step or without, and beside loose ones."""
+    written(run, ".", 50)
+    written(run, name, 300, files)
+    run.finish(keep_last=1)
+    loose = loaded(run)
+    written(run, "final", 100)
+    run.finish(keep_last=1)
+    without_step = loaded(run)
+    for step in (100, 200):
+        written(run, f"checkpoint-{step}", step)
+    run.finish(keep_last=1)
+
+    assert loose == [(PREFIX, ".")]
+    assert without_step == [(PREFIX, "final")]
+    assert loaded(run) == [(PREFIX, "checkpoint-200")]
+    assert sorted(restored(store)) == sorted([".", "checkpoint-200", "final", name])
+    assert loaded(run, name) == [(PREFIX, name)]
+
+
+def test_nobody_begins_with_logs_where_there_is_nothing_else(
+    run: SavedRun, store: DirectoryStore
+) -> None:
+    """A run that failed before its first checkpoint; text may be what a script of one's own goes on from. Neither is removed."""
+    for at, name in enumerate(["version_0", "version_1"]):
+        written(run, name, at, EVENTS)
+    run.finish(keep_last=1)
+    with pytest.raises(Failure, match="no complete checkpoint"):
+        loaded(run)
+    for at, name in enumerate(["state-1", "state-2"]):
+        written(run, name, at, TEXT)
+    run.finish(keep_last=1)
+
+    assert loaded(run) == [(PREFIX, "state-2")]
+    assert sorted(restored(store)) == ["state-1", "state-2", "version_0", "version_1"]
+
+
+def test_logs_with_a_number_make_no_checkpoint_complete(
+    run: SavedRun, store: DirectoryStore, clock: Clock
+) -> None:
+    """Nor does text, be it loose, while what there is of a checkpoint is text, too."""
+    uploader = run.uploader()
+    run.save("checkpoint-100", {"model-1-of-2.bin": b"x"})
+    run.save("checkpoint-200", {"config.json": b"{}"})
+    uploader.look()
+    clock.now += 10
+    run.save("version_0", EVENTS)
+    run.save(".", TEXT)
+    uploader.look()
+    clock.now += 6
+    uploader.look()
+
+    assert sorted(restored(store)) == []
 
 
 def test_a_rank_that_saves_only_logs_keeps_none_from_a_checkpoint(

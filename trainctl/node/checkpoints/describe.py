@@ -8,9 +8,13 @@ import zipfile
 from pathlib import Path
 from typing import Any, Collection, Dict, Iterable, Optional
 
+from trainctl.node.checkpoints.ranking import LOGS, TEXT
 from trainctl.node.checkpoints.safetensors import Header, is_cut, read_header
 
 _STEP = re.compile(r"(?:^|[-_.]|step|epoch)(\d+)(?:-\d+)?$")
+_LOG = re.compile(r"(?:^|/)events\.out\.tfevents[^/]*$|\.(?:log|wandb)$", re.IGNORECASE)
+_TEXT = re.compile(r"\.(?:txt|json|jsonl|csv|tsv|ya?ml|toml|md|out|err)$", re.IGNORECASE)
+_TRAINER_STATE = "trainer_state.json"
 _MOST_JSON_BYTES = 16 * 2**20
 _MOST_TEXT = 500
 _ZIP = b"PK\x03\x04"
@@ -26,14 +30,29 @@ def step_in(name: str) -> Optional[int]:
 def step_of(directory: Path, name: str, files: Collection[str]) -> Optional[int]:
     """The step in its name, else the one that its trainer wrote into its state."""
     named = step_in(name)
-    if named is not None or "trainer_state.json" not in files:
+    if named is not None or _TRAINER_STATE not in files:
         return named
-    step = _json(directory / "trainer_state.json").get("global_step")
+    step = _json(directory / _TRAINER_STATE).get("global_step")
     return step if isinstance(step, int) and not isinstance(step, bool) else None
 
 
+def nothing_to_load(files: Collection[str]) -> Optional[str]:
+    """LOGS or TEXT for files of which no trainer could go on; None wherever one is of a kind that isn't known: it may be a checkpoint's."""
+    logs = sum(1 for one in files if _LOG.search(one))
+    texts = sum(1 for one in files if _TEXT.search(one) and not one.endswith(_TRAINER_STATE))
+    if not files or logs + texts < len(files):
+        return None
+    return LOGS if logs else TEXT
+
+
+def known_by(directory: Path, name: str, files: Collection[str]) -> Dict[str, Any]:
+    """What ranks a checkpoint beside others, before all of it is described."""
+    step = step_of(directory, name, files)
+    return {"name": name, "step": step, "type": nothing_to_load(files)}
+
+
 def describe(directory: Path, name: str, files: Iterable[str]) -> Dict[str, Any]:
-    """``type`` (lora, full, whisper, other), ``base_model``, ``lora_rank``, ``step``, and totals of its tensors.
+    """``type`` (lora, full, whisper, other; logs or text where there is nothing to load), ``base_model``, ``lora_rank``, ``step``, and totals of its tensors.
 
     ``files`` are its paths below the directory. Only headers of weights are read; what can't be read says nothing.
     """
@@ -47,7 +66,7 @@ def describe(directory: Path, name: str, files: Iterable[str]) -> Dict[str, Any]
     ]
     rank = adapter.get("r")
     return {
-        "type": _type(adapter, config, headers),
+        "type": nothing_to_load(names) or _type(adapter, config, headers),
         "base_model": _base_model(adapter, config),
         "lora_rank": rank if isinstance(rank, int) else None,
         "step": step_of(directory, name, names),

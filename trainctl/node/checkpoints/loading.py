@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 from trainctl.node.checkpoints.directory_store import DirectoryStore
 from trainctl.node.checkpoints.kept import Kept, Manifest, runs_below
-from trainctl.node.checkpoints.ranking import LOOSE, age, newest
+from trainctl.node.checkpoints.ranking import age, counts, newest
 from trainctl.node.checkpoints.store import Store, blamed
 from trainctl.node.checkpoints.stores import open_store
 from trainctl.node.checkpoints.syncing import left_behind, upload
@@ -65,10 +65,9 @@ def _find(store: Store, reference: Mapping[str, Any]) -> List[_Loaded]:
             continue
         if reference.get("run") not in (None, run.partition("-")[2]):
             continue
-        wanted = reference.get("name")
-        found = [one for one in kept.manifests() if wanted in (None, one["name"])]
-        jobs.setdefault(job, {})[kept] = found
-    best = [one for one in map(newest, jobs.values()) if one is not None]
+        jobs.setdefault(job, {})[kept] = list(kept.manifests())
+    found = (newest(runs, reference.get("name")) for runs in jobs.values())
+    best = [one for one in found if one is not None]
     if not best:
         if reference.get("optional"):
             return []
@@ -77,7 +76,7 @@ def _find(store: Store, reference: Mapping[str, Any]) -> List[_Loaded]:
             f"there is no complete checkpoint {_words(reference)}",
             _known(store, reference),
         )
-    kept, ranks = max(best, key=lambda one: (one[1][0]["name"] != LOOSE, age(one[1][0])))
+    kept, ranks = max(best, key=lambda one: (counts(one[1][0]), age(one[1][0])))
     return [_Loaded(kept, one) for one in ranks]
 
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Mapping, Optional, Sequence, Set, Tuple, cast
 
-from trainctl.node.checkpoints.describe import describe, step_of
+from trainctl.node.checkpoints.describe import describe, known_by
 from trainctl.node.checkpoints.directory_store import DirectoryStore
 from trainctl.node.checkpoints.kept import VERSIONS, Kept, Manifest, new_manifest
 from trainctl.node.checkpoints.ranking import LOOSE
@@ -124,8 +124,8 @@ class Uploader:
         complete = self._complete or {}
         if (one.rank, one.name) in complete:
             return False
-        step = step_of(one.directory, one.name, [file.path for file in one.files])
-        this = {"rank": one.rank, "name": one.name, "step": step, "created_at": one.modified / 1e9}
+        known = known_by(one.directory, one.name, [file.path for file in one.files])
+        this = {"rank": one.rank, "created_at": one.modified / 1e9, **known}
         return this in doomed([*complete.values(), this], *self._rules)
 
     def _try(self, one: Saved, writing: Set[Tuple[int, int]], end: Optional[End]) -> Optional[str]:

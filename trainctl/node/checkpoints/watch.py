@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from trainctl.node.checkpoints.describe import looks_whole, step_of
+from trainctl.node.checkpoints.describe import known_by, looks_whole
 from trainctl.node.checkpoints.ranking import kind
 from trainctl.node.runs.saved import File, Saved, being_written
 from trainctl.node.system.failure import Failure
@@ -50,12 +50,13 @@ class Watch:
         if end is not None and end.orderly:
             return True
         changed = self._changed(one)
+        may_be = kind({**_known(one), "type": None})  # what can be loaded may be about to come
         until = time.monotonic() - (max(0.0, time.time() - end.at) if end else 0.0)
         newer = any(
             other.rank == one.rank
             and other.name != one.name
             and (self._changed(other), other.modified) > (changed, one.modified)
-            and _kind(other) >= _kind(one)
+            and kind(_known(other)) >= may_be
             for other in self._saved
         )
         if newer and until - changed >= self._settle:
@@ -99,6 +100,6 @@ class Watch:
         return max(since for _, since in self._seen[one.rank, one.name].values())
 
 
-def _kind(one: Saved) -> int:
-    """Logs that are written on beside a checkpoint don't say that it is finished."""
-    return kind(one.name, step_of(one.directory, one.name, {file.path for file in one.files}))
+def _known(one: Saved) -> Dict[str, Any]:
+    """By which it is seen that logs that are written on beside a checkpoint don't say that it is finished."""
+    return known_by(one.directory, one.name, {file.path for file in one.files})
