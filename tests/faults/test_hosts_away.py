@@ -91,6 +91,16 @@ def test_a_host_that_is_silent_is_unreachable_and_its_run_goes_on(
 
     assert away == {"gpu-0": "unreachable", "gpu-1": "present"}
     assert planned.returncode == 0, planned.stdout
+    said = [
+        line.rpartition("warning: ")[2].split()[0]
+        for line in planned.stderr.splitlines()
+        if "warning: " in line
+    ]
+    assert said == [
+        "the",
+        "cluster.lab:",
+        "job.sft",
+    ]  # the mirror, which it keeps, and what runs there
     assert status["status"] == "TRAINING_JOB_RUNNING"
     assert wait_for(lambda: presences(demo)["gpu-0"] == "present", 120)
     assert demo.json("status", "job.sft")["status"] == "TRAINING_JOB_RUNNING"

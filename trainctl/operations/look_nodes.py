@@ -76,6 +76,8 @@ class NodesSeen:
     prices: dict[str, float] = field(default_factory=dict)
     facts: dict[Address, tuple[NodeFacts, ...]] = field(default_factory=dict)
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    unasked: set[str] = field(default_factory=set)
+    """The ids of the others, of which a diagnostic each says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +166,18 @@ def _ask_all(
             lambda question: _ask(workspace, question, near),
             [question for _, question in questions],
         )
-        for (address, _), answer in zip(questions, answers, strict=True):
+        for (address, question), answer in zip(questions, answers, strict=True):
             if isinstance(answer, NodeFacts):
                 seen.facts[address] = (*seen.facts.get(address, ()), answer)
             else:
-                seen.diagnostics.append(
-                    warning(answer.summary, answer.detail, address=str(address), code=answer.code)
-                )
+                seen.unasked.add(question.node.id)
+                seen.diagnostics.append(_unasked(answer, address, question.node))
+
+
+def _unasked(why: TrainctlError, cluster: Address, node: Node) -> Diagnostic:
+    made = "Planned from what is recorded." if node.root else ""
+    detail = f"{why.detail} {made}".strip()
+    return warning(why.summary, detail, address=str(cluster), code=why.code)
 
 
 def _planned(workspace: Workspace, cluster: Resource) -> tuple[Node, ...]:

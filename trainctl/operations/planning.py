@@ -91,6 +91,7 @@ def plan_of(
             *code.problems,
             *nodes.diagnostics,
         ),
+        unasked=frozenset(nodes.unasked),
     )
     return make_plan(inputs)
 

@@ -78,11 +78,16 @@ def displaced(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]
             )
 
 
-def unseen(subjects: Iterable[Subject]) -> Iterator[Diagnostic]:
-    """Recorded resources that could not be looked at."""
+def unseen(inputs: Inputs, subjects: Iterable[Subject]) -> Iterator[Diagnostic]:
+    """Recorded resources that could not be looked at, but for those of which it was said why: clusters by their nodes, weights by the mirror."""
+    said = {one.summary for one in inputs.diagnostics}
     for subject in subjects:
         found = subject.observed
         if found is None or found.presence in (Presence.PRESENT, Presence.GONE):
+            continue
+        if found.unseen and inputs.unasked.issuperset(found.unseen):
+            continue
+        if subject.address.kind is Kind.WEIGHTS and found.detail in said:
             continue
         summary, detail = f"{subject.address} is {found.presence.value}", found.detail
         if subject.address.kind is Kind.CLUSTER and detail:

@@ -133,7 +133,7 @@ def _diagnostics(
     planned = [one for one in subjects if one.address in by_address]
     found: list[Diagnostic] = [*inputs.desired.warnings, *inputs.diagnostics]
     found += checks.unknown_addresses(inputs)
-    found += checks.unseen(planned)
+    found += checks.unseen(inputs, planned)
     if not inputs.options.refresh_only:
         found += checks.protected(inputs, changes)
         found += checks.displaced(inputs, changes)

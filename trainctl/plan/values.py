@@ -25,13 +25,15 @@ class Observation:
     """What a look at a recorded resource found. ``outputs`` are those outputs that can change by themselves.
 
     Of a job: ``run``, its newest run's record as the node tells it, or ``runs``, several of them.
-    ``back``: of a cluster, the names of nodes that were away when it was made, and that can be reached now.
+    Of a cluster: ``unseen``, the ids of nodes of which nobody could tell, and ``back``, the names of those that were away when it
+    was made and can be reached now.
     """
 
     presence: Presence
     outputs: Mapping[str, Any] = field(default_factory=dict)
     detail: str = ""
     back: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +252,8 @@ class Inputs:
     """Of each recorded training cache that could be asked about, its directories: its own, then the team's."""
     options: Options = Options()
     diagnostics: tuple[Diagnostic, ...] = ()
+    unasked: frozenset[str] = frozenset()
+    """The ids of nodes of which the diagnostics say why they could not be asked."""
     policies: tuple[Policy, ...] = ()
     starts: Mapping[Address, Start] = field(default_factory=dict)
     seats: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)

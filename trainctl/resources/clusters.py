@@ -77,7 +77,10 @@ class ClusterHandler:
         words = [
             f"{node} is {one}" for node, one in sorted(found.items()) if one is not Presence.PRESENT
         ]
-        return Observation(worst, detail=", ".join(words), back=back)
+        unseen = [
+            node for node, one in found.items() if one not in (Presence.PRESENT, Presence.GONE)
+        ]
+        return Observation(worst, detail=", ".join(words), back=back, unseen=tuple(unseen))
 
     def _remove_others(self, recorded: Recorded, kept: Set[str]) -> None:
         """Remove the recorded nodes but those with these keys: all that can be, before the first error is raised."""

@@ -20,6 +20,7 @@ from tests.support.plans import (
 from trainctl.ledger.state import State
 from trainctl.model.action import Action, Reason
 from trainctl.model.address import Kind
+from trainctl.model.diagnostics import warning
 from trainctl.model.resource import Lifecycle
 from trainctl.model.run import RunStatus
 from trainctl.plan.planner import applyable, complete, make_plan
@@ -106,6 +107,25 @@ def test_a_cluster_changes_provider_by_replacement() -> None:
     assert (update.action, update.replace_paths) == (Action.UPDATE, ())
     assert (change.action, change.reason) == (Action.REPLACE, Reason.CANNOT_UPDATE)
     assert change.replace_paths == (("provider",),)
+
+
+def test_what_could_not_be_looked_at_is_said_once() -> None:
+    """A node's own warning says more than that of its cluster, and the mirror's says it of all weights; other nodes have no other."""
+    world = World()
+    state = applied(make_plan(world.inputs()))
+    silent = warning("the mirror can't be asked: lab-0 doesn't answer", code="ssh-no-answer")
+    observed = {
+        at("cluster.lab"): Observation(Presence.UNREACHABLE, detail="both are", unseen=("lab/lab-0", "lab/lab-1")),
+        at("weights.qwen3"): Observation(Presence.UNREACHABLE, detail=silent.summary),
+    }  # fmt: skip
+
+    def told(*unasked: str) -> list[str]:
+        inputs = world.inputs(state, observed=observed)
+        given = replace(inputs, diagnostics=(silent,), unasked=frozenset(unasked))
+        return [one.summary for one in make_plan(given).diagnostics]
+
+    assert told("lab/lab-0", "lab/lab-1") == [silent.summary]
+    assert told("lab/lab-0") == [silent.summary, "both are"]
 
 
 @pytest.mark.parametrize("address", ["cluster.lab", "weights.qwen3"])
