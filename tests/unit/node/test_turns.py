@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -129,22 +131,60 @@ def test_a_process_that_names_itself_strangely_is_named_in_one_line() -> None:
         comm.write_text(before)
 
 
-def test_a_claim_of_another_directory_is_told_as_that(
-    node: TestNode, gpus: Gpus, tmp_path: Path
-) -> None:
-    """Its runs are somebody else's, perhaps not to be read; a run of this one that was lost is not named for it."""
+def test_a_run_under_another_directory_is_named(node: TestNode, gpus: Gpus, tmp_path: Path) -> None:
+    """Where it is the user's own; a run of this one that was lost is not named for it."""
     held(node, "lost", gpus=wants(4))
     os.kill(node.status("lost")["pid"], signal.SIGKILL)
     (tmp_path / "other").mkdir()
     other = TestNode(tmp_path / "other")
-    gate = held(other, "theirs", gpus=wants(3))
+    gate = held(other, "theirs", gpus=wants(3), number=7, project="demo")
 
     held(node, "mine", gpus=wants(2)).unlink()
 
-    assert waits(node, "mine") == "waits for 2 of 4 GPUs, taken by another directory's run"
+    assert waits(node, "mine") == "waits for 2 of 4 GPUs, taken by job.sft run 7 of demo"
+    told = {one["claimed_by"] for one in node.call("inspect", {"gpus": None})["gpus"]}
+    assert told == {None, "job.sft run 7 of demo"}
     gate.unlink()
     assert node.ended("mine")["status"] == COMPLETED
     other.close()
+
+
+HOLD = """\
+import os, socket, sys
+os.setuid(int(sys.argv[1]))
+held = socket.socket(socket.AF_UNIX)
+held.bind(b"\\0trainctl/" + sys.argv[2].encode())
+held.listen()
+os.dup2(os.open(sys.argv[3], os.O_RDONLY | os.O_CREAT), 2)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+@pytest.mark.parametrize(
+    ("uid", "words"), [(0, "root, "), (1, "daemon, "), (4711, "user 4711, "), (65534, "")]
+)
+def test_who_holds_a_claim_otherwise_is_told_by_user_and_process(
+    node: TestNode, gpus: Gpus, tmp_path: Path, uid: int, words: str
+) -> None:
+    """As the kernel says, which nobody can tell lies: a run that somebody pretends to be has not claimed it."""
+    gate = held(node, "mine", gpus=wants(1))
+    claimed = node.status("mine")["gpus"]
+    (free,) = set(gpus.ids[:2]) - set(claimed)
+    said = node.root / "runs" / "mine" / "supervisor.log" if uid == 0 else Path(os.devnull)
+    argv = [sys.executable, "-c", HOLD, str(uid), f"gpu/{free}", str(said)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        found = {
+            one["uuid"]: one["claimed_by"] for one in node.call("inspect", {"gpus": None})["gpus"]
+        }
+        other.communicate()
+    gate.unlink()
+
+    assert found[claimed[0]] == "job.sft run 1"
+    assert found[free] == f"another directory's run ({words}pid {other.pid})"
 
 
 def test_what_can_never_be_is_refused(node: TestNode, gpus: Gpus) -> None:

@@ -16,7 +16,7 @@ from trainctl.node.system.layout import Layout, layout_of
 from trainctl.node.turns.claims import is_held
 from trainctl.node.turns.gpu_tools import Gpu, users
 from trainctl.node.turns.gpus import usable
-from trainctl.node.turns.holders import ELSEWHERE
+from trainctl.node.turns.holders import elsewhere
 
 Emit = Callable[[Dict[str, Any]], None]
 _LIVE = ("PENDING", "CREATED", "DEPLOYING", "RUNNING")
@@ -64,7 +64,8 @@ def _gpu(gpu: Gpu, live: List[Mapping[str, Any]], user: Optional[str]) -> Dict[s
     """A claim that no run here has is somebody's under another root."""
     holders = [run for run in live if gpu.id in (run.get("gpus") or ())]
     words = [f"{run.get('address')} run {run.get('number')}" for run in holders]
-    claimed = words[0] if words else ELSEWHERE if is_held(gpu.claim) else None
+    held = bool(words) or is_held(gpu.claim)
+    claimed = (words[0] if words else elsewhere(gpu, {})) if held else None
     return {
         **gpu.to_json(),
         "claimed_by": claimed,

@@ -9,9 +9,12 @@ from __future__ import annotations
 import errno
 import select
 import socket
-from typing import Iterable, List, Optional
+import struct
+from typing import Iterable, List, NamedTuple, Optional
 
 _BACKLOG = 1024
+_CREDENTIALS = struct.Struct("iII")
+"""unix(7), SO_PEERCRED: process, user and group of who called listen, as the kernel knows them."""
 _FREE = (errno.ECONNREFUSED, errno.ENOENT)
 
 
@@ -64,6 +67,23 @@ def is_held(name: str) -> bool:
     """Whether somebody holds the name."""
     with _socket() as probe:
         return probe.connect_ex(_address(name)) not in _FREE
+
+
+class Holder(NamedTuple):
+    """The process that claimed a name, 0 where it can't be seen from here, and its user. Others may hold it since for that one."""
+
+    pid: int
+    uid: int
+
+
+def holder(name: str) -> Optional[Holder]:
+    """Who claimed a name; None where nobody holds it, or too many wait for it."""
+    with _socket() as probe:
+        if probe.connect_ex(_address(name)) != 0:
+            return None
+        said = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(said)
+    return Holder(pid, uid)
 
 
 def await_release(names: Iterable[str], seconds: float, *descriptors: int) -> None:

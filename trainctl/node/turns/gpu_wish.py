@@ -10,7 +10,7 @@ from trainctl.node.system.failure import Failure
 from trainctl.node.turns import gpus
 from trainctl.node.turns.claims import Claims, is_held
 from trainctl.node.turns.gpu_tools import Gpu, users
-from trainctl.node.turns.holders import ELSEWHERE, holders, listed, run_words
+from trainctl.node.turns.holders import elsewhere, holders, listed, run_words
 
 _FOREIGN_SECONDS = 5.0
 """How often it is asked who else computes on GPUs: each question starts a program."""
@@ -93,7 +93,10 @@ class GpuWish:
             self._named_for = shortest if changed else min(2 * self._named_for, longest)
             found = holders(self._layout, ids)
             self._named = {
-                one: run_words(found[one], self._spec) if one in found else ELSEWHERE for one in ids
+                one.id: run_words(found[one.id], self._spec)
+                if one.id in found
+                else elsewhere(one, self._spec)
+                for one in claimed
             }
             self._named_at = now
         return [self._named[one] for one in ids]
