@@ -145,6 +145,41 @@ def test_what_the_job_removes_stays_kept(run: SavedRun, store: DirectoryStore) -
     assert not [one for one in store.list(PREFIX) if "tmp-" in one.key]
 
 
+def test_what_the_job_removes_file_by_file_stays_kept(run: SavedRun, store: DirectoryStore) -> None:
+    """A look may come while a checkpoint is being removed, and a job may be killed then: what is left of it is not another version."""
+    files = {"config.json": b"{}", "model.bin": b"1", "optimizer.bin": b"2"}
+    run.save("checkpoint-1", files)
+    run.finish()
+    for name in ("model.bin", "optimizer.bin"):
+        (run.directory / "rank-0/checkpoint-1" / name).unlink()
+        run.finish()
+        assert restored(store) == {"checkpoint-1": files}
+    run.save("checkpoint-1", {"config.json": b"[]", "model.bin": b"3"})
+    run.finish()
+
+    assert restored(store) == {"checkpoint-1": {"config.json": b"[]", "model.bin": b"3"}}
+
+
+def test_what_the_job_is_removing_does_not_become_complete(
+    run: SavedRun, store: DirectoryStore, clock: Clock
+) -> None:
+    """Its upload was not done when the job rotated it away: some files of it are no checkpoint, however long they were as they are."""
+    uploader = run.uploader()
+    run.save("checkpoint-1", {"config.json": b"{}", "model.bin": b"1", "rng.pth": b"2"})
+    uploader.look()
+    clock.now += 1
+    run.save("checkpoint-2", {"model.bin": b"2"})
+    uploader.look()
+    seen: list[list[str]] = []
+    for seconds in (3, 9):
+        clock.now += seconds
+        (run.directory / "rank-0/checkpoint-1" / ("model.bin", "config.json")[len(seen)]).unlink()
+        uploader.look()
+        seen.append(list(restored(store)))
+
+    assert seen == [[], []]
+
+
 def test_links_and_hidden_directories_are_no_checkpoints(
     run: SavedRun, store: DirectoryStore, tmp_path: Path
 ) -> None:

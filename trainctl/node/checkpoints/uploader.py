@@ -107,15 +107,18 @@ class Uploader:
         return complete
 
     def _is_complete(self, one: Saved) -> bool:
-        """Whether a manifest says exactly what lies here."""
+        """Whether a manifest says what lies here, and nothing more is gone than what stays kept."""
         manifest = (self._complete or {}).get((one.rank, one.name))
         if manifest is None:
             return False
         known = {(file["path"], file["size"], file["modified"]) for file in manifest["files"]}
         here = {(file.path, file.size, file.modified) for file in one.files}
-        left_out = manifest.get("left_out", 0)
-        # What a link led to and the job has removed since stays kept.
-        return here == known if one.left_out <= left_out else here < known
+        more_left_out = one.left_out > manifest.get("left_out", 0)
+        if (
+            here < known
+        ):  # the job has removed some; where it saved them only what links led to is still there
+            return more_left_out or not self._in_place
+        return here == known and not more_left_out
 
     def _superseded(self, one: Saved) -> bool:
         """Whether retention would remove it as soon as it were complete: it was, or uploading takes longer than saving."""

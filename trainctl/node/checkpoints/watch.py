@@ -30,11 +30,17 @@ class Watch:
         self._quiet = float(settings.get("quiet_seconds", QUIET_SECONDS))
         self._saved: Sequence[Saved] = ()
         self._seen: Dict[Tuple[int, str], Dict[str, Tuple[File, float]]] = {}
+        self._fewer: Dict[Tuple[int, str], float] = {}
+        """When files of one were last found to be gone: all of it may be about to go."""
 
     def look(self, saved: Sequence[Saved], end: Optional[End]) -> None:
         """Take note of all that lies there now; what doesn't any more is forgotten."""
+        before = self._seen
         self._saved = saved
         self._seen = {(one.rank, one.name): self._since(one, end) for one in saved}
+        known = {place: at for place, at in self._fewer.items() if place in self._seen}
+        gone = [place for place, seen in self._seen.items() if before.get(place, {}).keys() - seen]
+        self._fewer = {**known, **dict.fromkeys(gone, time.monotonic())}
 
     def open_files(self, pending: Sequence[Saved]) -> Set[Tuple[int, int]]:
         """Of the files that haven't changed for a while those that somebody still has open for writing: device and inode."""
@@ -59,9 +65,8 @@ class Watch:
             and kind(_known(other)) >= may_be
             for other in self._saved
         )
-        if newer and until - changed >= self._settle:
-            return True
-        return until - changed >= self._quiet
+        quiet = until - max(changed, self._fewer.get((one.rank, one.name), changed))
+        return quiet >= (self._settle if newer else self._quiet)
 
     def whole(self, one: Saved) -> bool:
         """Whether no file of it says of itself that it was cut."""
