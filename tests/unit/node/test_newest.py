@@ -167,6 +167,21 @@ def test_a_number_makes_no_checkpoint_of_what_holds_nothing_to_load(
     assert loaded(run, name) == [(PREFIX, name)]
 
 
+def test_what_older_programs_kept_is_known_by_its_files_too(
+    run: SavedRun, store: DirectoryStore
+) -> None:
+    """Their manifests don't say that there is nothing to load; whatever one says of its type is borne."""
+    written(run, "checkpoint-100", 100)
+    written(run, "version_7", 200, EVENTS)
+    run.finish()
+    kept = Kept(store, PREFIX)
+    for one in kept.manifests():
+        kept.put({**one, "type": ["other"]})
+
+    assert [one["type"] for one in kept.manifests()] == [["other"], "logs"]
+    assert loaded(run) == [(PREFIX, "checkpoint-100")]
+
+
 def test_nobody_begins_with_logs_where_there_is_nothing_else(
     run: SavedRun, store: DirectoryStore
 ) -> None:
@@ -176,12 +191,16 @@ def test_nobody_begins_with_logs_where_there_is_nothing_else(
     run.finish(keep_last=1)
     with pytest.raises(Failure, match="no complete checkpoint"):
         loaded(run)
-    for at, name in enumerate(["state-1", "state-2"]):
+    for at, name in enumerate(["state-1", "state-2", "state-3", "results"]):
         written(run, name, at, TEXT)
     run.finish(keep_last=1)
 
-    assert loaded(run) == [(PREFIX, "state-2")]
-    assert sorted(restored(store)) == ["state-1", "state-2", "version_0", "version_1"]
+    assert loaded(run) == [(PREFIX, "state-3")]
+    assert sorted(restored(store)) == ["results", "state-1", "state-2", "state-3", "version_0", "version_1"]  # fmt: skip
+    Kept(store, PREFIX).put(
+        {"format": 1, "version": 1, "rank": 1, "name": "state-2", "step": 2, "type": "text", "created_at": 9.0, "files": []}
+    )  # fmt: skip
+    assert loaded(run) == [(PREFIX, "state-2")] * 2
 
 
 def test_logs_with_a_number_make_no_checkpoint_complete(

@@ -8,13 +8,10 @@ import zipfile
 from pathlib import Path
 from typing import Any, Collection, Dict, Iterable, Optional
 
-from trainctl.node.checkpoints.ranking import LOGS, TEXT
+from trainctl.node.checkpoints.ranking import TRAINER_STATE, nothing_to_load
 from trainctl.node.checkpoints.safetensors import Header, is_cut, read_header
 
 _STEP = re.compile(r"(?:^|[-_.]|step|epoch)(\d+)(?:-\d+)?$")
-_LOG = re.compile(r"(?:^|/)events\.out\.tfevents[^/]*$|\.(?:log|wandb)$", re.IGNORECASE)
-_TEXT = re.compile(r"\.(?:txt|json|jsonl|csv|tsv|ya?ml|toml|md|out|err)$", re.IGNORECASE)
-_TRAINER_STATE = "trainer_state.json"
 _MOST_JSON_BYTES = 16 * 2**20
 _MOST_TEXT = 500
 _ZIP = b"PK\x03\x04"
@@ -30,19 +27,10 @@ def step_in(name: str) -> Optional[int]:
 def step_of(directory: Path, name: str, files: Collection[str]) -> Optional[int]:
     """The step in its name, else the one that its trainer wrote into its state."""
     named = step_in(name)
-    if named is not None or _TRAINER_STATE not in files:
+    if named is not None or TRAINER_STATE not in files:
         return named
-    step = _json(directory / _TRAINER_STATE).get("global_step")
+    step = _json(directory / TRAINER_STATE).get("global_step")
     return step if isinstance(step, int) and not isinstance(step, bool) else None
-
-
-def nothing_to_load(files: Collection[str]) -> Optional[str]:
-    """LOGS or TEXT for files of which no trainer could go on; None wherever one is of a kind that isn't known: it may be a checkpoint's."""
-    logs = sum(1 for one in files if _LOG.search(one))
-    texts = sum(1 for one in files if _TEXT.search(one) and not one.endswith(_TRAINER_STATE))
-    if not files or logs + texts < len(files):
-        return None
-    return LOGS if logs else TEXT
 
 
 def known_by(directory: Path, name: str, files: Collection[str]) -> Dict[str, Any]:

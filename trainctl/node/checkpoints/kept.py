@@ -8,7 +8,7 @@ import re
 import time
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
-from trainctl.node.checkpoints.ranking import age
+from trainctl.node.checkpoints.ranking import age, nothing_to_load
 from trainctl.node.checkpoints.store import Store
 from trainctl.node.system.failure import Failure
 
@@ -111,7 +111,10 @@ def parse(data: Optional[bytes], prefix: str) -> Optional[Manifest]:
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    return found if good else None
+    if not good:
+        return None
+    logs_or_text = nothing_to_load([file["path"] for file in found["files"]])
+    return {**found, "type": logs_or_text} if logs_or_text else found  # an older one may not say so
 
 
 def new_manifest(**fields: Any) -> Manifest:

@@ -5,7 +5,8 @@ Trainers write logs, exports and copies beside their checkpoints. See DESIGN.md,
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar
+import re
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar
 
 LOOSE = "."
 
@@ -15,19 +16,31 @@ LOGS, TEXT = "logs", "text"
 Row = Mapping[str, Any]
 _Row = TypeVar("_Row", bound=Row)
 _Run = TypeVar("_Run")
-_LOGS, _TEXT, _LOOSE, _NO_STEP, _STEP = range(5)
+_HOLDS = (LOGS, TEXT)
+_LOOSE, _NO_STEP, _STEP = range(3)
+_LOG = re.compile(r"(?:^|/)events\.out\.tfevents[^/]*$|\.(?:log|wandb)$", re.IGNORECASE)
+_TEXT = re.compile(r"\.(?:txt|json|jsonl|csv|tsv|ya?ml|toml|md|out|err)$", re.IGNORECASE)
+TRAINER_STATE = "trainer_state.json"
 
 
-def kind(one: Row) -> int:
-    """What comes before what, whenever it was written: those with a step, other directories, loose files, and what can't be loaded."""
-    if one.get("type") in (LOGS, TEXT):
-        return _LOGS if one["type"] == LOGS else _TEXT
+def nothing_to_load(files: Collection[str]) -> Optional[str]:
+    """LOGS or TEXT for files of which no trainer could go on; None wherever one is of a kind that isn't known: it may be a checkpoint's."""
+    logs = sum(1 for one in files if _LOG.search(one))
+    texts = sum(1 for one in files if _TEXT.search(one) and not one.endswith(TRAINER_STATE))
+    if not files or logs + texts < len(files):
+        return None
+    return LOGS if logs else TEXT
+
+
+def kind(one: Row) -> Tuple[int, int]:
+    """What comes before what, whenever it was written: what may be loaded before text, and that before logs; then those with a step, other directories, loose files."""
+    holds = _HOLDS.index(one["type"]) if one.get("type") in _HOLDS else len(_HOLDS)
     if one["name"] == LOOSE:
-        return _LOOSE
-    return _NO_STEP if one.get("step") is None else _STEP
+        return holds, _LOOSE
+    return holds, _NO_STEP if one.get("step") is None else _STEP
 
 
-def standing(one: Row) -> Tuple[int, float, int, str]:
+def standing(one: Row) -> Tuple[Tuple[int, int], float, int, str]:
     """What sorts checkpoints of one job, the newest last: their kind, when they were last written to, step and name."""
     return (kind(one), *age(one))
 
@@ -39,26 +52,31 @@ def age(one: Row) -> Tuple[float, int, str]:
 
 def counts(one: Row) -> bool:
     """Whether it may take another's place: it is a directory, and holds something to load."""
-    return kind(one) > _LOOSE
+    return kind(one) > (len(_HOLDS), _LOOSE)
 
 
 def contenders(found: Sequence[_Row]) -> List[_Row]:
     """Of a run's checkpoints those among which retention chooses, oldest first: those with a step, or all that count if none has one."""
-    ordered = sorted(filter(counts, found), key=standing)
+    return list(filter(counts, _leading(found)))
+
+
+def _leading(found: Sequence[_Row]) -> List[_Row]:
+    """Those of the best kind that there is, oldest first."""
+    ordered = sorted(found, key=standing)
     return [one for one in ordered if kind(one) == kind(ordered[-1])]
 
 
 def newest_of_all(found: Sequence[Row]) -> Optional[str]:
-    """Of a run's checkpoints that count, the name of the newest that each rank has which has any; None if there is none.
+    """Of a run's checkpoints of the best kind the name of the newest that each rank has which has any; None if there is none.
 
     A rank that was killed while it wrote may lack what the others have completed.
     """
-    counted = contenders(found)
-    ranks = {int(one["rank"]) for one in counted}
+    leading = _leading(found)
+    ranks = {int(one["rank"]) for one in leading}
     of_name: Dict[str, Set[int]] = {}
-    for one in counted:
+    for one in leading:
         of_name.setdefault(one["name"], set()).add(int(one["rank"]))
-    return next((one["name"] for one in reversed(counted) if of_name[one["name"]] == ranks), None)
+    return next((one["name"] for one in reversed(leading) if of_name[one["name"]] == ranks), None)
 
 
 def newest(
@@ -69,7 +87,7 @@ def newest(
     Nobody goes on from logs who doesn't name them.
     """
     meant = {
-        run: [one for one in found if (one["name"] == name if name else kind(one) > _LOGS)]
+        run: [one for one in found if (one["name"] == name if name else one.get("type") != LOGS)]
         for run, found in runs.items()
     }
     some = {run: found for run, found in meant.items() if found}
