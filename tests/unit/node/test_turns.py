@@ -187,6 +187,21 @@ def test_who_holds_a_claim_otherwise_is_told_by_user_and_process(
     assert found[free] == f"another directory's run ({words}pid {other.pid})"
 
 
+def test_a_plans_look_asks_once_which_gpus_there_are(node: TestNode, gpus: Gpus) -> None:
+    """The tool may take seconds; what computes on them is another question."""
+    tool = gpus.tools / "nvidia-smi"
+    tool.write_text(tool.read_text().replace("\n", '\necho "$1" >> "${0%/*}/asked"\n', 1))
+    vacancy = {"root": str(node.root), "declared": None, "accelerators": ["H100"]}
+
+    found = node.call(
+        "facts", {"data": str(node.data), "accelerators": ["H100"], "vacancy": vacancy}
+    )
+
+    assert [one["free"] for one in found["vacancy"]["gpus"]] == [True] * 4
+    asked = (gpus.tools / "asked").read_text().splitlines()
+    assert [one.partition("=")[0] for one in asked] == ["--query-gpu", "--query-compute-apps"]
+
+
 def test_what_can_never_be_is_refused(node: TestNode, gpus: Gpus) -> None:
     """More GPUs than the host has end the run at once instead of making it wait for ever."""
     status = node.run("true", gpus=wants(5))

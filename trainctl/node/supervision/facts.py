@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
@@ -21,6 +22,7 @@ from trainctl.node.system.layout import Layout
 from trainctl.node.system.processes import boot_id
 from trainctl.node.system.session import logout_rules
 from trainctl.node.turns.gpu_tools import reported
+from trainctl.node.turns.gpus import Reports
 from trainctl.node.turns.vacancy import vacancy
 
 Emit = Callable[[Dict[str, Any]], None]
@@ -31,7 +33,8 @@ def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     places = layout.layout_of(request)
     data = layout.absolute(request["data"], "data")
     private = private_mounts()
-    gpus, problem = _gpus([str(one) for one in request.get("accelerators", [])])
+    reports = lru_cache(maxsize=None)(reported)
+    gpus, problem = _gpus([str(one) for one in request.get("accelerators", [])], reports)
     return {
         "hostname": socket.gethostname(),
         "addresses": addresses(),
@@ -51,7 +54,7 @@ def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         "gpus_problem": problem,
         "images": _images(places, request.get("images", [])),
         "cached": cache_query(request["cached"], emit) if "cached" in request else None,
-        "vacancy": vacancy(request["vacancy"], emit) if "vacancy" in request else None,
+        "vacancy": vacancy(request["vacancy"], emit, reports) if "vacancy" in request else None,
         "blocked": _blocked(
             [str(one) for one in request.get("mounts", [])],
             private,
@@ -60,10 +63,10 @@ def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     }
 
 
-def _gpus(kinds: List[str]) -> Tuple[List[Dict[str, Any]], Optional[str]]:
+def _gpus(kinds: List[str], reports: Reports) -> Tuple[List[Dict[str, Any]], Optional[str]]:
     """What the host's tools report, each with those accelerators that it is; and what is wrong with the tools."""
     try:
-        found = sorted(reported())
+        found = sorted(reports())
     except Failure as error:
         return [], error.summary
     return [{**one.to_json(), "is": [k for k in kinds if one.is_a(k)]} for one in found], None

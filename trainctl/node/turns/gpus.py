@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Sequence
+from typing import Callable, Dict, List, Optional, Sequence
 
 from trainctl.node.system.failure import Failure
 from trainctl.node.turns.gpu_tools import AMD, Gpu, reported
 
+Reports = Callable[[], List[Gpu]]
+"""Says which GPUs there are. Asking the host's tools may take seconds."""
 
-def usable(declared: Optional[int]) -> List[Gpu]:
+
+def usable(declared: Optional[int], reports: Reports = reported) -> List[Gpu]:
     """The GPUs that jobs may claim: the first ``declared`` of those reported, by index, or so many that nothing reports.
 
     None leaves it to the host. Failure where more are declared than there are.
     """
     if declared == 0:
         return []
-    found = sorted(reported())
+    found = sorted(reports())
     if not found:
         return [Gpu(number, f"index-{number}") for number in range(declared or 0)]
     if declared is not None and declared > len(found):

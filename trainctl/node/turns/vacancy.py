@@ -12,12 +12,14 @@ from trainctl.node.system.failure import Failure
 from trainctl.node.system.layout import Layout
 from trainctl.node.turns import gpus
 from trainctl.node.turns.claims import is_held
-from trainctl.node.turns.gpu_tools import users
+from trainctl.node.turns.gpu_tools import reported, users
 
 Emit = Callable[[Dict[str, Any]], None]
 
 
-def vacancy(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def vacancy(
+    request: Mapping[str, Any], emit: Emit, reports: gpus.Reports = reported
+) -> Dict[str, Any]:
     """``gpus`` that jobs may use, each with ``free`` and the ``accelerators`` that it is; ``cpus`` and ``memory``; ``live``: keys of runs that go on;
     ``nodes``: of the run ``key``, if it was started here before, its nodes by rank, else null; ``cached``: what ``cache_query`` says, if asked."""
     layout = Layout(request["root"])
@@ -25,7 +27,7 @@ def vacancy(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     live = [run.key for run in all_runs(layout) if _goes_on(run)]
     spec = (Run(layout, request["key"]).spec if request.get("key") else None) or {}
     return {
-        "gpus": _gpus(request.get("declared", 0), kinds),
+        "gpus": _gpus(request.get("declared", 0), kinds, reports),
         "live": live,
         **capacity(),
         "nodes": spec.get("nodes"),
@@ -38,9 +40,9 @@ def _goes_on(run: Run) -> bool:
     return status.get("status") not in (*runs.ENDED, runs.LOST, None)
 
 
-def _gpus(declared: Any, kinds: List[str]) -> List[Dict[str, Any]]:
+def _gpus(declared: Any, kinds: List[str], reports: gpus.Reports) -> List[Dict[str, Any]]:
     try:
-        found = gpus.usable(declared)
+        found = gpus.usable(declared, reports)
         used = users(found)
     except Failure:
         return []  # facts tells what is wrong with them
