@@ -37,9 +37,8 @@ def check_host(wanted: Mapping[str, Any]) -> Dict[str, Any]:
         return {"lacks": []}
     modules = [str(one) for one in wanted.get("modules", [])]
     if not modules and shutil.which(program, path=os.confstr("CS_PATH")):
-        return {
-            "lacks": []
-        }  # no profile hides the system's own directories, and starting one takes longer than all the rest
+        # No profile hides the system's own directories, and starting one takes longer than all the rest.
+        return {"lacks": []}
     try:
         found = login_shell(_question(program, modules), venv)
     except subprocess.TimeoutExpired:

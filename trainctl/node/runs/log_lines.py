@@ -171,9 +171,8 @@ class _Reading:
                 continue  # punched while it was read
             at += len(piece)
             self._lines.take(piece, mark.time, at)
-            self._told = _sign_of_life(
-                self._told, self._write
-            )  # a search may find nothing for long
+            # A search may find nothing for long.
+            self._told = _sign_of_life(self._told, self._write)
         return at
 
     def _mark(self, at: int) -> Mark:

@@ -156,10 +156,8 @@ class _Supervisor:
         if not self._turn.wait():
             return Ending(runs.STOPPED)
         self._deploy()
-        if self._turn.gpu_ids:
-            self._say(
-                gpus=self._turn.gpu_ids
-            )  # those who wait for them are told by whom they are held
+        if self._turn.gpu_ids:  # those who wait for them are told by whom they are held
+            self._say(gpus=self._turn.gpu_ids)
         self._say(loaded=load(self._run, self._order.spec, self._order.secrets, self._order.data))
         self._keeping.begin()
         chores: List[Callable[[], None]] = [

@@ -44,9 +44,8 @@ def end_descendants(grace_seconds: float, spared: Collection[int] = ()) -> Dict[
     while time.monotonic() < deadline and _left(spared, ended):
         time.sleep(_POLL_SECONDS)
     kill_all(lambda: _left(spared, ended))
-    ended.update(
-        reap()
-    )  # who died since the last look is no descendant any more, and yet to be collected
+    # Who died since the last look is no descendant any more, and yet to be collected.
+    ended.update(reap())
     return ended
 
 
