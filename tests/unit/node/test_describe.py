@@ -95,7 +95,8 @@ def test_the_type_and_base_model_of_a_checkpoint(
     ("name", "step"),
     [
         ("checkpoint-120", 120), ("checkpoint-120-3", 120), ("global_step120", 120), ("step_7", 7), ("epoch-3", 3),
-        ("120", 120), ("final", None), ("qwen3", None), (".", None), ("checkpoint-" + "9" * 40, None),
+        ("epoch=0-step=10.ckpt", 10), ("llama--loss=0.52-step=10-consumed_samples=80.0-last", 10), ("checkpoint.7", 7),
+        ("llama-3.1", None), ("epoch=3-val_loss=0.52", None), ("120", 120), ("final", None), ("qwen3", None), (".", None), ("checkpoint-" + "9" * 40, None),
     ],
 )  # fmt: skip
 def test_the_step_in_a_name(name: str, step: int | None) -> None:

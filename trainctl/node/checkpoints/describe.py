@@ -11,7 +11,8 @@ from typing import Any, Collection, Dict, Iterable, Optional
 from trainctl.node.checkpoints.ranking import TRAINER_STATE, nothing_to_load
 from trainctl.node.checkpoints.safetensors import Header, is_cut, read_header
 
-_STEP = re.compile(r"(?:^|[-_.]|step|epoch)(\d+)(?:-\d+)?$")
+_STEP = re.compile(r"step=(\d+)|(?:^|[-_]|(?<!\d)\.|step|epoch)(\d+)(?:-\d+)?$")
+"""Said outright, or at the end; what stands behind the point of a number is part of a loss, or of a model's name."""
 _MOST_JSON_BYTES = 16 * 2**20
 _MOST_TEXT = 500
 _ZIP = b"PK\x03\x04"
@@ -19,9 +20,10 @@ _ZIPPED = (".pt", ".pth", ".ckpt", ".bin", ".npz", ".zip")
 
 
 def step_in(name: str) -> Optional[int]:
-    """The step in a name such as ``checkpoint-120``, ``checkpoint-120-1`` or ``global_step120``."""
+    """The step in a name such as ``checkpoint-120``, ``checkpoint-120-1``, ``global_step120`` or ``epoch=0-step=120.ckpt``."""
     match = _STEP.search(name)
-    return int(match[1]) if match and len(match[1]) <= 18 else None
+    digits = (match[1] or match[2]) if match else ""
+    return int(digits) if 0 < len(digits) <= 18 else None
 
 
 def step_of(directory: Path, name: str, files: Collection[str]) -> Optional[int]:
