@@ -189,8 +189,9 @@ def test_nobody_begins_with_logs_where_there_is_nothing_else(
     for at, name in enumerate(["version_0", "version_1"]):
         written(run, name, at, EVENTS)
     run.finish(keep_last=1)
-    with pytest.raises(Failure, match="no complete checkpoint"):
+    with pytest.raises(Failure, match="no complete checkpoint") as caught:
         loaded(run)
+    assert f"{PREFIX}: version_1 (logs)" in caught.value.detail
     for at, name in enumerate(["state-1", "state-2", "state-3", "results"]):
         written(run, name, at, TEXT)
     run.finish(keep_last=1)

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 from trainctl.node.checkpoints.directory_store import DirectoryStore
 from trainctl.node.checkpoints.kept import Kept, Manifest, runs_below
-from trainctl.node.checkpoints.ranking import age, counts, newest
+from trainctl.node.checkpoints.ranking import LOGS, age, counts, newest
 from trainctl.node.checkpoints.store import Store, blamed
 from trainctl.node.checkpoints.stores import open_store
 from trainctl.node.checkpoints.syncing import left_behind, upload
@@ -59,14 +59,16 @@ def load(
 def _find(store: Store, reference: Mapping[str, Any]) -> List[_Loaded]:
     """The ranks of the newest checkpoint that the reference can mean: the newest of each job, of those the last written."""
     jobs: Dict[str, Dict[Kept, List[Manifest]]] = {}
+    wanted = reference.get("name")
     for kept in runs_below(store, str(reference["project"])):
         _, job, run = kept.prefix.split("/")
         if reference.get("job") not in (None, job):
             continue
         if reference.get("run") not in (None, run.partition("-")[2]):
             continue
-        jobs.setdefault(job, {})[kept] = list(kept.manifests())
-    found = (newest(runs, reference.get("name")) for runs in jobs.values())
+        meant = [one for one in kept.manifests() if wanted in (None, one["name"])]
+        jobs.setdefault(job, {})[kept] = meant
+    found = (newest(runs, named=wanted is not None) for runs in jobs.values())
     best = [one for one in found if one is not None]
     if not best:
         if reference.get("optional"):
@@ -89,7 +91,7 @@ def _words(reference: Mapping[str, Any]) -> str:
 
 def _known(store: Store, reference: Mapping[str, Any]) -> str:
     names = [
-        f"{kept.prefix}: {one['name']}"
+        f"{kept.prefix}: {one['name']}{' (logs)' if one.get('type') == LOGS else ''}"
         for kept in runs_below(store, str(reference["project"]))
         for one in kept.manifests()
     ]

@@ -80,20 +80,20 @@ def newest_of_all(found: Sequence[Row]) -> Optional[str]:
 
 
 def newest(
-    runs: Mapping[_Run, Sequence[_Row]], name: Optional[str] = None
+    runs: Mapping[_Run, Sequence[_Row]], *, named: bool = False
 ) -> Optional[Tuple[_Run, List[_Row]]]:
-    """Of the checkpoints of a job's runs the newest, or that of a name: whose it is, and what each rank has of it; None if there are none.
+    """Of the checkpoints of a job's runs the newest: whose it is, and what each rank has of it; None if there are none.
 
-    Nobody goes on from logs who doesn't name them.
+    Nobody goes on from logs but who ``named`` them.
     """
     meant = {
-        run: [one for one in found if (one["name"] == name if name else one.get("type") != LOGS)]
+        run: [one for one in found if named or one.get("type") != LOGS]
         for run, found in runs.items()
     }
     some = {run: found for run, found in meant.items() if found}
     if not some:
         return None
     run = max(some, key=lambda one: max(map(standing, some[one])))
-    chosen = newest_of_all(some[run]) or max(some[run], key=standing)["name"]
-    ranks = [one for one in some[run] if one["name"] == chosen]
+    name = newest_of_all(some[run]) or max(some[run], key=standing)["name"]
+    ranks = [one for one in some[run] if one["name"] == name]
     return run, sorted(ranks, key=lambda one: int(one["rank"]))
