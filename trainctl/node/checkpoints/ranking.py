@@ -25,11 +25,13 @@ TRAINER_STATE = "trainer_state.json"
 
 def nothing_to_load(files: Collection[str]) -> Optional[str]:
     """LOGS or TEXT for files of which no trainer could go on; None wherever one is of a kind that isn't known: it may be a checkpoint's."""
-    logs = sum(1 for one in files if _LOG.search(one))
-    texts = sum(1 for one in files if _TEXT.search(one) and not one.endswith(TRAINER_STATE))
-    if not files or logs + texts < len(files):
-        return None
-    return LOGS if logs else TEXT
+    found = TEXT if files else None
+    for one in files:
+        if _LOG.search(one):
+            found = LOGS
+        elif not _TEXT.search(one) or one.endswith(TRAINER_STATE):
+            return None
+    return found
 
 
 def kind(one: Row) -> Tuple[int, int]:

@@ -114,9 +114,8 @@ class Uploader:
         known = {(file["path"], file["size"], file["modified"]) for file in manifest["files"]}
         here = {(file.path, file.size, file.modified) for file in one.files}
         more_left_out = one.left_out > manifest.get("left_out", 0)
-        if (
-            here < known
-        ):  # the job has removed some; where it saved them only what links led to is still there
+        # Where the job has removed some they stay kept; where they only lie where it saved them, that is those that links led to.
+        if here < known:
             return more_left_out or not self._in_place
         return here == known and not more_left_out
 
