@@ -23,6 +23,7 @@ from trainctl.operations.trust import refusals
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.continuing import approvals
 from trainctl.plan.policies import violations
+from trainctl.plan.seats import planned
 from trainctl.plan.values import Change, Plan
 from trainctl.resources.jobs import why_not_yet
 from trainctl.resources.registry import handlers
@@ -55,6 +56,7 @@ def apply(
     if approved:
         workspace.ledger.approve(plan.digest, approved)
     ports = workspace.ports(delete_checkpoints=plan.options.delete_checkpoints)
+    ports = replace(ports, planned=planned(plan))
     if not options.lockfile_readonly:
         ports = replace(ports, lock=_locking(workspace, plan))
     made = handlers(ports)

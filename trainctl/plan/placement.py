@@ -60,7 +60,7 @@ class Room(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Offer:
     """What one node has for it: GPUs that jobs may use, live runs, and bytes of the wanted weights that are there already;
-    and when there is room for them.
+    and when there is room for them. ``planned``: the plan has the run there.
 
     ``gpus`` is None where nobody asked the nodes: then none is refused. ``cpus`` and ``memory`` are 0 where they are not known.
     """
@@ -72,6 +72,7 @@ class Offer:
     cpus: int = 0
     memory: int = 0
     room: Room = Room.NOW
+    planned: bool = False
 
     def usable(self, kind: str) -> int:
         """How many GPUs of a kind jobs may ever use there."""
@@ -96,15 +97,15 @@ def place(wanted: Wanted, offers: Sequence[Offer]) -> tuple[str, ...]:
     """The nodes of a run by rank: fewer than it wants if there are not as many that could ever hold it.
 
     Those that never have room for the weights come last. Of the others, in their declared order, those whose GPUs are free come
-    first, then those with room now, then those that have most of the weights' bytes, then those with the fewest live runs. Ranks
-    are then numbered in the declared order.
+    first, then those with room now, then those of the plan, then those that have most of the weights' bytes, then those with the
+    fewest live runs. Ranks are then numbered in the declared order.
     """
     numbered = [(at, one) for at, one in enumerate(offers) if one.can_hold(wanted)]
 
-    def preference(numbered: tuple[int, Offer]) -> tuple[bool, bool, Room, int, int, int]:
+    def preference(numbered: tuple[int, Offer]) -> tuple[int, ...]:
         at, one = numbered
-        never = one.room is Room.NEVER
-        return (never, not one.has_room(wanted), one.room, -one.bytes_there, one.runs, at)
+        waits = (one.room is Room.NEVER, not one.has_room(wanted), one.room)
+        return (*waits, not one.planned, -one.bytes_there, one.runs, at)
 
     chosen = sorted(numbered, key=preference)[: wanted.nodes]
     return tuple(one.node for _, one in sorted(chosen, key=lambda numbered: numbered[0]))

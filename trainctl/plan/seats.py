@@ -9,7 +9,7 @@ from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.plan.placement import Offer, Room, Wanted, place, with_run
 from trainctl.plan.runs import node_count
-from trainctl.plan.values import Change, Inputs, NodeFacts
+from trainctl.plan.values import Change, Inputs, NodeFacts, Plan
 
 NEW_RUN = frozenset({Action.CREATE, Action.REPLACE})
 
@@ -37,6 +37,26 @@ def seats(inputs: Inputs, job: Change) -> Iterator[Seat]:
     for rank in range(node_count((job.after or {}).get("compute"))):
         node = chosen[rank] if rank < len(chosen) else None
         yield Seat(rank, node, by_id.get(node) if node else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A new run of a plan: what it asks for, and its nodes as far as the plan tells them."""
+
+    wanted: Wanted
+    nodes: frozenset[str]
+
+
+def planned(plan: Plan) -> dict[Address, Planned]:
+    """The new runs of a plan, also of one that was saved: nodes are told of those that get weights."""
+    nodes: dict[Address, set[str]] = {}
+    for line in plan.deliveries:
+        if line.node is not None:
+            nodes.setdefault(line.job, set()).add(line.node)
+    return {
+        job.address: Planned(Wanted.by(job.after or {}), frozenset(nodes.get(job.address, ())))
+        for job in starting(plan.changes)
+    }
 
 
 def claiming(inputs: Inputs, change: Change) -> Change:

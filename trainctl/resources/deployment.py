@@ -22,6 +22,7 @@ from trainctl.model.delivery import Delivered, Mirrored
 from trainctl.model.files import Listing
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.plan.placement import Wanted
+from trainctl.plan.seats import Planned
 from trainctl.resources.agents import Agents, nodes_of
 from trainctl.resources.archives import fetched, ship
 from trainctl.resources.beginnings import Beginning
@@ -51,13 +52,14 @@ class Deployment:
         secrets: Secrets,
         home: Home,
         checkpoints: CheckpointAccess,
+        planned: Mapping[Address, Planned],
     ) -> None:
         self._agents = agents
         self._secrets = secrets
         self._home = home
         self._checkpoints = checkpoints
         self._delivery = Delivery(mirror, home, origins_of(agents, mirror, secrets.register))
-        self._seating = Seating(agents, mirror)
+        self._seating = Seating(agents, mirror, planned)
         self._lock = threading.Lock()
         self._locks: dict[tuple[str, str], threading.Lock] = {}
 
@@ -142,7 +144,7 @@ class Deployment:
         cluster = self._cluster(step)
         among = [before.node] if before.node else None
         nodes = self._seating.seats(
-            cluster, run.key, step.attributes, listings, among, resumed=step.resumed
+            cluster, step.address, run.key, step.attributes, listings, among, resumed=step.resumed
         )
         project = str(step.attributes["project"])
         used = (step.lookup(address) for address in step.depends_on if address.kind is Kind.CACHE)

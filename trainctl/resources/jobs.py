@@ -21,6 +21,7 @@ from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord, RunStatus, run_id
+from trainctl.plan.seats import Planned
 from trainctl.plan.values import Change, Observation
 from trainctl.resources.agents import Agents, nodes_of
 from trainctl.resources.beginnings import begin
@@ -50,6 +51,7 @@ class JobHandler:
         secrets: Secrets,
         home: Home,
         checkpoints: CheckpointAccess,
+        planned: Mapping[Address, Planned],
         *,
         delete_checkpoints: bool = False,
     ) -> None:
@@ -57,6 +59,7 @@ class JobHandler:
         self._mirror = mirror
         self._home = home
         self._checkpoints = checkpoints
+        self._planned = planned
         self._delete_checkpoints = delete_checkpoints
         self._secrets = secrets
 
@@ -64,7 +67,14 @@ class JobHandler:
     def _deployment(self) -> Deployment:
         from trainctl.resources.deployment import Deployment  # with all that moves bytes
 
-        return Deployment(self._agents, self._mirror, self._secrets, self._home, self._checkpoints)
+        return Deployment(
+            self._agents,
+            self._mirror,
+            self._secrets,
+            self._home,
+            self._checkpoints,
+            self._planned,
+        )
 
     def carry_out(self, step: Step) -> Mapping[str, Any]:
         """One new run; for an update the record alone. A run that could not be deployed is recorded as such."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from trainctl.apply.step import Handler, Lookup
 from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Recorded
-from trainctl.model.address import Kind
+from trainctl.model.address import Address, Kind
+from trainctl.plan.seats import Planned
 from trainctl.plan.values import Observation
 from trainctl.resources.agents import Agents, Providers
 from trainctl.resources.caches import CacheHandler
@@ -42,6 +43,8 @@ class Ports:
     home: Home
     checkpoints: CheckpointAccess
     delete_checkpoints: bool = False
+    planned: Mapping[Address, Planned] = field(default_factory=dict)
+    """Where the plan has its new runs."""
     lock: Callable[[LockEntry], None] = lambda _: None
     """Told what a source resolved to when all of it is in the mirror."""
 
@@ -59,6 +62,7 @@ def handlers(ports: Ports) -> Mapping[Kind, Resource]:
             ports.secrets,
             ports.home,
             ports.checkpoints,
+            ports.planned,
             delete_checkpoints=ports.delete_checkpoints,
         ),
     }

@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Any
 
 from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
 from trainctl.ledger.state import Recorded
+from trainctl.model.address import Address
 from trainctl.model.files import ListedFile
 from trainctl.plan.placement import Offer, Room, Wanted, place, with_run
+from trainctl.plan.seats import Planned
 from trainctl.plan.values import GpuFacts
 from trainctl.resources.agents import Agents, away_nodes, nodes_of
 from trainctl.resources.node_cache import at
@@ -21,6 +23,7 @@ from trainctl.spi.provider import Node
 from trainctl.weights.mirror.port import Mirror
 
 _AT_ONCE = 16
+_UNPLANNED: Mapping[Address, Planned] = {}
 _HERE = "127.0.0.1"
 
 
@@ -37,23 +40,29 @@ class _Said:
 class _Taken:
     """A run that this process has placed."""
 
+    job: Address
     key: str
     wanted: Wanted
     nodes: tuple[str, ...]
 
 
 class Seating:
-    """Places the runs of one apply, each knowing of those that were placed before it; safe to use from many threads."""
+    """Places the runs of one apply, each knowing of those that were placed before it, and where it and those that are still to
+    come were planned; safe to use from many threads."""
 
-    def __init__(self, agents: Agents, mirror: Mirror) -> None:
+    def __init__(
+        self, agents: Agents, mirror: Mirror, planned: Mapping[Address, Planned] = _UNPLANNED
+    ) -> None:
         self._agents = agents
         self._mirror = mirror
+        self._planned = planned
         self._lock = threading.Lock()
         self._taken: list[_Taken] = []
 
     def seats(
         self,
         cluster: Recorded,
+        job: Address,
         key: str,
         attributes: Mapping[str, Any],
         listings: Sequence[str],
@@ -79,19 +88,24 @@ class Seating:
             raise _perhaps_elsewhere(nodes, {one.offer.node for one in said})
         offered = [one for one in said if among is None or one.offer.node in among]
         with self._lock:
-            chosen = place(wanted, [self._as_taken(one) for one in offered])
+            chosen = place(wanted, [self._left_for(job, one) for one in offered])
             if len(chosen) < wanted.nodes:
                 raise _too_few(cluster, wanted, {one.offer.node for one in said})
-            self._taken.append(_Taken(key, wanted, chosen))
+            self._taken.append(_Taken(job, key, wanted, chosen))
         return tuple(by_id[node] for node in chosen)
 
-    def _as_taken(self, said: _Said) -> Offer:
-        """The offer less what was placed there and has not begun there yet."""
+    def _left_for(self, job: Address, said: _Said) -> Offer:
+        """The offer less what was placed there and has not begun there yet, and what is planned there and was not placed yet."""
         offer = said.offer
         for one in self._taken:
             if offer.node in one.nodes and one.key not in said.live:
                 offer = with_run(offer, one.wanted)
-        return offer
+        placed = {job, *(one.job for one in self._taken)}
+        for address, planned in self._planned.items():
+            if address not in placed and offer.node in planned.nodes:
+                offer = with_run(offer, planned.wanted)
+        own = self._planned.get(job)
+        return replace(offer, planned=own is not None and offer.node in own.nodes)
 
     def _ask(
         self,
