@@ -106,6 +106,29 @@ def test_a_place_that_is_not_there_shows_nothing() -> None:
         assert excerpt_lines(where) == []
 
 
+def test_quotes_and_brackets_that_are_closed_hide_nothing_below() -> None:
+    """Nor do those of a comment, an escaped one, inches, an apostrophe, or an anchor beside the line."""
+    lines = [
+        '# 24" monitor, [and more',
+        'a: "say \\"hi\\" to {x"',
+        "b: it's 15\" wide # don't",
+        "c: 'it''s [one'",
+        "base: &base {x: 1}",
+        "d: [1, 2]",
+        "e: last",
+    ]
+    shown = [excerpt(Position("f", number, 1, lines=lines)) for number in range(1, 8)]
+    assert [one and one[0] for one in shown] == [*lines[:4], "base: &base (not shown)", *lines[5:]]
+
+
+def test_what_is_not_closed_hides_all_below() -> None:
+    """A text that goes on over lines may be a secret, and a bracket may be opened below a key that hides."""
+    assert excerpt(Position("f", 2, 1, lines=['a: "one', "  two"])) is None
+    assert excerpt(Position("f", 2, 1, lines=["a = '''one", "two"])) is None
+    assert excerpt(Position("f", 3, 1, lines=["password: [", "# ]", "  two]"])) is None
+    assert excerpt(Position("f", 2, 1, lines=["a: [", "  two]"])) == ("  two]", 0)
+
+
 def test_a_token_is_left_out_wherever_it_stands() -> None:
     """A token, a URL with a password and a private key are not shown, whatever their key is called."""
     lines = [

@@ -16,6 +16,13 @@ _KEY = re.compile(r"""(?<![\w.-])([\w.-]++)["']?\s*+[:=]\s*+""")
 _HEADER = re.compile(r"\s*\[{1,2}[^\]]*")
 _ANCHOR = re.compile(r"(?:^|(?<=[\s,\[{]))&\S+\s*+")
 _VARIABLES = re.compile(r"""environment_variables["']?\s*+[:=]?\s*+""")
+_QUOTED_OR_COMMENT = re.compile(
+    r"""(?<!\w)"(?:\\.|[^"\\])*"|(?<!\w)'(?:[^']|'')*'|(?:^|(?<=\s))\#[^\n]*""",
+    re.DOTALL | re.MULTILINE,
+)
+_QUOTE = re.compile(r"""(?<!\w)["']""")
+"""One that may begin something: an apostrophe within a word and the inches of a size are none."""
+_BRACKET = re.compile(r"[\[\]{}]")
 _PEM, _PEM_END = "-----BEGIN ", "-----END "
 _MOST_LINES = 5000
 """Nothing is shown of what lies further down than this, as all that is above has to be read for it."""
@@ -65,11 +72,30 @@ def _in_secret(above: Sequence[str], line: str) -> bool:
     if line.lstrip().startswith(("? ", ": ")):
         return True
     whole = "\n".join(above)
-    if whole.rfind(_PEM) > whole.rfind(_PEM_END) or whole.count('"') % 2 or whole.count("'''") % 2:
+    if whole.rfind(_PEM) > whole.rfind(_PEM_END):
         return True
-    if sum(map(whole.count, "{[")) > sum(map(whole.count, "}]")):
-        return any(_opens(one) for one in above)
+    bare = _QUOTED_OR_COMMENT.sub(lambda found: "\n" * found[0].count("\n"), whole)
+    if _QUOTE.search(bare):
+        return True
+    opened = _open_bracket(bare)
+    if opened is not None:
+        at = bare.count("\n", 0, opened)
+        if any(_opens(one) for one in above[at:]):
+            return True
+        above, line = above[:at], above[at]
     return any(_opens(one) for one in _parents(above, line))
+
+
+def _open_bracket(text: str) -> int | None:
+    """Where the first bracket opens that isn't closed."""
+    depth, opened = 0, None
+    for found in _BRACKET.finditer(text):
+        if found[0] in "{[":
+            opened = found.start() if depth == 0 else opened
+            depth += 1
+        else:
+            depth = max(0, depth - 1)
+    return opened if depth else None
 
 
 def _parents(above: Sequence[str], line: str) -> Iterator[str]:
