@@ -91,7 +91,8 @@ def checkpoint_table(found: Sequence[Checkpoint], width: int | None = None) -> l
         "STATE",
         "CREATED (UTC)",
     ]
-    return table(headers, rows, width=width, shrinks=frozenset({"BASE MODEL"}))
+    drops = ("CREATED (UTC)", "PARAMS", "BASE MODEL")
+    return table(headers, rows, width=width, shrinks=frozenset({"BASE MODEL"}), drops=drops)
 
 
 def kept_words(one: Checkpoint) -> str:

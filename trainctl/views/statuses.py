@@ -195,7 +195,12 @@ def status_table(statuses: Sequence[JobStatus], width: int | None = None) -> lis
     counts = [columns(counts_by_state(ones)) for ones in sweeps]
     narrowest = {"STATUS": max([NARROWEST_STATE, *counts])}
     return table(
-        headers, rows, width=width, shrinks=frozenset({"NODE", "STATUS"}), narrowest=narrowest
+        headers,
+        rows,
+        width=width,
+        shrinks=frozenset({"NODE", "STATUS"}),
+        narrowest=narrowest,
+        drops=("STARTED (UTC)", "NODE"),
     )
 
 

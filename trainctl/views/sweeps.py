@@ -34,7 +34,14 @@ def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = N
     ]
     headers = [*(escape(name) for name in names), "STATUS", "RUN", "RAN", "CHECKPOINT"]
     narrowest = {"STATUS": NARROWEST_STATE}
-    lines = table(headers, rows, width=width, shrinks=frozenset(narrowest), narrowest=narrowest)
+    lines = table(
+        headers,
+        rows,
+        width=width,
+        shrinks=frozenset(narrowest),
+        narrowest=narrowest,
+        drops=("RUN", "RAN"),
+    )
     head = [f"All with {escape(', '.join(shared))}", ""] if shared else []
     group = statuses[0].address.group
     return [*head, *lines, "", f"{group}: {counts_by_state(statuses)}"]

@@ -75,6 +75,7 @@ def table(
     width: int | None = None,
     shrinks: frozenset[str] | None = None,
     narrowest: Mapping[str, int] | None = None,
+    drops: Sequence[str] = (),
     style: Style = plain,
     indent: str = "",
     paint: Callable[[int, str, str], str] | None = None,
@@ -82,21 +83,16 @@ def table(
     """Aligned columns under dim headers; one that says nothing is left out. ``right`` names those of numbers.
 
     Cells shrink only where ``width`` says so, only those of the columns ``shrinks``, if it names any, and no further than to
-    ``narrowest`` of theirs; where that is not enough, none does. ``paint`` is given a row's number, a header and the cell's text,
-    and gives that text in a style.
+    ``narrowest`` of theirs; where that is not enough, those of ``drops`` go, in that order, and if that isn't either, none goes or shrinks.
+    ``paint`` is given a row's number, a header and the cell's text, and gives that text in a style.
     """
     said = [i for i in range(len(headers)) if not rows or any(row[i] for row in rows)]
-    headers, *kept = [[line[i] for i in said] for line in (headers, *rows)]
-    lines = [headers, *kept]
-    widths = [max(map(columns, cells)) for cells in zip(*lines, strict=True)]
+    lines = [[line[i] for i in said] for line in (headers, *rows)]
+    widths = _widths(lines)
     if width is not None:
-        least = [
-            min(size, (narrowest or {}).get(header, _NARROWEST))
-            if shrinks is None or header in shrinks
-            else size
-            for size, header in zip(widths, headers, strict=True)
-        ]
-        widths = _shrunk(widths, least, width - len(indent) - 2 * (len(headers) - 1))
+        lines, least = _dropped(lines, drops, shrinks, narrowest or {}, width - len(indent))
+        widths = _shrunk(_widths(lines), least, width - len(indent) - _gaps(lines))
+    headers = lines[0]
 
     def shown(number: int, cell: str, size: int, header: str) -> str:
         text = shorten(cell, size)
@@ -113,6 +109,42 @@ def table(
         for number, line in enumerate(lines)
     ]
     return [style(texts[0], "dim"), *texts[1:]]
+
+
+def _dropped(
+    lines: list[list[str]],
+    drops: Sequence[str],
+    shrinks: frozenset[str] | None,
+    narrowest: Mapping[str, int],
+    available: int,
+) -> tuple[list[list[str]], list[int]]:
+    """The lines without the columns that have to go, if that helps, and how narrow each of the others may be."""
+
+    def least(kept: list[list[str]]) -> list[int]:
+        return [
+            min(size, narrowest.get(header, _NARROWEST))
+            if shrinks is None or header in shrinks
+            else size
+            for size, header in zip(_widths(kept), kept[0], strict=True)
+        ]
+
+    kept = lines
+    for header in (*(one for one in drops if one in lines[0]), None):
+        if sum(least(kept)) + _gaps(kept) <= available:
+            return kept, least(kept)
+        if header is not None:
+            gone = kept[0].index(header)
+            kept = [[*line[:gone], *line[gone + 1 :]] for line in kept]
+    return lines, least(lines)
+
+
+def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(columns, cells)) for cells in zip(*lines, strict=True)]
+
+
+def _gaps(lines: Sequence[Sequence[str]]) -> int:
+    """The columns between the cells of a line."""
+    return 2 * (len(lines[0]) - 1)
 
 
 def _shrunk(widths: Sequence[int], least: Sequence[int], available: int) -> list[int]:

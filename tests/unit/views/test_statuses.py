@@ -10,6 +10,7 @@ from trainctl.model.status import Checkpoint, JobStatus
 from trainctl.views.checkpoints import checkpoint_table
 from trainctl.views.statuses import status_table
 from trainctl.views.sweeps import sweep_lines
+from trainctl.views.text import table
 
 WAITS = "waits for one of 2 slots of job.fit, 1 ahead"
 
@@ -63,7 +64,8 @@ def test_what_a_run_waits_for_is_cut_or_whole() -> None:
     found = [job(None, RunStatus.PENDING, {}, WAITS)]
 
     assert len(status_table(found, 80)[1]) <= 80
-    assert f"pending: {WAITS}" in status_table(found, 60)[1]
+    assert len(status_table(found, 60)[1]) <= 60
+    assert f"pending: {WAITS}" in status_table(found, 40)[1]
 
 
 def test_what_all_runs_of_a_sweep_share_is_said_once() -> None:
@@ -100,3 +102,18 @@ def test_what_is_waited_for_stays_in_its_row() -> None:
     for lines in (status_table([alone]), sweep_lines(found, 0.0)):
         assert any(r"pending: waits\nfor\u001b[2J" in line for line in lines)
         assert all(line.isprintable() for line in lines)
+
+
+def test_a_narrow_window_leaves_out_what_matters_least() -> None:
+    """When a run began goes before a row is broken; nothing does where there is room, or where it has to be broken all the same."""
+    rows = [
+        ["job.training", "12 (7f4qg7l)", "checkpoint sync failed", "lab/lab-0", "2026-11-23 05:22"]
+    ]
+    headers = ["JOB", "RUN", "STATUS", "NODE", "STARTED"]
+    drops = ("STARTED", "NODE")
+    whole = table(headers, rows, width=100, drops=drops, shrinks=frozenset())
+    narrow = table(headers, rows, width=70, drops=drops, shrinks=frozenset())
+    hopeless = table(headers, rows, width=20, drops=drops, shrinks=frozenset())
+    assert whole[0].split() == headers
+    assert narrow[0].split() == headers[:-1]
+    assert hopeless == whole
