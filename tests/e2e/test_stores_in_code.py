@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 from tests.support.project import Project
 
 MANIFEST = """\
@@ -18,6 +21,39 @@ jobs:
       cache_config: {enabled: true}
       checkpointing_config: {enabled: true}
 """
+
+
+def test_what_a_command_itself_writes_is_no_code(fresh: Project) -> None:
+    """``trainctl apply >apply.log 2>apply.err`` beside the manifest, first and again; what somebody else writes meanwhile is named."""
+    fresh.write({"trainctl.yaml": "jobs: {fit: {runtime: {start_commands: [ls]}}}\n", "a.py": ""})
+    command = [sys.executable, "-m", "trainctl", "apply", "--auto-approve"]
+
+    def applied(name: str) -> int:
+        files = fresh.directory / f"{name}.log", fresh.directory / f"{name}.err"
+        with files[0].open("w") as out, files[1].open("w") as err:
+            done = subprocess.run(
+                command,
+                cwd=fresh.directory,
+                env=fresh.environment,
+                stdout=out,
+                stderr=err,
+                check=False,
+            )
+        return done.returncode
+
+    first, again = applied("apply"), applied("apply")
+    writing = subprocess.Popen(
+        ["bash", "-c", "while date +%N >>noise.txt; do sleep 0.001; done"], cwd=fresh.directory
+    )
+    try:
+        fresh.run("stop", "fit", code=None)
+        meanwhile = fresh.run("run", "fit", "--auto-approve", code=None).stderr
+    finally:
+        writing.kill()
+        writing.wait()
+
+    assert (first, again) == (0, 0), (fresh.directory / "apply.err").read_text()
+    assert "noise.txt was written last" in meanwhile
 
 
 def test_they_are_left_out_of_the_code(fresh: Project) -> None:

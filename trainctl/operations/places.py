@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -47,6 +50,16 @@ def stores(desired: Desired, state_url: str | None, environ: Mapping[str, str]) 
     ]
     usual = (data_home(environ), cache_home(environ))
     return tuple(one.resolve() for one in (*usual, *named, *map(Path, filter(None, caches))))
+
+
+def own_output() -> tuple[Path, ...]:
+    """The files that this process itself writes its output to, as ``trainctl apply > apply.log`` has it; proc(5), /proc/self/fd."""
+    found = []
+    for number in (1, 2):
+        with contextlib.suppress(OSError):
+            if stat.S_ISREG(os.fstat(number).st_mode):
+                found.append(Path(f"/proc/self/fd/{number}").readlink())
+    return tuple(found)
 
 
 def _tiers(kind: Kind, attributes: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

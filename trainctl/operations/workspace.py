@@ -25,7 +25,7 @@ from trainctl.model.address import Kind
 from trainctl.model.json import JsonObject
 from trainctl.model.redaction import Redactor
 from trainctl.model.trust import Trust
-from trainctl.operations.places import cache_home, default_state, directory_of, stores
+from trainctl.operations.places import cache_home, default_state, directory_of, own_output, stores
 from trainctl.operations.trust_files import trust_of
 from trainctl.spi import discovery
 from trainctl.spi.provider import Confirm, Provider, nobody
@@ -252,9 +252,9 @@ class Workspace:
 
     @cached_property
     def withheld(self) -> tuple[Path, ...]:
-        """What on this machine is never code: the files of secrets, and where trainctl keeps things."""
+        """What on this machine is never code: the files of secrets, where trainctl keeps things, and what it writes its output to."""
         found = stores(self.desired, self._state_url, self.setting.environ)
-        return (*self.secrets.files(), *found)
+        return (*self.secrets.files(), *found, *own_output())
 
     @property
     def owner(self) -> str:

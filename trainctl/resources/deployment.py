@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -202,7 +202,9 @@ class Deployment:
         code = scan(self._home.directory, planned["path"], self._home.withheld)
         if code.tree.digest != planned["digest"]:
             raise StalePlan(
-                "the code changed after it was planned", "Plan again.", address=str(step.address)
+                "the code changed after it was planned",
+                f"{_newest(code)} was written last. Plan again; what is no code, .trainctlignore leaves out.",
+                address=str(step.address),
             )
         return code
 
@@ -271,6 +273,15 @@ class Deployment:
         node = leader.node
         facts = leader.agent.call("facts", {"root": node.root, "data": node.data})
         return {"addresses": leader_addresses(node, facts), "ports": node.ports}
+
+
+def _newest(code: Code) -> str:
+    """The file that was written last."""
+    times = {}
+    for one in code.files:
+        with suppress(OSError):  # it may be gone again
+            times[one.path] = (code.root / one.path).lstat().st_mtime
+    return max(times, key=times.__getitem__, default="none of its files")
 
 
 def _mirrored(step: Step, listings: Iterable[str]) -> Iterator[dict[str, Any]]:
