@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import PurePosixPath
 
 import pytest
@@ -42,6 +43,18 @@ def test_gpus_are_asked_for_by_name(engine: str, gpus: list[str], words: list[st
     assert list(argv[begin : begin + len(words)]) == words
     assert "--gpus" not in oci.arguments(engine, WANTED)
     assert "--device" not in oci.arguments(engine, WANTED)
+
+
+def test_a_mount_is_a_line_of_csv() -> None:
+    """RFC 4180, for docker as for the others."""
+    for bind in (
+        Bind('/a,b "c"', "/x", read_only=True),
+        Bind("/a", "/x,readonly", read_only=False),
+    ):
+        (fields,) = csv.reader([oci.mount(bind)])
+        more = ["readonly"] if bind.read_only else []
+        assert fields == ["type=bind", f"source={bind.source}", f"target={bind.target}", *more]
+    assert oci.mount(Bind("/a", "/x", read_only=False)) == "type=bind,source=/a,target=/x"
 
 
 def test_apptainer_sees_all_gpus_and_is_told_the_claimed() -> None:

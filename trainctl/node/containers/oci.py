@@ -7,7 +7,6 @@ from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 from trainctl.node.containers.container_program import FIRST
 from trainctl.node.containers.engines import DOCKER
 from trainctl.node.containers.leftovers import LABEL
-from trainctl.node.system.failure import Failure
 
 
 class Bind(NamedTuple):
@@ -74,15 +73,16 @@ def _gpus(engine: str, gpus: Sequence[str]) -> List[str]:
 
 
 def mount(bind: Bind) -> str:
-    """The value of an engine's ``--mount``, which is CSV. Failure for a path that can't be written there."""
-    for path in (bind.source, bind.target):
-        if "," in path or '"' in path:
-            raise Failure(
-                "request", f"{path!a} can't be mounted: no engine takes a comma or a quote there"
-            )
-    return f"type=bind,source={bind.source},target={bind.target}" + (
-        ",readonly" if bind.read_only else ""
-    )
+    """The value of an engine's ``--mount``, which is a line of CSV (RFC 4180)."""
+    fields = ["type=bind", f"source={bind.source}", f"target={bind.target}"]
+    return ",".join(map(_field, [*fields, "readonly"] if bind.read_only else fields))
+
+
+def _field(text: str) -> str:
+    if "," not in text and '"' not in text:
+        return text
+    doubled = text.replace('"', '""')
+    return f'"{doubled}"'
 
 
 def described(spec: Mapping[str, Any], attempt: str) -> str:
