@@ -14,12 +14,14 @@ from typing import Any
 
 _VALUE = r"""(?:[^\s;&|<>()`\\"']|"[^"`()\\]*"|'[^']*')*"""
 _WORD = re.compile(
-    rf"\s*(?P<set>(?:[A-Za-z_]\w*\+?={_VALUE}\s+)*)(?:exec\s+)?(?P<program>[A-Za-z0-9_.+/~-]+)(?=[\s;&|]|$)"
+    rf"\s*(?P<set>(?:[A-Za-z_]\w*\+?={_VALUE}\s+)*)(?:(?:exec|nohup|time)\s+)*(?P<program>[A-Za-z0-9_.+/~-]+)(?=[\s;&|]|$)"
 )
 _SEARCHED = r"PATH|PYTHONPATH|PYTHONHOME|PYTHONSTARTUP|VIRTUAL_ENV|CONDA_\w*|LD_LIBRARY_PATH"
 """Variables that change what is found: nothing is said of who sets one."""
 _SETS = re.compile(rf"(?:^|\s)(?:{_SEARCHED})\+?=")
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
+_SHELL = re.compile(r"(?:ba|da|z|k)?sh")
+_SHEBANG = re.compile(rb"#!\s*(/\S+)(?:[ \t]+(?:-S[ \t]+)?([^\s=-][^\s=]*)(?=\s|$))?")
 _SHELL_SYNTAX = frozenset("$`\\\"'|&;<>()*?[]#\n")
 _HARMLESS = frozenset(
     ["echo", "printf", "mkdir", "ls", "touch", "cat", "true", "date", "pwd", "df", "free", "set", "ulimit", "sleep", "nvidia-smi"]
@@ -46,24 +48,26 @@ class HostNeeds:
     program: str = ""
     modules: tuple[str, ...] = ()
     missing_script: str = ""
+    unexecutable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """A code tree as far as imports are followed in it: the paths of its files, and what a script of it imports."""
+    """A code tree as far as it is read: the kinds of its files by path, what a script imports, and which program runs it."""
 
-    files: Collection[str]
+    files: Mapping[str, str]
     imports: Callable[[PurePosixPath], tuple[str, ...]]
+    interpreter: Callable[[PurePosixPath], str]
 
 
-def sources(root: Path, files: Collection[str]) -> Sources:
-    """The code below ``root``; each script is read once, however many jobs run it."""
+def sources(root: Path, files: Mapping[str, str]) -> Sources:
+    """The code below ``root``, its files by path with their kinds (``x``, ``-`` or ``l``); each script is read once, however many jobs run it."""
 
     @cache
     def imports(script: PurePosixPath) -> tuple[str, ...]:
         return tuple(sorted(_imports(root, script, files)))
 
-    return Sources(files, imports)
+    return Sources(files, imports, cache(lambda script: _interpreter(root / script)))
 
 
 def host_needs(attributes: Mapping[str, Any], code: Sources) -> HostNeeds:
@@ -80,12 +84,52 @@ def host_needs(attributes: Mapping[str, Any], code: Sources) -> HostNeeds:
             if _SHELL_SYNTAX & set(command):
                 return HostNeeds()
             continue
-        if "/" in program and not program.startswith(("/", "~/")):
-            return HostNeeds()  # of the code or of the weights
-        if not _PYTHON.fullmatch(program):
-            return HostNeeds(program)
-        return _of_python(program, command[match.end() :], attributes, code)
+        return _of_program(program, command[match.end() :], attributes, code)
     return HostNeeds()
+
+
+def _of_program(program: str, rest: str, attributes: Mapping[str, Any], code: Sources) -> HostNeeds:
+    """What the first command that matters needs."""
+    if "/" in program and not program.startswith(("/", "~/")):
+        return _of_script(program, attributes, code)
+    if _PYTHON.fullmatch(program):
+        return _of_python(program, rest, attributes, code)
+    script = next(iter(_plain_words(rest)), "-") if _SHELL.fullmatch(program) else "-"
+    missing = "" if script.startswith("-") else _missing(script, attributes, code)
+    return HostNeeds(program, missing_script=missing)
+
+
+def _of_script(program: str, attributes: Mapping[str, Any], code: Sources) -> HostNeeds:
+    """What ``./run.sh`` needs: to be there, to be executable, and the interpreter that its first line names."""
+    script = PurePosixPath(program)
+    kind = code.files.get(str(script))
+    if kind is None:
+        return HostNeeds(missing_script=_missing(program, attributes, code))
+    if kind == "-":
+        return HostNeeds(unexecutable=str(script))
+    return HostNeeds(code.interpreter(script) if kind == "x" else "")
+
+
+def _interpreter(path: Path) -> str:
+    """The program of a first line ``#!…``, or the one that it has ``env`` find; empty where there is none or it can't be read."""
+    try:
+        with path.open("rb") as stream:
+            found = _SHEBANG.match(stream.readline(256))
+    except OSError:
+        return ""
+    if found is None:
+        return ""
+    by_env = found[1].endswith(b"/env")
+    return (found[2] or b"" if by_env else found[1]).decode("ascii", "replace")
+
+
+def _missing(name: str, attributes: Mapping[str, Any], code: Sources) -> str:
+    """The script, if it should be in the code and isn't; empty where it may be somewhere else."""
+    script = PurePosixPath(name)
+    outside = script.is_absolute() or ".." in script.parts or name.startswith("~")
+    if outside or str(script) in code.files:
+        return ""
+    return "" if any(place in script.parents for place in _places(attributes)) else str(script)
 
 
 def _of_python(program: str, rest: str, attributes: Mapping[str, Any], code: Sources) -> HostNeeds:
@@ -107,8 +151,7 @@ def _of_python(program: str, rest: str, attributes: Mapping[str, Any], code: Sou
     if script.is_absolute() or ".." in script.parts or words[0].startswith("~"):
         return HostNeeds(program)
     if str(script) not in code.files:
-        elsewhere = any(place in script.parents for place in _places(attributes))
-        return HostNeeds(program, missing_script="" if elsewhere else str(script))
+        return HostNeeds(program, missing_script=_missing(words[0], attributes, code))
     mounted = _mounted(attributes, script.parent)
     return HostNeeds(program, tuple(one for one in code.imports(script) if one not in mounted))
 

@@ -74,13 +74,17 @@ def _read(workspace: Workspace, path: str) -> _Read | TrainctlError:
         code: Code = scan(workspace.setting.directory, path, workspace.withheld)
     except TrainctlError as failure:
         return failure
-    return _Read(code.tree, sources(code.root, frozenset(file.path for file in code.files)))
+    return _Read(code.tree, sources(code.root, {file.path: file.kind for file in code.files}))
 
 
 def _lacking(attributes: Mapping[str, Any], needs: HostNeeds, code: Sources) -> list[str]:
     lacks = []
     if needs.missing_script:
         lacks.append(f"the code has no file {needs.missing_script}, which a start command runs")
+    if needs.unexecutable:
+        lacks.append(
+            f"{needs.unexecutable} in the code, which a start command runs, is not executable (chmod +x)"
+        )
     requirements = attributes["runtime"].get("requirements")
     if requirements and requirements not in code.files:
         lacks.append(f"the code has no file {requirements}, which runtime.requirements names")

@@ -22,7 +22,13 @@ CODE = {
     "compiled.py": "import fastext, mylib.a",
     "fastext.cpython-311-x86_64-linux-gnu.so": "",
     "sub/compiled.py": "import fastext, mylib.a",
+    "run.sh": "#!/bin/bash\necho",
+    "by-env.sh": "#! /usr/bin/env -S python3 -u\n",
+    "plain.sh": "echo",
+    "noexec.sh": "#!/bin/bash\n",
+    "program": "\x7fELF",
 }
+EXECUTABLE = {"run.sh", "by-env.sh", "plain.sh", "program"}
 
 
 def needs(tmp_path: Path, *commands: str, **more: Any) -> HostNeeds:
@@ -36,7 +42,9 @@ def needs(tmp_path: Path, *commands: str, **more: Any) -> HostNeeds:
         "environment_variables": more.pop("variables", {}),
     }
     job = {"runtime": runtime, "weights": [], "mounts": [], **more}
-    return host_needs(job, sources(tmp_path, CODE))
+    return host_needs(
+        job, sources(tmp_path, {name: "x" if name in EXECUTABLE else "-" for name in CODE})
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,8 +67,19 @@ def needs(tmp_path: Path, *commands: str, **more: Any) -> HostNeeds:
         (["torchrun --nnodes $BT_GROUP_SIZE train.py"], HostNeeds("torchrun")),
         (["pip install -r requirements.txt && python train.py"], HostNeeds("pip")),
         (["/opt/conda/bin/python train.py"], HostNeeds("/opt/conda/bin/python")),
+        (["./run.sh --lr 1"], HostNeeds("/bin/bash")),
+        (["./by-env.sh"], HostNeeds("python3")),
+        (["./plain.sh", "python gone.py"], HostNeeds()),
+        (["./program"], HostNeeds()),
+        (["nohup ./noexec.sh"], HostNeeds(unexecutable="noexec.sh")),
+        (["sub/gone.sh"], HostNeeds(missing_script="sub/gone.sh")),
+        (["bash run.sh && python x.py"], HostNeeds("bash")),
+        (["bash -eu gone.sh"], HostNeeds("bash")),
+        (["sh gone.sh"], HostNeeds("sh", missing_script="gone.sh")),
+        (["bash /opt/gone.sh"], HostNeeds("bash")),
+        (["bash $SCRIPT"], HostNeeds("bash")),
+        (["time python gone.py"], HostNeeds("python", missing_script="gone.py")),
         (["python gone.py"], HostNeeds("python", missing_script="gone.py")),
-        (["./run.sh"], HostNeeds()),
         (["cd sub", "python run.py"], HostNeeds()),
         (["export A=1", "nothing"], HostNeeds()),
         (["echo $(pip install x)", "python train.py"], HostNeeds()),
