@@ -17,6 +17,7 @@ class Frames:
         self.offset = 0
         self._head: Mapping[str, Any] | None = None
         self._data = bytearray()
+        self._told = False
 
     def restart(self) -> None:
         """Forget half a frame: another call begins with a whole one."""
@@ -49,7 +50,8 @@ class Frames:
     def _piece(self, head: Mapping[str, Any], text: str) -> Piece:
         time, left_out = float(head.get("time", 0.0)), int(head.get("left_out", 0))
         if left_out or not text:
-            by = str(head.get("prepared_by", ""))
+            by = "" if self._told else str(head.get("prepared_by", ""))
+            self._told = self._told or bool(by)  # another call says it again
             return Piece(self.rank, time, left_out=left_out, prepared_by=by)
         goes_on = bool(head.get("open"))
         lines = (text if goes_on else text.removesuffix("\n")).split("\n")

@@ -57,6 +57,14 @@ def test_half_a_frame_is_forgotten() -> None:
     assert list(frames.take(frame(b"two\n", 2.0, 8))) == [Piece(0, 2.0, ("two",))]
 
 
+def test_who_prepared_a_cache_is_said_once() -> None:
+    """What is there is read first, and then followed."""
+    frames = Frames(0)
+    said = b'{"prepared_by": "run 1 (abc) of job.a"}\n'
+
+    assert [len(list(frames.take(said))) for _ in range(2)] == [1, 0]
+
+
 def test_what_a_node_is_asked() -> None:
     """Times are absolute, or so long ago by the node's own clock."""
     wanted = Selection(since=Moment(600, ago=True), until=Moment(1e9), grep="a+", tail=5)
