@@ -191,6 +191,19 @@ def test_stop_gives_the_job_its_grace(node: TestNode) -> None:
     assert "saved" in node.log()
 
 
+def test_a_stop_can_be_shortened(node: TestNode) -> None:
+    """Who asks again with less grace need not wait for what was said first."""
+    node.start(node.spec("trap 'echo asked' TERM; echo up; while :; do sleep 0.1 || :; done"))
+    wait_for(lambda: "up" in node.log())
+    first = node.popen("stop", {"key": "run-1", "grace_seconds": 3600})
+    wait_for(lambda: "asked" in node.log())
+
+    status = node.call("stop", {"key": "run-1", "grace_seconds": 0})
+
+    assert status["status"] == "TRAINING_JOB_STOPPED"
+    assert b"TRAINING_JOB_STOPPED" in first.communicate()[0]
+
+
 def test_processes_left_behind_end_with_the_job(node: TestNode) -> None:
     """A background process does not outlive the commands."""
     mark = node.base / "pid"

@@ -100,7 +100,8 @@ class Attempt:
             _do(chores)
         with os.fdopen(self._code, "rb") as stream:
             told = stream.read()
-        end_descendants(0.0, self._helpers)  # nobody is left, unless the warden itself was killed
+        # Nobody is left, unless the warden itself was killed.
+        end_descendants(lambda: 0.0, self._helpers)
         _do(chores)
         code = int(json.loads(told)) if told else None
         return Ended(code, exit_code(status), self.stopped and not expired, expired)

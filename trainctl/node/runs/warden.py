@@ -26,7 +26,7 @@ def guard(
     """Run ``child`` (which executes the shell and doesn't return) and wait; the exit code, negative for a signal.
 
     Called in a process made for this, below the supervisor; of its files it keeps ``kept``. SIGTERM, by the supervisor or by the kernel when the
-    supervisor dies, ends the job's processes; ``grace`` says how long they may take.
+    supervisor dies, ends the job's processes; ``grace`` says how long they may take, also when it changes meanwhile.
     """
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
@@ -39,9 +39,9 @@ def guard(
     close_all_but(*kept)
     status = _wait(shell)
     if status is None:
-        ended = end_descendants(grace() if os.getppid() == supervisor else 0.0)
+        ended = end_descendants(lambda: grace() if os.getppid() == supervisor else 0.0)
         return exit_code(ended.get(shell, signal.SIGKILL))
-    end_descendants(_LEFTOVER_GRACE_SECONDS)
+    end_descendants(lambda: _LEFTOVER_GRACE_SECONDS)
     return status
 
 

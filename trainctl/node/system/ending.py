@@ -33,15 +33,16 @@ def reap() -> Dict[int, int]:
     return found
 
 
-def end_descendants(grace_seconds: float, spared: Collection[int] = ()) -> Dict[int, int]:
+def end_descendants(grace: Callable[[], float], spared: Collection[int] = ()) -> Dict[int, int]:
     """End everything below this process, which must be a child subreaper: TERM, the grace, KILL until nobody is left.
 
-    ``spared`` are helpers of this process itself. The wait statuses of the children that ended meanwhile.
+    ``grace`` is asked again and again, as it may be changed meanwhile: seconds from the beginning. ``spared`` are helpers of
+    this process itself. The wait statuses of the children that ended meanwhile.
     """
     ended: Dict[int, int] = {}
     send(_left(spared, ended), signal.SIGTERM)
-    deadline = time.monotonic() + grace_seconds
-    while time.monotonic() < deadline and _left(spared, ended):
+    begun = time.monotonic()
+    while time.monotonic() < begun + grace() and _left(spared, ended):
         time.sleep(_POLL_SECONDS)
     kill_all(lambda: _left(spared, ended))
     # Who died since the last look is no descendant any more, and yet to be collected.
