@@ -94,12 +94,12 @@ class Keeping:
             code = self._ended() if self._pid else None
         self._kill()
         if code != _DONE:
-            self._admit(longest)
+            self._admit(clock.seconds)
 
-    def _admit(self, longest: float) -> None:
-        error = sync_of(self._run.directory).get("error") or f"not done after {longest:.0f} s"
-        with contextlib.suppress(OSError):
-            Uploads(self._run.directory).say(SYNCING, str(error), [])
+    def _admit(self, waited: float) -> None:
+        short = f"not done after {waited:.0f} s; `trainctl checkpoints upload` brings the rest"
+        with contextlib.suppress(Failure, OSError):
+            self._uploader().trouble(str(sync_of(self._run.directory).get("error") or short))
 
     def _uploader(self) -> Uploader:
         return Uploader(self._run, self._spec, self._secrets, self._data)

@@ -63,9 +63,9 @@ class Uploader:
         if self._complete is None:
             self._complete = self._pick_up()
         self._uploads.beat()
-        saved = [one for one in saved_in(self._local) if one.rank == self._rank]
+        saved = self._here()
         self._watch.look(saved, end)
-        pending = [one for one in saved if not (self._is_complete(one) or self._superseded(one))]
+        pending = [one for one in saved if self._is_wanted(one)]
         writing = set() if end else self._watch.open_files(pending)
         failures = [self._try(one, writing, end) for one in pending]
         left = [one for one in pending if not self._is_complete(one)]
@@ -86,8 +86,12 @@ class Uploader:
         self._uploads.say(COMPLETED, self._refusals(), [name for _, name in sorted(self._refused)])
 
     def trouble(self, error: str) -> None:
-        """Say why it can't go on at the moment."""
-        self._uploads.say(SYNCING, error, [])
+        """Say why it can't go on, at the moment or at all, and what is left; the store, which may be silent, is not asked."""
+        if self._complete is None:
+            self._uploads.load()
+        known, here = set(self._uploads.pending), self._here()
+        left = [one for one in here if one.name in known or not self._is_brought(one)]
+        self._say([one for one in left if self._is_wanted(one)], error)
 
     @property
     def watched_until(self) -> float:
@@ -105,6 +109,17 @@ class Uploader:
                 if sizes.get(known.key) != known.size:
                     self._uploads.drop(place)
         return complete
+
+    def _here(self) -> List[Saved]:
+        return [one for one in saved_in(self._local) if one.rank == self._rank]
+
+    def _is_wanted(self, one: Saved) -> bool:
+        return not (self._is_complete(one) or self._superseded(one))
+
+    def _is_brought(self, one: Saved) -> bool:
+        """Whether every file of it has been in the store, be it removed from there since."""
+        places = ((one.rank, one.name, file.path) for file in one.files)
+        return all(place in self._uploads.files for place in places)
 
     def _is_complete(self, one: Saved) -> bool:
         """Whether a manifest says what lies here, and nothing more is gone than what stays kept."""

@@ -80,6 +80,11 @@ class Uploads:
         except FileNotFoundError:
             return 0.0
 
+    @property
+    def pending(self) -> List[str]:
+        """What was last said not to be in the store yet."""
+        return list(sync_of(self._sync.parent).get("pending") or ())
+
     def say(self, state: str, error: Optional[str], pending: List[str]) -> None:
         """How it stands, for whoever asks; written when it changes."""
         now = {"state": state, "error": error, "pending": pending[:100]}
