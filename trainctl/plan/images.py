@@ -34,6 +34,8 @@ def image_problems(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagno
     """Jobs that need a container on a node where no engine works, or where it can't be as they want it."""
     for job in starting(changes):
         wish = image_of(job.after or {})
+        if wish is None and (job.after or {})["runtime"].get("shm_size"):
+            yield _on_the_host(inputs, job)
         for seat in seats(inputs, job) if wish is not None else ():
             found = seat.facts.images.get(wish) if seat.facts and wish else None
             problem = _problem(inputs, job, seat, found) if found else None
@@ -60,6 +62,17 @@ def _problem(inputs: Inputs, job: Change, seat: Seat, found: ImageFacts) -> Diag
             **at,
         )
     return None
+
+
+def _on_the_host(inputs: Inputs, job: Change) -> Diagnostic:
+    resource = inputs.desired.resources.get(job.address)
+    return warning(
+        f"{job.address} asks for a shm_size, and runs in no container",
+        "It has the shared memory of its node. Leave shm_size out, or name an image.",
+        address=str(job.address),
+        where=resource.where if resource else None,
+        code="no-shm-size",
+    )
 
 
 def _line(job: Change, wish: ImageWish, seat: Seat) -> ImageLine:

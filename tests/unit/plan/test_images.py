@@ -64,3 +64,16 @@ def test_on_the_host_an_image_is_not_needed() -> None:
 
     assert plan.images == ()
     assert [one.mount for one in plan.deliveries] == ["link"]
+
+
+def test_shared_memory_is_a_containers() -> None:
+    """A job on the host has what its node has: a size that it asks for is told, and forbids nothing."""
+    world = World()
+    world.job["runtime"]["shm_size"] = "8Gi"
+
+    plan = make_plan(world.inputs())
+
+    assert [(one.code, one.summary) for one in plan.diagnostics] == [
+        ("no-shm-size", "job.sft asks for a shm_size, and runs in no container")
+    ]
+    assert plan.usable
