@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.mirrors import REFERENCE, MemorySource, assert_sound, contents, mirror_at, stored
+from tests.support.permissions import unreadable
 from trainctl.errors import Busy, StorageError
 from trainctl.weights.exclusive import BEAT_SECONDS, STALE_SECONDS, holder_name, lease
 from trainctl.weights.mirror import DirectoryMirror, Reference
 from trainctl.weights.mirror.collect import Collected, Collecting, collect
+from trainctl.weights.mirror.known import known
 from trainctl.weights.mirror.needs import Watch, needs
 
 OTHER = Reference("lineage-2", "weights.other", "bob@desk", "second")
@@ -53,6 +56,55 @@ def during(act: Callable[[], object]) -> dict[str, object]:
 def blobs(mirror: DirectoryMirror) -> int:
     """How many contents there are."""
     return len(stored(mirror.root))
+
+
+@pytest.fixture
+def reachable() -> Iterator[DirectoryMirror]:
+    """The same where other users get to."""
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        made = mirror_at(Path(place) / "mirror", chunk_bytes=1024)
+        for reference in FILES:
+            fill(made, reference)
+        yield made
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("hidden", ["references", f"references/{OTHER.lineage}"])
+def test_nothing_goes_where_references_may_not_be_read(
+    reachable: DirectoryMirror, hidden: str, *, dry_run: bool
+) -> None:
+    """Another user's are as good as one's own: nobody knows then who needs what, and the error says where."""
+    before = stored(reachable.root)
+
+    with (
+        unreadable(reachable.root / hidden, reachable.root),
+        pytest.raises(StorageError, match=f"{hidden}.* may not be read"),
+    ):
+        gc(reachable, dry_run=dry_run)
+
+    assert stored(reachable.root) == before
+
+
+def test_a_plan_looks_past_references_that_may_not_be_read(reachable: DirectoryMirror) -> None:
+    """Nothing is deleted for its sake: it only knows less."""
+    own = reachable.root / "references" / OTHER.lineage
+    source = MemorySource(FILES[REFERENCE])
+    resolved = source.resolve(f"memory://{REFERENCE.address}", None, None)
+
+    with unreadable(own, reachable.root):
+        found = known(reachable, resolved)
+
+    assert found.here == resolved.size
+
+
+def test_a_writer_does_not_overlook_what_is_condemned(reachable: DirectoryMirror) -> None:
+    """It would take a collection that it can't see for none."""
+    place = reachable.root / "condemned"
+    place.mkdir()
+
+    with unreadable(place, reachable.root), pytest.raises(StorageError, match="condemned"):
+        fill(reachable, REFERENCE)
 
 
 def test_what_somebody_refers_to_stays(mirror: DirectoryMirror) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Dict, List
+from typing import Dict, Iterator, List
 
 from trainctl.node.content.listing import Listing
 from trainctl.node.content.stored import write_stored
@@ -82,18 +82,22 @@ class References:
 
     def refers(self, listing_id: str) -> bool:
         """Whether some lineage refers to the listing."""
-        return any(self._layout.references.glob(f"*/{listing_id}.json"))
+        return any(map(modified, self._to(listing_id)))
 
     def last_used(self, listing_id: str) -> float:
         """When a lineage last had the listing delivered, in Unix seconds; 0 if none refers to it."""
-        paths = self._layout.references.glob(f"*/{listing_id}.json")
-        return max((modified(path) for path in paths), default=0.0)
+        return max(map(modified, self._to(listing_id)), default=0.0)
 
     def drop_listing(self, listing_id: str) -> None:
         """Drop every lineage's reference to a listing that is not here any more."""
-        for path in self._layout.references.glob(f"*/{listing_id}.json"):
-            with contextlib.suppress(FileNotFoundError):
+        for path in self._to(listing_id):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 path.unlink()
+
+    def _to(self, listing_id: str) -> Iterator[Path]:
+        """Where the lineages would refer to a listing. Unlike a glob it doesn't pass over what may not be read."""
+        names = names_in(self._layout.references)
+        return (self._layout.references / name / f"{listing_id}.json" for name in names)
 
     def cache_users(self, name: str) -> List[str]:
         """Who refers to a training cache: ``LINEAGE+OWNER``."""

@@ -276,5 +276,5 @@ def _write_temporary(
 def _lstat(path: Path) -> Optional[os.stat_result]:
     try:
         return path.lstat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None

@@ -205,7 +205,7 @@ class _Collection:
 
     def _mark(self, kept: Sequence[Need]) -> _Mark:
         """What no kept listing names. What is written meanwhile may be marked too, and is reprieved."""
-        listings = sorted(self.layout.root.glob("listings/*.json"))
+        listings = self.layout.listings()
         wanted = frozenset().union(*(need.listings for need in kept))
         named = _blobs(self._listings(wanted))
         unfinished = any(need.record.get("listing") is None for need in kept)
@@ -239,7 +239,9 @@ class _Collection:
         for path in self.layout.root.glob("fingerprints/*/*.json"):
             try:
                 sha256 = json.loads(path.read_bytes())["sha256"]
-            except (OSError, ValueError, KeyError, TypeError):
+            except OSError:
+                continue
+            except (ValueError, KeyError, TypeError):
                 sha256 = ""
             if not self.layout.blob(str(sha256)).is_file():
                 path.unlink(missing_ok=True)

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from trainctl.node.system.files import names_in
 from trainctl.weights.exclusive import holder_name
 from trainctl.weights.mirror.disk import make_directory
 from trainctl.weights.mirror.layout import Layout
@@ -59,8 +60,8 @@ class Condemned:
 def restore(layout: Layout) -> None:
     """Put everything back that anybody has condemned, and see to it that nobody who has not seen this process's reference
     condemns more: before a writer looks for content, and after a killed collection."""
-    for directory in _place(layout).glob("*"):
-        while not _emptied(layout, directory):
+    for name in names_in(_place(layout)):
+        while not _emptied(layout, _place(layout) / name):
             pass  # its collection condemned more just now; there is an end to what it can
 
 

@@ -12,7 +12,7 @@ from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import explained
 from trainctl.weights.mirror.fetch import by_fingerprint, parts, present
 from trainctl.weights.mirror.layout import Layout, fingerprint, listing_in
-from trainctl.weights.mirror.needs import needs
+from trainctl.weights.mirror.needs import readable
 
 Row = Tuple[Optional[str], int, bool]
 
@@ -50,7 +50,7 @@ def known(mirror: DirectoryMirror, resolved: ResolvedSource) -> Known:
 
 def listed_as(layout: Layout, resolved: ResolvedSource) -> str | None:
     """The id of the listing that this very source, as it is now, is known to be, if it is here."""
-    for need in needs(layout):
+    for need in readable(layout):
         listing = listing_in(need.record, resolved)
         if listing and layout.listing(listing).is_file():
             return listing

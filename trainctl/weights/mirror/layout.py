@@ -20,6 +20,7 @@ from trainctl.model.files import (
     load_listing,
 )
 from trainctl.model.json import canonical, hex_digest
+from trainctl.node.system.files import names_in
 from trainctl.weights.exclusive import holder_name
 from trainctl.weights.mirror.disk import make_directory, write_record
 
@@ -133,6 +134,11 @@ class Layout:
                 self.root / f"blobs/sha256/{number:02x}"
             ) as entries:
                 yield from sorted((Path(one.path), one.stat().st_size) for one in entries)
+
+    def listings(self) -> list[Path]:
+        """Every listing that is here, in the order of their ids."""
+        names = names_in(self.root / "listings")
+        return [self.root / "listings" / name for name in names if name.endswith(".json")]
 
     def listing(self, listing_id: str) -> Path:
         """Where the listing is or will be."""

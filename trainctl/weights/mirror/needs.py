@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainctl.errors import StorageError
+from trainctl.node.system.files import names_in
 from trainctl.weights.exclusive import STALE_SECONDS, known_dead
 from trainctl.weights.mirror.layout import Layout
 
@@ -34,19 +37,54 @@ class Need:
 
 def needs(layout: Layout) -> list[Need]:
     """Every reference as it is now. StorageError where one can't be read: nothing may be deleted then."""
-    return list(_read(layout))
+    return list(_read(layout, _refuse))
 
 
-def _read(layout: Layout) -> Iterator[Need]:
-    for path in sorted(layout.root.glob("references/*/*.json")):
-        try:
-            status = path.stat()
-            record = layout.read_reference(path)
-        except FileNotFoundError:
-            continue
-        if record is not None:
-            used = max(float(record.get("last_used") or 0.0), status.st_mtime)
-            yield Need(path, record, status.st_mtime_ns, used)
+def readable(layout: Layout) -> list[Need]:
+    """Those that this user may read, for who only wants to know more by them."""
+    return list(_read(layout, lambda failure: None))
+
+
+def _read(layout: Layout, failed: Callable[[PermissionError], object]) -> Iterator[Need]:
+    """``failed`` is told what may not be read, and the others follow."""
+    references = layout.root / "references"
+    for lineage in _names(references, failed):
+        for name in _names(references / lineage, failed):
+            if name.endswith(".json"):
+                with _told(failed):
+                    yield from _need(layout, references / lineage / name)
+
+
+def _need(layout: Layout, path: Path) -> Iterator[Need]:
+    try:
+        status = path.stat()
+        record = layout.read_reference(path)
+    except FileNotFoundError:
+        return
+    if record is not None:
+        used = max(float(record.get("last_used") or 0.0), status.st_mtime)
+        yield Need(path, record, status.st_mtime_ns, used)
+
+
+def _names(directory: Path, failed: Callable[[PermissionError], object]) -> list[str]:
+    with _told(failed):
+        return names_in(directory)
+    return []
+
+
+@contextlib.contextmanager
+def _told(failed: Callable[[PermissionError], object]) -> Iterator[None]:
+    try:
+        yield
+    except PermissionError as error:
+        failed(error)
+
+
+def _refuse(error: PermissionError) -> None:
+    raise StorageError(
+        f"{error.filename} may not be read by this user: nobody knows who needs what of the mirror",
+        "Ask whoever may read all of its references to do this, or to give this user the right to.",
+    ) from None
 
 
 class Watch:

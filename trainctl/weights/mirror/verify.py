@@ -108,7 +108,7 @@ def verify(mirror: DirectoryMirror, asked: Verifying) -> Verified:
 def _listings(layout: Layout) -> tuple[list[Listing], list[Path]]:
     """The listings that can be read, and the files of those that can't."""
     good, damaged = [], []
-    for path in sorted(layout.root.glob("listings/*.json")):
+    for path in layout.listings():
         try:
             listing = layout.load_listing(path.stem)
         except StorageError:

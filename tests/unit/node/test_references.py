@@ -1,0 +1,39 @@
+"""Who uses what of a node's cache, where not all of it may be read."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.permissions import unreadable
+from trainctl.node.cache.references import References
+from trainctl.node.content.listing import Listing
+from trainctl.node.system.layout import Layout
+
+ASKED: list[Callable[[References, str], object]] = [
+    References.refers,
+    References.last_used,
+    References.drop_listing,
+]
+
+
+@pytest.mark.parametrize("ask", ASKED)
+def test_who_may_not_read_references_takes_nothing_for_unused(
+    ask: Callable[[References, str], object],
+) -> None:
+    """It is an error, and no word of a listing that nobody uses; a file among them is nobody's reference."""
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        layout = Layout(f"{place}/node")
+        references, listing = References(layout), Listing(())
+        references.refer("one", listing, "somebody")
+        (layout.references / "junk").write_text("")
+        hidden = layout.references / "one"
+
+        assert references.refers(listing.id)
+        with unreadable(hidden, Path(place)), pytest.raises(PermissionError):
+            ask(references, listing.id)
+        assert references.refers(listing.id)
