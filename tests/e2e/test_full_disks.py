@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.hub import Hub, serve
+from tests.support.hub import Fault, Hub, serve
 from tests.support.project import Project
 from tests.support.wanting import (
     JOB,
@@ -20,6 +20,7 @@ from tests.support.wanting import (
     wants,
 )
 from tests.support.weights_data import noise
+from trainctl.model.files import CHUNK_BYTES
 
 
 @pytest.fixture
@@ -52,6 +53,20 @@ def test_a_mirror_without_room_says_so_before_anything_moves(work: Project, hub:
         assert_nothing_half_done(work)
         remount(place, "size=200m")
         assert_recovers(work)
+
+
+def test_what_has_arrived_needs_no_room_again(work: Project, hub: Hub) -> None:
+    """A transfer that broke off goes on where the disk has room for what is missing and not for all of it; the plan says what that is."""
+    files = {"model.safetensors": noise(40_000_000)}
+    hub.add("acme/model", files)
+    hub.faults = [Fault("cut", "/model.safetensors", 1000, at=CHUNK_BYTES + 7_000_000)]
+    with small_disk(work.mirror, "120m"):
+        apply(work, 12)
+        hub.faults.clear()
+        (line,) = work.json("plan")["weights"]
+        assert line["bytes_mirrored"] == CHUNK_BYTES
+        assert line["bytes_upstream"] == 40_000_000 - CHUNK_BYTES
+        assert_recovers(work, files)
 
 
 def test_a_read_only_mirror_is_named(work: Project) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +15,10 @@ from trainctl.model.files import CHUNK_BYTES, ResolvedSource, SourceFile
 from trainctl.node.content.pack_index import is_right, rows_of
 from trainctl.node.content.packs import Slice
 from trainctl.spi.sources import Credential
-from trainctl.weights.mirror import DirectoryMirror, Reference
+from trainctl.weights.mirror import DirectoryMirror, Reference, packing
 from trainctl.weights.mirror.contents import Contents
+from trainctl.weights.mirror.layout import fingerprint
+from trainctl.weights.mirror.partial import set_free
 from trainctl.weights.retry import Retry
 
 REFERENCE = Reference("lineage-1", "weights.model", "ann@laptop", "demo")
@@ -144,3 +147,21 @@ def assert_sound(root: Path) -> None:
 def leftovers(root: Path) -> list[str]:
     """Names below ``partial/``."""
     return sorted(path.name for path in root.glob("partial/*"))
+
+
+def left_behind(
+    root: Path, files: Mapping[str, bytes], *, announce: bool
+) -> tuple[ResolvedSource, Path, int]:
+    """A pack of a source as a killed process leaves it, without what it held in memory; how many files were written."""
+    source = MemorySource(dict(files), announce=announce)
+    resolved = source.resolve(f"memory://model/{REFERENCE.address}", None, None)
+    pack = packing.Packing(mirror_at(root)._layout, packing.pack_key(resolved.source))
+    for file in resolved.files:
+        data = files[file.path]
+        known = None if announce else fingerprint(resolved, file)
+        pack.append(hashlib.sha256(data).digest(), data, known)
+    set_free(pack._directory)
+    os.close(pack._data)
+    os.close(pack._journal)
+    (left,) = root.glob("partial/*.free.*")
+    return resolved, left, (left / "journal").stat().st_size // 72

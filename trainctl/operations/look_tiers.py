@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -55,14 +55,14 @@ class TierQuestion:
         if in_tree and (needed or not leases):
             return Counted(TierFacts(node=known.size), 0 if needed else known.size)
         counting = _Counting(in_tree=in_tree)
-        for row in known.files:
+        for row, arrived in _rows(known):
             if not row[0]:
-                counting.add(row)
-        named = (row for row in known.files if row[0])
+                counting.add(row, arrived)
+        named = (one for one in _rows(known) if one[0][0])
 
         def on_event(event: Mapping[str, Any]) -> None:
-            for (here, leased, shared), row in zip(event["rows"], named, strict=False):
-                counting.add(row, here=here, leased=leased, shared=shared)
+            for (here, leased, shared), one in zip(event["rows"], named, strict=False):
+                counting.add(*one, here=here, leased=leased, shared=shared)
 
         if any(sha256 for sha256, _, _ in known.files):
             agent.call(
@@ -83,9 +83,15 @@ class _Counting:
         self._node = self._cluster = self._mirror = self._upstream = self._claim = 0
 
     def add(
-        self, row: Row, *, here: bool = False, leased: bool = False, shared: bool = False
+        self,
+        row: Row,
+        arrived: int,
+        *,
+        here: bool = False,
+        leased: bool = False,
+        shared: bool = False,
     ) -> None:
-        """A file: whether the node has its content, whether a live run there has it, and whether the cluster's cache does."""
+        """A file, and how much of it has arrived in the mirror: whether the node has its content, whether a live run there has it, and whether the cluster's cache does."""
         _, size, mirrored = row
         if self._in_tree or here:
             self._node += size
@@ -94,7 +100,8 @@ class _Counting:
         elif mirrored:
             self._mirror += size
         else:
-            self._upstream += size
+            self._mirror += arrived
+            self._upstream += size - arrived
         self._claim += 0 if leased else size
 
     @property
@@ -102,6 +109,13 @@ class _Counting:
         """All of it."""
         tiers = TierFacts(self._node, self._cluster, self._mirror, self._upstream)
         return Counted(tiers, self._claim)
+
+
+def _rows(known: Known) -> Iterator[tuple[Row, int]]:
+    """Each file, and the bytes of it that have arrived in the mirror, which doesn't have it yet."""
+    for place, row in enumerate(known.files):
+        some = known.arrived.get(place)
+        yield row, some.good if some else 0
 
 
 def _is_long(known: Known) -> bool:
@@ -116,7 +130,7 @@ def _counted(known: Known, cached: Mapping[str, Any]) -> Counted:
     present, leased = frozenset(cached["blobs"]), frozenset(cached.get("leased", ()))
     shared = frozenset(cached.get("shared", ()))
     counting = _Counting(in_tree=known.listing in cached["trees"])
-    for row in known.files:
+    for row, arrived in _rows(known):
         here, its, there = (row[0] in some for some in (present, leased, shared))
-        counting.add(row, here=here, leased=its, shared=there)
+        counting.add(row, arrived, here=here, leased=its, shared=there)
     return counting.counted

@@ -82,7 +82,7 @@ def look_at_weights(workspace: Workspace, state: State, look: LookOptions) -> We
 def _room(workspace: Workspace, seen: WeightsSeen) -> list[Diagnostic]:
     """What doesn't fit on the mirror's disk by itself, or else all of it together, which may share content."""
     free = seen.mirror.free
-    missing = {address: one.size - one.here for address, one in seen.known.items()}
+    missing = {address: one.to_store for address, one in seen.known.items()}
     if free is None or sum(missing.values()) + SPARE_BYTES <= free:
         return []
     too_large = [address for address, size in missing.items() if size + SPARE_BYTES > free]
@@ -187,7 +187,7 @@ def _take(
         return
     resolution = answer.resolution
     known = seen.known.get(resource.address)
-    mirrored = known.here if known else None
+    mirrored = known.had if known else None
     locked = (
         look.writes_lock
         or question.locked is not None
@@ -211,8 +211,9 @@ def _take(
 def _relayed(found: _Found, known: Known | None) -> int:
     """The bytes that are missing in the mirror and that it can't fetch by itself."""
     resolved = found.resolution.resolved
-    wanted = resolved.files if known is None else missing(resolved, known)
-    return sum(file.size for file in wanted if found.relays(file))
+    if known is None:
+        return sum(file.size for file in resolved.files if found.relays(file))
+    return sum(left for file, left in missing(resolved, known) if found.relays(file))
 
 
 def _locked_as(entry: LockEntry) -> dict[str, str | int]:

@@ -33,6 +33,7 @@ from trainctl.weights.mirror.known import Known, Row
 from trainctl.weights.mirror.layout import Reference
 from trainctl.weights.mirror.mend import Origin
 from trainctl.weights.mirror.others import Waiting, nobody
+from trainctl.weights.mirror.partial import Arrived
 from trainctl.weights.mirror.place import Place
 from trainctl.weights.mirror.port import Looked, Mirror, Origins
 from trainctl.weights.mirror.report import MirroredSource
@@ -114,9 +115,12 @@ class HostMirror:
             following=sent(file_rows(one.files) for one in sources),
             on_event=lambda event: arriving[event["of"]].add(starmap(_as_row, event["rows"])),
         )
-        known = zip(arriving, found["known"], strict=True)
+        known = zip(arriving, found["known"], found["arrived"], strict=True)
         return Looked(
-            tuple(Known(rows.all(), listing) for rows, listing in known),
+            tuple(
+                Known(rows.all(), listing, {place: Arrived(*some) for place, *some in arrived})
+                for rows, listing, arrived in known
+            ),
             frozenset(found["listings"]),
             Serving(**found["serving"]),
             found["free"],

@@ -15,6 +15,7 @@ from trainctl.plan.values import TierFacts
 from trainctl.remote.agent import NodeAgent
 from trainctl.spi.provider import Node
 from trainctl.weights.mirror.known import Known
+from trainctl.weights.mirror.partial import Arrived
 from trainctl_local.transport import LocalTransport
 
 WEIGHTS = Address.parse("weights.model")
@@ -56,6 +57,21 @@ def test_bytes_count_where_they_are_found_first(
     assert whole == Counted(TierFacts(node=15), 0)  # the delivery's run needs it
     assert some == Counted(TierFacts(node=3, mirror=100, upstream=11000), 11100)
     assert none == Counted(TierFacts(upstream=11000), 11000)
+
+
+@pytest.mark.parametrize("most", [100, 1])
+def test_what_has_arrived_of_a_file_is_in_the_mirror(
+    node: TestNode, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Of a file whose transfer broke off only the rest comes from upstream; what the node has comes from nowhere."""
+    monkeypatch.setattr(look_tiers, "AS_TUPLE", most)
+    here = node.mirror.listing.files[4]
+    rows = (("1" * 64, 1000, False), (None, 10000, False), (here.sha256, here.size, False))
+    arrived = {0: Arrived(300, 400), 1: Arrived(7000, 7000), 2: Arrived(1, 1)}
+
+    some = counted(node, Known(rows, None, arrived))
+
+    assert some.tiers == TierFacts(node=here.size, mirror=7300, upstream=3700)
 
 
 def test_what_nobody_needs_may_go(node: TestNode, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,7 @@ def test_what_was_put_of_parts_before_a_transfer_broke_is_taken_up(tmp_path: Pat
     with pytest.raises(SourceCut):
         mirror.mirror(resolved(source), source, REFERENCE)
     (kept,) = mirror.shelf.marked(resolved(source)).chunks.values()
+    (looked,) = mirror.look([resolved(source)]).known
     source.spans.clear()
     source.filled.clear()
     source.gate = None
@@ -137,5 +138,6 @@ def test_what_was_put_of_parts_before_a_transfer_broke_is_taken_up(tmp_path: Pat
 
     begun = {one.offset for one in source.spans} | {offset for _, offset in source.asked}
     assert 1 <= len(kept) <= 3
+    assert looked.had == len(kept) * CHUNK_BYTES
     assert min(begun) == len(kept) * CHUNK_BYTES
     assert contents(mirror, listing.id) == {"big": BIG}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,6 +15,7 @@ from tests.support.mirrors import (
     assert_sound,
     contents,
     impatient,
+    left_behind,
     leftovers,
     mirror_at,
     place_of,
@@ -28,9 +28,7 @@ from trainctl.weights.mirror import DirectoryMirror, Reference, packing
 from trainctl.weights.mirror.collect import Collected, Collecting, collect
 from trainctl.weights.mirror.fetch import Tally
 from trainctl.weights.mirror.hashed import hash_all
-from trainctl.weights.mirror.layout import fingerprint
 from trainctl.weights.mirror.mend import Origin
-from trainctl.weights.mirror.partial import set_free
 from trainctl.weights.mirror.verify import Outcome, Verified, Verifying, verify
 
 MIB = 2**20
@@ -149,7 +147,7 @@ def test_a_small_file_of_its_own_is_read_as_ever(tmp_path: Path) -> None:
 def test_what_was_written_of_a_pack_is_not_fetched_again(tmp_path: Path, *, announce: bool) -> None:
     """A writer that died left a pack without an index: the next makes one of what is right in it."""
     files = numbered(600)
-    left, whole = _left_behind(tmp_path, files, announce=announce)
+    _, left, whole = left_behind(tmp_path, files, announce=announce)
     data = bytearray((left / "data").read_bytes())
     data[15] ^= 1
     (left / "data").write_bytes(data)
@@ -163,23 +161,6 @@ def test_what_was_written_of_a_pack_is_not_fetched_again(tmp_path: Path, *, anno
     assert contents(mirror, listing_of(mirror)) == files
     assert leftovers(tmp_path) == []
     assert_sound(tmp_path)
-
-
-def _left_behind(root: Path, files: Mapping[str, bytes], *, announce: bool) -> tuple[Path, int]:
-    """A pack as a killed process leaves it, without what it held in memory; how many files were written."""
-    layout = mirror_at(root)._layout
-    source = MemorySource(dict(files), announce=announce)
-    resolved = source.resolve(f"{URI}/{REFERENCE.address}", None, None)
-    pack = packing.Packing(layout, packing.pack_key(resolved.source))
-    for file in resolved.files:
-        data = files[file.path]
-        known = None if announce else fingerprint(resolved, file)
-        pack.append(hashlib.sha256(data).digest(), data, known)
-    set_free(pack._directory)
-    os.close(pack._data)
-    os.close(pack._journal)
-    (left,) = root.glob("partial/*.free.*")
-    return left, (left / "journal").stat().st_size // 72
 
 
 def test_a_pack_that_nobody_needs_goes(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainctl.model.files import Listing, ResolvedSource, SourceFile
@@ -15,21 +15,37 @@ from trainctl.weights.mirror.fetch import by_fingerprint, parts
 from trainctl.weights.mirror.known import Known, Row
 from trainctl.weights.mirror.layout import Content, fingerprint
 from trainctl.weights.mirror.needs import Need
+from trainctl.weights.mirror.partial import Arrived
 
 
 def look_at(shelf: Shelf, resolved: ResolvedSource) -> Known:
     """What is known of a source."""
     whole = shelf.whole(resolved)
-    rows = _rows_of(whole) if whole is not None else _rows(shelf, resolved)
-    return Known(packed(rows, tuple, lambda *row: row), whole.id if whole else None)
+    if whole is not None:
+        return Known(packed(_rows_of(whole), tuple, lambda *row: row), whole.id)
+    looking = Looking(shelf, resolved)
+    rows = packed(_rows(looking, resolved), tuple, lambda *row: row)
+    return Known(rows, None, _arrived(shelf, looking, resolved, rows))
 
 
 def _rows_of(whole: Listing) -> Iterator[Row]:
     return ((file.sha256, file.size, True) for file in whole.files)
 
 
-def _rows(shelf: Shelf, resolved: ResolvedSource) -> Iterator[Row]:
-    looking = Looking(shelf, resolved)
+def _arrived(
+    shelf: Shelf, looking: Looking, resolved: ResolvedSource, rows: Sequence[Row]
+) -> dict[int, Arrived]:
+    """Of the files that aren't there, by their places, what is of each."""
+    chunks, found = looking.marks.chunks, {}
+    for number, (file, (_, size, here)) in enumerate(zip(resolved.files, rows, strict=True)):
+        some = chunks.get(fingerprint(resolved, file)) if chunks and not here else None
+        if some:
+            good = min(size, len(some) * shelf.chunk_bytes)
+            found[number] = Arrived(good, good)
+    return found
+
+
+def _rows(looking: Looking, resolved: ResolvedSource) -> Iterator[Row]:
     for part in parts(resolved):
         found = looking.have(by_fingerprint(part)).contents
         for file in part.files:

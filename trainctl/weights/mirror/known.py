@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Iterator, Optional, Sequence, Tuple
+from dataclasses import dataclass, field
+from typing import Iterator, Mapping, Optional, Sequence, Tuple
 
 from trainctl.model.files import Listing, ResolvedSource, SourceFile, read_files
 from trainctl.node.content.packed import packed
@@ -13,16 +13,22 @@ from trainctl.weights.mirror.disk import explained
 from trainctl.weights.mirror.fetch import by_fingerprint, parts, present
 from trainctl.weights.mirror.layout import Layout, fingerprint, listing_in
 from trainctl.weights.mirror.needs import readable
+from trainctl.weights.mirror.packing import half_packed
+from trainctl.weights.mirror.partial import Arrived, arrived, bytes_kept
 
 Row = Tuple[Optional[str], int, bool]
 
 
 @dataclass(frozen=True)
 class Known:
-    """Of each file, in the order of paths, ``(sha256, size, here)``, sha256 None where nobody knows it yet; the listing if all are here."""
+    """Of each file, in the order of paths, ``(sha256, size, here)``, sha256 None where nobody knows it yet; the listing if all are here.
+
+    ``arrived``: by the place of a file that isn't here, what is there of it.
+    """
 
     files: Sequence[Row]
     listing: str | None
+    arrived: Mapping[int, Arrived] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -33,6 +39,16 @@ class Known:
     def here(self) -> int:
         """The bytes that are in the mirror."""
         return sum(size for _, size, here in self.files if here)
+
+    @property
+    def had(self) -> int:
+        """The bytes that needn't come from upstream again."""
+        return self.here + sum(one.good for one in self.arrived.values())
+
+    @property
+    def to_store(self) -> int:
+        """The bytes that the mirror still needs room for."""
+        return self.size - self.here - sum(one.laid for one in self.arrived.values())
 
 
 def known(mirror: DirectoryMirror, resolved: ResolvedSource) -> Known:
@@ -45,7 +61,7 @@ def known(mirror: DirectoryMirror, resolved: ResolvedSource) -> Known:
         rows = packed(found, tuple, lambda *row: row)
         if listed is None and all(here for _, _, here in rows):
             _, listed = mirror.mirrored_bytes(resolved)
-    return Known(rows, listed)
+        return Known(rows, listed, {} if listed else _arrived(layout, resolved, rows))
 
 
 def listed_as(layout: Layout, resolved: ResolvedSource) -> str | None:
@@ -80,15 +96,34 @@ def _by_record(contents: Contents, resolved: ResolvedSource) -> Iterator[Row]:
             yield content.sha256 if content else file.sha256, file.size, content is not None
 
 
-def missing(resolved: ResolvedSource, found: Known) -> Iterator[SourceFile]:
-    """The files of a source that are not here."""
-    return (file for file, (_, _, here) in zip(resolved.files, found.files) if not here)
+def _arrived(layout: Layout, resolved: ResolvedSource, rows: Sequence[Row]) -> dict[int, Arrived]:
+    parts_of = arrived(layout.partial, layout.chunk_bytes)
+    found: dict[int, Arrived] = {}
+    if not parts_of:
+        return found
+    packed_of = half_packed(layout, resolved.source)
+    for number, (file, (_, size, here)) in enumerate(zip(resolved.files, rows)):
+        key = None if here else fingerprint(resolved, file)
+        if key in packed_of:
+            found[number] = Arrived(size, size)
+        elif key in parts_of:
+            found[number] = Arrived(*(min(size, count) for count in parts_of[key]))
+    return found
+
+
+def missing(resolved: ResolvedSource, found: Known) -> Iterator[tuple[SourceFile, int]]:
+    """The files of a source that are not here, and how many bytes of each have to come."""
+    nothing = Arrived(0, 0)
+    for number, (file, (_, size, here)) in enumerate(zip(resolved.files, found.files)):
+        if not here:
+            yield file, size - found.arrived.get(number, nothing).good
 
 
 def stored_bytes(mirror: DirectoryMirror) -> int:
-    """The bytes of all content in the mirror, whoever wants it."""
+    """The bytes of all content in the mirror, whoever wants it, and of what is on its way there."""
     with explained(mirror.root):
         blobs = (mirror.root / "blobs").rglob("*")
         loose = sum(path.stat().st_size for path in blobs if path.is_file())
         packs = Layout(mirror.root).packs.glob("*/data")
-        return loose + sum(path.stat().st_size for path in packs)
+        on_the_way = sum(bytes_kept(mirror.root / "partial").values())
+        return loose + sum(path.stat().st_size for path in packs) + on_the_way

@@ -12,7 +12,7 @@ import shutil
 import struct
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from trainctl.model.files import ResolvedSource
@@ -21,7 +21,7 @@ from trainctl.node.content.pack_index import ROW, Row, index_bytes, rows_of
 from trainctl.node.system.files import write_at
 from trainctl.weights.exclusive import lease
 from trainctl.weights.mirror.disk import explained, make_directory, sync_directory, write_out
-from trainctl.weights.mirror.layout import Content, Layout, Reference
+from trainctl.weights.mirror.layout import Content, Layout, Reference, content_fingerprint
 from trainctl.weights.mirror.needs import readable
 from trainctl.weights.mirror.others import Waiting, WaitsFor
 from trainctl.weights.mirror.partial import let_go, own_place, set_free
@@ -152,6 +152,20 @@ def salvage(layout: Layout, source: str) -> None:
                 continue
             _recover(layout, mine, records)
     records.flush()
+
+
+def half_packed(layout: Layout, source: str) -> set[str]:
+    """The fingerprints of what lies in packs of a source that aren't whole, which the next writer salvages."""
+    found: set[str] = set()
+    for left in layout.partial.glob(f"{pack_key(source)}.*.*"):
+        with suppress(FileNotFoundError):  # it became a pack just now
+            found.update(
+                content_fingerprint(row.digest.hex(), row.length)
+                if known == _ANNOUNCED
+                else known.hex()
+                for row, known in _lines(left)
+            )
+    return found
 
 
 def pack_key(source: str) -> str:

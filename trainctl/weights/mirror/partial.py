@@ -9,6 +9,7 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from trainctl.node.system.files import write_at
 from trainctl.weights.exclusive import holder_name, known_dead, remove_if_dead
@@ -172,13 +173,39 @@ def set_free(directory: Path) -> None:
         directory.rename(directory.with_name(f"{key}.{_FREE}.{secrets.token_hex(4)}"))
 
 
+class Arrived(NamedTuple):
+    """How much of a file is there that isn't whole, in bytes: in chunks that needn't come again, and on the disk."""
+
+    good: int
+    laid: int
+
+
 def bytes_kept(parent: Path) -> dict[str, int]:
-    """By fingerprint, how much of a file has arrived in the best of its partials, in bytes."""
-    found: dict[str, int] = {}
-    for one in parent.glob("*.*.*"):
-        key = one.name.partition(".")[0]
-        found[key] = max(found.get(key, 0), _progress(one))
+    """By fingerprint, how much of a file lies in the best of its partials, in bytes."""
+    return {key: _progress(one) for key, one in _best(parent).items()}
+
+
+def arrived(parent: Path, chunk_bytes: int) -> dict[str, Arrived]:
+    """By fingerprint, what the next transfer takes over of the best of a file's partials."""
+    return {
+        key: Arrived(min(_noted(one) * chunk_bytes, laid), laid)
+        for key, one in _best(parent).items()
+        if (laid := _progress(one))
+    }
+
+
+def _best(parent: Path) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for one in sorted(parent.glob("*.*.*"), key=_progress):
+        found[one.name.partition(".")[0]] = one
     return found
+
+
+def _noted(directory: Path) -> int:
+    try:
+        return len(_read_journal(directory / "journal"))
+    except OSError:
+        return 0
 
 
 def sweep(parent: Path) -> None:
@@ -203,10 +230,12 @@ def let_go(holder: str) -> bool:
 
 
 def _progress(directory: Path) -> int:
+    """What its data takes on the disk: before chunks that came out of turn there are holes."""
     try:
-        return (directory / "data").stat().st_size
+        status = (directory / "data").stat()
     except OSError:
         return 0
+    return min(status.st_size, status.st_blocks * 512)
 
 
 def _read(descriptor: int, length: int) -> bytes:

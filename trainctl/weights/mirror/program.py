@@ -38,6 +38,7 @@ def look(mirror: DirectoryMirror, request: Request, stream: BinaryIO) -> Answer:
     tell(one.files for one in found)
     return {
         "known": [one.listing for one in found],
+        "arrived": [[(place, *some) for place, some in one.arrived.items()] for one in found],
         "listings": [one for one in request["listings"] if mirror.has_listing(one)],
         "serving": Serving.here().to_json(),
         "free": free_bytes(mirror.root),
