@@ -249,6 +249,58 @@ def test_sources_that_can_not_be_resolved(work: Project, hub: Hub) -> None:
     work.run("plan")
 
 
+STRANGER = {"X-Error-Code": "RepoNotFound"}
+"""What the Hub says, with 401, to who sends no token and asks for a repository that isn't there."""
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "says"),
+    [(503, {}, "can't answer now (503)"), (401, STRANGER, "wants a credential (401)")],
+    ids=["503", "401"],
+)
+def test_what_is_locked_and_mirrored_needs_no_upstream(
+    work: Project, hub: Hub, status: int, headers: dict[str, str], says: str
+) -> None:
+    """While the Hub can't be asked jobs run with what the mirror has, and a warning says so; what it lacks is the error."""
+    wants(work, "hf://acme/model", JOB)
+    work.run("apply", "--auto-approve", "--wait")
+    hub.faults = [Fault("status", "", ALWAYS, status=status, headers=headers)]
+    ran = work.run("run", "sft", "--auto-approve", "--follow", program=HASTY)
+    planned = json.loads(work.run("plan", "--format", "json", program=HASTY).stdout)
+    work.run("watch", "--once", program=HASTY)
+    (listing,) = work.mirror.glob("listings/*.json")
+    listing.unlink()
+    lost = work.run("plan", code=1, program=HASTY)
+
+    assert '{"hidden_size": 8}' in ran.stdout
+    (told,) = planned["diagnostics"]
+    assert (told["severity"], told["address"]) == ("warning", "weights.model")
+    assert says in told["detail"]
+    assert "The locked version is used, from the mirror." in told["detail"]
+    assert says in lost.stderr
+    assert "The mirror doesn't have the locked version." in lost.stderr
+
+
+def test_only_what_is_planned_is_asked_for(work: Project, hub: Hub) -> None:
+    """A source that can't be had stops what needs it and nothing else."""
+    wants(work, "hf://acme/model", JOB)
+    other = '  alone:\n    runtime: {start_commands: ["echo alone"]}\n'
+    work.write({"trainctl.yaml": (work.directory / "trainctl.yaml").read_text() + other})
+    hub.faults = [Fault("status", "", ALWAYS, status=401)]
+    needs_it = [
+        work.run("plan", *flags, code=1).stderr
+        for flags in ([], ["--target", "job.sft"], ["--target", "weights.model"])
+    ]
+    hub.seen.clear()
+    for flags in (["--target", "job.alone"], ["--exclude", "weights.model"]):
+        assert "job.sft" not in work.run("plan", *flags).stdout
+    ran = work.run("run", "alone", "--auto-approve", "--follow")
+
+    assert all("wants a credential (401)" in said for said in needs_it)
+    assert "alone" in ran.stdout
+    assert hub.seen == []
+
+
 def test_a_gated_repository_asks_for_the_licence_and_a_token(work: Project, hub: Hub) -> None:
     """Without a token, with a wrong one and with the right one: three different answers, found while planning."""
     hub.add("acme/model", SMALL, gated=True)

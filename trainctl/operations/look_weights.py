@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -39,8 +39,10 @@ class WeightsSeen:
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
 
-def look_at_weights(workspace: Workspace, state: State, look: LookOptions) -> WeightsSeen:
-    """What is known of every desired source; one that can't be resolved is an error diagnostic with its address."""
+def look_at_weights(
+    workspace: Workspace, state: State, look: LookOptions, among: Container[Address]
+) -> WeightsSeen:
+    """What is known of every desired source ``among`` these; one that can't be resolved is an error diagnostic with its address."""
     seen = WeightsSeen()
     locked = LockFile(workspace.setting.directory).entries()
     wanted = {
@@ -52,6 +54,7 @@ def look_at_weights(workspace: Workspace, state: State, look: LookOptions) -> We
     questions = [
         _Question(workspace.desired.resources[address], one, locked_as(locked, one.key, keys))
         for address, one in wanted.items()
+        if address in among
     ]
     asked = []
     for one in questions:

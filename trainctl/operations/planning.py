@@ -22,6 +22,7 @@ from trainctl.operations.support import unsupported
 from trainctl.operations.trust import refusals
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.planner import make_plan
+from trainctl.plan.selection import planned
 from trainctl.plan.staleness import remaining, staleness
 from trainctl.plan.values import CacheFacts, Inputs, Observation, Options, Plan, Start
 from trainctl.resources.jobs import observed
@@ -55,7 +56,10 @@ def plan_of(
             pool.submit(workspace.mirror.connect)
         recorded = pool.submit(_look_at_recorded, workspace, state, look)
         scanned = None if options.destroy else pool.submit(look_at_code, workspace)
-        weights = WeightsSeen() if options.destroy else look_at_weights(workspace, state, look)
+        among = planned(desired, state, options)
+        weights = (
+            WeightsSeen() if options.destroy else look_at_weights(workspace, state, look, among)
+        )
         mirror = weights.mirror
         if options.destroy and look.refresh and not (look.offline and is_far(workspace.mirror)):
             mirror = look_at_mirror(workspace, state)

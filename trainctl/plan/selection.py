@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from trainctl.desired.values import Desired
+from trainctl.ledger.state import State
 from trainctl.model.address import Address
 from trainctl.plan.graph import closure, reverse
 from trainctl.plan.values import Inputs, Options
+
+
+def planned(desired: Desired, state: State, options: Options) -> frozenset[Address]:
+    """What a plan will speak of, known before anything is looked at: what it leaves alone needs no look."""
+    inputs = Inputs(desired=desired, state=state, options=options)
+    return frozenset(selected(replace(inputs, options=expanded(inputs))))
 
 
 def expanded(inputs: Inputs) -> Options:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from trainctl.errors import NodeError, SourceGone, SourceWrong, StorageError
+from trainctl.errors import NodeError, SourceError, SourceGone, SourceWrong, StorageError
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.files import ResolvedSource, SourceFile, in_order
 from trainctl.model.units import format_bytes
@@ -32,7 +32,7 @@ def kept_version(mirror: Mirror, wanted: ResolvedSource) -> ResolvedSource | Non
 
 
 def instead_of(
-    now: ResolvedSource | SourceGone,
+    now: ResolvedSource | SourceError,
     wanted: ResolvedSource,
     locked: LockEntry,
     mirror: Mirror | None,
@@ -40,7 +40,7 @@ def instead_of(
 ) -> tuple[ResolvedSource, Diagnostic]:
     """The locked version, ``wanted``, out of the mirror, else from what upstream keeps of ``earlier``, and the warning that says so.
 
-    ``now`` is what upstream shows instead. SourceWrong, or that there is nothing, if none of them has all of it.
+    ``now`` is what upstream shows instead, or why it shows nothing. SourceWrong, or the latter, if none of them has all of it.
     """
     why = "The mirror doesn't have the locked version."
     try:
@@ -49,12 +49,13 @@ def instead_of(
             return kept, _moved(locked, now, _differing(mirror, kept, now), "from the mirror")
     except (NodeError, StorageError) as failure:
         why = f"The mirror, which may have the locked version, can't be asked: {failure.summary}."
-    if (before := earlier()) is not None:
-        changes = [] if isinstance(now, SourceGone) else difference(before.files, now.files)
+    can_be_asked = isinstance(now, (ResolvedSource, SourceGone))
+    if can_be_asked and (before := earlier()) is not None:
+        changes = difference(before.files, now.files) if isinstance(now, ResolvedSource) else []
         return before, _moved(locked, now, changes, "as the bucket keeps it")
-    if isinstance(now, SourceGone):
+    if isinstance(now, SourceError):
         detail = f"{now.detail}\nIt is in trainctl.lock. {why}".lstrip()
-        raise SourceGone(now.summary, detail, address=now.address, code=now.code)
+        raise type(now)(now.summary, detail, address=now.address, code=now.code)
     raise SourceWrong(
         f"{locked.source} is not upstream any more as trainctl.lock pins it",
         f"{_counts(locked, now)}\n{why} Have it put back upstream, or take what is there now: plan --upgrade.",
@@ -63,12 +64,16 @@ def instead_of(
 
 
 def _moved(
-    locked: LockEntry, now: ResolvedSource | SourceGone, differing: list[str], whence: str
+    locked: LockEntry, now: ResolvedSource | SourceError, differing: list[str], whence: str
 ) -> Diagnostic:
     used = f"The locked version is used, {whence}."
     if isinstance(now, SourceGone):
         return warning(
             f"{locked.source} is gone upstream", f"{now.summary}. {used}", code="upstream-moved"
+        )
+    if isinstance(now, SourceError):
+        return warning(
+            f"{locked.source} can't be asked for upstream", f"{now.summary}. {used}", code=now.code
         )
     return warning(
         f"{locked.source} has moved upstream since it was locked",
@@ -93,9 +98,11 @@ def counted(files: int, size: int) -> str:
     return f"{files} {'file' if files == 1 else 'files'} ({format_bytes(size)})"
 
 
-def _differing(mirror: Mirror, kept: ResolvedSource, now: ResolvedSource | SourceGone) -> list[str]:
+def _differing(
+    mirror: Mirror, kept: ResolvedSource, now: ResolvedSource | SourceError
+) -> list[str]:
     """What differs, by name: files whose content the mirror doesn't know may be others."""
-    if isinstance(now, SourceGone):
+    if isinstance(now, SourceError):
         return []
     (known,) = mirror.look([now]).known
     pairs = zip(now.files, known.files, strict=True)

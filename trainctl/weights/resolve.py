@@ -7,7 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainctl.errors import SourceError, SourceGone, SourceWrong
+from trainctl.errors import (
+    SourceBusy,
+    SourceCut,
+    SourceDenied,
+    SourceError,
+    SourceGone,
+    SourceWrong,
+)
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.model.source_uri import SourceUri, parse_source
@@ -29,6 +36,8 @@ from trainctl.weights.safe_path import check_paths
 from trainctl.weights.sources import source_for
 
 _MOST_EARLIER = 1_000_000
+_UNTOLD = (SourceGone, SourceDenied, SourceBusy, SourceCut)
+"""Upstream has nothing, or can't be asked: nothing is known to differ from what is locked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +113,8 @@ def resolve(
 ) -> Resolution:
     """The wanted files, by metadata only. Those who share ``once`` ask upstream once for what they have in common.
 
-    With a lock entry it is what is locked, unless ``upgrade``; where upstream shows something else, out of the mirror.
+    With a lock entry it is what is locked, unless ``upgrade``; where upstream shows something else, or can't be asked, out of
+    the mirror.
     SourceError's kinds say what is wrong; SourceWrong where what is locked can't be had.
     """
     uri = wanted.uri
@@ -114,7 +124,7 @@ def resolve(
     each = (retry or Retry()).each(cancelled or threading.Event())
 
     def instead(
-        now: ResolvedSource | SourceGone, locked: LockEntry
+        now: ResolvedSource | SourceError, locked: LockEntry
     ) -> tuple[ResolvedSource, Diagnostic]:
         version = locked_version(uri.text, source.server(uri.text, credential), locked)
         return instead_of(
@@ -127,11 +137,12 @@ def resolve(
             lambda: asked(source, uri.text, pinned, credential, each),
         )
         resolved, unmatched = _chosen(wanted, everything)
-    except SourceGone as gone:
-        if followed is None or uri.scheme == "file":
+    except _UNTOLD as untold:
+        held = _held(wanted, locked, upgrade=upgrade)
+        if held is None or uri.scheme == "file":
             raise
-        kept, told = instead(gone, followed)
-        return Resolution(kept, followed, True, {}, (told,))
+        kept, told = instead(untold, held)
+        return Resolution(kept, held, True, {}, (told,))
     differs = followed is not None and resolved.pin != followed.pin
     if followed is not None and differs and uri.scheme == "hf":
         raise _rewritten(wanted, followed)
@@ -204,6 +215,13 @@ def _pinned(uri: SourceUri, wanted: Wanted, followed: LockEntry | None) -> str |
         return None
     declared = uri.scheme == "https" and followed.revision.startswith("sha256:")
     return followed.revision if uri.scheme == "hf" or declared else None
+
+
+def _held(wanted: Wanted, locked: LockEntry | None, *, upgrade: bool) -> LockEntry | None:
+    """What is locked, where it may stand for what upstream doesn't tell: not if the manifest declares another digest by now."""
+    if locked is None or upgrade:
+        return None
+    return locked if wanted.sha256 in (None, locked.revision.removeprefix("sha256:")) else None
 
 
 def _other_directory(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hashlib
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -9,7 +11,15 @@ import pytest
 
 from tests.support.hub import serve
 from tests.support.mirrors import REFERENCE, MemorySource, impatient, place_of
-from trainctl.errors import SourceBusy, SourceError, SourceGone, SourceWrong
+from trainctl.errors import (
+    SourceBusy,
+    SourceCut,
+    SourceDenied,
+    SourceError,
+    SourceGone,
+    SourceUnreachable,
+    SourceWrong,
+)
 from trainctl.model.files import ResolvedSource
 from trainctl.spi.sources import Credential
 from trainctl.weights.lock import LockEntry
@@ -159,6 +169,68 @@ def test_a_mirror_that_lost_content_is_not_used(tmp_path: Path) -> None:
         resolve(wanted, locked=first.entry, mirror=mirror, open_source=lambda scheme: upstream)
 
 
+UNASKED = [
+    SourceDenied("wants a credential (401)", "Declare a secret."),
+    SourceBusy("can't answer now (503)"),
+    SourceCut("ended early"),
+    SourceUnreachable("nobody answers"),
+]
+
+
+@pytest.mark.parametrize("failure", UNASKED, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("source", ["hf://acme/model", "s3://bucket/p"])
+def test_what_is_locked_and_mirrored_needs_no_answer(
+    tmp_path: Path, source: str, failure: SourceError
+) -> None:
+    """Who can't be asked takes nothing from who has it: the locked version is used and said so; without it, or without a lock, it is the error."""
+    upstream = MemorySource(FILES, announce=False)
+    mirror = HereMirror(tmp_path / "mirror", impatient())
+    wanted = Wanted(source, tmp_path)
+    first = resolve(wanted, open_source=lambda scheme: upstream)
+
+    def again(locked: LockEntry | None, *, upgrade: bool = False) -> Resolution:
+        return resolve(
+            wanted,
+            locked=locked,
+            upgrade=upgrade,
+            mirror=mirror,
+            retry=impatient(),
+            open_source=lambda scheme: SilentSource(failure),
+        )
+
+    with pytest.raises(type(failure), match=re.escape(failure.summary)) as lost:
+        again(first.entry)
+    mirror.mirror(first.resolved, upstream, REFERENCE)
+    kept = again(first.entry)
+
+    assert "The mirror doesn't have the locked version." in lost.value.detail
+    assert (kept.resolved.pin, kept.entry, kept.locked) == (first.entry.pin, first.entry, True)
+    (told,) = kept.warnings
+    assert (told.severity.value, told.code) == ("warning", failure.code)
+    assert failure.summary in told.detail
+    for unlocked in ({"locked": None}, {"locked": first.entry, "upgrade": True}):
+        with pytest.raises(type(failure)):
+            again(**unlocked)
+
+
+def test_what_a_manifest_declares_the_digest_of_needs_no_answer(tmp_path: Path) -> None:
+    """Content of a digest that the manifest declares and the mirror has is used, unless it declares another by now."""
+    upstream = MemorySource({"w.bin": b"0123"})
+    mirror = HereMirror(tmp_path / "mirror", impatient())
+    sha256 = hashlib.sha256(b"0123").hexdigest()
+    wanted = Wanted("https://example.com/w.bin", tmp_path, sha256=sha256)
+    first = resolve(wanted, open_source=lambda scheme: upstream)
+    mirror.mirror(first.resolved, upstream, REFERENCE)
+
+    def again(wanted: Wanted) -> Resolution:
+        silent = SilentSource(SourceDenied("no"))
+        return resolve(wanted, locked=first.entry, mirror=mirror, open_source=lambda scheme: silent)
+
+    assert again(wanted).resolved.pin == first.entry.pin
+    with pytest.raises(SourceDenied):
+        again(replace(wanted, sha256="0" * 64))
+
+
 def test_unmatched_patterns_are_handed_back(tmp_path: Path) -> None:
     """A pattern without a file is no error as long as files are left; each comes with what was probably meant."""
     found = resolve(
@@ -246,6 +318,20 @@ def test_what_many_are_told_stays_as_it_was_said(tmp_path: Path) -> None:
         told.append(caught.value.detail)
     assert told[0] == told[1]
     assert told[0].count("It is in trainctl.lock.") == 1
+
+
+class SilentSource(MemorySource):
+    """One that only ever fails, in one way."""
+
+    def __init__(self, failure: SourceError) -> None:
+        super().__init__({})
+        self.failure = failure
+
+    def resolve(
+        self, uri: str, revision: str | None, credential: Credential | None
+    ) -> ResolvedSource:
+        # Anew each time, as who is patient adds to what an error says.
+        raise type(self.failure)(self.failure.summary, self.failure.detail)
 
 
 @dataclass
