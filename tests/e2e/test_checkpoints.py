@@ -297,6 +297,37 @@ def test_a_named_checkpoint_of_another_job(fresh: Project) -> None:
     assert "checkpoint-2" in failed.stdout + failed.stderr
 
 
+def test_the_jobs_of_a_sweep_have_checkpoints_of_their_own(fresh: Project, tmp_path: Path) -> None:
+    """Each goes on from its own latest, whoever saved last; another job begins with the one that it names."""
+    loaded = "find $BT_LOAD_CHECKPOINT_DIR/ -type f -exec cat {} +"
+    save = "mkdir $BT_CHECKPOINT_DIR/checkpoint-1 && echo from ${{ matrix.lr }} > $BT_CHECKPOINT_DIR/checkpoint-1/model.bin"
+    text = f"""\
+project: {{name: demo}}
+checkpoints: {{url: 'file://{tmp_path}/store'}}
+jobs:
+  s:
+    matrix: {{lr: [1, 2]}}
+    max_parallel: 1
+    runtime:
+      start_commands: ["{loaded}", "{save}"]
+      checkpointing_config: {{enabled: true}}
+      load_checkpoint_config: {{enabled: true, checkpoints: [{{typ: latest, job_id: s}}]}}
+  ld:
+    depends_on: [job.s]
+    runtime:
+      start_commands: ["{loaded}"]
+      load_checkpoint_config: {{enabled: true, checkpoints: [{{typ: latest, job_id: 's["lr=1"]'}}]}}
+"""
+    fresh.write({"trainctl.yaml": text})
+    fresh.run("apply", "--auto-approve", "--wait")
+    first = [fresh.run("logs", one).stdout for one in ("s[lr=1]", "s[lr=2]", "ld")]
+    fresh.run("run", "s", "--auto-approve", "--follow")
+    second = [fresh.run("logs", one).stdout for one in ("s[lr=1]", "s[lr=2]")]
+
+    assert first == ["", "", "from 1\n"]
+    assert second == ["from 1\n", "from 2\n"]
+
+
 def test_an_interrupted_download_is_taken_up(fresh: Project, tmp_path: Path) -> None:
     """What is there and right is not fetched again; a file that was changed in the store is refused, and nothing appears."""
     write(fresh, f"checkpoints: {{url: 'file://{tmp_path}/store'}}")

@@ -52,7 +52,9 @@ class Jobs:
         for one in instances.values():
             self._of_matrix.setdefault(one.job, []).append(one.address)
         only = next(iter(names.projects), "")
-        self._projects = {job: section.project or only for job, section in declared.items()}
+        self._projects = {
+            self._address(job): section.project or only for job, section in declared.items()
+        }
         self._caches: dict[tuple[str | None, str], Address] = {}
         self._code: dict[str, bool] = {}
         self.warnings: list[Diagnostic] = []
@@ -90,12 +92,12 @@ class Jobs:
         """A job, its sources in place, and its cache if it has none yet. One of a matrix is named with its key."""
         path: ManifestPath = ("jobs", name)
         instance = self._instances.get(name)
-        address = instance.address if instance else Address(Kind.JOB, name)
+        address = self._address(name)
         project = self._names.chosen("project", section.project, (*path, "project"))
         cluster = self._names.chosen("cluster", section.cluster, (*path, "cluster"))
         used = list(self._weights(name, section, path))
         self._check_mounts(name, section, used, path)
-        loading = self._loading(name, section, project, path)
+        loading = self._loading(address, section, project, path)
         kept = kept_secrets(section, self._secrets, self._store)
         attributes = {
             "project": project,
@@ -126,7 +128,7 @@ class Jobs:
             )
         depends_on = [Address.parse(entry["address"]) for entry in used]
         depends_on += [Address(Kind.CLUSTER, cluster), Address(Kind.PROJECT, project)]
-        depends_on += jobs_loaded(loading, name)
+        depends_on += jobs_loaded(loading, address)
         if section.runtime.cache_config.enabled and project and cluster:
             depends_on.append(self._cache_for(project, cluster, path))
             depends_on += self._cache_of_team(cluster)
@@ -142,12 +144,18 @@ class Jobs:
             )
         )
 
+    def _address(self, name: str) -> Address:
+        """Of the job that has this name in the tree."""
+        instance = self._instances.get(name)
+        return instance.address if instance else Address(Kind.JOB, name)
+
     def _loading(
-        self, name: str, section: Job, project: str, path: ManifestPath
+        self, address: Address, section: Job, project: str, path: ManifestPath
     ) -> dict[str, Any] | None:
         here = (*path, "runtime", "load_checkpoint_config")
         config = section.runtime.load_checkpoint_config
-        return load_config(config, Referrer(name, project, self._projects), self._names, here)
+        by = Referrer(address, project, self._projects, self._of_matrix)
+        return load_config(config, by, self._names, here)
 
     def _weights(self, job: str, section: Job, path: ManifestPath) -> Iterator[dict[str, Any]]:
         in_place = 0

@@ -11,18 +11,19 @@ from trainctl.desired.scope import Names
 from trainctl.manifest.nearest import did_you_mean
 from trainctl.manifest.tree import Path as ManifestPath
 from trainctl.manifest.types.loading import CheckpointReference, LoadCheckpointConfig
-from trainctl.model.address import Address, Kind
+from trainctl.model.address import Address
 
 _RUN = re.compile(r"[a-z2-7]{7}")
 
 
 @dataclass(frozen=True, slots=True)
 class Referrer:
-    """The job that refers, its project, and the projects of all declared jobs by name."""
+    """The job that refers, its project, the projects of all declared jobs, and those that matrices make, by their name."""
 
-    name: str
+    address: Address
     project: str
-    jobs: Mapping[str, str]
+    jobs: Mapping[Address, str]
+    of_matrix: Mapping[str, list[Address]]
 
 
 def load_config(
@@ -44,20 +45,20 @@ def load_config(
     }
 
 
-def jobs_loaded(config: Mapping[str, Any] | None, name: str) -> list[Address]:
+def jobs_loaded(config: Mapping[str, Any] | None, own: Address) -> list[Address]:
     """Declared jobs whose checkpoints a job begins with: they come before it."""
     if not config or not config["enabled"]:
         return []
     jobs = (Address.parse(one["job"]) for one in config["checkpoints"] if one["job"])
-    return [address for address in jobs if address.name != name]
+    return [address for address in jobs if address != own]
 
 
 def _reference(
     one: CheckpointReference, by: Referrer, names: Names, path: ManifestPath
 ) -> dict[str, Any]:
-    job = _job(one.job_id, by, names, path) if one.job_id else None
+    job = _job(one.job_id, by, names, (*path, "job_id")) if one.job_id else None
     run = one.job_id if job is None else None
-    own = by.jobs.get(job.name, by.project) if job else by.project
+    own = by.jobs.get(job, by.project) if job else by.project
     project = one.project_name or own
     return {
         "project": project,
@@ -67,7 +68,7 @@ def _reference(
         "optional": one.checkpoint_name is None
         and project == by.project
         and run is None
-        and (job is None or job.name == by.name),
+        and (job is None or job == by.address),
     }
 
 
@@ -77,14 +78,35 @@ def _job(text: str, by: Referrer, names: Names, path: ManifestPath) -> Address |
         address = Address.parse(text if text.startswith("job.") else f"job.{text}")
     except ValueError:
         address = None
-    if address is not None and address.kind is Kind.JOB and address.name in by.jobs:
+    if address is not None and address in by.jobs:
         return address
+    if address is not None and address.key is None and address.name in by.of_matrix:
+        return _of_matrix(address, by, names, path)
     if not _RUN.fullmatch(text):
-        hint = did_you_mean(text.removeprefix("job."), by.jobs)
+        hint = did_you_mean(text.removeprefix("job."), [_written(one) for one in by.jobs])
         names.complain(
             f"job_id: no job is called {text!r}, and it is no run's id",
             f"A run's id has seven characters, as `trainctl status` shows it. {hint}".strip(),
-            (*path, "job_id"),
+            path,
             code="undeclared-name",
         )
     return None
+
+
+def _of_matrix(name: Address, by: Referrer, names: Names, path: ManifestPath) -> Address:
+    """The one that the name of a matrix means: among its own jobs the very one that refers."""
+    if name == by.address.group:
+        return by.address
+    jobs = by.of_matrix[name.name]
+    if len(jobs) > 1:
+        names.complain(
+            f"job_id: {name} is {len(jobs)} jobs: name one of them",
+            f"For example {_written(jobs[0])!r}.",
+            path,
+            code="ambiguous-default",
+        )
+    return jobs[0]
+
+
+def _written(job: Address) -> str:
+    return str(job).removeprefix("job.")

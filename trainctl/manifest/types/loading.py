@@ -20,7 +20,7 @@ class CheckpointReference(Section):
     checkpoint_name: Text | None = None
     """Of a named one: the name of its directory, for example ``checkpoint-120``."""
     job_id: Text | None = None
-    """Of which job (its name or address), or of which run (its id); any of the project if it is left out."""
+    """Of which job (its name or address; in a job of a matrix, the matrix's name means that job), or of which run (its id); any of the project if it is left out."""
     project_name: Name | None = None
     """Of which project; the job's own, or that of ``job_id``, if it is left out."""
 
