@@ -29,9 +29,9 @@ from trainctl.spi.sources import Credential
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.shelf import Shelf
+from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.mirror.collect import Collecting
 from trainctl.weights.mirror.layout import Reference
-from trainctl.weights.mirror.mend import Origin
 from trainctl.weights.mirror.verify import Outcome
 from trainctl.weights.retry import Retry
 from trainctl.weights.sources.hf import HubSource

@@ -18,7 +18,7 @@ from tests.support.mirrors import (
 )
 from tests.support.weights_data import noise
 from trainctl.weights.mirror import DirectoryMirror
-from trainctl.weights.mirror.mend import Origin
+from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.mirror.verify import Outcome, Verified, Verifying, verify
 
 CHUNK = 16

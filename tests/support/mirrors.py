@@ -21,6 +21,8 @@ from trainctl.weights.mirror.layout import fingerprint
 from trainctl.weights.mirror.partial import set_free
 from trainctl.weights.retry import Retry
 
+TOGETHER = 8
+SECONDS = 30.0
 REFERENCE = Reference("lineage-1", "weights.model", "ann@laptop", "demo")
 
 
@@ -87,6 +89,32 @@ class MemorySource:
                 self.cut_after -= 1
             yield data[offset : offset + self.piece]
             offset += self.piece
+
+
+@dataclass
+class Crowded(MemorySource):
+    """Answers nobody before ``TOGETHER`` files are asked for at the same time; ``most`` of them were."""
+
+    asking: int = 0
+    most: int = 0
+    enough: threading.Event = field(default_factory=threading.Event)
+
+    @contextmanager
+    def open(
+        self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None
+    ) -> Iterator[Iterator[bytes]]:
+        with self.lock:
+            self.asking += 1
+            self.most = max(self.most, self.asking)
+            if self.asking == TOGETHER:
+                self.enough.set()
+        assert self.enough.wait(SECONDS), "they come one after another"
+        try:
+            with super().open(resolved, file, offset, credential) as pieces:
+                yield pieces
+        finally:
+            with self.lock:
+                self.asking -= 1
 
 
 def contents(mirror: DirectoryMirror, listing_id: str) -> dict[str, bytes]:

@@ -11,9 +11,9 @@ from trainctl.model.source_uri import BUCKETS, parse_source
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.weights import credential_of, endpoint_url, wanted_of
 from trainctl.spi.sources import Credential
+from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.mirror.fetch import Progress
 from trainctl.weights.mirror.layout import named_in
-from trainctl.weights.mirror.mend import Origin
 from trainctl.weights.mirror.verify import Verified
 from trainctl.weights.resolve import asked
 from trainctl.weights.sources import source_for

@@ -15,10 +15,9 @@ from trainctl.remote.agent import NodeAgent
 from trainctl.resources.conversation import Conversation, Told
 from trainctl.resources.relay import Relay, relaying
 from trainctl.resources.tokens import new_token
+from trainctl.weights.mirror.afresh import Origin, Origins
 from trainctl.weights.mirror.forms import file_rows, resolved_to_json
 from trainctl.weights.mirror.layout import named_in
-from trainctl.weights.mirror.mend import Origin
-from trainctl.weights.mirror.port import Origins
 
 _AT_ONCE = 8
 _ROWS_AT_ONCE = 5000

@@ -19,6 +19,7 @@ from trainctl.remote.answers import OnEvent
 from trainctl.resources.agents import Agents
 from trainctl.resources.mirror_program import mirror_archive
 from trainctl.spi.sources import Credential, WeightSource
+from trainctl.weights.mirror.afresh import Origin, Origins
 from trainctl.weights.mirror.collect import Collected, Collecting
 from trainctl.weights.mirror.fetch import Progress
 from trainctl.weights.mirror.forms import (
@@ -31,11 +32,10 @@ from trainctl.weights.mirror.forms import (
 )
 from trainctl.weights.mirror.known import Known, Row
 from trainctl.weights.mirror.layout import Reference
-from trainctl.weights.mirror.mend import Origin
 from trainctl.weights.mirror.others import Waiting, nobody
 from trainctl.weights.mirror.partial import Arrived
 from trainctl.weights.mirror.place import Place
-from trainctl.weights.mirror.port import Looked, Mirror, Origins
+from trainctl.weights.mirror.port import Looked, Mirror
 from trainctl.weights.mirror.report import MirroredSource
 from trainctl.weights.mirror.verify import Verified
 from trainctl.weights.retry import Retry

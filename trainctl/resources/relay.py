@@ -12,7 +12,7 @@ from math import ceil
 
 from trainctl.errors import SourceBusy, SourceGone, SourceWrong, TrainctlError
 from trainctl.model.files import SourceFile
-from trainctl.weights.mirror.mend import Origin
+from trainctl.weights.mirror.afresh import Origin
 
 _PATH = re.compile(r"/([0-9]{1,9})/([0-9]{1,12})")
 _RANGE = re.compile(r"bytes=(\d+)-")

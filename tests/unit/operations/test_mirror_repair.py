@@ -14,7 +14,7 @@ from tests.support.plans import desired
 from trainctl.desired.values import Desired
 from trainctl.errors import SourceError, SourceGone
 from trainctl.operations.mirror_repair import Origins
-from trainctl.weights.mirror.mend import Origin
+from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.retry import Retry
 from trainctl.weights.sources.gates import GATES
 

@@ -19,7 +19,7 @@ from trainctl.remote.archive import Archive
 from trainctl.resources.desk import Desk
 from trainctl.spi.provider import Node
 from trainctl.spi.sources import Credential
-from trainctl.weights.mirror.mend import Origin
+from trainctl.weights.mirror.afresh import Origin
 from trainctl_local.transport import LocalTransport
 
 URI = "hf://acme/model"

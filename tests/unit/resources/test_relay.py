@@ -19,7 +19,7 @@ from trainctl.errors import (
 from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.resources.relay import relaying
 from trainctl.spi.sources import Credential
-from trainctl.weights.mirror.mend import Origin
+from trainctl.weights.mirror.afresh import Origin
 
 
 class _Failing(MemorySource):

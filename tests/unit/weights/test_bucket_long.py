@@ -7,23 +7,23 @@ import io
 import threading
 import tracemalloc
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.support.bucket_mirrors import Directory
 from tests.support.mirrors import REFERENCE, MemorySource, impatient
-from trainctl.errors import SourceGone
 from trainctl.model.files import ListedFile, ResolvedSource, SourceFile, in_order
 from trainctl.model.json import canonical
 from trainctl.weights.bucket import keys, long
-from trainctl.weights.bucket.afresh import Afresh, read_again
 from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.mirror import BucketMirror
+from trainctl.weights.bucket.repair import turned_out
 from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.mirror import fetch
+from trainctl.weights.mirror.afresh import Afresh, Origin, Refusal, read_again
 from trainctl.weights.mirror.layout import fingerprint
-from trainctl.weights.mirror.mend import Origin
 
 
 def name(number: int) -> str:
@@ -139,13 +139,22 @@ def test_repairing_one_of_many_does_not_take_memory(tmp_path: Path) -> None:
         long.put(objects, keys.record(resolved), long.record(resolved, name(0), turned))
         origin = Origin(source, resolved, None, impatient())
         tracemalloc.start()
-        afresh = Afresh(Shelf(objects), frozenset({wanted}))
-        same = afresh.same(resolved, ListedFile("old", 2, wanted))
-        assert read_again(origin, same, 1, 1, name(7), threading.Event()) == b"7"
-        with pytest.raises(SourceGone):
-            afresh.same(resolved, ListedFile("old", 3, wanted))
-        with pytest.raises(SourceGone):
-            afresh.same(resolved, ListedFile("else", 2, name(-1)))
+        recorded = partial(turned_out, Shelf(objects), frozenset({wanted}))
+        afresh = Afresh(lambda record: origin, frozenset({wanted}), recorded)
+        got = []
+
+        def ask(file: ListedFile) -> Refusal | None:
+            def act(origin: Origin, same: SourceFile, use: None) -> None:
+                got.append(read_again(origin, same, 1, 1, name(7), threading.Event()))
+
+            return afresh.ask([({}, file, None)], act)
+
+        assert ask(ListedFile("old", 2, wanted)) is None
+        assert got == [b"7"]
+        for other in (ListedFile("old", 3, wanted), ListedFile("else", 2, name(-1))):
+            refused = ask(other)
+            assert refused is not None
+            assert refused.is_gone
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found

@@ -31,9 +31,9 @@ from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.exclusive import holder_name
 from trainctl.weights.lock import LockEntry
 from trainctl.weights.locked import kept_version, locked_version
+from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.mirror.collect import Collecting
 from trainctl.weights.mirror.layout import Reference, fingerprint
-from trainctl.weights.mirror.mend import Origin
 from trainctl.weights.mirror.verify import Outcome
 
 FILES = {

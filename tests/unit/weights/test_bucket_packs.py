@@ -30,9 +30,9 @@ from trainctl.weights.bucket.beating import Beating
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.stored import Stored
 from trainctl.weights.bucket.where import Where
+from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.mirror.collect import Collecting
 from trainctl.weights.mirror.layout import Reference
-from trainctl.weights.mirror.mend import Origin
 from trainctl.weights.mirror.verify import Outcome
 
 OTHER = Reference("lineage-2", "weights.else", "bob@desk", "other")

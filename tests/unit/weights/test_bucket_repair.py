@@ -5,55 +5,27 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.bucket_mirrors import Counted, Directory, contents, names
-from tests.support.mirrors import REFERENCE, MemorySource, impatient
+from tests.support.mirrors import REFERENCE, TOGETHER, Crowded, MemorySource, impatient
 from trainctl.errors import SourceBusy, SourceCut, SourceDenied, SourceUnreachable, StorageError
-from trainctl.model.files import Listing, ResolvedSource, SourceFile
-from trainctl.spi.sources import Credential
+from trainctl.model.files import Listing
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.mirror import BucketMirror
-from trainctl.weights.bucket.packing import SMALL_AT_ONCE
-from trainctl.weights.bucket.shelf import Shelf, in_turn
-from trainctl.weights.mirror.mend import Origin
+from trainctl.weights.bucket.shelf import Shelf
+from trainctl.weights.mirror.afresh import Origin
+from trainctl.weights.mirror.fetch import SMALL_AT_ONCE
+from trainctl.weights.mirror.in_turn import in_turn
 from trainctl.weights.mirror.verify import Outcome
 from trainctl.weights.retry import Retry
 
 FILES = {f"{number:03}": b"%d" % number for number in range(100)}
-TOGETHER = 8
 CHUNK = 1000
 _SECONDS = 30.0
-
-
-@dataclass
-class Crowded(MemorySource):
-    """Answers nobody before ``TOGETHER`` files are asked for at the same time; ``most`` of them were."""
-
-    asking: int = 0
-    most: int = 0
-    enough: threading.Event = field(default_factory=threading.Event)
-
-    @contextmanager
-    def open(
-        self, resolved: ResolvedSource, file: SourceFile, offset: int, credential: Credential | None
-    ) -> Iterator[Iterator[bytes]]:
-        with self.lock:
-            self.asking += 1
-            self.most = max(self.most, self.asking)
-            if self.asking == TOGETHER:
-                self.enough.set()
-        assert self.enough.wait(_SECONDS), "they come one after another"
-        try:
-            with super().open(resolved, file, offset, credential) as pieces:
-                yield pieces
-        finally:
-            with self.lock:
-                self.asking -= 1
 
 
 def mirrored(place: Path) -> tuple[BucketMirror, Listing]:

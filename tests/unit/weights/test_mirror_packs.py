@@ -25,10 +25,10 @@ from tests.support.weights_data import noise
 from trainctl.errors import SourceGone
 from trainctl.node.content.pack_index import rows_of
 from trainctl.weights.mirror import DirectoryMirror, Reference, packing
+from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.mirror.collect import Collected, Collecting, collect
 from trainctl.weights.mirror.fetch import Tally
 from trainctl.weights.mirror.hashed import hash_all
-from trainctl.weights.mirror.mend import Origin
 from trainctl.weights.mirror.verify import Outcome, Verified, Verifying, verify
 
 MIB = 2**20

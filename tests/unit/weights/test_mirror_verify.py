@@ -5,15 +5,20 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.mirrors import (
     REFERENCE,
+    TOGETHER,
+    Crowded,
     MemorySource,
     assert_sound,
     contents,
@@ -32,10 +37,12 @@ from trainctl.errors import (
     StorageError,
     TrainctlError,
 )
+from trainctl.model.files import SourceFile
 from trainctl.node.content.packs import Slice
 from trainctl.weights.exclusive import lease
 from trainctl.weights.mirror import DirectoryMirror
-from trainctl.weights.mirror.mend import Origin
+from trainctl.weights.mirror.afresh import Origin
+from trainctl.weights.mirror.fetch import SMALL_AT_ONCE
 from trainctl.weights.mirror.verify import Outcome, Verified, Verifying, verify
 
 CHUNK = 1024
@@ -315,6 +322,67 @@ def test_who_can_not_be_asked_is_not_asked_for_each_use(mirrored: Mirrored) -> N
 
     assert [one.outcome for one in report.findings] == [Outcome.WRONG]
     assert len(mirrored.source.asked) == impatient().attempts
+
+
+class Walked(Sequence[SourceFile]):
+    """Counts how often it is gone through."""
+
+    def __init__(self, files: Sequence[SourceFile]) -> None:
+        self.files = files
+        self.walks = 0
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.files[index]
+
+    def __iter__(self) -> Iterator[SourceFile]:
+        self.walks += 1
+        return iter(self.files)
+
+
+def test_small_files_are_fetched_again_many_at_once(tmp_path: Path) -> None:
+    """Each of them once, and what upstream has is looked through once; all are right then."""
+    files = {f"{number:03}": b"%d" % number for number in range(100)}
+    mirror, source = mirror_at(tmp_path, chunk_bytes=CHUNK), Crowded(files)
+    resolved = source.resolve(URI, None, None)
+    listing = mirror.mirror(resolved, MemorySource(files), REFERENCE)
+    for path in tmp_path.glob("packs/*/data"):
+        path.unlink()
+    walked = Walked(resolved.files)
+    origin = Origin(source, replace(resolved, files=walked), None, impatient())
+    assert origin.resolved.pin
+    before = walked.walks
+
+    report = verify(mirror, Verifying(repair=True, origins=lambda record: origin))
+
+    assert {one.outcome for one in report.findings} == {Outcome.REPAIRED}
+    assert sorted(path for path, _ in source.asked) == sorted(files)
+    assert TOGETHER <= source.most <= SMALL_AT_ONCE
+    assert walked.walks == before + 1
+    assert contents(mirror, listing.id) == files
+
+
+def test_ctrl_c_ends_the_patience_of_a_repair(mirrored: Mirrored) -> None:
+    """Who waits to ask again hears that nobody waits for it; nothing goes for that."""
+    mirrored.damage("small", "flipped")
+    mirrored.source.cut_after, mirrored.source.error = 0, SourceCut("it broke off")
+    main, ended = threading.main_thread().ident, threading.Event()
+
+    def wait(halt: threading.Event, seconds: float) -> None:
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGINT)
+        if halt.wait(30):
+            ended.set()
+
+    retry = replace(impatient(), wait=wait)
+    origin = Origin(mirrored.source, mirrored.source.resolve(URI, None, None), None, retry)
+
+    with pytest.raises(KeyboardInterrupt):
+        verify(mirrored.mirror, Verifying(repair=True, origins=lambda record: origin))
+    assert ended.wait(30)
+    assert mirrored.mirror.has_listing(mirrored.listing)
 
 
 def test_a_content_that_goes_while_its_turn_is_awaited_is_fetched_whole(

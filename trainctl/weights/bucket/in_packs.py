@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Set
 from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.objects import Objects
-from trainctl.weights.bucket.shelf import in_turn
+from trainctl.weights.mirror.in_turn import in_turn
 
 
 class InPacks:

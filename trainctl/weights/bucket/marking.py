@@ -9,7 +9,8 @@ from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket.merging import Double, Remnant, batches, doubles, is_small
 from trainctl.weights.bucket.objects import Found
 from trainctl.weights.bucket.packs import Slice
-from trainctl.weights.bucket.shelf import Shelf, in_turn
+from trainctl.weights.bucket.shelf import Shelf
+from trainctl.weights.mirror.in_turn import in_turn
 from trainctl.weights.mirror.needs import Need
 
 _FEW = 4

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.objects import Found
 from trainctl.weights.bucket.packs import MOST_FILES, Slice
-from trainctl.weights.bucket.shelf import Shelf, in_turn
+from trainctl.weights.bucket.shelf import Shelf
+from trainctl.weights.mirror.in_turn import in_turn
 from trainctl.weights.mirror.needs import Need
 
 SEVERAL = 4

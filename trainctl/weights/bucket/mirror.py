@@ -23,11 +23,18 @@ from trainctl.weights.bucket.beating import Beating, await_collections, leased
 from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.in_packs import InPacks
 from trainctl.weights.bucket.look import Looking, look_at, referred
-from trainctl.weights.bucket.packing import SMALL_AT_ONCE, Packing
+from trainctl.weights.bucket.packing import Packing
 from trainctl.weights.bucket.room import Room
 from trainctl.weights.bucket.shelf import Marks, Shelf, at_once
 from trainctl.weights.bucket.upload import MOST_AHEAD, MOST_CHUNKS, Uploads
-from trainctl.weights.mirror.fetch import Crowd, Progress, Tally, by_fingerprint, parts
+from trainctl.weights.mirror.fetch import (
+    SMALL_AT_ONCE,
+    Crowd,
+    Progress,
+    Tally,
+    by_fingerprint,
+    parts,
+)
 from trainctl.weights.mirror.layout import Content, Reference, fingerprint
 from trainctl.weights.mirror.others import Waiting, WaitsFor, nobody
 from trainctl.weights.mirror.parts import Buffers
@@ -37,8 +44,8 @@ from trainctl.weights.mirror.report import MirroredSource, rows_of
 from trainctl.weights.retry import Retry
 
 if TYPE_CHECKING:  # what looks after a mirror is loaded when it is asked for
+    from trainctl.weights.mirror.afresh import Origins
     from trainctl.weights.mirror.collect import Collected, Collecting
-    from trainctl.weights.mirror.port import Origins
     from trainctl.weights.mirror.verify import Verified
 
 _FILES_AT_ONCE = 20_000

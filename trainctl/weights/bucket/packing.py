@@ -15,8 +15,6 @@ from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.mirror.layout import Content
 from trainctl.weights.mirror.reception import Receiving, Upstream, stopped
 
-SMALL_AT_ONCE = 32
-"""So many small files are asked for at the same time."""
 _MOST_PACKS = 4
 _POLL_SECONDS = 0.2
 

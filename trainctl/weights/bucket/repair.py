@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from trainctl.errors import Interrupted, SourceGone, SourceWrong, StorageError, TrainctlError
-from trainctl.model.files import ListedFile, SourceFile
-from trainctl.weights.bucket import keys, packs
-from trainctl.weights.bucket.afresh import Afresh, read_again
+from trainctl.errors import StorageError
+from trainctl.model.files import ListedFile, ResolvedSource, SourceFile
+from trainctl.weights.bucket import keys, long, packs
 from trainctl.weights.bucket.marking import digest
-from trainctl.weights.bucket.packing import SMALL_AT_ONCE
 from trainctl.weights.bucket.packs import Slice
 from trainctl.weights.bucket.repack import cut
-from trainctl.weights.bucket.shelf import Shelf, in_turn
-from trainctl.weights.mirror.layout import named_in
-from trainctl.weights.mirror.mend import Origin
+from trainctl.weights.bucket.shelf import Shelf
+from trainctl.weights.mirror.afresh import Afresh, Origin, Origins, read_again
+from trainctl.weights.mirror.fetch import SMALL_AT_ONCE
+from trainctl.weights.mirror.in_turn import in_turn
+from trainctl.weights.mirror.layout import fingerprint
 from trainctl.weights.mirror.needs import Need
-from trainctl.weights.mirror.port import Origins
 from trainctl.weights.mirror.verify import Finding, Outcome
 
 
@@ -69,13 +68,14 @@ class Repair:
     origins: Origins | None
     uses: dict[str, list[Use]] = field(default_factory=dict)
     _looked_at: set[bytes] = field(default_factory=set)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
     _halt: threading.Event = field(default_factory=threading.Event)
 
     @cached_property
-    def _afresh(self) -> Afresh:
-        wanted = (use.file.sha256 for uses in self.uses.values() for use in uses)
-        return Afresh(self.shelf, frozenset(wanted))
+    def _afresh(self) -> Afresh | None:
+        if self.origins is None:
+            return None
+        wanted = frozenset(use.file.sha256 for uses in self.uses.values() for use in uses)
+        return Afresh(self.origins, wanted, partial(turned_out, self.shelf, wanted))
 
     def listing(self, listing_id: str, found: Sequence[Need]) -> Finding:
         """A listing can't be repaired from itself: it goes, and the next apply writes it anew."""
@@ -93,19 +93,20 @@ class Repair:
         """Objects, each from whoever has its content still; what nobody has any more goes, and what needs it. Of large ones memory holds one."""
         for small, most in ((True, SMALL_AT_ONCE), (False, 1)):
             some = (one for one in wrong if self._is_small(one.sha256) is small)
-            for _, finding in in_turn(self._content, some, most, self._halt):
+            act = partial(self._content, self._afresh)
+            for _, finding in in_turn(act, some, most, self._halt):
                 yield finding
 
     def _is_small(self, sha256: str) -> bool:
         return all(self.shelf.is_small(self._length(use)) for use in self.uses.get(sha256, ()))
 
-    def _content(self, wrong: Wrong) -> Finding:
+    def _content(self, afresh: Afresh | None, wrong: Wrong) -> Finding:
         sha256, what, size = wrong
         key, uses = keys.blob(sha256), self.uses.get(sha256, ())
         size = self._length(uses[0]) if uses else size
-        if self.origins is None:
+        if afresh is None:
             return Finding(Path(key), what, size, _sources(uses), Outcome.WRONG)
-        data, outcome, detail = self._fetched(sha256, uses)
+        data, outcome, detail = self._fetched(afresh, sha256, uses)
         if data is not None:
             self.shelf.objects.put(key, data)
         elif outcome is Outcome.REMOVED:
@@ -118,11 +119,12 @@ class Repair:
 
         Both may happen beside a collection: under such names it only takes what nobody needs. What is right elsewhere isn't fetched.
         """
-        key = keys.blob(wrong.pack)
-        lost = [one for one in wrong.wrong if self.origins and digest(one.sha256) not in right]
-        found = {
-            one.sha256: got for one, got in in_turn(self._slice, lost, SMALL_AT_ONCE, self._halt)
-        }
+        key, found = keys.blob(wrong.pack), dict[str, Fetched]()
+        if self._afresh is not None:
+            act = partial(self._slice, self._afresh)
+            lost = (one for one in wrong.wrong if digest(one.sha256) not in right)
+            fetched = in_turn(act, lost, SMALL_AT_ONCE, self._halt)
+            found = {one.sha256: got for one, got in fetched}
         stays = any(one.outcome is Outcome.WRONG for one in found.values()) or not self.origins
         if not stays:
             self._settle(wrong, found)
@@ -177,37 +179,23 @@ class Repair:
             return ()
         return content.chunks if content else ()
 
-    def _slice(self, wanted: Slice) -> Fetched:
-        return self._fetched(wanted.sha256, self.uses.get(wanted.sha256, ()))
+    def _slice(self, afresh: Afresh, wanted: Slice) -> Fetched:
+        return self._fetched(afresh, wanted.sha256, self.uses.get(wanted.sha256, ()))
 
-    def _fetched(self, sha256: str, uses: Sequence[Use]) -> Fetched:
-        """The content from any of its sources. Interrupted where nobody waits for it any more, as that says nothing of the sources."""
-        outcome = Outcome.REMOVED
-        detail = "" if any(use.need for use in uses) else "nobody refers to it"
-        # Whoever has it under several names is asked once.
-        known = ((use.need, use) for use in uses if use.need is not None)
-        one_each = {(named_in(need.record), use.file.sha256): (need, use) for need, use in known}
-        for need, use in one_each.values():
-            if self.origins is None:
-                break
-            try:
-                origin, file = self._whence(self.origins, need, use.file)
-                length = self._length(use)
-                data = read_again(origin, file, use.offset, length, sha256, self._halt)
-                return Fetched(data, Outcome.REPAIRED)
-            except Interrupted:
-                raise
-            except (SourceGone, SourceWrong) as error:
-                detail = detail or error.summary
-            except TrainctlError as error:
-                outcome, detail = Outcome.WRONG, error.summary
-        return Fetched(None, outcome, detail)
+    def _fetched(self, afresh: Afresh, sha256: str, uses: Sequence[Use]) -> Fetched:
+        """The content from any of its sources."""
+        found: list[bytes] = []
 
-    def _whence(self, origins: Origins, need: Need, file: ListedFile) -> tuple[Origin, SourceFile]:
-        """Whom to ask for a file, and as what; found out by one thread at a time, as each source is looked through once."""
-        with self._lock:
-            origin = origins(need.record)
-            return origin, self._afresh.same(origin.resolved, file)
+        def act(origin: Origin, file: SourceFile, use: Use) -> None:
+            length = self._length(use)
+            found.append(read_again(origin, file, use.offset, length, sha256, self._halt))
+
+        known = ((use.need.record, use.file, use) for use in uses if use.need is not None)
+        refused = afresh.ask(known, act)
+        if refused is None:
+            return Fetched(found[0], Outcome.REPAIRED)
+        outcome = Outcome.REMOVED if refused.is_gone else Outcome.WRONG
+        return Fetched(None, outcome, refused.why)
 
     def _length(self, use: Use) -> int:
         return min(self.shelf.chunk_bytes, use.file.size - use.offset)
@@ -231,3 +219,16 @@ def _needing(uses: Iterable[Use]) -> list[str]:
     return sorted(found) + sorted(
         {keys.chunked(use.file.sha256) for use in uses if use.file.chunks}
     )
+
+
+def turned_out(
+    shelf: Shelf, wanted: Set[str], resolved: ResolvedSource
+) -> Callable[[SourceFile], str | None]:
+    """See TurnedOut; only ``wanted`` contents are remembered."""
+    with long.opened(shelf.objects, keys.record(resolved)) as path:
+        if path is None:
+            return lambda file: None
+        with path.open("rb") as stream:
+            pairs = long.fingerprints_in(stream)
+            known = {one: sha256 for one, sha256 in pairs if sha256 in wanted}
+    return lambda file: known.get(fingerprint(resolved, file))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -15,9 +13,9 @@ from trainctl.model.files import CHUNK_BYTES, Listing, ResolvedSource, load_list
 from trainctl.weights.bucket import keys, long
 from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.objects import Objects
+from trainctl.weights.mirror.in_turn import in_turn
 from trainctl.weights.mirror.layout import Content
 
-AT_ONCE = 32
 """Small requests at the same time: what takes time is the way there and back."""
 SMALL_BYTES = 2**20
 """Below this size files are put into packs."""
@@ -180,39 +178,12 @@ def _unbroken(found: dict[int, str]) -> Iterator[str]:
         number += 1
 
 
-def at_once(act: Callable[[T], R], values: Sequence[T], most: int = AT_ONCE) -> list[R]:
+def at_once(act: Callable[[T], R], values: Sequence[T], most: int = 32) -> list[R]:
     """The results of many requests, in order; the first error is raised."""
     if len(values) < 2:
         return [act(one) for one in values]
     with ThreadPoolExecutor(min(most, len(values)), thread_name_prefix="bucket") as pool:
         return list(pool.map(act, values))
-
-
-def in_turn(
-    act: Callable[[T], R],
-    values: Iterable[T],
-    most: int = AT_ONCE,
-    halt: threading.Event | None = None,
-) -> Iterator[tuple[T, R]]:
-    """Each value and its result, in order, however many there are; the first error is raised.
-
-    ``halt`` is set where it ends early, before what is under way is waited for.
-    """
-    waiting: deque[tuple[T, Future[R]]] = deque()
-    with ThreadPoolExecutor(most, thread_name_prefix="bucket") as pool:
-        try:
-            for value in values:
-                waiting.append((value, pool.submit(act, value)))
-                if len(waiting) == most:
-                    first, result = waiting.popleft()
-                    yield first, result.result()
-            while waiting:
-                first, result = waiting.popleft()
-                yield first, result.result()
-        except BaseException:
-            if halt is not None:
-                halt.set()
-            raise
 
 
 def damaged(objects: Objects, key: str, why: str) -> StorageError:

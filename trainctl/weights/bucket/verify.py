@@ -16,10 +16,11 @@ from trainctl.weights.bucket.objects import Found
 from trainctl.weights.bucket.packs import Slice
 from trainctl.weights.bucket.repack import cut
 from trainctl.weights.bucket.repair import Repair, Use, Wrong, WrongPack
-from trainctl.weights.bucket.shelf import Shelf, in_turn
+from trainctl.weights.bucket.shelf import Shelf
+from trainctl.weights.mirror.afresh import Origins
 from trainctl.weights.mirror.fetch import Progress, Tally
+from trainctl.weights.mirror.in_turn import in_turn
 from trainctl.weights.mirror.needs import Need
-from trainctl.weights.mirror.port import Origins
 from trainctl.weights.mirror.verify import Finding, Verified
 
 _AT_ONCE = 8

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.packs import Place, Slice
-from trainctl.weights.bucket.shelf import Shelf, in_turn
+from trainctl.weights.bucket.shelf import Shelf
+from trainctl.weights.mirror.in_turn import in_turn
 
 
 class Where:

@@ -22,6 +22,8 @@ Progress = Callable[[int, int, int], None]
 
 _AT_ONCE = 20_000
 LARGE_FROM_BYTES = 2**20
+SMALL_AT_ONCE = 32
+"""So many small files are asked for at the same time where a bucket is mirrored into, and where anything is repaired."""
 _GRACE_SECONDS = 2.0
 _POLL_SECONDS = 0.1
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from trainctl.node.content.pack_index import Row, is_right, rows_of
 from trainctl.weights.mirror.fetch import Tally
@@ -18,17 +19,24 @@ _FILES_AT_ONCE = 1000
 _ROWS_AT_ONCE = 256
 
 
+class Wrong(NamedTuple):
+    """A content that isn't right, in few bytes, as there may be many: in a directory or a pack. ``doubtful``: only a damaged index speaks of it."""
+
+    place: Path
+    digest: bytes
+    size: int
+    doubtful: bool = False
+
+
 @dataclass
 class Hashed:
-    """What isn't right. ``wrong``: contents, with their sizes; one of a pack has a name below it.
+    """What isn't right: contents, and ``files`` of packs that are not as they were written, with what is wrong.
 
-    ``files`` of packs are not as they were written, with what is wrong; ``doubtful`` are those of ``wrong`` that only a damaged index
-    speaks of. ``right`` is what is right in packs with something wrong.
+    ``right`` is what is right in packs with something wrong.
     """
 
-    wrong: dict[Path, int] = field(default_factory=dict)
+    wrong: list[Wrong] = field(default_factory=list)
     files: dict[Path, str] = field(default_factory=dict)
-    doubtful: set[Path] = field(default_factory=set)
     right: dict[Path, list[Row]] = field(default_factory=dict)
 
     def leave_wrong(self, layout: Layout) -> None:
@@ -53,15 +61,13 @@ def hash_all(layout: Layout, tally: Tally, parallelism: int) -> Hashed:
     """Read everything; some of it at a time, as there may be millions."""
     found = Hashed()
     with ThreadPoolExecutor(max(1, parallelism), thread_name_prefix="verify") as pool:
-        found.wrong.update(_wrong_files(layout, tally, pool))
+        found.wrong += _wrong_files(layout, tally, pool)
         for pack in packs_of(layout):
             _look_through(pack, found, tally, pool)
     return found
 
 
-def _wrong_files(
-    layout: Layout, tally: Tally, pool: ThreadPoolExecutor
-) -> Iterator[tuple[Path, int]]:
+def _wrong_files(layout: Layout, tally: Tally, pool: ThreadPoolExecutor) -> Iterator[Wrong]:
     def look(blob: tuple[Path, int]) -> bool:
         path, size = blob
         right = file_sha256(path) in (path.name, None)
@@ -70,7 +76,8 @@ def _wrong_files(
 
     blobs = layout.blobs()
     while some := list(islice(blobs, _FILES_AT_ONCE)):
-        yield from (blob for blob, right in zip(some, pool.map(look, some)) if not right)
+        wrong = (blob for blob, right in zip(some, pool.map(look, some)) if not right)
+        yield from (Wrong(path.parent, bytes.fromhex(path.name), size) for path, size in wrong)
 
 
 def _look_through(pack: Path, found: Hashed, tally: Tally, pool: ThreadPoolExecutor) -> None:
@@ -86,11 +93,9 @@ def _look_through(pack: Path, found: Hashed, tally: Tally, pool: ThreadPoolExecu
 
     wrong = {row for each in pool.map(look, some) for row in each}
     damaged = not is_right(index) and (pack / "index").exists()
-    paths = {pack / row.digest.hex(): row.length for row in wrong}
-    found.wrong.update(paths)
+    found.wrong += (Wrong(pack, row.digest, row.length, damaged) for row in rows if row in wrong)
     if damaged:
         found.files[pack / "index"] = "index changed"
-        found.doubtful.update(paths)
     elif rows and _size(pack / "data") > max(row.offset + row.length for row in rows):
         found.files[pack / "data"] = "pack changed"
     if wrong or pack in {path.parent for path in found.files}:

@@ -13,8 +13,8 @@ from trainctl.weights.mirror.known import kept, known, stored_bytes
 from trainctl.weights.mirror.port import Looked, Mirror
 
 if TYPE_CHECKING:  # what looks after a mirror is loaded when it is asked for
+    from trainctl.weights.mirror.afresh import Origins
     from trainctl.weights.mirror.collect import Collected, Collecting
-    from trainctl.weights.mirror.port import Origins
     from trainctl.weights.mirror.verify import Verified
 
 

@@ -8,14 +8,14 @@ import os
 import shutil
 import threading
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Callable, Container
 
 from trainctl.errors import SourceGone, SourceWrong
 from trainctl.model.files import ListedFile, ResolvedSource, SourceFile
-from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.exclusive import lease
+from trainctl.weights.mirror.afresh import Origin, other_content, read_again
 from trainctl.weights.mirror.batch import Batch
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.disk import make_directory, sync_directory
@@ -25,25 +25,16 @@ from trainctl.weights.mirror.partial import Partial, own_place
 from trainctl.weights.mirror.reception import Upstream, stopped
 from trainctl.weights.mirror.records import Records
 from trainctl.weights.mirror.transfer import Transfer
-from trainctl.weights.retry import Retry
-
-
-@dataclass(frozen=True)
-class Origin:
-    """A source as upstream shows it now, and what opens it."""
-
-    source: WeightSource
-    resolved: ResolvedSource
-    credential: Credential | None
-    retry: Retry
 
 
 class Mender:
-    """``with Mender(layout) as mender``: small contents that it mends are there when it ends."""
+    """``with Mender(…) as mender``: small contents that it mends are there when it ends. Safe to use from many threads; ``halt`` ends it."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, halt: threading.Event) -> None:
         self._layout = layout
+        self._halt = halt
         self._contents = Contents(layout)
+        self._lock = threading.Lock()
         self._batches: dict[str, Batch] = {}
         self._stack = ExitStack()
 
@@ -58,62 +49,62 @@ class Mender:
     ) -> None:
         self._stack.close()
 
-    def mend(self, origin: Origin, file: ListedFile) -> None:
-        """Have the content right again. SourceGone where upstream has not got it any more; SourceError's other kinds as ever.
+    def has(self, file: ListedFile) -> bool:
+        """Whether a small content lies in another place, too. What was wrong of it is in no pack any more, nor then in a file of its own."""
+        if file.chunks:
+            return False
+        self._layout.blob(file.sha256).unlink(missing_ok=True)
+        return self._contents.has(file.sha256, file.size)
 
-        What was wrong of a small one is in no pack any more. Killed anywhere, what was right of a large one lies in
-        ``partial`` as a transfer that the next apply resumes.
+    def mend(self, origin: Origin, wanted: SourceFile, file: ListedFile) -> None:
+        """Have the content right again, by what is ``wanted`` upstream. SourceGone where upstream has not got it any more; SourceError's other kinds as ever.
+
+        Killed anywhere, what was right of a large one lies in ``partial`` as a transfer that the next apply resumes.
         """
-        layout = self._layout
-        if not file.chunks:
-            layout.blob(file.sha256).unlink(missing_ok=True)
-            if self._contents.has(file.sha256, file.size):  # it lies in another pack, too
-                return
-        wanted = _same(layout, origin.resolved, file)
         if not (file.chunks and self._mend_chunks(origin, wanted, file)):
             self._fetch_whole(origin, wanted, file)
 
     def _mend_chunks(self, origin: Origin, wanted: SourceFile, file: ListedFile) -> bool:
         """Mend what is there of a large content, one process at a time; whether there is anything."""
         layout, key = self._layout, fingerprint(origin.resolved, wanted)
-        with lease(layout.partial / f"{key}.lease", threading.Event()) as held:
+        with lease(layout.partial / f"{key}.lease", self._halt) as held:
             if not held:
                 raise stopped()
             is_there = layout.blob(file.sha256).exists()
             if is_there:
-                _Mending(origin, wanted, _Taken(layout, file, key)).run()
+                _Mending(origin, wanted, _Taken(layout, file, key), self._halt).run()
         return is_there
 
     def _fetch_whole(self, origin: Origin, wanted: SourceFile, file: ListedFile) -> None:
         upstream = Upstream(origin.source, origin.resolved, origin.credential, origin.retry)
         batch = self._batch(origin.resolved.source)
-        never = threading.Event()
-        content = Transfer(self._layout, upstream, never, lambda count: None, batch).fetch(
-            wanted, fingerprint(origin.resolved, wanted)
-        )
+        transfer = Transfer(self._layout, upstream, self._halt, lambda count: None, batch)
+        content = transfer.fetch(wanted, fingerprint(origin.resolved, wanted))
         if content.sha256 != file.sha256:
-            raise SourceWrong(f"{origin.resolved.source}: {wanted.path!a} has other content now")
+            raise other_content(origin, wanted)
 
     def _batch(self, source: str) -> Batch:
-        if source not in self._batches:
-            batch = Batch(self._contents, source)
-            self._batches[source] = self._stack.enter_context(batch)
-        return self._batches[source]
+        with self._lock:
+            if source not in self._batches:
+                batch = Batch(self._contents, source)
+                self._batches[source] = self._stack.enter_context(batch)
+            return self._batches[source]
 
 
-def _same(layout: Layout, resolved: ResolvedSource, file: ListedFile) -> SourceFile:
-    """The file upstream whose content is, as far as anybody can know, the one that was mirrored."""
-    same_size = {fingerprint(resolved, one): one for one in resolved.files if one.size == file.size}
-    small = file.size <= layout.chunk_bytes
-    recorded = Records.of(layout, resolved.source).find(same_size) if small else {}
-    for key, one in same_size.items():
-        known = recorded.get(key) if small else layout.recorded(key)
-        if one.sha256 == file.sha256 or (known is not None and known.sha256 == file.sha256):
-            return one
-    raise SourceGone(
-        f"{resolved.source} has not got the content of {file.path!a} any more",
-        "The next apply mirrors what it has now.",
-    )
+def turned_out(
+    layout: Layout, wanted: Container[str], resolved: ResolvedSource
+) -> Callable[[SourceFile], str | None]:
+    """See TurnedOut; only ``wanted`` contents are remembered."""
+    small = Records.of(layout, resolved.source).turned_out(wanted)
+
+    def look(file: SourceFile) -> str | None:
+        key = fingerprint(resolved, file)
+        if file.size <= layout.chunk_bytes:
+            return small.get(key)
+        content = layout.recorded(key)
+        return content.sha256 if content else None
+
+    return look
 
 
 def set_aside(layout: Layout, file: ListedFile) -> None:
@@ -204,10 +195,13 @@ class _Taken:
 class _Mending:
     """A blob that is taken out of sight, made right chunk by chunk, and put back."""
 
-    def __init__(self, origin: Origin, wanted: SourceFile, taken: _Taken) -> None:
+    def __init__(
+        self, origin: Origin, wanted: SourceFile, taken: _Taken, halt: threading.Event
+    ) -> None:
         self._origin = origin
         self._wanted = wanted
         self._taken = taken
+        self._halt = halt
 
     def run(self) -> None:
         """Do it. SourceGone and SourceWrong, where upstream's bytes don't fit, leave it as a transfer that was broken off; after
@@ -216,7 +210,9 @@ class _Mending:
         try:
             for number, digest in enumerate(taken.file.chunks):
                 if not taken.is_right(number):
-                    taken.write(number, self._fetch(*taken.span(number), digest))
+                    span = taken.span(number)
+                    data = read_again(self._origin, self._wanted, *span, digest, self._halt)
+                    taken.write(number, data)
                 taken.note(number)
             taken.publish()
         except (SourceGone, SourceWrong):
@@ -225,26 +221,6 @@ class _Mending:
         except BaseException:
             taken.put_back()
             raise
-
-    def _fetch(self, offset: int, length: int, digest: str) -> bytes:
-        def attempt() -> bytes:
-            found = bytearray()
-            origin = self._origin
-            with origin.source.open(
-                origin.resolved, self._wanted, offset, origin.credential
-            ) as pieces:
-                for piece in pieces:
-                    found += piece
-                    if len(found) >= length:
-                        break
-            return bytes(found[:length])
-
-        data = self._origin.retry.run(attempt, threading.Event())
-        if hashlib.sha256(data).hexdigest() != digest:
-            raise SourceWrong(
-                f"{self._origin.resolved.source}: {self._wanted.path!a} has other content now"
-            )
-        return data
 
 
 def _read(descriptor: int, length: int) -> bytes:

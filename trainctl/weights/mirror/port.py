@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, Mapping, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from trainctl.model.files import Listing, ResolvedSource
 from trainctl.model.serving import TO_ALL, Serving
@@ -18,12 +18,9 @@ from trainctl.weights.mirror.place import Place
 from trainctl.weights.mirror.report import MirroredSource
 
 if TYPE_CHECKING:
+    from trainctl.weights.mirror.afresh import Origins
     from trainctl.weights.mirror.collect import Collected, Collecting
-    from trainctl.weights.mirror.mend import Origin
     from trainctl.weights.mirror.verify import Verified
-
-Origins = Callable[[Mapping[str, object]], "Origin"]
-"""Where the bytes of a reference come from, by its record. SourceError's kinds where upstream does not answer."""
 
 
 @dataclass(frozen=True)

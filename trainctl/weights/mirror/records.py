@@ -56,6 +56,10 @@ class Records:
         """What is recorded of these fingerprints, whether the content is there or not."""
         return {key: Content(sha256, size) for key, sha256, size in self._read() if key in wanted}
 
+    def turned_out(self, wanted: Container[str]) -> dict[str, str]:
+        """By fingerprint, which of the ``wanted`` contents are recorded."""
+        return {key: sha256 for key, sha256, _ in self._read() if sha256 in wanted}
+
     def compact(self, contents: Contents) -> None:
         """Drop the records of contents that are gone, and have one file of the others."""
         old = self._files()

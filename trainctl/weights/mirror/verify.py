@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
+from typing import NamedTuple
 
-from trainctl.errors import Interrupted, SourceGone, SourceWrong, StorageError, TrainctlError
+from trainctl.errors import StorageError
 from trainctl.model.files import ListedFile, Listing
+from trainctl.weights.mirror.afresh import Afresh, Origins, Refusal
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import explained
-from trainctl.weights.mirror.fetch import Progress, Tally
-from trainctl.weights.mirror.hashed import counted, hash_all
-from trainctl.weights.mirror.layout import Layout, named_in
-from trainctl.weights.mirror.mend import Mender, Origin, set_aside
+from trainctl.weights.mirror.fetch import LARGE_FROM_BYTES, SMALL_AT_ONCE, Progress, Tally
+from trainctl.weights.mirror.hashed import Wrong, counted, hash_all
+from trainctl.weights.mirror.in_turn import in_turn
+from trainctl.weights.mirror.layout import Layout
+from trainctl.weights.mirror.mend import Mender, set_aside, turned_out
 from trainctl.weights.mirror.needs import Need, needs
 
 _MOST_THREADS = 8
-_AT_ONCE = 1000
+_AT_ONCE = 20_000
+"""Contents that are lost are looked for in listings, and asked for, so many at a time."""
 
 
 class Outcome(str, Enum):
@@ -64,7 +71,7 @@ class Verifying:
     """What is asked for. ``origins`` finds, for the source of a reference, where its bytes come from, if it can be asked."""
 
     repair: bool = False
-    origins: Callable[[Mapping[str, object]], Origin] | None = None
+    origins: Origins | None = None
     progress: Progress | None = None
     parallelism: int = field(default_factory=lambda: min(_MOST_THREADS, os.cpu_count() or 1))
 
@@ -78,6 +85,20 @@ class _Use:
     file: ListedFile
 
 
+class _Lost(NamedTuple):
+    """A content that is wrong or missing: ``what`` in words, where it lay or should lie, and its size as far as that is known."""
+
+    place: Path
+    digest: bytes
+    what: str
+    size: int
+
+    @property
+    def sha256(self) -> str:
+        """As listings name it."""
+        return self.digest.hex()
+
+
 def verify(mirror: DirectoryMirror, asked: Verifying) -> Verified:
     """Hash every content and look for what listings miss. StorageError where the disk refuses."""
     layout = Layout(mirror.root, mirror.chunk_bytes)
@@ -88,20 +109,14 @@ def verify(mirror: DirectoryMirror, asked: Verifying) -> Verified:
         hashed = hash_all(layout, Tally(total, asked.progress), asked.parallelism)
         if asked.repair:
             hashed.leave_wrong(layout)
-        wrong = {path.name for path in hashed.wrong}
-        missing = [one for one in _missing(layout, found, listings) if one.name not in wrong]
-        uses = _uses(found, listings, wrong | {path.name for path in missing})
         findings = [*_of_listings(damaged, found, repair=asked.repair)]
         findings += _of_packs(hashed.files, repair=asked.repair)
-        with Mender(layout) as mender:
-            for path, size in hashed.wrong.items():
-                if path.name in uses or path not in hashed.doubtful:
-                    its = uses.get(path.name, [])
-                    findings.append(_settle(layout, mender, path, "changed", size, its, asked))
-            for path in missing:
-                its = uses[path.name]
-                size = its[0].file.size
-                findings.append(_settle(layout, mender, path, "missing", size, its, asked))
+        lost = chain(_changed(hashed.wrong), _missing(layout, found, listings, hashed.wrong))
+        while some := list(islice(lost, _AT_ONCE)):
+            uses = _uses(found, listings, {one.sha256 for one in some})
+            doubtful = {(one.place, one.digest) for one in hashed.wrong if one.doubtful}
+            sure = (one for one in some if one.sha256 in uses or one[:2] not in doubtful)
+            findings += _Settling(layout, asked, uses).run(sure)
     return Verified(count, total, tuple(findings))
 
 
@@ -125,12 +140,23 @@ def _referred(found: Sequence[Need], listings: Sequence[Listing]) -> Iterator[tu
         yield from ((need, by_id[one]) for one in need.listings if one in by_id)
 
 
-def _missing(layout: Layout, found: Sequence[Need], listings: Sequence[Listing]) -> list[Path]:
-    """What is referred to and not there."""
-    known = Contents(layout)
-    referred = {listing.id: listing for _, listing in _referred(found, listings)}
-    named = (file.sha256 for one in referred.values() for file in one.files)
-    return [layout.blob(sha256) for sha256 in dict.fromkeys(named) if known.find(sha256) is None]
+def _changed(wrong: Iterable[Wrong]) -> Iterator[_Lost]:
+    return (_Lost(one.place, one.digest, "changed", one.size) for one in wrong)
+
+
+def _missing(
+    layout: Layout, found: Sequence[Need], listings: Sequence[Listing], wrong: Iterable[Wrong]
+) -> Iterator[_Lost]:
+    """What is referred to and not there; looked for at once, as what is repaired is there then."""
+    contents, known = Contents(layout), {one.digest for one in wrong}
+    missing: dict[bytes, int] = {}
+    for listing in {listing.id: listing for _, listing in _referred(found, listings)}.values():
+        for file in listing.files:
+            if contents.find(file.sha256) is None:
+                missing[bytes.fromhex(file.sha256)] = file.size
+    for digest, size in missing.items():
+        if digest not in known:
+            yield _Lost(layout.blob(digest.hex()).parent, digest, "missing", size)
 
 
 def _uses(
@@ -163,45 +189,67 @@ def _of_packs(damaged: Mapping[Path, str], *, repair: bool) -> Iterator[Finding]
         yield Finding(path, what, 0, (), Outcome.REPAIRED if repair else Outcome.WRONG)
 
 
-def _settle(
-    layout: Layout,
-    mender: Mender,
-    path: Path,
-    what: str,
-    size: int,
-    uses: Sequence[_Use],
-    asked: Verifying,
-) -> Finding:
-    """Repair one content from whoever has it still. It goes, with the listings that need it, where each of its sources has said that it
-    has it no more; where one can't be asked nobody knows, and it stays."""
-    sources = tuple(sorted({str(use.need.record.get("source")) for use in uses}))
-    if not asked.repair:
-        return Finding(path, what, size, sources, Outcome.WRONG)
-    outcome, detail = _mended(mender, uses, asked)
-    if outcome is Outcome.REMOVED:
-        for listing in {use.listing.id for use in uses}:
-            layout.listing(listing).unlink(missing_ok=True)
-        if uses:
-            set_aside(layout, uses[0].file)
-        path.unlink(missing_ok=True)
-    return Finding(path, what, size, sources, outcome, detail)
+@dataclass(frozen=True)
+class _Settling:
+    """What becomes of some contents that are lost. ``uses`` are theirs, by sha256."""
 
+    layout: Layout
+    asked: Verifying
+    uses: Mapping[str, Sequence[_Use]]
+    _halt: threading.Event = field(default_factory=threading.Event)
 
-def _mended(mender: Mender, uses: Sequence[_Use], asked: Verifying) -> tuple[Outcome, str]:
-    """What came of asking for a content: WRONG where somebody could not be asked, and why."""
-    outcome, detail = Outcome.REMOVED, "" if uses else "nobody refers to it"
-    # Whoever has it under several names is asked once.
-    for use in {named_in(use.need.record): use for use in uses}.values():
-        try:
-            if asked.origins is None:
-                break
-            mender.mend(asked.origins(use.need.record), use.file)
-        except Interrupted:
-            raise
-        except (SourceGone, SourceWrong) as error:
-            detail = detail or error.summary
-        except TrainctlError as error:
-            outcome, detail = Outcome.WRONG, error.summary
-        else:
+    def run(self, lost: Iterable[_Lost]) -> Iterator[Finding]:
+        """Small ones many at a time; of large ones memory holds a chunk. All is in the mirror when it has ended."""
+        places: dict[str, list[_Lost]] = {}
+        for one in lost:
+            places.setdefault(one.sha256, []).append(one)
+        small = {name for name, its in places.items() if its[0].size <= LARGE_FROM_BYTES}
+        with Mender(self.layout, self._halt) as mender:
+            act = partial(self._settled, mender, self._afresh())
+            for some, most in ((small, SMALL_AT_ONCE), (places.keys() - small, 1)):
+                these = (its for name, its in places.items() if name in some)
+                for _, findings in in_turn(act, these, most, self._halt):
+                    yield from findings
+
+    def _afresh(self) -> Afresh | None:
+        if self.asked.origins is None:
+            return None
+        wanted = self.uses.keys()
+        return Afresh(self.asked.origins, wanted, partial(turned_out, self.layout, wanted))
+
+    def _settled(
+        self, mender: Mender, afresh: Afresh | None, lost: Sequence[_Lost]
+    ) -> list[Finding]:
+        """One content, wherever it lay. It goes, with the listings that need it, where each of its sources has said that it has it no
+        more; where one can't be asked nobody knows, and it stays."""
+        uses = self.uses.get(lost[0].sha256, ())
+        sources = tuple(sorted({str(use.need.record.get("source")) for use in uses}))
+        outcome, detail = Outcome.WRONG, ""
+        if self.asked.repair:
+            outcome, detail = self._mended(mender, afresh, uses)
+        if outcome is Outcome.REMOVED:
+            for listing in {use.listing.id for use in uses}:
+                self.layout.listing(listing).unlink(missing_ok=True)
+            if uses:
+                set_aside(self.layout, uses[0].file)
+        findings = []
+        for one in lost:
+            path = one.place / one.sha256
+            if outcome is Outcome.REMOVED:
+                path.unlink(missing_ok=True)
+            findings.append(Finding(path, one.what, one.size, sources, outcome, detail))
+        return findings
+
+    def _mended(
+        self, mender: Mender, afresh: Afresh | None, uses: Sequence[_Use]
+    ) -> tuple[Outcome, str]:
+        """What came of asking for a content: WRONG where somebody could not be asked, and why."""
+        if uses and mender.has(uses[0].file):
             return Outcome.REPAIRED, ""
-    return outcome, detail
+        refused: Refusal | None = Refusal(is_gone=True, why="")
+        if afresh is not None:
+            known = ((use.need.record, use.file, use.file) for use in uses)
+            refused = afresh.ask(known, mender.mend)
+        if refused is None:
+            return Outcome.REPAIRED, ""
+        return Outcome.REMOVED if refused.is_gone else Outcome.WRONG, refused.why

@@ -9,6 +9,7 @@ from trainctl.node.calls.rows import received
 from trainctl.node.system.failure import Failure
 from trainctl.node.transfer.caller import serve_others
 from trainctl.node.transfer.shelf import MirrorShelf
+from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.mirror.caller import Caller
 from trainctl.weights.mirror.collect import Collecting, collect
 from trainctl.weights.mirror.directory import DirectoryMirror
@@ -19,7 +20,6 @@ from trainctl.weights.mirror.forms import (
 )
 from trainctl.weights.mirror.layout import Reference, named_in
 from trainctl.weights.mirror.links import Links
-from trainctl.weights.mirror.mend import Origin
 from trainctl.weights.mirror.paced import Paced
 from trainctl.weights.mirror.program import listed
 from trainctl.weights.mirror.signed import SignedSource
