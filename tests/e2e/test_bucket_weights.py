@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,24 @@ def test_a_job_reads_what_a_bucket_has(fresh: Project, tmp_path: Path, opened: O
         one for one in files if any(word.encode() in one.read_bytes() for word in cloud.secrets)
     ]
     assert [one for one in held if "rclone" not in str(one)] == []
+
+
+@pytest.mark.parametrize("opened", EVERY, ids=lambda one: one.__name__)
+def test_a_prefix_may_hold_spaces(fresh: Project, tmp_path: Path, opened: Opened) -> None:
+    """Keys of objects may: such a directory is read, is mounted under its name, and changes nothing when it is planned again."""
+    with filled(opened, tmp_path) as cloud:
+        cloud.put("llm/My Data/run 1/the model.bin", b"spaced\n")
+        spaced = replace(cloud, source=f"{cloud.source}/My Data/run 1")
+        wants(fresh, spaced)
+        text = (fresh.directory / "trainctl.yaml").read_text()
+        command = """start_commands: ['cat "$TRAINCTL_WEIGHTS_MODEL"/*.bin']"""
+        fresh.write({"trainctl.yaml": re.sub(r"start_commands: \[.*\]", command, text)})
+        fresh.run("apply", "--auto-approve", "--wait")
+        logs = fresh.run("logs", "sft").stdout
+        again = fresh.run("plan", "--detailed-exitcode")
+
+    assert logs == "spaced\n"
+    assert "No changes" in again.stdout
 
 
 @pytest.mark.parametrize("opened", EVERY, ids=lambda one: one.__name__)

@@ -86,7 +86,7 @@ class ResolvedSource:
     def identity(self) -> str:
         """What the source is remembered as: another server may have other content by the same URI, name, size and tag.
 
-        No source that a server can be named for holds a space.
+        No source that a server can be named for holds a space, but for those of buckets, and in their prefixes no ``//`` stands.
         """
         return self.source if self.endpoint is None else f"{self.source} {self.endpoint}"
 

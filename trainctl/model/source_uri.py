@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Callable
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from trainctl.model.hub_paths import of_page, source_of
+
 SCHEMES = ("hf", "s3", "gs", "r2", "azure", "https", "file")
 BUCKETS = ("s3", "gs", "r2", "azure")
 """The schemes whose sources are directories of buckets."""
@@ -39,6 +41,7 @@ _SIGNATURE = re.compile(
 _UNPRINTABLE = re.compile(r"[\x00-\x20\x7f-\xa0]")
 _NO_FILE_NAME = re.compile(r"\.{0,2}|.*[/\\\x00-\x1f\x7f-\x9f\u2028\u2029].*", re.DOTALL)
 _LONGEST_NAME = 255
+_QUERY = re.compile(r"\?[\w.-]+=")
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,9 @@ def parse_source(text: str) -> SourceUri:
     scheme, colon, rest = text.partition(":")
     if not colon or scheme not in _PARSERS:
         raise ValueError(_unknown_scheme(text, scheme if colon else None))
-    if scheme != "file" and _UNPRINTABLE.search(text):
+    # The key of an object may hold spaces; nothing else that can't be seen is taken on trust.
+    seen = text.replace(" ", "") if scheme in BUCKETS else text
+    if scheme != "file" and _UNPRINTABLE.search(seen):
         raise ValueError(f"{text!r} holds a space or a control character; write it without")
     if scheme == "file":
         return _file(text, rest)
@@ -95,6 +100,8 @@ def parse_source(text: str) -> SourceUri:
 
 
 def _unknown_scheme(text: str, scheme: str | None) -> str:
+    if scheme is None and text.startswith("~"):
+        return _home(text)
     if scheme is None and text.startswith(("./", "../", "/")):
         fixed = f"file://{text}" if text.startswith("/") else f"file:{text}"
         return f"{text!r} is a path, not a source; write {fixed}"
@@ -109,16 +116,12 @@ def _unknown_scheme(text: str, scheme: str | None) -> str:
 
 def _hf(text: str, rest: str) -> SourceUri:
     dataset = rest.startswith("datasets/")
-    where, at, revision = (rest[len("datasets/") :] if dataset else rest).partition("@")
+    path, at, revision = rest.partition("@")
     shape = "hf://datasets/OWNER/NAME[@REVISION]" if dataset else "hf://OWNER/REPO[@REVISION]"
-    owner, _, name = where.partition("/")
+    owner, _, name = (path[len("datasets/") :] if dataset else path).partition("/")
     if "/" in name:
-        repo, inside = "/".join(where.split("/")[:2]), where.split("/", 2)[2]
-        prefix = "hf://datasets/" if dataset else "hf://"
-        raise ValueError(
-            f"{text!r} names a path inside a repository; "
-            f"write {prefix}{repo} and allow_patterns: [{f'/{inside}'!r}]"
-        )
+        meant = source_of(path.split("/"), revision)
+        raise ValueError(f"{text!r} names more than a repository; write {meant}")
     if not (_HF_NAME.fullmatch(owner) and _HF_NAME.fullmatch(name)):
         raise ValueError(f"{text!r} is not a Hugging Face source; write {shape}")
     if at and (not _HF_REVISION.fullmatch(revision) or ".." in revision):
@@ -154,6 +157,17 @@ def _check_prefix(text: str, prefix: str) -> None:
     parts = prefix[:-1].split("/") if prefix.endswith("/") else prefix.split("/")
     if prefix and not all(part not in ("", ".", "..") for part in parts):
         raise ValueError(f"{text!r} has an empty part, . or .. in its prefix; write it without")
+    if query := _QUERY.search(text):
+        raise ValueError(
+            f"{text!r} has a query; write {text[: query.start()]}, and trainctl.lock says which version is meant"
+        )
+    directory, star, _ = text.partition("*")
+    if star:
+        directory = directory.rpartition("/")[0]
+        pattern = text[len(directory) + 1 :]
+        raise ValueError(
+            f"{text!r} has a * in its prefix; write {directory} and allow_patterns: [{pattern!r}]"
+        )
 
 
 def _azure(text: str, rest: str) -> SourceUri:
@@ -170,14 +184,16 @@ def _azure(text: str, rest: str) -> SourceUri:
 def _https(text: str, rest: str) -> SourceUri:
     try:
         parts = urlsplit(text)
-        host, _ = parts.hostname, parts.port
+        host, port = parts.hostname, parts.port
     except ValueError:
         raise ValueError(f"{text!r} is not a URL; write https://HOST/PATH") from None
     if any(_SIGNATURE.search(key) for key, _ in parse_qsl(parts.query, keep_blank_values=True)):
         raise ValueError(
             f"the URL on {host} holds a signature or a token; write it without, and name a secret in auth"
         )
-    if not host or not parts.path.strip("/") or parts.path.endswith("/"):
+    if page := of_page(host or "", parts.path):
+        raise ValueError(f"{text!r} is a page and no file; write {page}")
+    if not host or port == 0 or not parts.path.strip("/") or parts.path.endswith("/"):
         raise ValueError(f"{text!r} does not name one file; write https://HOST/PATH")
     if parts.fragment:
         raise ValueError(f"{text!r} has a fragment; write it without #{parts.fragment}")
@@ -197,9 +213,15 @@ def _last_segment(path: str) -> str:
     return unquote(path.rpartition("/")[2], errors="strict")
 
 
+def _home(text: str) -> str:
+    return f"{text!r} is a path of somebody's home, and '~' is not expanded; write file:///PATH"
+
+
 def _file(text: str, rest: str) -> SourceUri:
     if "\x00" in rest:
         raise ValueError(f"{text!r} holds a NUL character; write a path without")
+    if rest.startswith(("~", "//~")):
+        raise ValueError(_home(text))
     if rest.startswith("//") and not rest.startswith("///"):
         inside = rest[2:]
         fixed = f"file:{inside}" if inside.startswith(".") else f"file:./{inside}"

@@ -7,7 +7,7 @@ from trainctl.remote.archive import Archive, program_archive
 _MAIN = "trainctl.weights.mirror.program"
 _MODULES = {
     "trainctl": ("errors",),
-    "trainctl.model": ("files", "flow", "json", "serving", "source_uri", "units"),
+    "trainctl.model": ("files", "flow", "hub_paths", "json", "serving", "source_uri", "units"),
     "trainctl.node.calls": ("asking", "bytecode", "call_server", "frames", "guard", "programs", "protocol", "rows", "tls"),
     "trainctl.node.content": ("json_stream", "listing", "pack", "pack_index", "packed", "packs", "parts", "runs"),
     "trainctl.node.system": ("addresses", "descriptors", "failure", "files", "layout", "listening", "ports", "processes", "syscalls"),

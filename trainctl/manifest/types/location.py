@@ -37,7 +37,12 @@ def _url(text: str) -> str:
         )
     if not rest.strip("/") or ".." in rest.split("/"):
         raise wrong("the URL names no place", f"Write {_FORMS}.", code="invalid-location")
-    return checked_source(text, "invalid-location") if scheme in BUCKETS else text
+    if scheme not in BUCKETS:
+        return text
+    if " " in text:
+        # What others put somewhere is as it is; a place of one's own needs none.
+        raise wrong(f"{text!r} holds a space", "Write it without.", code="invalid-location")
+    return checked_source(text, "invalid-location")
 
 
 Url = Annotated[
