@@ -86,6 +86,12 @@ def shown_key(ssh: Sequence[str], destination: Sequence[str], environ: Mapping[s
         return path.read_text() if path.exists() else ""
 
 
+def files_of(named: str) -> list[Path]:
+    """The files that a ``UserKnownHostsFile`` names. Their names may hold spaces, which ``ssh -G`` tells without quotes: a name begins with ``/`` or ``~``."""
+    names = re.split(r"\s+(?=[/~])", named.replace('"', "").strip())
+    return [Path(name).expanduser() for name in names]
+
+
 def remember(line: str, known_hosts: Path) -> None:
     """Add a line to a file of known hosts, whole or not at all."""
     known_hosts.parent.mkdir(0o700, parents=True, exist_ok=True)

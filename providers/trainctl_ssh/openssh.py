@@ -263,7 +263,7 @@ class OpenSsh:
         for text in self._run("-G").stdout.decode(errors="replace").splitlines():
             key, _, value = text.partition(" ")
             if key == "userknownhostsfile" and value:
-                return Path(value.split()[0]).expanduser()
+                return host_keys.files_of(value)[0]
         return Path("~/.ssh/known_hosts").expanduser()
 
     def _run(self, *words: str, cleared: bool = True) -> subprocess.CompletedProcess[bytes]:

@@ -21,7 +21,7 @@ from trainctl.spi.provider import Confirm
 from trainctl_ssh import refusals, shell
 from trainctl_ssh.attempts import Attempts
 from trainctl_ssh.channels import ParamikoTransport, greet, pump
-from trainctl_ssh.host_keys import fingerprint, remember
+from trainctl_ssh.host_keys import files_of, fingerprint, remember
 from trainctl_ssh.hosts import Login
 
 _ALIVE_SECONDS = 5
@@ -272,8 +272,7 @@ def _config(address: str) -> Mapping[str, Any]:
 
 
 def _known_hosts(config: Mapping[str, Any]) -> list[Path]:
-    named = str(config.get("userknownhostsfile", "~/.ssh/known_hosts")).split()
-    return [Path(file).expanduser() for file in named]
+    return files_of(str(config.get("userknownhostsfile", "~/.ssh/known_hosts")))
 
 
 def _key(text: str) -> paramiko.PKey:

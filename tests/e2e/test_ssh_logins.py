@@ -107,6 +107,19 @@ def test_a_yes_at_the_first_contact_is_remembered(lab: Lab) -> None:
     assert lab.user.known_hosts.read_text() == f"other ssh-ed25519 AAAA\n{host.known}"
 
 
+@pytest.mark.parametrize("named", ['"TOP/a b/kh"', '"TOP/a b/kh" TOP/c "TOP/d e"', "TOP/a/kh.%h"])
+def test_what_is_remembered_is_where_ssh_looks(lab: Lab, named: str) -> None:
+    """The first of the user's files of known hosts, whatever it is called, has the key afterwards; no other is made."""
+    host = lab.host(known=False)
+    top = lab.place / "hosts"
+    lab.user.configure(f"UserKnownHostsFile {named.replace('TOP', str(top))}")
+    lab.answer = True
+
+    assert lab.says(lab.link(host)) == "here\n"
+    (made,) = (path for path in top.rglob("*") if path.is_file())
+    assert made.read_text() == host.known
+
+
 def test_a_changed_key_is_refused_with_both_fingerprints(lab: Lab) -> None:
     """And with what to type; nobody is asked."""
     host = lab.host(known=False)
@@ -459,6 +472,9 @@ def test_without_an_ssh_program_host_keys_are_kept_as_strictly(
 ) -> None:
     """Refused unasked, remembered after a yes, refused when another is known or pinned; and a jump host is gone through."""
     monkeypatch.setenv("HOME", str(lab.user.place))
+    lab.user.known_hosts = lab.place / "with space" / "known_hosts"
+    lab.user.known_hosts.parent.mkdir()
+    lab.user.configure(f'UserKnownHostsFile "{lab.user.known_hosts}"')
     jump = lab.host(name="jump")
     host = lab.host(known=False, address="127.0.0.3")
 
