@@ -158,6 +158,29 @@ def test_a_link_that_has_expired_is_made_anew(lab: Lab) -> None:
     assert len(heads) == 2  # a link, and another
 
 
+def test_a_hub_that_serves_large_files_itself_is_relayed_as_planned(lab: Lab) -> None:
+    """Whoever opens it with a token opens all of it: the plan asks once where a large file is, and counts what goes through here; what is mirrored is not asked for."""
+    lab.hub.token, lab.hub.cdn = TOKEN, None
+    weights = {"model.safetensors": LARGE, "more.safetensors": noise(7, 1), "config.json": b"{}"}
+    lab.hub.add("acme/tiny", weights, gated=True)
+    lab.project.variables["HF_TOKEN"] = TOKEN
+    lab.write("hf://acme/tiny")
+
+    plan = lab.project.json("plan")
+    heads = [one for one in lab.hub.seen if "/resolve/" in one.path and "Range" not in one.headers]
+    lab.project.run("apply", "--auto-approve", "--wait")
+    (mirrored,) = lab.project.json("status", "job.sft")["mirrored"]
+    lab.hub.seen.clear()
+    again = lab.project.json("plan")
+
+    whole = sum(map(len, weights.values()))
+    assert plan["weights"][0]["bytes_through_operator"] == whole
+    assert mirrored["bytes_through_operator"] == whole
+    assert len(heads) == 1
+    assert again["weights"][0]["bytes_through_operator"] == 0
+    assert lab.hub.asked(".safetensors") == []
+
+
 def test_files_of_this_machine_go_through_it(lab: Lab) -> None:
     """A directory here is counted as going through the operator, arrives verified, and can be repaired, collected and kept."""
     lab.project.write({"weights/model.bin": LARGE, "weights/config.json": "{}"})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from trainctl.errors import Forbidden, TrainctlError
+from trainctl.errors import Forbidden, SourceError, TrainctlError
 from trainctl.ledger.state import State
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error, warning
@@ -68,16 +68,18 @@ def look_at_weights(
     with ThreadPoolExecutor(look.parallelism, thread_name_prefix="resolve") as pool:
         answers = pool.map(lambda one: _resolve(workspace, one, once, upgrade=look.upgrade), asked)
         answered = list(zip(asked, answers, strict=True))
-    resolved = {
-        one.resource.address: found.resolution.resolved
-        for one, found in answered
-        if isinstance(found, _Found)
-    }
-    seen.far = is_far(workspace.mirror)
-    if not (seen.far and (look.offline or not look.refresh)):
-        _look(workspace, state, seen, resolved)
-    for one, found in answered:
-        _take(seen, one, found, look)
+        resolved = {
+            one.resource.address: found.resolution.resolved
+            for one, found in answered
+            if isinstance(found, _Found)
+        }
+        seen.far = is_far(workspace.mirror)
+        if not (seen.far and (look.offline or not look.refresh)):
+            _look(workspace, state, seen, resolved)
+        linked: Once[bool] = Once()
+        relayed = pool.map(lambda pair: _relayed(seen, pair[0], pair[1], linked), answered)
+        for (one, found), size in zip(answered, relayed, strict=True):
+            _take(seen, one, found, look, size)
     seen.diagnostics += _room(workspace, seen)
     return seen
 
@@ -117,10 +119,11 @@ def _look(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A source, and how to tell a file of it that only this machine can bring into the mirror."""
+    """A source, and how to tell a file of it that only this machine can bring into the mirror, without a request and by one."""
 
     resolution: Resolution
     relays: Callable[[SourceFile], bool]
+    has_link: Callable[[SourceFile], bool] = lambda file: True
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +169,16 @@ def _resolve(
         source = source_for(question.wanted.uri.scheme)
         if workspace.mirror.in_a_bucket:
             return _Found(resolution, lambda file: True)
-        return _Found(resolution, lambda file: source.relays(file, credential))
+
+        found = _Found(resolution, lambda file: source.relays(file, credential))
+        if question.wanted.uri.scheme != "hf" or credential is None:
+            return found
+
+        def has_link(file: SourceFile) -> bool:
+            return source.link(resolution.resolved, file, credential) is not None
+
+        # A Hub may send to its storage for a large file, or hand it out itself: only its answer tells.
+        return replace(found, has_link=has_link)
     except TrainctlError as failure:
         return failure
 
@@ -176,6 +188,7 @@ def _take(
     question: _Question,
     answer: _Found | TrainctlError,
     look: LookOptions,
+    relayed: int,
 ) -> None:
     resource = question.resource
     if isinstance(answer, TrainctlError):
@@ -200,7 +213,7 @@ def _take(
     seen.facts[resource.address] = WeightsFacts(
         resolution.resolved,
         mirrored,
-        _relayed(answer, known) if seen.far else 0,
+        relayed,
         known.listing if known else None,
         locked,
         unmatched_patterns=resolution.unmatched,
@@ -211,12 +224,31 @@ def _take(
     ]
 
 
-def _relayed(found: _Found, known: Known | None) -> int:
-    """The bytes that are missing in the mirror and that it can't fetch by itself."""
-    resolved = found.resolution.resolved
-    if known is None:
-        return sum(file.size for file in resolved.files if found.relays(file))
-    return sum(left for file, left in missing(resolved, known) if found.relays(file))
+def _relayed(
+    seen: WeightsSeen, question: _Question, found: _Found | TrainctlError, linked: Once[bool]
+) -> int:
+    """The bytes that are missing in the mirror and that it can't fetch by itself; a server is asked once for the link of one file of each source."""
+    if not seen.far or isinstance(found, TrainctlError):
+        return 0
+    resolved, known = found.resolution.resolved, seen.known.get(question.resource.address)
+    through = by_link = 0
+    one: SourceFile | None = None
+    lacking = ((file, file.size) for file in resolved.files)
+    for file, left in lacking if known is None else missing(resolved, known):
+        if found.relays(file):
+            through += left
+        else:
+            by_link, one = by_link + left, file
+    if one is None:
+        return through
+    example = one
+    try:
+        linkable = linked.get(
+            (resolved.identity, resolved.revision), lambda: found.has_link(example)
+        )
+    except SourceError:  # who fetches it will be told
+        return through
+    return through if linkable else through + by_link
 
 
 def _locked_as(entry: LockEntry) -> dict[str, str | int]:
