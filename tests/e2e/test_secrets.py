@@ -452,14 +452,24 @@ def test_an_upstream_that_echoes_the_token_is_not_repeated(planted: Story, statu
 
 @pytest.mark.parametrize(
     "value",
-    ["hf_token with spaces", "hf_token\nwith-lines", "hf_tokén-latin", "hf_" + "x" * 20 + "\x07"],
+    [
+        "hf_token with spaces",
+        "hf_token\nwith-lines",
+        "hf_tokén-latin",
+        "hf_" + "x" * 20 + "\x07",
+        "\ufeffhf_" + "x" * 20,
+    ],
 )
 def test_a_token_that_no_header_can_hold_is_refused_unseen(planted: Story, value: str) -> None:
-    """It is named by its secret, and neither shown nor sent."""
+    """It is named by its secret, and neither shown nor sent; and a check says that it can't be used, as the plan does."""
     planted.work.variables["SOURCE_TOKEN"] = value
     done = planted.work.run("--log-level", "debug", "plan", code=1)
+    secrets = planted.work.json("secrets", "check", code=1)["secrets"]
+    (checked,) = (one for one in secrets if one["name"] == "source")
 
     assert "weights.gated: secret source is no token: it holds a space, a line break" in done.stderr
+    assert not checked["readable"]
+    assert [one["code"] for one in checked["problems"]] == ["unusable-secret"]
     assert not any(
         one.encode() in (done.stdout + done.stderr).encode() for one in (value, *value.splitlines())
     )

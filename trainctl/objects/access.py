@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -76,6 +77,8 @@ FORMS = {
 }
 """What a secret of each scheme holds."""
 
+_REGION = re.compile(r"[A-Za-z0-9_-]+")
+
 
 def access_of(scheme: str, text: str, origin: str) -> Access:
     """Read a credential; ``origin`` names it in errors. SourceDenied says which field is missing or wrong, and what to write."""
@@ -140,9 +143,16 @@ def _aws(text: str, form: _Form) -> AwsKeys:
         form.needed(document, "aws_access_key_id"),
         form.needed(document, "aws_secret_access_key"),
         form.text(document, "aws_session_token"),
-        form.text(document, "aws_region"),
+        _region(form.text(document, "aws_region"), form),
         _moment(form.text(document, "expires_at"), form),
     )
+
+
+def _region(text: str | None, form: _Form) -> str | None:
+    """It becomes part of a server's name, whatever servers of S3's kind call theirs."""
+    if text is not None and not _REGION.fullmatch(text):
+        raise form.wrong("holds 'aws_region', which is no region's name")
+    return text
 
 
 def _bearer(document: Mapping[str, object], form: _Form) -> Bearer:

@@ -227,7 +227,12 @@ def _sts(region: str, *, signed: bool) -> Any:
 
 
 def _asked(ask: Callable[[], dict[str, Any]], origin: str) -> dict[str, Any]:
-    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.exceptions import (
+        BotoCoreError,
+        ClientError,
+        NoCredentialsError,
+        PartialCredentialsError,
+    )
 
     try:
         return ask()
@@ -236,6 +241,12 @@ def _asked(ask: Callable[[], dict[str, Any]], origin: str) -> dict[str, Any]:
         raise SourceDenied(
             f"AWS does not give {origin} ({said.get('Code', 'refused')})",
             f"{said.get('Message', '')} Check the role's trust policy, and who asks for it.".strip(),
+        ) from None
+    except (NoCredentialsError, PartialCredentialsError):
+        raise SourceDenied(
+            f"there is no credential of AWS here to ask for {origin} with",
+            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; or log in: aws sso login.",
+            code="missing-secret",
         ) from None
     except BotoCoreError as error:
         raise SourceDenied(f"AWS does not give {origin}", str(error)) from None

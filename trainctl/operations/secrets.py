@@ -47,6 +47,7 @@ def _checked(workspace: Workspace, spec: SecretSpec, found: list[Use]) -> Checke
             problems[forbidden(refused, where, use.by)] = None
     try:
         workspace.secrets.value(spec.name)
+        _require_form(workspace, rows)
     except TrustError:
         raise
     except TrainctlError as failure:
@@ -54,6 +55,13 @@ def _checked(workspace: Workspace, spec: SecretSpec, found: list[Use]) -> Checke
         problems[replace(told, forbids=isinstance(failure, Forbidden))] = None
         return Checked(spec, False, tuple(rows), tuple(problems))
     return Checked(spec, True, tuple(rows), tuple(problems))
+
+
+def _require_form(workspace: Workspace, rows: list[Used]) -> None:
+    """TrainctlError where the value can't be what a source is opened by: a token, or a credential of its platform."""
+    for one in rows:
+        if one.allowed and one.use.purpose == "source" and one.use.resource is not None:
+            workspace.secrets.declared_credential(one.use.resource.attributes)
 
 
 def storable(workspace: Workspace, name: str) -> SecretSpec:

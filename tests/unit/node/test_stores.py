@@ -178,7 +178,10 @@ def test_a_wrong_credential_is_refused_at_once(tmp_path: Path) -> None:
         assert between.taken == 1
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "AKID:secret", '{"access_key_id": "x"}'])
+REGION = '{"aws_access_key_id": "AK", "aws_secret_access_key": "s", "aws_region": "evil.example/#"}'
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "AKID:secret", '{"access_key_id": "x"}', REGION])
 def test_a_secret_in_another_form_is_named_without_its_value(text: str) -> None:
     """The message says which keys belong into it."""
     with pytest.raises(Failure) as caught:

@@ -66,6 +66,10 @@ def test_azures_forms() -> None:
             "lacks 'aws_access_key_id' ('access_key_id' is not read)",
         ),
         ("s3", '{"aws_access_key_id": "AK"}', "lacks 'aws_secret_access_key'"),
+        *(
+            ("s3", json.dumps({**KEYS, "aws_region": region}), "'aws_region', which is no region")
+            for region in ("evil.example/#", "a b", "x@evil.example", "eu-west-1:1")
+        ),
         (
             "s3",
             '{"aws_access_key_id": "AK", "AWS_SECRET_ACCESS_KEY": "s"}',

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import boto3
 import pytest
 
 from tests.support.buckets import KEY_ID, SECRET, Bucket, moto
@@ -93,6 +94,23 @@ def test_a_role_is_assumed_by_the_operators_own_key(
     assert reads(first, aws) == ["x"]
     assert first.renew is not None
     assert keys_of(first.renew()).secret != keys.secret
+
+
+def test_who_has_no_credential_to_assume_a_role_by_is_told_where_to_put_one(
+    aws: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is the asker's own credential that is missing, and nobody refused."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    with pytest.raises(SourceDenied, match="there is no credential of AWS") as caught:
+        assume_role(ROLE, "eu-west-1")
+    assert caught.value.code == "missing-secret"
+    assert ROLE in caught.value.summary
+    assert "AWS_ACCESS_KEY_ID" in caught.value.detail
+    assert "aws sso login" in caught.value.detail
 
 
 def test_a_role_is_assumed_by_an_identity_token(aws: Bucket, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Mapping, cast
@@ -34,10 +35,14 @@ def _credential(text: str, name: str) -> Mapping[str, Any]:
     try:
         found = json.loads(text)
         found["aws_access_key_id"], found["aws_secret_access_key"]
+        # A region becomes part of a server's name.
+        is_one = re.fullmatch("[A-Za-z0-9_-]*", found.get("aws_region") or "")
     except (ValueError, KeyError, TypeError):
+        is_one = None
+    if is_one is None:
         raise Failure(
             "denied",
             f"secret {name} is no credential of a bucket",
             "It holds JSON: aws_access_key_id, aws_secret_access_key, and where needed aws_region and aws_session_token.",
-        ) from None
+        )
     return cast(Mapping[str, Any], found)
