@@ -29,7 +29,7 @@ from trainctl.model.resource import Lifecycle
 
 addresses = st.builds(
     Address,
-    st.sampled_from([Kind.JOB, Kind.WEIGHTS]),
+    st.sampled_from([Kind.JOB, Kind.CLUSTER]),
     st.sampled_from("ab"),
     st.sampled_from([None, 'k="1"\n']),
 )
@@ -90,7 +90,7 @@ def outcomes(draw: st.DrawFn) -> Outcome:
         draw(ids | st.just("")),
         address,
         recorded,
-        "create",
+        draw(st.sampled_from(["create", "forget"])),
         draw(plans),
         draw(st.text(max_size=3)),
     )
@@ -136,7 +136,7 @@ def test_a_snapshot_anywhere_changes_nothing(log: list[Entry], cut: int) -> None
 @settings(max_examples=300, deadline=None)
 @given(logs)
 def test_what_always_holds(log: list[Entry]) -> None:
-    """Serial and versions count the same moves; records say their version; nothing open is also unfinished; no key is forgotten early."""
+    """Serial and versions count the same moves; records say their version; nothing open is also unfinished; no key is forgotten early, and what is recorded isn't forgotten."""
     builder, owed = Fold(), dict[Address, set[str]]()
     for entry in log:
         before = builder.state()
@@ -147,6 +147,7 @@ def test_what_always_holds(log: list[Entry]) -> None:
         for address, recorded in state.resources.items():
             assert recorded.version == state.versions[address]
             assert recorded.address == address
+        assert not state.forgotten.keys() & state.resources.keys()
         if isinstance(entry, Intent) and changed:
             owed.setdefault(entry.address, set()).add(entry.key)
         if isinstance(entry, Outcome) and changed:

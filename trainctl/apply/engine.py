@@ -233,7 +233,7 @@ class Engine:
             # Looked up under the lease: whoever held it before may have left something until the last moment,
             # and all of that lies before the intent in the log.
             state = self._ledger.known()
-            recorded = state.resources.get(change.address)
+            recorded = state.remembered(change.address)
             step = self._make_step(change, plan, intent, recorded)
             step = replace(step, resumed=intent.key != fresh)
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from trainctl.errors import StateError
@@ -12,7 +12,7 @@ from trainctl.ledger.records import (
     recorded_from_json,
     recorded_to_json,
 )
-from trainctl.ledger.state import Intent, State
+from trainctl.ledger.state import Intent, Recorded, State
 from trainctl.model.address import Address
 
 VERSION = 1
@@ -28,14 +28,7 @@ def state_to_json(state: State) -> dict[str, Any]:
         "lineage": state.lineage,
         "serial": state.serial,
         "position": state.position,
-        "resources": [
-            {
-                "address": str(address),
-                "version": recorded.version,
-                **recorded_to_json(recorded),
-            }
-            for address, recorded in _by_address(state.resources)
-        ],
+        "resources": _records(state.resources),
         "open_intents": [_folded(intent) for _, intent in _by_address(state.open_intents)],
         "unfinished": [
             _folded(intent) for _, intents in _by_address(state.unfinished) for intent in intents
@@ -43,7 +36,20 @@ def state_to_json(state: State) -> dict[str, Any]:
         "versions": {str(address): count for address, count in _by_address(state.versions)},
         "plans": {str(address): list(plan) for address, plan in _by_address(state.plans)},
         "approved": {str(address): wanted for address, wanted in _by_address(state.approved)},
+        **({"forgotten": _records(state.forgotten)} if state.forgotten else {}),
     }
+
+
+def _records(records: Mapping[Address, Recorded]) -> list[dict[str, Any]]:
+    return [
+        {"address": str(address), "version": recorded.version, **recorded_to_json(recorded)}
+        for address, recorded in _by_address(records)
+    ]
+
+
+def _read_records(raw: Sequence[Json]) -> dict[Address, Recorded]:
+    parsed = ((Address.parse(one["address"]), one) for one in raw)
+    return {address: recorded_from_json(address, one) for address, one in parsed}
 
 
 def _by_address(values: Mapping[Address, V]) -> list[tuple[Address, V]]:
@@ -75,18 +81,18 @@ def _read(raw: Json) -> State:
     unfinished: dict[Address, tuple[Intent, ...]] = {}
     for intent in map(intent_from_json, raw.get("unfinished", ())):
         unfinished[intent.address] = (*unfinished.get(intent.address, ()), intent)
-    parsed = ((Address.parse(one["address"]), one) for one in raw["resources"])
     intents = map(intent_from_json, raw.get("open_intents", ()))
     return State(
         lineage=raw["lineage"],
         serial=raw["serial"],
         position=raw.get("position", 0),
-        resources={address: recorded_from_json(address, one) for address, one in parsed},
+        resources=_read_records(raw["resources"]),
         open_intents={intent.address: intent for intent in intents},
         versions={Address.parse(a): count for a, count in raw.get("versions", {}).items()},
         unfinished=unfinished,
         plans={Address.parse(a): (plan, base) for a, (plan, base) in raw.get("plans", {}).items()},
         approved={Address.parse(a): wanted for a, wanted in raw.get("approved", {}).items()},
+        forgotten=_read_records(raw.get("forgotten", ())),
     )
 
 

@@ -20,7 +20,10 @@ from trainctl.ledger.entries import (
 from trainctl.ledger.layers import Layers
 from trainctl.ledger.runs import merge_outputs
 from trainctl.ledger.state import Intent, Recorded, State
-from trainctl.model.address import Address
+from trainctl.model.address import Address, Kind
+
+FORGET = "forget"
+"""The action of an outcome that destroys nothing of what it takes out of the record."""
 
 
 class Fold:
@@ -39,6 +42,7 @@ class Fold:
         self.plans: Layers[Address, tuple[str, int]] = Layers(start.plans)
         self.unfinished: Layers[Address, tuple[Intent, ...]] = Layers(start.unfinished)
         self.approved: Layers[Address, str] = Layers(start.approved)
+        self.forgotten: Layers[Address, Recorded] = Layers(start.forgotten)
         self.entries = 0
         self._by_id = {intent.id: address for address, intent in self.open.items()}
         self._state: State | None = None
@@ -74,8 +78,14 @@ class Fold:
                 self.plans.freeze(),
                 self.unfinished.freeze(),
                 self.approved.freeze(),
+                self.forgotten.freeze(),
             )
         return self._state
+
+    def remembered(self, address: Address) -> Recorded | None:
+        """As ``State.remembered``, without making a state."""
+        found: Recorded | None = self.resources.get(address) or self.forgotten.get(address)
+        return found
 
     def moved(self, address: Address, seen: int, plan: str) -> bool:
         """As ``State.moved``, without making a state."""
@@ -117,10 +127,15 @@ class Fold:
         self._set_unfinished(entry.address, ())
         self.approved.pop(entry.address, None)
         version = self._count(entry.address, plan)
-        if entry.recorded is None:
-            self.resources.pop(entry.address, None)
-        else:
+        left = self.remembered(entry.address) if entry.action == FORGET else None
+        self.resources.pop(entry.address, None)
+        self.forgotten.pop(entry.address, None)
+        if entry.recorded is not None:
             self.resources[entry.address] = replace(entry.recorded, version=version)
+        elif left is not None:
+            self.forgotten[entry.address] = left
+        elif entry.address.kind is Kind.CLUSTER:
+            self._drop_forgotten(entry.address)
         return True
 
     def _failed(self, entry: Failed) -> bool:
@@ -142,13 +157,14 @@ class Fold:
         return True
 
     def _observed(self, entry: Observed) -> bool:
-        recorded = self.resources.get(entry.address)
+        recorded = self.remembered(entry.address)
         if recorded is None:
             return False
         outputs = merge_outputs(recorded.outputs, entry.outputs)
         if outputs is recorded.outputs:
             return False
-        self.resources[entry.address] = replace(recorded, outputs=outputs)
+        where = self.resources if entry.address in self.resources else self.forgotten
+        where[entry.address] = replace(recorded, outputs=outputs)
         return True
 
     def _note(self, entry: Note) -> bool:
@@ -158,6 +174,12 @@ class Fold:
         for address, wanted in entry.changes.items():
             self.approved[address] = wanted
         return bool(entry.changes)
+
+    def _drop_forgotten(self, cluster: Address) -> None:
+        """What was forgotten on a cluster that is gone now went with it."""
+        for address, one in self.forgotten.freeze().items():
+            if cluster in one.depends_on:
+                del self.forgotten[address]
 
     def _close(self, address: Address) -> Intent | None:
         intent: Intent | None = self.open.pop(address, None)

@@ -239,7 +239,7 @@ class Ledger:
             return [
                 Observed(self._stamp(), address, outputs)
                 for address, outputs in seen.items()
-                if (recorded := fold.resources.get(address)) is not None
+                if (recorded := fold.remembered(address)) is not None
                 and merge_outputs(recorded.outputs, outputs) is not recorded.outputs
             ]
 

@@ -90,6 +90,13 @@ class State:
     """
     approved: Mapping[Address, str] = field(default_factory=dict)
     """Of each address, the digest of the values that an apply was allowed to make so, for as long as nothing came of it."""
+    forgotten: Mapping[Address, Recorded] = field(default_factory=dict)
+    """What left the manifest and was forgotten, as it was recorded last: nothing is planned of it, but its runs can be looked
+    at, and gone on from. What is recorded at the address again takes its place."""
+
+    def remembered(self, address: Address) -> Recorded | None:
+        """The record of an address, or of what was forgotten there."""
+        return self.resources.get(address) or self.forgotten.get(address)
 
     def moved(self, address: Address, seen: int, plan: str = "") -> bool:
         """Whether the address has moved since a plan saw that version; moves under the same plan don't count."""

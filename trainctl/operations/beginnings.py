@@ -79,10 +79,10 @@ def plan_again(workspace: Workspace, address: Address, run: str, look: LookOptio
 def _as_recorded(workspace: Workspace, state: State, run: Run) -> Desired:
     """The job and what it needs, as the state has them: nothing of these is to change."""
     resources: dict[Address, Resource] = {}
-    waiting = [run.job.address]
+    waiting = [run.job]  # which may be one that was forgotten
     while waiting:
-        recorded = state.resources.get(waiting.pop())
-        if recorded is None or recorded.address in resources:
+        recorded = waiting.pop()
+        if recorded.address in resources:
             continue
         resources[recorded.address] = Resource(
             recorded.address,
@@ -91,5 +91,5 @@ def _as_recorded(workspace: Workspace, state: State, run: Run) -> Desired:
             recorded.depends_on,
             recorded.lifecycle,
         )
-        waiting += recorded.depends_on
+        waiting += filter(None, map(state.resources.get, recorded.depends_on))
     return replace(workspace.desired, resources=resources, warnings=())

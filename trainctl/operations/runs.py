@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,19 +41,7 @@ def job_address(text: str) -> Address:
 
 def find_run(state: State, address: Address, run: str | None = None) -> Run:
     """A run by id or number, the newest by default; UsageError says what there is."""
-    job = state.resources.get(address)
-    many = [] if job else jobs_of_matrix(state, address)
-    if len(many) == 1:
-        job = state.resources[many[0]]
-    elif many:
-        raise UsageError(
-            f"{address} is {len(many)} jobs: name one of them",
-            f"For example {many[0].typed}. They are in: trainctl status {address}",
-        )
-    if job is None:
-        raise UsageError(
-            f"{address} is not in the state", _jobs_there(state, address), code="not-in-state"
-        )
+    job = _find_job(state, address)
     runs = runs_of(job)
     if not runs:
         raise UsageError(
@@ -71,12 +59,33 @@ def find_run(state: State, address: Address, run: str | None = None) -> Run:
     )
 
 
+def _find_job(state: State, address: Address) -> Recorded:
+    """The job that is meant: one that is recorded, else one that was forgotten."""
+    for jobs in (state.resources, state.forgotten):
+        if address in jobs:
+            return jobs[address]
+        many = _of_matrix(jobs, address)
+        if len(many) == 1:
+            return jobs[many[0]]
+        if many:
+            told = f"They are in: trainctl status {address}"
+            there = told if jobs is state.resources else f"There were: {', '.join(map(str, many))}."
+            raise UsageError(
+                f"{address} is {len(many)} jobs: name one of them",
+                f"For example {many[0].typed}. {there}",
+            )
+    raise UsageError(
+        f"{address} is not in the state", _jobs_there(state, address), code="not-in-state"
+    )
+
+
 def _jobs_there(state: State, address: Address) -> str:
     """What was probably meant, or what there is; the jobs of a matrix by the name they have in common."""
-    of_it = jobs_of_matrix(state, address.group)
+    known = {*state.resources, *state.forgotten}
+    of_it = _of_matrix(known, address.group)
     if of_it:
         return f"Of {address.group} there are: {', '.join(map(str, of_it))}."
-    jobs = sorted({one.group for one in state.resources if one.kind is Kind.JOB})
+    jobs = sorted({one.group for one in known if one.kind is Kind.JOB})
     near = nearest(address.name, {one.name for one in jobs})
     if near is not None:
         return f"Did you mean job.{near}?"
@@ -93,9 +102,13 @@ def check_rank(run: Run, rank: int | None) -> None:
 
 def jobs_of_matrix(state: State, address: Address) -> list[Address]:
     """The recorded jobs of a matrix, by the name they have in common; none if the address is of one job."""
+    return _of_matrix(state.resources, address)
+
+
+def _of_matrix(jobs: Iterable[Address], address: Address) -> list[Address]:
     if address.key is not None:
         return []
-    return sorted(one for one in state.resources if one.key is not None and one.group == address)
+    return sorted(one for one in jobs if one.key is not None and one.group == address)
 
 
 def newest_runs(state: State, address: Address | None = None) -> Iterator[Run]:

@@ -66,11 +66,12 @@ def plan_job(subject: Subject, today: dict[str, Any]) -> Change:
 
 def plan_start(subject: Subject, today: dict[str, Any], start: Start) -> Change:
     """One new run that begins from an earlier one, because the user asked for it."""
-    kept = subject.before if start.as_recorded else today
+    kept = subject.wanted({}) if start.as_recorded else today
+    known = subject.recorded is not None  # a job that was forgotten is made once more
     return subject.make(
-        Action.REPLACE,
+        Action.REPLACE if known else Action.CREATE,
         {**{name: kept[name] for name in kept if name not in _STARTS}, **start.attributes},
-        Reason.BY_REQUEST,
+        Reason.BY_REQUEST if known else None,
         after_unknown={"runs": True},
         stops=live_run(subject),
         note=start.note,

@@ -21,6 +21,7 @@ from trainctl.ledger.entries import (
 )
 from trainctl.ledger.fold import Fold, fold
 from trainctl.ledger.state import Intent, State
+from trainctl.model.address import Address
 
 
 def stamp(number: int = 0) -> Stamp:
@@ -182,3 +183,48 @@ def test_a_state_handed_out_never_changes() -> None:
     assert builder.state() is builder.state()
     with pytest.raises(TypeError):
         before.resources[SFT] = record()  # type: ignore[index]
+
+
+LAB = Address.parse("cluster.lab")
+
+
+def removal(address: Address, action: str, name: str = "") -> Outcome:
+    """By hand, unless an intent is named."""
+    return Outcome(stamp(), name, address, None, action)
+
+
+def made(address: Address, *runs: str, on: Address = LAB) -> Outcome:
+    """Recorded by hand, with runs."""
+    outputs = {"runs": [{"id": run, "ended_at": 1.0} for run in runs]}
+    return Outcome(stamp(), "", address, record(address, outputs, depends_on=(on,)), "create")
+
+
+def test_what_was_forgotten_is_remembered() -> None:
+    """As it was, and as it is seen from then on, until something is recorded there again or it is destroyed."""
+    state = after(made(SFT, "r"), removal(SFT, "forget"))
+    assert SFT not in state.resources
+    assert (
+        state.forgotten[SFT]
+        == state.remembered(SFT)
+        == record(SFT, {"runs": [{"id": "r", "ended_at": 1.0}]}, depends_on=(LAB,))
+    )
+    seen = fold(
+        state, [Observed(stamp(), SFT, {"run": {"id": "r", "ended_at": 1.0, "sync": "done"}})]
+    )
+    assert seen.forgotten[SFT].outputs["runs"][0]["sync"] == "done"
+    assert fold(seen, [removal(SFT, "forget")]) == replace(
+        seen, serial=3, versions={SFT: 3}, plans={SFT: ("", 2)}
+    )
+    again = fold(seen, [made(SFT, "r", "s")])
+    assert again.remembered(SFT) == again.resources[SFT]
+    assert not again.forgotten
+    assert not fold(state, [removal(SFT, "delete")]).forgotten
+    assert not after(made(SFT, "r"), removal(SFT, "delete")).forgotten
+
+
+def test_what_was_forgotten_goes_with_its_cluster() -> None:
+    """With that of another it stays."""
+    state = after(
+        made(SFT, "r"), made(PREP, "s", on=PREP), removal(SFT, "forget"), removal(PREP, "forget")
+    )
+    assert set(fold(state, [removal(LAB, "delete")]).forgotten) == {PREP}

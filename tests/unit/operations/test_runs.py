@@ -65,6 +65,21 @@ def test_of_a_matrix_the_only_job_is_meant_and_what_is_not_there_is_guessed() ->
         find_run(both, only.group)
 
 
+def test_what_was_forgotten_is_found_where_nothing_is_recorded() -> None:
+    """A recorded job comes first, and of a matrix what is left of it."""
+    one, two, three = (Address.parse(f'job.fit["lr={lr}"]') for lr in (1, 2, 3))
+    left = State(
+        resources={one: job(one, "aaa")},
+        forgotten={two: job(two, "bbb"), three: job(three, "ccc"), SFT: job(SFT, "ddd")},
+    )
+    found = [find_run(left, each).record.id for each in (one, two, one.group, SFT)]
+    assert found == ["aaa", "bbb", "aaa", "ddd"]
+    assert [run.record.id for run in newest_runs(left)] == ["aaa"]
+    with pytest.raises(UsageError, match="is 2 jobs") as caught:
+        find_run(State(forgotten=left.forgotten), one.group)
+    assert f"There were: {two}, {three}." in caught.value.detail
+
+
 def test_what_is_no_address_is_refused() -> None:
     """As wrong usage, with how to write it."""
     with pytest.raises(UsageError, match="is not an address"):
