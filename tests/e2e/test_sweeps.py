@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -230,3 +231,36 @@ jobs: {{sft: {{compute: {{accelerator: "{accelerator}"}}, runtime: {{start_comma
     assert problems(3, "A100") == [
         "3 GPUs are declared for lab/lab-0, which has 2 × NVIDIA A100-SXM4-80GB"
     ]
+
+
+def test_the_name_of_a_sweep_means_the_checkpoints_of_all_of_it(fresh: Project) -> None:
+    """They are listed with their jobs, and each job resumes from its own; one that has none is named, and nothing is run."""
+    text = """\
+project: {name: demo}
+jobs:
+  s:
+    matrix: {lr: [1, 2]}
+    runtime:
+      start_commands:
+        - "find $BT_LOAD_CHECKPOINT_DIR/ -type f -exec cat {} +"
+        - "mkdir $BT_CHECKPOINT_DIR/checkpoint-1 && echo from ${{ matrix.lr }} > $BT_CHECKPOINT_DIR/checkpoint-1/model.bin"
+      checkpointing_config: {enabled: true}
+"""
+    fresh.write({"trainctl.yaml": text})
+    fresh.run("apply", "--auto-approve", "--wait")
+    found = fresh.json("checkpoints", "list", "s")["checkpoints"]
+    table = fresh.run("checkpoints", "list", "s").stdout.splitlines()
+    rows = fresh.run("checkpoints", "list", "s", "--format", "csv").stdout.splitlines()
+    fresh.run("run", "s", "--resume", "--auto-approve", "--follow")
+
+    names = ['job.s["lr=1"]', 'job.s["lr=2"]']
+    assert [(one["job"], one["name"]) for one in found] == [(one, "checkpoint-1") for one in names]
+    assert table[0].split()[:3] == ["JOB", "RUN", "CHECKPOINT"]
+    assert [line.split()[0] for line in table[1:]] == ['s["lr=1"]', 's["lr=2"]']
+    assert [one["job"] for one in csv.DictReader(rows)] == names
+    logs = [fresh.run("logs", one).stdout for one in names]
+    assert logs == ["from 1\n", "from 2\n"]
+    assert "JOB" not in fresh.run("checkpoints", "list", "s[lr=1]").stdout
+    fresh.write({"trainctl.yaml": text.replace("[1, 2]", "[1, 2, 3]")})
+    refused = fresh.run("run", "s", "--resume", "--auto-approve", code=64).stderr
+    assert 'job.s["lr=3"] is not in the state' in refused

@@ -13,7 +13,7 @@ from trainctl.model.run import RunRecord
 class Checkpoint:
     """One checkpoint of one rank.
 
-    ``run`` is the run's id, ``url`` says where it lies; ``state`` is ``complete``, ``uploading`` or ``incomplete``;
+    ``job`` is the job's address, ``run`` the run's id, ``url`` says where it lies; ``state`` is ``complete``, ``uploading`` or ``incomplete``;
     ``created_at`` in Unix seconds. What files say of it is known once it is complete: ``type`` is ``lora``, ``full``,
     ``whisper`` or ``other``, ``logs`` or ``text`` where there is nothing to load; ``parameters`` counts those of its safetensors files, by type in ``dtypes``. ``left_out`` counts
     links in it that lead to no file of the job's checkpoint directory: what they lead to isn't kept.
@@ -35,6 +35,7 @@ class Checkpoint:
     tensors: int = 0
     parameters: int = 0
     dtypes: Mapping[str, int] = field(default_factory=dict)
+    job: str = ""
 
     @property
     def complete(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from trainctl.desired.values import Desired
@@ -23,18 +24,36 @@ from trainctl.plan.values import Inputs, Options, Plan, Start
 from trainctl.resources.beginnings import RERUN, RESUME, as_it_needs, past_of
 from trainctl.resources.run_control import runs_of
 
+_AT_ONCE = 8
+"""How many jobs are looked at at the same time."""
+
 
 def resumptions(workspace: Workspace, addresses: Iterable[Address]) -> dict[Address, Start]:
-    """For each job, that its new run resumes from its newest complete checkpoint; TrainctlError where there is none."""
-    found = {}
-    for address in addresses:
-        run = find_run(workspace.ledger.state(), address)
+    """For each job, that its new run resumes from its newest complete checkpoint; TrainctlError where there is none.
+
+    The name of a job that has a matrix stands for all of its jobs.
+    """
+    state = workspace.ledger.state()
+
+    def start(address: Address) -> Start:
+        run = find_run(state, address)
         newest = newest_complete(workspace, run.job)
         note = f"resumes from {newest.name} of run {newest.run}"
         if run.record.status.live:
             note += ", or from what else is saved until that is stopped"
-        found[address] = Start({RESUME: "latest"}, note)
-    return found
+        return Start({RESUME: "latest"}, note)
+
+    jobs = [one for address in addresses for one in _each(workspace, state, address)]
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="checkpoints") as pool:
+        return dict(zip(jobs, pool.map(start, jobs), strict=True))
+
+
+def _each(workspace: Workspace, state: State, address: Address) -> list[Address]:
+    """The declared jobs of a matrix, where the address is what they have in common; else itself."""
+    if address.key is not None or address in state.resources:
+        return [address]
+    found = [one for one in workspace.desired.resources if one.key and one.group == address]
+    return found or [address]
 
 
 def newest_complete(workspace: Workspace, job: Recorded) -> Checkpoint:

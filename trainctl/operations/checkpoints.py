@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from trainctl.errors import NodeError, UsageError
-from trainctl.model.away import Away
+from trainctl.errors import NodeError, NodeUnreachable, UsageError
+from trainctl.model.away import Away, away_of
 from trainctl.model.status import Artifact, Checkpoint
 from trainctl.node.checkpoints.ranking import standing
 from trainctl.operations.runs import Run, control
@@ -17,6 +18,9 @@ _KNOWN = (
     "name", "rank", "step", "bytes", "files", "created_at", "state", "url", "type", "base_model", "lora_rank",
     "left_out", "tensors", "parameters", "dtypes",
 )  # fmt: skip
+
+_AT_ONCE = 8
+"""How many runs are asked about at the same time."""
 
 
 def checkpoints_of(workspace: Workspace, run: Run) -> Checkpoints:
@@ -36,6 +40,26 @@ def known_checkpoints(workspace: Workspace, run: Run) -> tuple[list[Checkpoint],
     """Those of which somebody can tell, and the nodes that keep others back; NodeUnreachable if nobody answers."""
     rows, away = checkpoints_of(workspace, run).survey()
     return _ordered(rows, run), away
+
+
+def all_known(
+    workspace: Workspace, runs: Sequence[Run]
+) -> tuple[list[Checkpoint], tuple[Away, ...]]:
+    """As ``known_checkpoints``, of several runs that are asked about at once, in their order; a node that is away is named once."""
+
+    def ask(run: Run) -> tuple[list[Checkpoint], tuple[Away, ...], NodeUnreachable | None]:
+        try:
+            return *known_checkpoints(workspace, run), None
+        except NodeUnreachable as error:
+            silent = {rank.rank: error for rank in run.record.ranks}
+            return [], away_of(run.record, silent), error
+
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="checkpoints") as pool:
+        answers = list(pool.map(ask, runs))
+    if all(error is not None for _, _, error in answers):
+        raise next(error for _, _, error in answers if error is not None)
+    away = dict.fromkeys(one for _, missing, _ in answers for one in missing)
+    return [one for found, _, _ in answers for one in found], tuple(away)
 
 
 def choose(rows: list[dict[str, Any]], run: Run, name: str | None, rank: int) -> dict[str, Any]:
@@ -88,7 +112,8 @@ def checkpoint_from(row: Mapping[str, Any], run: Run) -> Checkpoint:
             f"{row.get('node') or 'the store'} names a checkpoint {name!a}", "That is no file name."
         )
     known = {key: row[key] for key in _KNOWN if key in row}
-    return Checkpoint(**{"run": run.record.id, "step": None, **known})
+    made_by = {"job": str(run.job.address), "run": run.record.id}
+    return Checkpoint(**{**made_by, "step": None, **known})
 
 
 def _ordered(rows: Iterable[Mapping[str, Any]], run: Run) -> list[Checkpoint]:

@@ -119,6 +119,12 @@ def newest_runs(state: State, address: Address | None = None) -> Iterator[Run]:
             yield Run(state.resources[each], runs[-1])
 
 
+def runs_meant(state: State, address: Address, run: str | None = None) -> list[Run]:
+    """As ``find_run``; where no run is named, what the jobs of a matrix have in common means the newest run of each."""
+    many = list(newest_runs(state, address)) if run is None else []
+    return many or [find_run(state, address, run)]
+
+
 def control(workspace: Workspace) -> RunControl:
     """A way to ask nodes about runs."""
     state = workspace.ledger.state()

@@ -32,7 +32,7 @@ _COLUMNS = (
 
 
 def checkpoint_json(one: Checkpoint) -> dict[str, Any]:
-    """One row of ``checkpoints list --format json``."""
+    """One row of ``checkpoints list --format json``, but for whose it is."""
     return {
         "name": one.name,
         "run": one.run,
@@ -56,15 +56,21 @@ def checkpoint_json(one: Checkpoint) -> dict[str, Any]:
 
 def checkpoints_json(found: Sequence[Checkpoint], away: Sequence[Away]) -> dict[str, Any]:
     """What ``checkpoints list --format json`` prints; ``away`` are the nodes that keep others back."""
-    return {"checkpoints": [checkpoint_json(one) for one in found], "away": away_json(away)}
+    return {
+        "checkpoints": [{"job": one.job, **checkpoint_json(one)} for one in found],
+        "away": away_json(away),
+    }
 
 
-def checkpoint_table(found: Sequence[Checkpoint], width: int | None = None) -> list[str]:
-    """Checkpoints, a line each; in so many columns if they must fit."""
+def checkpoint_table(
+    found: Sequence[Checkpoint], width: int | None = None, *, jobs: bool = False
+) -> list[str]:
+    """Checkpoints, a line each, with their ``jobs`` if these are several; in so many columns if they must fit."""
     if not found:
         return ["No checkpoints."]
     rows = [
         [
+            *([escape(one.job.removeprefix("job."))] if jobs else []),
             one.run,
             escape(one.name),
             *([str(one.rank)] if _ranks(found) else []),
@@ -80,6 +86,7 @@ def checkpoint_table(found: Sequence[Checkpoint], width: int | None = None) -> l
     ]
     rank = ["RANK"] if _ranks(found) else []
     headers = [
+        *(["JOB"] if jobs else []),
         "RUN",
         "CHECKPOINT",
         *rank,
@@ -105,13 +112,13 @@ def left_out_words(number: int) -> str:
     return f"{counted(number, 'link')} left out"
 
 
-def checkpoint_csv(job: str, found: Sequence[Checkpoint]) -> str:
+def checkpoint_csv(found: Sequence[Checkpoint]) -> str:
     """Checkpoints as CSV, with a header."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
     for one in found:
-        row = {"job": job, **checkpoint_json(one)}
+        row = {"job": one.job, **checkpoint_json(one)}
         writer.writerow([_cell(row[name]) for name in _COLUMNS])
     return text.getvalue().rstrip("\n")
 

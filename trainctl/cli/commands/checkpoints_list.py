@@ -12,8 +12,8 @@ from trainctl.cli.partial import told_of
 from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_trusting
-from trainctl.operations.checkpoints import known_checkpoints
-from trainctl.operations.runs import find_run, job_address
+from trainctl.operations.checkpoints import all_known
+from trainctl.operations.runs import job_address, runs_meant
 from trainctl.views.checkpoints import checkpoint_csv, checkpoint_table, checkpoints_json
 
 
@@ -24,16 +24,16 @@ def command(
     trust: planning.TrustFile = None,
     format_: ListingFormatOption = ListingFormat.TEXT,
 ) -> int:
-    """List the checkpoints of a run."""
+    """List the checkpoints of a run, or of the newest runs of a sweep."""
     session = session_of(ctx)
     with open_trusting(session, PlanningFlags(trust=trust)) as workspace:
-        of = find_run(workspace.ledger.state(), job_address(address), run)
-        found, away = known_checkpoints(workspace, of)
+        runs = runs_meant(workspace.ledger.state(), job_address(address), run)
+        found, away = all_known(workspace, runs)
     if format_ is ListingFormat.JSON:
         session.output.json(checkpoints_json(found, away))
     elif format_ is ListingFormat.CSV:
-        session.output.print(checkpoint_csv(str(of.job.address), found))
+        session.output.print(checkpoint_csv(found))
     else:
-        for line in checkpoint_table(found, session.output.width):
+        for line in checkpoint_table(found, session.output.width, jobs=len(runs) > 1):
             session.output.prose(line)
     return told_of(session, away, "the checkpoints")
