@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,6 +19,7 @@ class Frames:
         self._head: Mapping[str, Any] | None = None
         self._data = bytearray()
         self._told = False
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def restart(self) -> None:
         """Forget half a frame: another call begins with a whole one."""
@@ -41,11 +43,18 @@ class Frames:
         head, size = self._head, int(self._head.get("bytes", 0))
         if len(self._data) < size:
             return None
-        text = self._data[:size].decode("utf-8", "replace")
+        text = self._text(head, self._data[:size])
         del self._data[:size]
         self._head = None
         self.offset = int(head.get("next", self.offset))
         return self._piece(head, text)
+
+    def _text(self, head: Mapping[str, Any], data: bytearray) -> str:
+        """The bytes as text; a character that the end of an open frame goes through comes with the next one."""
+        if head.get("left_out"):
+            self._decoder.reset()
+        # A sign of life says nothing of the line that is open.
+        return self._decoder.decode(data, final=not head.get("open")) if data else ""
 
     def _piece(self, head: Mapping[str, Any], text: str) -> Piece:
         time, left_out = float(head.get("time", 0.0)), int(head.get("left_out", 0))
@@ -54,5 +63,7 @@ class Frames:
             self._told = self._told or bool(by)  # another call says it again
             return Piece(self.rank, time, left_out=left_out, prepared_by=by)
         goes_on = bool(head.get("open"))
-        lines = (text if goes_on else text.removesuffix("\n")).split("\n")
-        return Piece(self.rank, time, tuple(line.removesuffix("\r") for line in lines), goes_on)
+        *whole, last = (text if goes_on else text.removesuffix("\n")).split("\n")
+        lines = [line.removesuffix("\r") for line in whole]
+        lines.append(last if goes_on else last.removesuffix("\r"))
+        return Piece(self.rank, time, tuple(lines), goes_on)

@@ -47,6 +47,22 @@ def test_frames_are_put_together(size: int) -> None:
     assert frames.offset == 5024
 
 
+def test_a_line_that_goes_on_is_as_it_was_written() -> None:
+    """A progress bar keeps its carriage returns, and a character through which a frame ends is whole in the next one."""
+    frames = Frames(0)
+    sent = [b"\xe2\x86", b"\x92 10%\r", b"20%\r"]
+    found = [piece for data in sent for piece in frames.take(frame(data, open_=True) + b"{}\n")]
+    found += frames.take(frame(b"\n") + frame(b"\xe2\r\n") + frame(b"\x86\n"))
+
+    assert [(piece.lines, piece.open) for piece in found] == [
+        (("→ 10%\r",), True),
+        (("20%\r",), True),
+        (("",), False),
+        (("\ufffd",), False),
+        (("\ufffd",), False),
+    ]
+
+
 def test_half_a_frame_is_forgotten() -> None:
     """After a connection that broke the next call begins anew where the last whole frame ended."""
     frames = Frames(0)
