@@ -283,6 +283,38 @@ def test_retention_keeps_the_newest_and_every_nth(
     assert (run.directory / "rank-0/checkpoint-1/model.bin").exists()
 
 
+def test_what_a_trainer_renames_leaves_nothing_under_its_first_name(
+    run: SavedRun, store: DirectoryStore, clock: Clock
+) -> None:
+    """It never was complete there. One that was, and that the job removes, stays."""
+    run.save("checkpoint-1", {"model.bin": b"1"})
+    run.finish()
+    (run.directory / "rank-0/checkpoint-1/model.bin").unlink()
+    run.save("tmp-checkpoint-2", {"model.bin": b"2", "state.bin": b"s"})
+    uploader, before = run.uploader(), set(names(store))
+    uploader.look()
+    clock.now += 6
+    uploader.look()
+    staged = set(names(store)) - before
+    (run.directory / "rank-0/tmp-checkpoint-2").rename(run.directory / "rank-0/checkpoint-2")
+    seen = []
+    uploader = run.uploader()
+    for seconds in (0, 59, 2):
+        clock.now += seconds
+        uploader.look()
+        seen.append(staged & set(names(store)))
+
+    assert staged == {"tmp-checkpoint-2/model.bin", "tmp-checkpoint-2/state.bin"}
+    assert seen == [staged, staged, set()]
+    assert sorted(restored(store)) == ["checkpoint-1", "checkpoint-2"]
+
+
+def names(store: DirectoryStore) -> list[str]:
+    """What the store has of the first rank."""
+    top = f"{PREFIX}/rank-0/"
+    return [one.key[len(top) :] for one in store.list(top)]
+
+
 def test_without_a_store_retention_waits_for_the_end(tmp_path: Path) -> None:
     """A trainer may still want the checkpoint it called its best."""
     run = SavedRun(tmp_path, {"url": None, "keep_last": 1})

@@ -69,6 +69,7 @@ class Uploader:
         writing = set() if end else self._watch.open_files(pending)
         failures = [self._try(one, writing, end) for one in pending]
         left = [one for one in pending if not self._is_complete(one)]
+        self._drop_vanished()
         self._retain(ended=end is not None)
         self._say(left, next(filter(None, failures), None))
         return all((one.rank, one.name) in self._refused for one in left)
@@ -261,8 +262,20 @@ class Uploader:
                 del going[place]
         for place, one in going.items():
             self._kept.remove(one)
+            for file in one["files"]:
+                self._uploads.drop((*place, file["path"]))
             del complete[place]
         self._unretained = bool(doomed(list(complete.values()), *self._rules))
+
+    def _drop_vanished(self) -> None:
+        """Remove from the store what never became complete and is gone here: many trainers save under one name, and rename."""
+        if self._in_place:
+            return
+        brought = {place[:2] for place in self._uploads.files} - (self._complete or {}).keys()
+        gone = set(self._watch.gone(brought))
+        for place in [place for place in self._uploads.files if place[:2] in gone]:
+            self._kept.store.delete(self._uploads.files[place].key)
+            self._uploads.drop(place)
 
     def _say(self, left: List[Saved], error: Optional[str]) -> None:
         self._uploads.say(SYNCING, error, [one.name for one in left])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from trainctl.node.checkpoints.describe import known_by, looks_whole
 from trainctl.node.checkpoints.ranking import kind
@@ -32,6 +32,7 @@ class Watch:
         self._seen: Dict[Tuple[int, str], Dict[str, Tuple[File, float]]] = {}
         self._fewer: Dict[Tuple[int, str], float] = {}
         """When files of one were last found to be gone: all of it may be about to go."""
+        self._gone: Dict[Tuple[int, str], float] = {}
 
     def look(self, saved: Sequence[Saved], end: Optional[End]) -> None:
         """Take note of all that lies there now; what doesn't any more is forgotten."""
@@ -41,6 +42,13 @@ class Watch:
         known = {place: at for place, at in self._fewer.items() if place in self._seen}
         gone = [place for place, seen in self._seen.items() if before.get(place, {}).keys() - seen]
         self._fewer = {**known, **dict.fromkeys(gone, time.monotonic())}
+
+    def gone(self, places: Collection[Tuple[int, str]]) -> List[Tuple[int, str]]:
+        """Those by rank and name of which nothing has lain here for as long as a checkpoint has to be quiet."""
+        now = time.monotonic()
+        away = [place for place in places if place not in self._seen]
+        self._gone = {place: self._gone.get(place, now) for place in away}
+        return [place for place, since in self._gone.items() if now - since >= self._quiet]
 
     def open_files(self, pending: Sequence[Saved]) -> Set[Tuple[int, int]]:
         """Of the files that haven't changed for a while those that somebody still has open for writing: device and inode."""
