@@ -74,6 +74,22 @@ def test_a_tag_becomes_a_digest(
     assert moved["id"] != found["id"]
 
 
+def test_an_image_built_and_pushed_here_has_the_digest_that_its_registry_knows(
+    node: TestNode, own_podman: Engine, own_registry: Registry, tmp_path: Path
+) -> None:
+    """Podman gives what it builds a manifest of its own, which no registry ever has: layers are compressed as they are pushed."""
+    node.variables = own_podman.variables
+    repository = f"{own_registry.address}/built/here"
+    image = variant(own_podman, tmp_path, "built here")
+    pushed = own_registry.push(own_podman, image, "built/here:1")
+    found = pull(node, f"{repository}:1", "podman")
+    forgotten(own_podman, found["id"])
+    by_digest = pull(node, f"{repository}@{found['digest']}", "podman")
+
+    assert found["digest"] == pushed
+    assert by_digest["pulled"]
+
+
 @with_storage
 def test_without_a_registry_what_is_here_is_used(
     held: TestNode, engine: Engine, own_podman: Engine, own_registry: Registry

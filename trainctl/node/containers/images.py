@@ -82,10 +82,11 @@ def find(layout: Layout, engine: Engine, reference: str) -> Optional[Image]:
     return Image(identity, digest or identity, workdir)
 
 
-def _digest(reference: str, digests: Sequence[str], newest: str) -> str:
+def _digest(reference: str, digests: Sequence[str], own: str) -> str:
     """Of the digests under which an image is known, that of the repository by which it was asked for; else empty.
 
-    It may have several there, its own and that of a list of platforms: the one asked for, else the ``newest``.
+    It may have several there: the one asked for, else one that isn't the image's ``own``. That is for what was built here a manifest
+    that no registry has, and for what came by a list of platforms the list's, beside which is that of this platform.
     """
     repository, _, wanted = reference.partition("@")
     if ":" in repository.rpartition("/")[2]:
@@ -94,7 +95,9 @@ def _digest(reference: str, digests: Sequence[str], newest: str) -> str:
     fits = [
         digest for name, _, digest in known if name == repository or name.endswith(f"/{repository}")
     ]
-    return next((one for one in (wanted, newest) if one in fits), min(fits, default=""))
+    if wanted in fits:
+        return wanted
+    return min((one for one in fits if one != own), default=own if own in fits else "")
 
 
 def _settled(engine: Engine, reference: str, image: Image) -> bool:
