@@ -271,6 +271,21 @@ def test_slots_can_be_added_while_runs_wait(node: TestNode) -> None:
     first.unlink()
 
 
+def test_how_many_slots_there_are_is_told_as_it_changes(node: TestNode) -> None:
+    """By the first that waits, and by those behind it."""
+    sweep = {"name": f"{node.base} job.sweep", "count": 1}
+    held(node, "one", slots=sweep)
+    for key in ("two", "three", "four"):
+        held(node, key, slots=sweep)
+
+    for key in ("two", "three", "four"):
+        node.call("reorder", {"key": key, "slots": {**sweep, "count": 2}})
+
+    wait_for(lambda: node.status("two")["status"] == RUNNING)
+    told = "waits for one of 2 slots of job.sweep"
+    wait_for(lambda: [waits(node, key) for key in ("three", "four")] == [told, f"{told}, 1 ahead"])
+
+
 def test_a_run_starts_when_those_it_follows_completed(node: TestNode) -> None:
     """It waits with no caller left; its secrets wait in memory."""
     gate = held(node, "prep")

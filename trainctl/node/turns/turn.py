@@ -88,12 +88,15 @@ class Turn:
             return not self._ending()
         name = hashlib.sha256(slots["name"].encode()).hexdigest()[:32]
 
-        words = f"waits for one of {slots['count']} slots of {slots['name'].partition(' ')[2]}"
+        def count() -> int:
+            return int((self._run.order.get("slots") or slots)["count"])
+
+        def words() -> str:
+            return f"waits for one of {count()} slots of {slots['name'].partition(' ')[2]}"
 
         def take() -> Optional[_Wanted]:
-            count = int((self._run.order.get("slots") or slots)["count"])
-            names = [f"slot/{name}/{number}" for number in range(count)]
-            return None if self._claims.take_some(names, 1) else (names, words)
+            names = [f"slot/{name}/{number}" for number in range(count())]
+            return None if self._claims.take_some(names, 1) else (names, words())
 
         return self._in_lane(f"slot-{name}", words, take)
 
@@ -111,16 +114,18 @@ class Turn:
             self._gpus = wish.take(self._gpu_claims)
             return None if self._gpus else (wish.claims, wish.why)
 
-        return self._in_lane(GPU_LANE, wish.words, take)
+        return self._in_lane(GPU_LANE, lambda: wish.words, take)
 
-    def _in_lane(self, name: str, words: str, take: Callable[[], Optional[_Wanted]]) -> bool:
+    def _in_lane(
+        self, name: str, words: Callable[[], str], take: Callable[[], Optional[_Wanted]]
+    ) -> bool:
         """In order, until ``take`` has what it wants: it says what that could be, and None once it is taken. Who is not the first just says ``words``."""
         priority = int(self._spec.get("priority") or 0)
         place = Place(Lane(self._run.layout.root, name), self._run, priority)
         try:
             while not self._ending():
                 before = place.behind()
-                wanted = ([before], words) if before else take()
+                wanted = ([before], words()) if before else take()
                 if wanted is None:
                     return True
                 claims, why = wanted
