@@ -22,6 +22,16 @@ class Counted(NamedTuple):
     claim: int
 
 
+class _There(NamedTuple):
+    """What a node says of a content: whether it is here, a live run has it, the cluster's cache has it; of what isn't here the bytes that needn't come again, and those on the disk."""
+
+    here: bool = False
+    leased: bool = False
+    shared: bool = False
+    good: int = 0
+    laid: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class TierQuestion:
     """What is asked of one node's cache: ``where`` it is, and about which weights."""
@@ -57,12 +67,12 @@ class TierQuestion:
         counting = _Counting(in_tree=in_tree)
         for row, arrived in _rows(known):
             if not row[0]:
-                counting.add(row, arrived)
+                counting.add(row, arrived, _There())
         named = (one for one in _rows(known) if one[0][0])
 
         def on_event(event: Mapping[str, Any]) -> None:
-            for (here, leased, shared), one in zip(event["rows"], named, strict=False):
-                counting.add(*one, here=here, leased=leased, shared=shared)
+            for there, one in zip(event["rows"], named, strict=False):
+                counting.add(*one, _There(*there))
 
         if any(sha256 for sha256, _, _ in known.files):
             agent.call(
@@ -82,27 +92,23 @@ class _Counting:
         self._in_tree = in_tree
         self._node = self._cluster = self._mirror = self._upstream = self._claim = 0
 
-    def add(
-        self,
-        row: Row,
-        arrived: int,
-        *,
-        here: bool = False,
-        leased: bool = False,
-        shared: bool = False,
-    ) -> None:
-        """A file, and how much of it has arrived in the mirror: whether the node has its content, whether a live run there has it, and whether the cluster's cache does."""
+    def add(self, row: Row, arrived: int, there: _There) -> None:
+        """A file, how much of it has arrived in the mirror, and what the node said of it."""
         _, size, mirrored = row
-        if self._in_tree or here:
-            self._node += size
-        elif shared:
-            self._cluster += size
-        elif mirrored:
-            self._mirror += size
+        here = self._in_tree or there.here
+        on_node = size if here else min(size, there.good)
+        left = size - on_node
+        in_mirror = left if mirrored else min(left, arrived)
+        self._node += on_node
+        if there.shared:
+            self._cluster += left
         else:
-            self._mirror += arrived
-            self._upstream += size - arrived
-        self._claim += 0 if leased else size
+            self._mirror += in_mirror
+            self._upstream += left - in_mirror
+        if not there.leased:
+            self._claim += size
+        elif not here:  # the run that leases it has as much of it as lies there
+            self._claim += max(0, size - there.laid)
 
     @property
     def counted(self) -> Counted:
@@ -128,9 +134,9 @@ def _digests(rows: Iterable[Row]) -> list[str]:
 
 def _counted(known: Known, cached: Mapping[str, Any]) -> Counted:
     present, leased = frozenset(cached["blobs"]), frozenset(cached.get("leased", ()))
-    shared = frozenset(cached.get("shared", ()))
+    shared, partly = frozenset(cached.get("shared", ())), cached.get("arrived", {})
     counting = _Counting(in_tree=known.listing in cached["trees"])
     for row, arrived in _rows(known):
         here, its, there = (row[0] in some for some in (present, leased, shared))
-        counting.add(row, arrived, here=here, leased=its, shared=there)
+        counting.add(row, arrived, _There(here, its, there, *partly.get(row[0], ())))
     return counting.counted

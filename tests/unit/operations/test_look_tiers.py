@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.nodes import TestNode
+from tests.support.weights_data import noise
 from trainctl.model.address import Address
+from trainctl.node.content.listing import CHUNK_BYTES, File
+from trainctl.node.system.layout import layout_of
+from trainctl.node.transfer.partials import Partial
 from trainctl.operations import look_tiers
 from trainctl.operations.look_tiers import Counted, TierQuestion
 from trainctl.plan.values import TierFacts
@@ -72,6 +76,32 @@ def test_what_has_arrived_of_a_file_is_in_the_mirror(
     some = counted(node, Known(rows, None, arrived))
 
     assert some.tiers == TierFacts(node=here.size, mirror=7300, upstream=3700)
+
+
+@pytest.mark.parametrize("most", [100, 1])
+def test_what_a_delivery_left_is_on_the_node(
+    node: TestNode, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """The rest of a file comes from where it would; the run that leases it needs room for no more than that."""
+    monkeypatch.setattr(look_tiers, "AS_TUPLE", most)
+    data = noise(CHUNK_BYTES + 1000)
+    node.mirror.add("large", data)
+    (large,) = (one for one in node.mirror.listing.files if one.path == "large")
+    node.deliver(lease="run-2")
+    layout = layout_of({"root": str(node.root)})
+    partial = Partial(layout, File("large", large.size, large.sha256, large.chunks))
+    partial.missing()
+    partial.write(0, bytearray(data[:CHUNK_BYTES]))
+    partial.close()
+    layout.blob(large.sha256).unlink()
+    rows = ((large.sha256, large.size, True), ("1" * 64, 10, False))
+
+    leased = counted(node, Known(rows, None))
+    node.call("release", {"key": "run-2"})
+    free = counted(node, Known(rows, None))
+
+    assert leased == Counted(TierFacts(node=CHUNK_BYTES, mirror=1000, upstream=10), 1010)
+    assert free == Counted(leased.tiers, large.size + 10)
 
 
 def test_what_nobody_needs_may_go(node: TestNode, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, Mapping, Set
+import contextlib
+from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, Mapping, Set, Tuple
 
+from trainctl.node.cache.inventory import Inventory
 from trainctl.node.cache.leases import Leases
 from trainctl.node.cache.room import claimable, leased_contents, limit_of
 from trainctl.node.cache.trees import Trees
 from trainctl.node.calls.rows import blocks, received
+from trainctl.node.content.blobs import stamp
+from trainctl.node.content.chunk_map import verified
 from trainctl.node.content.digests import Digests
 from trainctl.node.content.packed import packed
 from trainctl.node.system import layout as names
-from trainctl.node.system.layout import layout_of
+from trainctl.node.system.files import names_in
+from trainctl.node.system.layout import Layout, layout_of
 
 Emit = Callable[[Dict[str, Any]], None]
 
@@ -26,6 +31,11 @@ def cache_query(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         "trees": [one for one in listings if trees.sealed(one)],
         "blobs": [one for one in blobs if layout.blob(one).is_file()],
     }
+    arrived = _arrived(layout)
+    present = {*found["blobs"]}
+    partly = {one: some for one in blobs if one not in present and any(some := arrived(one))}
+    if partly:
+        found["arrived"] = partly
     if request.get("room"):
         leased: Set[str] = set()
         contents = _noting(set(blobs), leased_contents(layout), leased)
@@ -40,15 +50,38 @@ def cache_query(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
 
 def cache_rows(request: Mapping[str, Any], emit: Emit, stream: BinaryIO) -> Dict[str, Any]:
     """The same of contents that follow the request as rows, however many: before the result comes a row for each, in their
-    order, of whether it is here, whether a live run has it, and whether the shared cache has it."""
+    order, of whether it is here, whether a live run has it, whether the shared cache has it, and what has arrived of it."""
     layout, is_shared = layout_of(request), _in_shared(request)
     rows = next(received(stream), iter(()))
     asked = packed((names.sha256(one, "blob") for (one,) in rows), lambda one: (one,), str)
     leased = Digests(leased_contents(layout))
-    found = ((layout.blob(one).is_file(), one in leased, is_shared(one)) for one in asked)
+    arrived = _arrived(layout)
+    found = (
+        (here, one in leased, is_shared(one), *((0, 0) if here else arrived(one)))
+        for one in asked
+        for here in (layout.blob(one).is_file(),)
+    )
     for block in blocks([found]):
         emit(block)
     return {}
+
+
+def _arrived(layout: Layout) -> Callable[[str], Tuple[int, int]]:
+    """What tells of a content that isn't whole how many bytes of it needn't come again, going by its map or its stamp, and how many the disk has."""
+    names_there, inventory = set(names_in(layout.partial)), Inventory(layout)
+
+    def arrived(sha256: str) -> Tuple[int, int]:
+        if f"{sha256}.part" not in names_there:
+            return 0, 0
+        laid, _ = inventory.sizes_of(sha256)
+        with contextlib.suppress(FileNotFoundError):
+            found = layout.part(sha256).stat()
+            if found.st_mtime == stamp(sha256):
+                return found.st_size, laid
+            return min(laid, verified(layout.chunk_map(sha256).read_bytes(), found.st_size)), laid
+        return 0, laid
+
+    return arrived
 
 
 def _noting(asked: Set[str], contents: Iterable[str], found: Set[str]) -> Iterator[str]:

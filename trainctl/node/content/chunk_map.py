@@ -26,3 +26,9 @@ def here(marks: bytes, offset: int, length: int) -> int:
             return max(at, min(arrived, end)) - offset
         at = (number + 1) * CHUNK_BYTES
     return length
+
+
+def verified(marks: bytes, size: int) -> int:
+    """How many bytes of a file of that size, whose end may be missing, are chunks that were verified."""
+    starts = (number * CHUNK_BYTES for number, mark in enumerate(marks) if mark == VERIFIED)
+    return sum(max(0, min(CHUNK_BYTES, size - start)) for start in starts)
