@@ -84,7 +84,7 @@ class Engine:
         result = Result()
         for line in plan.deliveries:
             of_job = self._forecasts.setdefault(line.job, {})
-            of_job[line.rank, str(line.weights)] = line.forecast_seconds
+            of_job[line.rank, str(line.weights)] = line.last_hop_seconds
         walk = Walk(changes, waits_for(changes, self._ledger.state()), result)
         for change in changes.values():
             if not permit.allows(change):

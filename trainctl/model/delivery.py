@@ -45,7 +45,7 @@ class Mirrored:
 class Delivered:
     """One rank's weights. ``bytes_by_tier`` adds up to the listing's size; ``path`` is one of those in plans.
 
-    ``forecast_seconds`` is what the plan said, if it could; ``bytes_through_operator`` went through the machine where trainctl ran.
+    ``forecast_seconds`` is what the plan said of it, without mirroring, if it could; ``bytes_through_operator`` went through the machine where trainctl ran.
     """
 
     rank: int

@@ -25,6 +25,7 @@ from trainctl.operations.look_tiers import TierQuestion
 from trainctl.operations.look_weights import WeightsSeen
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.images import image_of
+from trainctl.plan.rates import into_mirror, rate_of
 from trainctl.plan.values import (
     GpuFacts,
     ImageFacts,
@@ -216,23 +217,14 @@ def _needed(
 
 def _rates(state: State, cluster: Address) -> dict[str, float]:
     """Bytes a second into the mirror and onto the cluster's nodes, as the largest transfers on record showed."""
-    fetched = [
-        one.outputs["fetched"] for one in state.resources.values() if "fetched" in one.outputs
-    ]
-    into_mirror = [(one["bytes"], one["seconds"]) for one in fetched]
     runs = [run for job in _recorded_jobs(state, cluster) for run in runs_of(job)]
     onto_nodes = [(run.delivered, run.phases.get("delivering", 0.0)) for run in runs]
-    rates = {"upstream": _rate(into_mirror), "mirror": _rate(onto_nodes)}
+    rates = {"upstream": into_mirror(state), "mirror": rate_of(onto_nodes)}
     rows = [Delivered.from_json(row) for run in runs for row in run.deliveries]
     for path, hop in HOPS.items():
-        measured = _rate((row.moved, row.seconds) for row in rows if row.path == path)
+        measured = rate_of((row.moved, row.seconds) for row in rows if row.path == path)
         rates[hop] = measured or rates.get(hop)
     return {hop: rate for hop, rate in rates.items() if rate}
-
-
-def _rate(transfers: Iterable[tuple[int, float]]) -> float | None:
-    size, seconds = max(transfers, default=(0, 0.0))
-    return size / seconds if size and seconds else None
 
 
 def _recorded_jobs(state: State, cluster: Address) -> list[Recorded]:

@@ -92,6 +92,7 @@ def _of_rank(
         tiers = _tiers(seat.facts, line, address)
         way = way_of(tiers, seat.facts, far)
         sharing = far.count if way.path == "peers" else node_count((job.after or {}).get("compute"))
+        seconds = forecast(tiers, way.path, seat.facts, sharing)
         yield DeliveryLine(
             job=job.address,
             rank=seat.rank,
@@ -102,7 +103,8 @@ def _of_rank(
             why=way.why,
             mount=_mount(job, seat),
             mount_location=str(wanted.get("mount_location") or ""),
-            forecast_seconds=forecast(tiers, way.path, seat.facts, sharing),
+            forecast_seconds=seconds.whole,
+            last_hop_seconds=seconds.last_hop,
             room=room_of(seat.facts) if seat.facts else None,
         )
 

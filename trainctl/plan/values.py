@@ -345,6 +345,8 @@ class DeliveryLine:
     """Why the path is that one; empty for the usual."""
     room: int | None = None
     """Bytes that weights may still take on the node; None where nobody could tell."""
+    last_hop_seconds: float | None = None
+    """What of the forecast is the delivery itself, as the run's record measures it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from trainctl.model.address import Address
 from trainctl.model.delivery import HOPS
@@ -68,16 +69,23 @@ def _open_way(facts: NodeFacts | None, far: Far) -> Way:
     return Way("through-operator", "; ".join(filter(None, [why, alone])))
 
 
-def forecast(
-    tiers: TierFacts | None, path: str, facts: NodeFacts | None, sharing: int
-) -> float | None:
-    """Seconds over all hops, one after another; None where a rate that matters was never measured.
+class Forecast(NamedTuple):
+    """Seconds; None where a rate that matters was never measured."""
+
+    whole: float | None
+    """Over all hops, one after another."""
+    last_hop: float | None
+    """Of the delivery alone, from the mirror or from who passes it on."""
+
+
+def forecast(tiers: TierFacts | None, path: str, facts: NodeFacts | None, sharing: int) -> Forecast:
+    """How long weights take to a node.
 
     What comes from the mirror takes as long as the cluster's ``max_rate`` has it take, if that is longer, or all that is known;
     ``sharing`` nodes that pass it on to each other take it together.
     """
     if tiers is None:
-        return None
+        return Forecast(None, None)
     rates = facts.rates if facts else {}
     last = tiers.total - tiers.node if path != "none" else 0
     into_mirror = _seconds(tiers.upstream, rates.get("upstream"))
@@ -86,9 +94,10 @@ def forecast(
         share = sharing if path in ("peers", "shared-cache") else 1
         limited = (tiers.mirror + tiers.upstream) / (facts.max_rate * share)
         onto_node = max(onto_node or 0.0, limited)
-    if into_mirror is None or onto_node is None:
-        return None
-    return round(into_mirror + onto_node, 1)
+    if onto_node is None:
+        return Forecast(None, None)
+    whole = None if into_mirror is None else round(into_mirror + onto_node, 1)
+    return Forecast(whole, round(onto_node, 1))
 
 
 def _seconds(count: int, rate: float | None) -> float | None:

@@ -29,6 +29,7 @@ def test_bytes_by_tier_sum_to_the_listing() -> None:
     assert (line.node, line.path, line.mount) == ("lab/lab-0", "mirror-to-node", "namespace")
     upstream = world.resolved.size - 11_422_654
     assert line.forecast_seconds == round(upstream / 5e7 + world.resolved.size / 1e9, 1)
+    assert line.last_hop_seconds == round(world.resolved.size / 1e9, 1)
 
 
 def test_what_the_node_has_is_not_moved() -> None:

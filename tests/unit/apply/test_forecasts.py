@@ -1,0 +1,53 @@
+"""What a step is told of how long its deliveries should take."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from tests.support.ledgers import ledger_on
+from trainctl.apply.engine import Engine, Permit
+from trainctl.apply.interrupt import Interrupt
+from trainctl.apply.step import Handler, Lookup, Step
+from trainctl.ledger.state import Intent
+from trainctl.model.action import Action
+from trainctl.model.address import Address, Kind
+from trainctl.plan.values import Change, DeliveryLine, Plan
+from trainctl.testing.memory import MemoryLog
+
+JOB, WEIGHTS = Address.parse("job.sft"), Address.parse("weights.a")
+
+
+class Noting:
+    """Notes what its steps are told."""
+
+    def __init__(self) -> None:
+        self.told: list[Mapping[tuple[int, str], float | None]] = []
+
+    def carry_out(self, step: Step) -> Mapping[str, Any]:
+        self.told.append(step.forecasts)
+        return {}
+
+    def delete(self, step: Step) -> None: ...
+
+    def abandon(self, intent: Intent, lookup: Lookup) -> None: ...
+
+
+_: type[Handler] = Noting
+
+
+def test_a_delivery_is_forecast_without_what_goes_before_it() -> None:
+    """What it took is compared with that: its weights were mirrored by another step."""
+    line = DeliveryLine(
+        JOB, 0, "lab/lab-0", WEIGHTS, None, "peers", "", "", 30.0, last_hop_seconds=10.0
+    )
+    plan = Plan("", 0, "", (Change(JOB, Action.CREATE, "local", after={}),), deliveries=(line,))
+    noting, halt = Noting(), threading.Event()
+    handlers = dict.fromkeys(Kind, noting)
+
+    Engine(ledger_on(MemoryLog()), handlers, lambda event: None, Interrupt(), halt.set).run(
+        plan, Permit()
+    )
+
+    assert noting.told == [{(0, "weights.a"): 10.0}]
