@@ -52,6 +52,14 @@ class _Nearness:
         self._mirror = workspace.mirror
         self._seen = seen
 
+    def directory(self, provider: str, node: Node) -> str | None:
+        """The mirror's directory, for a node that sees it."""
+        mirror = self._mirror
+        try:
+            return mirror.path if self._agents.sees(provider, node, mirror.place) else None
+        except NodeError:
+            return None
+
     def of(self, provider: str, node: Node, serving: Serving) -> dict[str, Any]:
         """The facts about it, of a node that says how it serves others; a mirror in a bucket, and one that can't be found, is near to nobody."""
         if self._mirror.in_a_bucket:
@@ -245,7 +253,8 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
     hosts = sorted({job.host for job in jobs if job.host}, key=repr)
     images = list(dict.fromkeys(job.image for job in jobs if job.image))
     where = at(node, question.cluster)
-    cached = TierQuestion(where, question.weights)
+    mirror = near.directory(question.provider, node) if question.weights else None
+    cached = TierQuestion(where, question.weights, mirror)
     request = {
         **where,
         "data": node.data,
@@ -277,6 +286,7 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
         rates=question.rates,
         room=facts["cached"].get("room"),
         most=facts["cached"].get("most"),
+        beside_mirror=_room_for_both(facts["cached"]),
         limit=where["cache"]["size"],
         shared_cache="shared" in where,
         **(near.of(question.provider, node, serving) if question.weights else {}),
@@ -295,6 +305,11 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
         },
         vacancy=_vacancy(facts.get("vacancy")),
     )
+
+
+def _room_for_both(cached: Mapping[str, Any]) -> tuple[int, int] | None:
+    now, most = cached.get("beside_mirror") or (None, None)
+    return None if now is None or most is None else (now, most)
 
 
 def _located(workspace: Workspace, question: _Question) -> Node:

@@ -34,10 +34,11 @@ class _There(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TierQuestion:
-    """What is asked of one node's cache: ``where`` it is, and about which weights."""
+    """What is asked of one node's cache: ``where`` it is, and about which weights; ``mirror`` is the mirror's directory, if the node sees it."""
 
     where: Mapping[str, Any]
     weights: Mapping[Address, Known]
+    mirror: str | None = None
 
     @property
     def request(self) -> dict[str, Any]:
@@ -48,6 +49,7 @@ class TierQuestion:
             "listings": [known.listing for known in self.weights.values() if known.listing],
             "blobs": _digests(row for known in few for row in known.files),
             "room": bool(self.weights),
+            "mirror": self.mirror,
         }
 
     def counted(self, agent: NodeAgent, answer: Mapping[str, Any]) -> dict[Address, Counted]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from trainctl.node.cache import inventory
 from trainctl.node.cache.presence import cache_query, cache_rows
 from trainctl.node.calls.rows import sent
 from trainctl.node.content.listing import CHUNK_BYTES, File, Listing, read_stored
+from trainctl.node.system import disks
 from trainctl.node.system.layout import layout_of
 from trainctl.node.transfer.partials import Partial, keep_small
 
@@ -54,6 +56,34 @@ def test_leased_listings_are_read_once_for_all_that_is_asked(
 
     assert (answer["blobs"], answer["leased"]) == ([first, second], [first, second])
     assert len(read) == len(set(read)) == 2
+
+
+@pytest.mark.parametrize(("kind", "told"), [("ext4", True), ("btrfs", False), (None, False)])
+def test_how_much_the_mirror_may_take_of_the_same_disk(
+    node: TestNode, monkeypatch: pytest.MonkeyPatch, kind: str | None, *, told: bool
+) -> None:
+    """Told where both take room for the same content, whatever the cache may hold; not where they may share it, nor of another disk."""
+    monkeypatch.setattr(disks, "_file_system", lambda device: kind)
+    cache = {"size": 1000}
+    mirror = str(node.base / "not" / "yet")
+
+    def ask(mirror: str | None) -> dict[str, Any]:
+        request = {"root": str(node.root), "room": True, "cache": cache, "mirror": mirror}
+        return cache_query(request, lambda event: None)
+
+    beside = ask(mirror)
+    assert ("beside_mirror" in beside) is told
+    if told:
+        now, most = beside["beside_mirror"]
+        assert beside["room"] <= 1000 < now == most - 3  # what live runs have
+    assert "beside_mirror" not in ask("/proc/self")
+    assert "beside_mirror" not in ask(None)
+
+
+def test_a_file_system_is_known_by_its_device() -> None:
+    """As the kernel lists it; a device that it doesn't list has none."""
+    assert disks._file_system(Path("/proc").stat().st_dev) == "proc"
+    assert disks._file_system(0xFFFFF) is None
 
 
 def test_what_a_delivery_left_is_here(node: TestNode) -> None:

@@ -15,6 +15,7 @@ from trainctl.node.content.chunk_map import verified
 from trainctl.node.content.digests import Digests
 from trainctl.node.content.packed import packed
 from trainctl.node.system import layout as names
+from trainctl.node.system.disks import hold_twice
 from trainctl.node.system.files import names_in
 from trainctl.node.system.layout import Layout, layout_of
 
@@ -22,7 +23,8 @@ Emit = Callable[[Dict[str, Any]], None]
 
 
 def cache_query(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
-    """Which of the listings and blobs are whole here, going by seals and names, and how much more could come."""
+    """Which of the listings and blobs are whole here, going by seals and names, and how much more could come; with a ``mirror``
+    on the same disk also how much of that there is for both."""
     layout = layout_of(request)
     trees = Trees(layout)
     listings = [names.sha256(one, "listing") for one in request.get("listings", [])]
@@ -39,7 +41,11 @@ def cache_query(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     if request.get("room"):
         leased: Set[str] = set()
         contents = _noting(set(blobs), leased_contents(layout), leased)
-        found["room"], found["most"] = claimable(layout, limit_of(request), contents)
+        found["room"], found["most"], disk = claimable(layout, limit_of(request), contents)
+        if request.get("mirror") and hold_twice(
+            layout.cache, names.absolute(request["mirror"], "mirror")
+        ):
+            found["beside_mirror"] = disk
         found["leases"] = sorted(Leases(layout).live())
         found["leased"] = [one for one in blobs if one in leased]
     if request.get("shared"):

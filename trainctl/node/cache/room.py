@@ -42,10 +42,14 @@ class Space(NamedTuple):
 
 
 class Claimable(NamedTuple):
-    """Bytes that weights may take of a cache: ``now``, and at ``most``, once all runs have ended; None: no bound known."""
+    """Bytes that weights may take of a cache: ``now``, and at ``most``, once all runs have ended; None: no bound known.
+
+    ``disk`` is what they might of its disk, if the cache had no limit.
+    """
 
     now: Optional[int]
     most: Optional[int]
+    disk: Optional[List[int]] = None
 
 
 def make_room(layout: Layout, listing: Listing, limit: Optional[int], run: str) -> None:
@@ -141,11 +145,14 @@ def claimable(layout: Layout, limit: Optional[int], leased: Iterable[str]) -> Cl
     """What weights may take if everything that may go went, beside ``leased_contents`` and without them."""
     inventory = Inventory(layout)
     stays = inventory.present(each_once(leased))
-    disk = weights_room(str(layout.cache))
-    bounds = [] if disk is None else [disk + inventory.used()]
-    bounds += [] if limit is None else [limit]
-    most = min(bounds, default=None)
-    return Claimable(None if most is None else max(0, most - stays), most)
+    free = weights_room(str(layout.cache))
+    disk = None if free is None else free + inventory.used()
+    most = min((one for one in (disk, limit) if one is not None), default=None)
+    return Claimable(
+        None if most is None else max(0, most - stays),
+        most,
+        None if disk is None else [max(0, disk - stays), disk],
+    )
 
 
 def leased_contents(layout: Layout) -> Iterator[str]:

@@ -61,7 +61,7 @@ class BucketMirror:
 
     on_a_host = False
     in_a_bucket = True
-    place = None
+    place = path = None
 
     @property
     def url(self) -> str:

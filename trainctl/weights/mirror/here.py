@@ -26,6 +26,11 @@ class HereMirror(DirectoryMirror):
     place = None
 
     @property
+    def path(self) -> str:
+        """See Mirror."""
+        return str(self.root)
+
+    @property
     def url(self) -> str:
         """See Mirror."""
         return self.root.as_uri()

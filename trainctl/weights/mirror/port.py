@@ -56,6 +56,11 @@ class Mirror(Protocol):
         ...
 
     @property
+    def path(self) -> str | None:
+        """The directory, on the machine where it is; None in a bucket. NodeError where that can't be told."""
+        ...
+
+    @property
     def url(self) -> str:
         """Where it is, as a manifest names it."""
         ...
