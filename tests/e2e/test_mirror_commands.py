@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.support.project import Project
+
+MANIFEST = 'weights: {g: {source: "file:./d", mount_location: m}}\n'
 
 
 @pytest.mark.parametrize("command", [("list",), ("verify",), ("gc", "--dry-run")])
@@ -17,3 +21,40 @@ def test_a_manifest_that_is_wrong_names_no_mirror(fresh: Project, command: tuple
     assert without.stdout
     assert "unknown key 'uurl'" in wrong.stderr
     assert wrong.stdout == ""
+
+
+def test_a_damaged_reference_stops_nobody_and_its_project_mends_it(fresh: Project) -> None:
+    """Plans and lists warn of it, only a collection refuses; a repair writes anew what was there."""
+    fresh.write({"d/a.bin": "content", "trainctl.yaml": MANIFEST})
+    fresh.run("apply", "--auto-approve")
+    (path,) = fresh.mirror.glob("references/*/*.json")
+    right = json.loads(path.read_bytes())
+    path.write_bytes(path.read_bytes()[:-1])
+
+    planned = fresh.run("plan")
+    listed = fresh.run("mirror", "list")
+    refused = fresh.run("mirror", "gc", code=1)
+    fresh.run("mirror", "verify", code=1)
+    fresh.run("mirror", "verify", "--repair")
+
+    for one in (planned, listed, refused):
+        assert f"{path} is damaged" in one.stderr
+        assert "[mirror-damaged]" in one.stderr
+    varying = dict.fromkeys(("last_used", "check"))
+    assert {**json.loads(path.read_bytes()), **varying} == {**right, **varying}
+    assert fresh.run("mirror", "gc", "--grace", "0s").stdout.endswith("0 B freed: 0 contents of 0 listings.\n")  # fmt: skip
+
+
+def test_a_damaged_listing_comes_back_by_applying(fresh: Project) -> None:
+    """The plan has it mirrored again, of which nothing is missing."""
+    fresh.write({"d/a.bin": "content", "trainctl.yaml": MANIFEST})
+    fresh.run("apply", "--auto-approve")
+    (path,) = fresh.mirror.glob("listings/*.json")
+    right = path.read_bytes()
+    path.write_bytes(right[:-5])
+
+    planned = fresh.run("plan")
+    fresh.run("apply", "--auto-approve")
+
+    assert "weights.g will be created again" in planned.stdout
+    assert path.read_bytes() == right

@@ -18,6 +18,12 @@ _PASSING = (SourceBusy.usual_code, SourceCut.usual_code)
 """How it is called that a bucket doesn't answer now."""
 
 
+DAMAGED_REFERENCE = (
+    "Nothing is collected meanwhile. trainctl mirror verify --repair writes it anew in the project whose it is; "
+    "if that is no more, remove the file."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class MirrorSeen:
     """What it knows of the sources, in their order, and which of the recorded listings it has.
@@ -32,6 +38,8 @@ class MirrorSeen:
     serving: Serving = TO_ALL
     """How the mirror's host hands weights to other nodes."""
     free: int | None = None
+    warnings: tuple[Diagnostic, ...] = ()
+    """Of what stops nobody here."""
 
 
 def look_at_mirror(
@@ -61,4 +69,7 @@ def look_at_mirror(
         found.listings,
         serving=found.serving,
         free=found.free,
+        warnings=tuple(
+            warning(one, DAMAGED_REFERENCE, code="mirror-damaged") for one in found.damaged
+        ),
     )

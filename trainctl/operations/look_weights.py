@@ -114,6 +114,7 @@ def _look(
     if seen.mirror.problem:
         seen.diagnostics.append(seen.mirror.problem)
     else:
+        seen.diagnostics += seen.mirror.warnings
         seen.known = dict(zip(resolved, seen.mirror.known, strict=True))
 
 

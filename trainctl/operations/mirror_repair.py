@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections.abc import Iterator, Mapping
 
 from trainctl.errors import ManifestError, SourceDenied, SourceError, TrainctlError
 from trainctl.model.address import Kind
 from trainctl.model.source_uri import BUCKETS, parse_source
 from trainctl.operations.workspace import Workspace
-from trainctl.resources.weights import credential_of, endpoint_url, wanted_of
+from trainctl.resources.weights import credential_of, endpoint_url, lock_entry, wanted_of
 from trainctl.spi.sources import Credential
+from trainctl.weights.locked import locked_version
 from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.mirror.fetch import Progress
-from trainctl.weights.mirror.layout import named_in
+from trainctl.weights.mirror.layout import Reference, named_in
 from trainctl.weights.mirror.verify import Verified
 from trainctl.weights.resolve import asked
 from trainctl.weights.sources import source_for
@@ -26,7 +29,28 @@ def verify_mirror(
     mirror = workspace.declared_mirror
     elsewhere = mirror.on_a_host or mirror.in_a_bucket
     origins = OriginsOfOthers(workspace) if elsewhere else Origins(workspace)
-    return mirror.verify(origins.of if repair else None, progress)
+    own = list(_own_references(workspace)) if repair else ()
+    return mirror.verify(origins.of if repair else None, progress, own)
+
+
+def _own_references(workspace: Workspace) -> Iterator[Mapping[str, object]]:
+    """What the references say that this project's state knows of, where it can be told which server each is to."""
+    state = workspace.ledger.state()
+    projects = sorted(one.name for one in state.resources if one.kind is Kind.PROJECT)
+    directory = workspace.setting.directory
+    for address, recorded in state.resources.items():
+        listing, mirror = (recorded.outputs.get(name) for name in ("listing", "mirror"))
+        if address.kind is not Kind.WEIGHTS or not listing or mirror != workspace.mirror.url:
+            continue
+        wanted = wanted_of(recorded.attributes, directory)
+        with contextlib.suppress(TrainctlError):
+            credential = credential_of(recorded.attributes, workspace.secrets)
+            server = source_for(wanted.uri.scheme).server(wanted.uri.text, credential)
+            entry = lock_entry(recorded.attributes, directory)
+            version = locked_version(wanted.uri.text, server, entry)
+            reference = Reference(state.lineage, str(address), workspace.owner, ", ".join(projects))
+            record = reference.record({}, version, str(listing), time.time())
+            yield {**record, "files": entry.files, "bytes": entry.bytes}
 
 
 class Origins:

@@ -35,7 +35,7 @@ from trainctl.weights.mirror.layout import Reference
 from trainctl.weights.mirror.others import Waiting, nobody
 from trainctl.weights.mirror.partial import Arrived
 from trainctl.weights.mirror.place import Place
-from trainctl.weights.mirror.port import Looked, Mirror
+from trainctl.weights.mirror.port import Looked, Mirror, Own
 from trainctl.weights.mirror.report import MirroredSource
 from trainctl.weights.mirror.verify import Verified
 from trainctl.weights.retry import Retry
@@ -124,6 +124,7 @@ class HostMirror:
             frozenset(found["listings"]),
             Serving(**found["serving"]),
             found["free"],
+            tuple(found["damaged"]),
         )
 
     def mirror(
@@ -204,11 +205,11 @@ class HostMirror:
         with self._conversation(self.agent, lambda event: asked.tell(event["say"]), None) as desk:
             return collected_from_json(desk.call("collect", self._request(request)))
 
-    def verify(self, origins: Origins | None, progress: Progress | None = None) -> Verified:
+    def verify(self, origins: Origins | None, progress: Progress | None = None, own: Own = ()) -> Verified:  # fmt: skip
         """See Mirror."""
         with self._desk(self.agent, progress, None, listed_arriving()) as desk:
             desk.origins = origins
-            request = self._request({"repair": origins is not None})
+            request = self._request({"repair": origins is not None, "own": [*own]})
             return verified_from_json(desk.call("verify", request))
 
     def _program(self, *, installs: bool) -> NodeAgent:

@@ -11,7 +11,7 @@ from tests.support.weights_data import noise
 from trainctl.errors import SourceCut
 from trainctl.model.files import ResolvedSource
 from trainctl.weights.mirror import DirectoryMirror
-from trainctl.weights.mirror.known import known, missing, stored_bytes
+from trainctl.weights.mirror.known import Known, known, missing, stored_bytes
 from trainctl.weights.mirror.partial import Arrived
 
 URI = "hf://acme/model"
@@ -29,11 +29,18 @@ def broken_off(root: Path, pieces: int) -> tuple[DirectoryMirror, ResolvedSource
     return mirror, resolved
 
 
+def look(mirror: DirectoryMirror, resolved: ResolvedSource) -> Known:
+    """What the mirror tells of one source; nothing in it is damaged."""
+    (found,), damaged = known(mirror, [resolved])
+    assert damaged == ()
+    return found
+
+
 def test_what_has_arrived_of_a_file_is_known(tmp_path: Path) -> None:
     """Of a transfer that broke off in the third chunk two needn't come again, and what is on the disk needs no more room."""
     mirror, resolved = broken_off(tmp_path, 5)
 
-    found = known(mirror, resolved)
+    found = look(mirror, resolved)
 
     assert found.arrived == {0: Arrived(2 * CHUNK, 5 * CHUNK // 2)}
     assert (found.here, found.had, found.to_store) == (0, 2 * CHUNK, 5 * CHUNK // 2)
@@ -49,7 +56,7 @@ def test_chunks_that_came_out_of_turn_come_again(tmp_path: Path) -> None:
         stream.seek(4 * CHUNK)
         stream.write(DATA[4 * CHUNK :])
 
-    arrived = known(mirror, resolved).arrived[0]
+    arrived = look(mirror, resolved).arrived[0]
 
     assert arrived.good == CHUNK
     assert 2 * CHUNK <= arrived.laid < left.stat().st_size
@@ -61,7 +68,7 @@ def test_what_was_written_of_a_pack_is_known(tmp_path: Path, *, announce: bool) 
     files = {f"{number:04}": noise(10, number) for number in range(600)}
     resolved, _, whole = left_behind(tmp_path, files, announce=announce)
 
-    found = known(mirror_at(tmp_path), resolved)
+    found = look(mirror_at(tmp_path), resolved)
 
     assert 0 < whole < len(files)
     assert found.arrived == dict.fromkeys(range(whole), Arrived(10, 10))
@@ -75,6 +82,6 @@ def test_a_source_that_is_whole_has_nothing_on_its_way(tmp_path: Path) -> None:
     mirror = mirror_at(tmp_path, CHUNK)
     mirror.mirror(resolved, source, REFERENCE)
 
-    found = known(mirror, resolved)
+    found = look(mirror, resolved)
 
     assert (found.arrived, found.had, found.to_store) == ({}, resolved.size, 0)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,16 @@ def blobs(mirror: DirectoryMirror) -> int:
     return len(stored(mirror.root))
 
 
+def said(mirror: DirectoryMirror, of: Reference) -> dict[str, Any]:
+    """What a reference says."""
+    return mirror._layout.read_reference(mirror._layout.reference(of.lineage, of.address)) or {}
+
+
+def rewrite(mirror: DirectoryMirror, of: Reference, **changes: object) -> Path:
+    """Have it say something else; where it is."""
+    return mirror._layout.write_reference({**said(mirror, of), **changes})
+
+
 @pytest.fixture
 def reachable() -> Iterator[DirectoryMirror]:
     """The same where other users get to."""
@@ -93,7 +104,7 @@ def test_a_plan_looks_past_references_that_may_not_be_read(reachable: DirectoryM
     resolved = source.resolve(f"memory://{REFERENCE.address}", None, None)
 
     with unreadable(own, reachable.root):
-        found = known(reachable, resolved)
+        ((found,), _) = known(reachable, [resolved])
 
     assert found.here == resolved.size
 
@@ -140,12 +151,11 @@ def test_what_nobody_refers_to_goes(mirror: DirectoryMirror) -> None:
 
 def test_a_listing_that_is_replaced_stays_until_it_is(mirror: DirectoryMirror) -> None:
     """While a source's new version is mirrored the old one is kept."""
-    path = mirror._layout.reference(REFERENCE.lineage, REFERENCE.address)
-    record = json.loads(path.read_bytes())
-    path.write_text(json.dumps({**record, "listing": None, "previous": record["listing"]}))
+    listing = said(mirror, REFERENCE)["listing"]
+    rewrite(mirror, REFERENCE, listing=None, previous=listing)
 
     assert gc(mirror).bytes == 0
-    assert contents(mirror, record["listing"]) == FILES[REFERENCE]
+    assert contents(mirror, listing) == FILES[REFERENCE]
 
 
 def test_a_source_that_is_wanted_again_meanwhile_is_not_fetched_again(
@@ -182,9 +192,7 @@ def test_a_reference_that_shows_late_counts(mirror: DirectoryMirror) -> None:
 def test_nothing_goes_while_somebody_mirrors(mirror: DirectoryMirror) -> None:
     """What a writer has looked at must stay, whatever it is; the report says who it was."""
     mirror.drop_reference(OTHER.lineage, OTHER.address)
-    path = mirror._layout.reference(REFERENCE.lineage, REFERENCE.address)
-    record = json.loads(path.read_bytes())
-    path.write_text(json.dumps({**record, "holder": "another.machine-1-1"}))
+    rewrite(mirror, REFERENCE, holder="another.machine-1-1")
 
     report = gc(mirror)
 
@@ -194,9 +202,7 @@ def test_nothing_goes_while_somebody_mirrors(mirror: DirectoryMirror) -> None:
 
 def test_a_writer_that_died_keeps_nothing(mirror: DirectoryMirror) -> None:
     """On this machine that is known at once; elsewhere after half a minute without a sign, by the watcher's own clock."""
-    path = mirror._layout.reference(REFERENCE.lineage, REFERENCE.address)
-    record = json.loads(path.read_bytes())
-    path.write_text(json.dumps({**record, "holder": "another.machine-1-1"}))
+    path = rewrite(mirror, REFERENCE, holder="another.machine-1-1")
     now = [100.0]
     watch = Watch(lambda: now[0])
     first = watch.busy(needs(mirror._layout))
@@ -230,9 +236,8 @@ def test_a_reference_says_who_mirrors_for_it(mirror: DirectoryMirror) -> None:
 
 def test_references_that_nobody_renews_are_dropped_when_asked(mirror: DirectoryMirror) -> None:
     """Of whatever lineage; those that were used since stay."""
-    path = mirror._layout.reference(OTHER.lineage, OTHER.address)
     old = time.time() - 91 * 86400
-    path.write_text(json.dumps({**json.loads(path.read_bytes()), "last_used": old}))
+    path = rewrite(mirror, OTHER, last_used=old)
     os.utime(path, (old, old))
 
     kept = gc(mirror)
@@ -246,9 +251,8 @@ def test_references_that_nobody_renews_are_dropped_when_asked(mirror: DirectoryM
 
 def test_use_renews_a_reference(mirror: DirectoryMirror) -> None:
     """A deployment counts as use, without anything being mirrored."""
-    path = mirror._layout.reference(OTHER.lineage, OTHER.address)
+    path = rewrite(mirror, OTHER, last_used=1.0)
     os.utime(path, (1, 1))
-    path.write_text(json.dumps({**json.loads(path.read_bytes()), "last_used": 1.0}))
     mirror.renew(OTHER.lineage, OTHER.address)
 
     assert gc(mirror, unused_seconds=60.0).dropped == ()
@@ -278,13 +282,10 @@ def test_abandoned_transfers_go(mirror: DirectoryMirror) -> None:
     partial = mirror.root / "partial" / f"{'0' * 64}.free.abcd"
     partial.mkdir()
     (partial / "data").write_bytes(bytes(777))
-    path = mirror._layout.reference(REFERENCE.lineage, REFERENCE.address)
-    whole = path.read_bytes()
-    path.write_text(
-        json.dumps({**json.loads(whole), "listing": None, "previous": json.loads(whole)["listing"]})
-    )
+    whole = said(mirror, REFERENCE)
+    rewrite(mirror, REFERENCE, listing=None, previous=whole["listing"])
     wanted = gc(mirror)
-    path.write_bytes(whole)
+    rewrite(mirror, REFERENCE, **whole)
 
     assert (wanted.bytes, partial.exists()) == (0, True)
     assert gc(mirror).bytes == 777

@@ -9,7 +9,9 @@ from trainctl.cli.listings import ListingFormat, ListingFormatOption, show
 from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_trusting
+from trainctl.operations.look_mirror import DAMAGED_REFERENCE
 from trainctl.views.mirror import MIRROR_COLUMNS, mirror_json, mirror_lines
+from trainctl.views.text import warned
 
 
 def command(
@@ -20,8 +22,12 @@ def command(
     """List what the mirror holds, and who wants it."""
     session = session_of(ctx)
     with open_trusting(session, PlanningFlags(trust=trust)) as workspace:
-        rows = workspace.declared_mirror.sources()
+        mirror = workspace.declared_mirror
+        rows = mirror.sources()
+        damaged = mirror.look().damaged
     form = mirror_json(rows)
     lines = mirror_lines(rows, session.output.width)
     show(session.output, format_, form, (MIRROR_COLUMNS, form["sources"]), lines)
+    for one in damaged:
+        session.output.note(warned(f"{one}. {DAMAGED_REFERENCE}", code="mirror-damaged"))
     return 0

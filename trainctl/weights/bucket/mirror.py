@@ -46,6 +46,7 @@ from trainctl.weights.retry import Retry
 if TYPE_CHECKING:  # what looks after a mirror is loaded when it is asked for
     from trainctl.weights.mirror.afresh import Origins
     from trainctl.weights.mirror.collect import Collected, Collecting
+    from trainctl.weights.mirror.port import Own
     from trainctl.weights.mirror.verify import Verified
 
 _FILES_AT_ONCE = 20_000
@@ -144,8 +145,8 @@ class BucketMirror:
 
         return collect(self.shelf, asked)
 
-    def verify(self, origins: Origins | None, progress: Progress | None = None) -> Verified:
-        """See Mirror."""
+    def verify(self, origins: Origins | None, progress: Progress | None = None, own: Own = ()) -> Verified:  # fmt: skip
+        """See Mirror. A store finds out by itself that a reference was damaged."""
         from trainctl.weights.bucket.verify import verify
 
         return verify(self.shelf, origins, progress)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from trainctl.errors import StorageError
 from trainctl.model.files import (
@@ -20,7 +21,6 @@ from trainctl.model.files import (
     listed_arriving,
     listed_in_order,
 )
-from trainctl.model.json import canonical
 from trainctl.node.system.files import make_durable
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.exclusive import shown
@@ -164,9 +164,9 @@ class DirectoryMirror:
             return listing.size, listing.id if self.has_listing(listing.id) else None
 
     def has_listing(self, listing_id: str) -> bool:
-        """Whether the listing is here, and so all its blobs."""
+        """Whether the listing is here, and so all its blobs; one that is damaged is not."""
         with explained(self.root):
-            return self._layout.listing(listing_id).is_file()
+            return self._layout.has_listing(listing_id)
 
     def load_listing(self, listing_id: str) -> Listing | None:
         """The listing, or None if it is not here."""
@@ -228,9 +228,10 @@ class DirectoryMirror:
 
     def _refer(self, resolved: ResolvedSource, reference: Reference, listing: str | None) -> None:
         path = self._layout.reference(reference.lineage, reference.address)
-        before = self._layout.read_reference(path) or {}
+        before: Mapping[str, Any] | None = None
+        with contextlib.suppress(StorageError):  # damaged: what it said is said anew
+            before = self._layout.read_reference(path)
         now = self.clock()
-        record = reference.record(before, resolved, listing, now)
-        write_record(path, canonical(record), self._layout.partial)
+        self._layout.write_reference(reference.record(before or {}, resolved, listing, now))
         with contextlib.suppress(FileNotFoundError):
             os.utime(path, (now, now))

@@ -15,6 +15,7 @@ from trainctl.weights.mirror.port import Looked, Mirror
 if TYPE_CHECKING:  # what looks after a mirror is loaded when it is asked for
     from trainctl.weights.mirror.afresh import Origins
     from trainctl.weights.mirror.collect import Collected, Collecting
+    from trainctl.weights.mirror.port import Own
     from trainctl.weights.mirror.verify import Verified
 
 
@@ -40,10 +41,12 @@ class HereMirror(DirectoryMirror):
 
     def look(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = ()) -> Looked:
         """See Mirror."""
+        found, damaged = known(self, sources)
         return Looked(
-            tuple(known(self, one) for one in sources),
+            found,
             frozenset(one for one in listings if self.has_listing(one)),
             free=free_bytes(self.root),
+            damaged=damaged,
         )
 
     def kept(self, wanted: ResolvedSource) -> Listing | None:
@@ -60,11 +63,11 @@ class HereMirror(DirectoryMirror):
 
         return collect(self, asked)
 
-    def verify(self, origins: Origins | None, progress: Progress | None = None) -> Verified:
+    def verify(self, origins: Origins | None, progress: Progress | None = None, own: Own = ()) -> Verified:  # fmt: skip
         """See Mirror."""
         from trainctl.weights.mirror.verify import Verifying, verify
 
-        return verify(self, Verifying(origins is not None, origins, progress))
+        return verify(self, Verifying(origins is not None, origins, progress, own=own))
 
 
 _: type[Mirror] = HereMirror

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Iterator, Mapping, Optional, Sequence, Tuple
+from typing import Iterable, Iterator, Mapping, Optional, Sequence, Tuple
 
 from trainctl.model.files import Listing, ResolvedSource, SourceFile, read_files
 from trainctl.node.content.packed import packed
@@ -12,7 +12,7 @@ from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import explained
 from trainctl.weights.mirror.fetch import by_fingerprint, parts, present
 from trainctl.weights.mirror.layout import Layout, fingerprint, listing_in
-from trainctl.weights.mirror.needs import readable
+from trainctl.weights.mirror.needs import Need, references
 from trainctl.weights.mirror.packing import half_packed
 from trainctl.weights.mirror.partial import Arrived, arrived, bytes_kept
 
@@ -51,33 +51,42 @@ class Known:
         return self.size - self.here - sum(one.laid for one in self.arrived.values())
 
 
-def known(mirror: DirectoryMirror, resolved: ResolvedSource) -> Known:
-    """Look without writing. StorageError where the mirror can't be read."""
+def known(
+    mirror: DirectoryMirror, sources: Sequence[ResolvedSource]
+) -> tuple[tuple[Known, ...], tuple[str, ...]]:
+    """What is known of each, and which references are damaged; what others can't read stops nobody here.
+
+    Looks without writing. StorageError where the mirror can't be read.
+    """
+    with explained(mirror.root):
+        found = references(Layout(mirror.root, mirror.chunk_bytes))
+        damaged = tuple(error.summary for error in found.damaged.values())
+    return tuple(_known(mirror, one, found.needs) for one in sources), damaged
+
+
+def _known(mirror: DirectoryMirror, resolved: ResolvedSource, found: Iterable[Need]) -> Known:
     layout = Layout(mirror.root, mirror.chunk_bytes)
     with explained(mirror.root):
         contents = Contents(layout)
-        listed = listed_as(layout, resolved)
-        found = _by_listing(contents, listed) if listed else _by_record(contents, resolved)
-        rows = packed(found, tuple, lambda *row: row)
+        listed = listed_as(layout, resolved, found)
+        each = _by_listing(contents, listed) if listed else _by_record(contents, resolved)
+        rows = packed(each, tuple, lambda *row: row)
         if listed is None and all(here for _, _, here in rows):
             _, listed = mirror.mirrored_bytes(resolved)
         return Known(rows, listed, {} if listed else _arrived(layout, resolved, rows))
 
 
-def listed_as(layout: Layout, resolved: ResolvedSource) -> str | None:
-    """The id of the listing that this very source, as it is now, is known to be, if it is here."""
-    for need in readable(layout):
-        listing = listing_in(need.record, resolved)
-        if listing and layout.listing(listing).is_file():
-            return listing
-    return None
+def listed_as(layout: Layout, resolved: ResolvedSource, found: Iterable[Need]) -> str | None:
+    """The id of the listing that references say this very source, as it is now, to be, if it is here and right."""
+    named = (listing_in(need.record, resolved) for need in found)
+    return next(filter(layout.has_listing, filter(None, dict.fromkeys(named))), None)
 
 
 def kept(mirror: DirectoryMirror, wanted: ResolvedSource) -> Listing | None:
     """The same listing, if all its content is here too."""
     layout = Layout(mirror.root, mirror.chunk_bytes)
     with explained(mirror.root):
-        listed = listed_as(layout, wanted)
+        listed = listed_as(layout, wanted, references(layout).needs)
         if listed is None or not all(here for _, _, here in _by_listing(Contents(layout), listed)):
             return None
         return layout.load_listing(listed)

@@ -23,6 +23,7 @@ from trainctl.model.json import canonical, hex_digest
 from trainctl.node.system.files import names_in
 from trainctl.weights.exclusive import holder_name
 from trainctl.weights.mirror.disk import make_directory, write_record
+from trainctl.weights.mirror.hashing import file_sha256
 
 
 @dataclass(frozen=True)
@@ -192,17 +193,31 @@ class Layout:
         except (ValueError, KeyError, TypeError) as error:
             raise _damaged(self.listing(listing_id), str(error)) from None
 
+    def has_listing(self, listing_id: str) -> bool:
+        """Whether the listing is here, and is what its name says: to hash it costs far less than to read it."""
+        return file_sha256(self.listing(listing_id)) == listing_id
+
     def read_reference(self, path: Path) -> dict[str, Any] | None:
-        """A reference's record, or None where there is none."""
+        """A reference's record, or None where there is none. StorageError when it is not what was written."""
         try:
             record = json.loads(path.read_bytes())
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise _damaged(path, str(error)) from None
+            raise _damaged_reference(path, str(error)) from None
         if not isinstance(record, dict):
-            raise _damaged(path, "it is not an object")
+            raise _damaged_reference(path, "it is not an object")
+        check = record.pop("check", None)
+        if check not in (None, hex_digest(record)):  # None: of an earlier release
+            raise _damaged_reference(path, "its content has another digest than it says")
         return record
+
+    def write_reference(self, record: Mapping[str, Any]) -> Path:
+        """Write a reference's record; where it is."""
+        path = self.reference(record["lineage"], record["address"])
+        checked = {**record, "check": hex_digest(record)}
+        write_record(path, canonical(checked), self.partial)
+        return path
 
     def recorded(self, key: str) -> Content | None:
         """What a fingerprint turned out to be when it was last mirrored, whether the content is there or not."""
@@ -227,6 +242,14 @@ def _file_name(text: str) -> str:
     if len(name) <= 200:
         return name
     return f"{name[:120]}~{hex_digest(text)}"
+
+
+def _damaged_reference(path: Path, why: str) -> StorageError:
+    return StorageError(
+        f"{path} is damaged: {why}",
+        "trainctl mirror verify --repair writes it anew in the project whose it is. If that is no more, remove the file.",
+        code="mirror-damaged",
+    )
 
 
 def _damaged(path: Path, why: str) -> StorageError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,56 +34,74 @@ class Need:
         return str(self.record.get("holder") or "")
 
 
+@dataclass(frozen=True)
+class References:
+    """What was found of all references: those that are ``damaged`` are told, with what to do, and those that may not be read."""
+
+    needs: tuple[Need, ...]
+    damaged: Mapping[Path, StorageError]
+    hidden: tuple[StorageError, ...]
+
+
 def needs(layout: Layout) -> list[Need]:
     """Every reference as it is now. StorageError where one can't be read: nothing may be deleted then."""
-    return list(_read(layout, _refuse))
+    found = references(layout)
+    for problem in (*found.hidden, *found.damaged.values()):
+        raise problem
+    return list(found.needs)
 
 
-def readable(layout: Layout) -> list[Need]:
-    """Those that this user may read, for who only wants to know more by them."""
-    return list(_read(layout, lambda failure: None))
+def references(layout: Layout) -> References:
+    """The same for who wants to know what there is."""
+    found: list[Need] = []
+    damaged: dict[Path, StorageError] = {}
+    hidden: list[StorageError] = []
+    for path in _paths(layout, hidden):
+        found += _need(layout, path, damaged, hidden)
+    return References(tuple(found), damaged, tuple(hidden))
 
 
-def _read(layout: Layout, failed: Callable[[PermissionError], object]) -> Iterator[Need]:
-    """``failed`` is told what may not be read, and the others follow."""
-    references = layout.root / "references"
-    for lineage in _names(references, failed):
-        for name in _names(references / lineage, failed):
+def _paths(layout: Layout, hidden: list[StorageError]) -> Iterator[Path]:
+    root = layout.root / "references"
+    for lineage in _names(root, hidden):
+        for name in _names(root / lineage, hidden):
             if name.endswith(".json"):
-                with _told(failed):
-                    yield from _need(layout, references / lineage / name)
+                yield root / lineage / name
 
 
-def _need(layout: Layout, path: Path) -> Iterator[Need]:
+def _names(directory: Path, hidden: list[StorageError]) -> list[str]:
+    """Unlike a glob this doesn't pass over what may not be read."""
+    try:
+        return names_in(directory)
+    except PermissionError as error:
+        hidden.append(_hidden(error))
+        return []
+
+
+def _need(
+    layout: Layout, path: Path, damaged: dict[Path, StorageError], hidden: list[StorageError]
+) -> Iterator[Need]:
     try:
         status = path.stat()
         record = layout.read_reference(path)
     except FileNotFoundError:
+        return
+    except PermissionError as error:
+        hidden.append(_hidden(error))
+        return
+    except StorageError as error:
+        damaged[path] = error
         return
     if record is not None:
         used = max(float(record.get("last_used") or 0.0), status.st_mtime)
         yield Need(path, record, status.st_mtime_ns, used)
 
 
-def _names(directory: Path, failed: Callable[[PermissionError], object]) -> list[str]:
-    with _told(failed):
-        return names_in(directory)
-    return []
-
-
-@contextlib.contextmanager
-def _told(failed: Callable[[PermissionError], object]) -> Iterator[None]:
-    try:
-        yield
-    except PermissionError as error:
-        failed(error)
-
-
-def _refuse(error: PermissionError) -> None:
-    raise StorageError(
+def _hidden(error: PermissionError) -> StorageError:
+    return StorageError(
         f"{error.filename} may not be read by this user: nobody knows who needs what of the mirror",
         "Ask whoever may read all of its references to do this, or to give this user the right to.",
-    ) from None
+    )
 
 
 class Watch:

@@ -22,7 +22,7 @@ from trainctl.node.system.files import write_at
 from trainctl.weights.exclusive import lease
 from trainctl.weights.mirror.disk import explained, make_directory, sync_directory, write_out
 from trainctl.weights.mirror.layout import Content, Layout, Reference, content_fingerprint
-from trainctl.weights.mirror.needs import readable
+from trainctl.weights.mirror.needs import references
 from trainctl.weights.mirror.others import Waiting, WaitsFor
 from trainctl.weights.mirror.partial import let_go, own_place, set_free
 from trainctl.weights.mirror.reception import stopped
@@ -132,7 +132,9 @@ def packing_alone(
 ) -> Iterator[None]:
     """Wait until nobody else brings this revision, whose packs nobody sees before they are whole: what comes needn't come twice."""
     place = layout.partial / f"{hex_digest([resolved.identity, resolved.revision])}.lease"
-    who = WaitsFor(resolved, reference, waiting, lambda: (one.record for one in readable(layout)))
+    who = WaitsFor(
+        resolved, reference, waiting, lambda: (one.record for one in references(layout).needs)
+    )
     with explained(layout.root), lease(place, cancelled, waits_for=who) as held:
         if not held:
             raise stopped()

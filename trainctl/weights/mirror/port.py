@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Mapping, Protocol, Sequence
 
 from trainctl.model.files import Listing, ResolvedSource
 from trainctl.model.serving import TO_ALL, Serving
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
     from trainctl.weights.mirror.collect import Collected, Collecting
     from trainctl.weights.mirror.verify import Verified
 
+Own = Sequence[Mapping[str, object]]
+"""What the caller's own references say."""
+
 
 @dataclass(frozen=True)
 class Looked:
@@ -35,6 +37,8 @@ class Looked:
     serving: Serving = TO_ALL
     free: int | None = None
     """The bytes that may still be written there, where there is a limit."""
+    damaged: tuple[str, ...] = ()
+    """References, of whatever project, that can't be read; what is wrong with each."""
 
 
 class Mirror(Protocol):
@@ -118,8 +122,8 @@ class Mirror(Protocol):
         """Delete what no reference needs. Busy if another collection is at it."""
         ...
 
-    def verify(self, origins: Origins | None, progress: Progress | None = None) -> Verified:
-        """Hash everything; with ``origins`` what is wrong is fetched again, or goes."""
+    def verify(self, origins: Origins | None, progress: Progress | None = None, own: Own = ()) -> Verified:  # fmt: skip
+        """Hash everything; with ``origins`` what is wrong is fetched again, or goes. Of ``own`` those that are damaged are written anew."""
         ...
 
 

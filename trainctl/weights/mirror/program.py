@@ -34,7 +34,7 @@ def look(mirror: DirectoryMirror, request: Request, stream: BinaryIO) -> Answer:
     sources = [
         resolved_from_json(one, rows) for one, rows in zip(request["sources"], received(stream))
     ]
-    found = [known(mirror, one) for one in sources]
+    found, damaged = known(mirror, sources)
     tell(one.files for one in found)
     return {
         "known": [one.listing for one in found],
@@ -42,6 +42,7 @@ def look(mirror: DirectoryMirror, request: Request, stream: BinaryIO) -> Answer:
         "listings": [one for one in request["listings"] if mirror.has_listing(one)],
         "serving": Serving.here().to_json(),
         "free": free_bytes(mirror.root),
+        "damaged": damaged,
     }
 
 

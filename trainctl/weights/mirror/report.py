@@ -9,7 +9,7 @@ from typing import Any, Callable
 
 from trainctl.model.files import Listing
 from trainctl.weights.mirror.layout import Layout
-from trainctl.weights.mirror.needs import Need, needs
+from trainctl.weights.mirror.needs import Need, references
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,11 @@ class MirroredSource:
 
 
 def sources(layout: Layout) -> list[MirroredSource]:
-    """The rows, in the order of sources and revisions."""
-    return rows_of(needs(layout), layout.load_listing)
+    """The rows, in the order of sources and revisions, but for damaged references. StorageError where one may not be read."""
+    found = references(layout)
+    for problem in found.hidden:
+        raise problem
+    return rows_of(found.needs, layout.load_listing)
 
 
 def rows_of(

@@ -23,7 +23,7 @@ from trainctl.weights.mirror.hashed import Wrong, counted, hash_all
 from trainctl.weights.mirror.in_turn import in_turn
 from trainctl.weights.mirror.layout import Layout
 from trainctl.weights.mirror.mend import Mender, set_aside, turned_out
-from trainctl.weights.mirror.needs import Need, needs
+from trainctl.weights.mirror.needs import Need, references
 
 _MOST_THREADS = 8
 _AT_ONCE = 20_000
@@ -73,6 +73,8 @@ class Verifying:
     repair: bool = False
     origins: Origins | None = None
     progress: Progress | None = None
+    own: Sequence[Mapping[str, object]] = ()
+    """What the caller's own references say, should they be damaged."""
     parallelism: int = field(default_factory=lambda: min(_MOST_THREADS, os.cpu_count() or 1))
 
 
@@ -103,20 +105,22 @@ def verify(mirror: DirectoryMirror, asked: Verifying) -> Verified:
     """Hash every content and look for what listings miss. StorageError where the disk refuses."""
     layout = Layout(mirror.root, mirror.chunk_bytes)
     with explained(mirror.root):
-        found = needs(layout)
+        findings = list(_of_references(layout, asked))
+        seen = references(layout)
+        found = seen.needs
         listings, damaged = _listings(layout)
         count, total = counted(layout)
         hashed = hash_all(layout, Tally(total, asked.progress), asked.parallelism)
         if asked.repair:
             hashed.leave_wrong(layout)
-        findings = [*_of_listings(damaged, found, repair=asked.repair)]
+        findings += _of_listings(damaged, found, repair=asked.repair)
         findings += _of_packs(hashed.files, repair=asked.repair)
         lost = chain(_changed(hashed.wrong), _missing(layout, found, listings, hashed.wrong))
         while some := list(islice(lost, _AT_ONCE)):
             uses = _uses(found, listings, {one.sha256 for one in some})
             doubtful = {(one.place, one.digest) for one in hashed.wrong if one.doubtful}
             sure = (one for one in some if one.sha256 in uses or one[:2] not in doubtful)
-            findings += _Settling(layout, asked, uses).run(sure)
+            findings += _Settling(layout, asked, uses, not seen.damaged).run(sure)
     return Verified(count, total, tuple(findings))
 
 
@@ -171,6 +175,22 @@ def _uses(
     return uses
 
 
+def _of_references(layout: Layout, asked: Verifying) -> Iterator[Finding]:
+    """One's own are written anew; only its project knows what another says. StorageError where one may not be read."""
+    seen = references(layout)
+    for problem in seen.hidden:
+        raise problem
+    own = {layout.reference(str(one["lineage"]), str(one["address"])): one for one in asked.own}
+    for path in seen.damaged:
+        repaired = asked.repair and path in own
+        if repaired:
+            layout.prepare()
+            layout.write_reference(own[path])
+        outcome = Outcome.REPAIRED if repaired else Outcome.WRONG
+        users = (str(own[path]["source"]),) if path in own else ()
+        yield Finding(path, "reference changed", 0, users, outcome)
+
+
 def _of_listings(
     damaged: Sequence[Path], found: Sequence[Need], *, repair: bool
 ) -> Iterator[Finding]:
@@ -191,11 +211,14 @@ def _of_packs(damaged: Mapping[Path, str], *, repair: bool) -> Iterator[Finding]
 
 @dataclass(frozen=True)
 class _Settling:
-    """What becomes of some contents that are lost. ``uses`` are theirs, by sha256."""
+    """What becomes of some contents that are lost. ``uses`` are theirs, by sha256; ``all_known``: there are no others, as
+    whoever has a damaged reference may need what nobody else does.
+    """
 
     layout: Layout
     asked: Verifying
     uses: Mapping[str, Sequence[_Use]]
+    all_known: bool
     _halt: threading.Event = field(default_factory=threading.Event)
 
     def run(self, lost: Iterable[_Lost]) -> Iterator[Finding]:
@@ -225,7 +248,7 @@ class _Settling:
         uses = self.uses.get(lost[0].sha256, ())
         sources = tuple(sorted({str(use.need.record.get("source")) for use in uses}))
         outcome, detail = Outcome.WRONG, ""
-        if self.asked.repair:
+        if self.asked.repair and (uses or self.all_known):
             outcome, detail = self._mended(mender, afresh, uses)
         if outcome is Outcome.REMOVED:
             for listing in {use.listing.id for use in uses}:

@@ -64,7 +64,7 @@ def verify_all(mirror: DirectoryMirror, request: Request, caller: Caller) -> Ans
             known_origins[key] = Origin(source, resolved, None, _patience(caller))
         return known_origins[key]
 
-    asked = Verifying(request["repair"], origin_of, progress=_progress(caller))
+    asked = Verifying(request["repair"], origin_of, _progress(caller), own=request["own"])
     return verified_to_json(verify(mirror, asked))
 
 
