@@ -340,6 +340,22 @@ def test_a_full_disk_of_the_host_is_said_before_anything_moves(lab: Lab, tmp_pat
     assert "GET /model.bin" not in lab.web.asked
 
 
+def test_a_place_on_a_host_that_can_not_be_made_is_an_error_of_the_plan(lab: Lab) -> None:
+    """Of the node's directory and of the mirror in it: nothing is begun, so nothing has to be destroyed."""
+    lab.web.put("/model.bin", b"model")
+    lab.write(f"{lab.web.url}/model.bin")
+    manifest = lab.project.directory / "trainctl.yaml"
+    declared = manifest.read_text().replace("[{", '[{"dir": "/etc/passwd/here", ', 1)
+    manifest.write_text(declared)
+
+    refused = lab.project.run("apply", "--auto-approve", code=1)
+
+    why = "can't be made: /etc/passwd is not a directory"
+    assert f"error: cluster.lab: node lab/gpu-0 {why} [node-failed]" in refused.stderr
+    assert f"error: the mirror node://lab/etc/passwd/here/data/mirror {why}" in refused.stderr
+    assert "nothing to destroy" in lab.project.run("destroy", "--auto-approve").stdout
+
+
 def test_two_applies_at_once_fetch_a_file_once(lab: Lab) -> None:
     """Two states that want the same file at the same time: it is asked for once, and both have it."""
     lab.web.put("/model.bin", LARGE)

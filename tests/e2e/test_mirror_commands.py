@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -58,3 +59,19 @@ def test_a_damaged_listing_comes_back_by_applying(fresh: Project) -> None:
 
     assert "weights.g will be created again" in planned.stdout
     assert path.read_bytes() == right
+
+
+def test_a_mirror_that_can_not_be_made_is_an_error_of_the_plan(fresh: Project) -> None:
+    """Nothing is begun. Where something got in its way later, a destroy ends all the same."""
+    place = fresh.directory / "place"
+    declared = f'mirror: {{url: "{place.as_uri()}"}}\n{MANIFEST}'
+    fresh.write({"d/a.bin": "content", "trainctl.yaml": declared, "place": "in the way"})
+    refused = fresh.run("apply", "--auto-approve", code=1)
+    place.unlink()
+    fresh.run("apply", "--auto-approve")
+    shutil.rmtree(place)
+    place.write_text("in the way")
+    ended = fresh.run("destroy", "--auto-approve")
+
+    assert f"{place} is not a directory [storage-failed]" in refused.stderr
+    assert "Destroy complete." in ended.stdout

@@ -40,6 +40,8 @@ class MirrorSeen:
     free: int | None = None
     warnings: tuple[Diagnostic, ...] = ()
     """Of what stops nobody here."""
+    unusable: str = ""
+    """Why nothing can be brought there."""
 
 
 def look_at_mirror(
@@ -72,4 +74,5 @@ def look_at_mirror(
         warnings=tuple(
             warning(one, DAMAGED_REFERENCE, code="mirror-damaged") for one in found.damaged
         ),
+        unusable=found.unusable,
     )

@@ -15,7 +15,7 @@ from trainctl.jobs.host_needs import HostNeeds
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import HOPS, Delivered
-from trainctl.model.diagnostics import Diagnostic, warning
+from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.resource import Resource
 from trainctl.model.serving import Serving
 from trainctl.operations.look_gpus import gpu_problems, usable_gpus
@@ -178,9 +178,19 @@ def _ask_all(
         for (address, question), answer in zip(questions, answers, strict=True):
             if isinstance(answer, NodeFacts):
                 seen.facts[address] = (*seen.facts.get(address, ()), answer)
+                seen.diagnostics += _unusable(answer, address, question.node)
             else:
                 seen.unasked.add(question.node.id)
                 seen.diagnostics.append(_unasked(answer, address, question.node))
+
+
+def _unusable(facts: NodeFacts, cluster: Address, node: Node) -> list[Diagnostic]:
+    """Of a node that is there already its runs tell what went wrong."""
+    if node.key or not facts.unusable:
+        return []
+    summary = f"node {node.id} can't be made: {facts.unusable}"
+    advice = "Have a directory there that may be written, or name another: dir: of the host, or cache: {node: {dir: …}}."
+    return [error(summary, advice, address=str(cluster), code=NodeError.usual_code)]
 
 
 def _unasked(why: TrainctlError, cluster: Address, node: Node) -> Diagnostic:
@@ -280,6 +290,7 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
         id=node.id,
         mount=facts["mount"],
         disk_free=facts["disk_free"],
+        unusable=facts["unusable"],
         cpus=facts["cpus"],
         memory=facts["memory"],
         tiers={address: one.tiers for address, one in counted.items()},

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from trainctl.errors import Forbidden, SourceError, TrainctlError
+from trainctl.errors import Forbidden, SourceError, StorageError, TrainctlError
 from trainctl.ledger.state import State
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error, warning
@@ -80,8 +80,20 @@ def look_at_weights(
         relayed = pool.map(lambda pair: _relayed(seen, pair[0], pair[1], linked), answered)
         for (one, found), size in zip(answered, relayed, strict=True):
             _take(seen, one, found, look, size)
-    seen.diagnostics += _room(workspace, seen)
+    seen.diagnostics += _unusable(workspace, seen) or _room(workspace, seen)
     return seen
+
+
+def _unusable(workspace: Workspace, seen: WeightsSeen) -> list[Diagnostic]:
+    """Nothing is wrong with a mirror that has all that is wanted, wherever it is."""
+    why = seen.mirror.unusable
+    if not why or all(one.listing for one in seen.known.values()):
+        return []
+    advice = "Have a directory there that may be written, or name another place in mirror: {url: …}"
+    if workspace.mirror.on_a_host:
+        advice += " or dir: of its host"
+    summary = f"the mirror {workspace.mirror.url} can't be made: {why}"
+    return [error(summary, f"{advice}.", code=StorageError.usual_code)]
 
 
 def _room(workspace: Workspace, seen: WeightsSeen) -> list[Diagnostic]:

@@ -157,6 +157,8 @@ class NodeFacts:
     cpus: int = 0
     memory: int = 0
     detail: str = ""
+    unusable: str = ""
+    """Why its directories can't be made; empty where they can, or are there."""
     lacks: Mapping[Address, tuple[Lack, ...]] = field(default_factory=dict)
     """Of each job, what it needs of this host and isn't there."""
     logout: str = ""

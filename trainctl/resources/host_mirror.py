@@ -125,6 +125,7 @@ class HostMirror:
             Serving(**found["serving"]),
             found["free"],
             tuple(found["damaged"]),
+            found["unusable"],
         )
 
     def mirror(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from trainctl.node.system.files import create_once, remove_tree
+from tests.support.permissions import unreadable
+from trainctl.node.system.files import create_once, remove_tree, unusable
 
 
 def test_who_is_killed_before_a_file_has_its_name_leaves_nothing(tmp_path: Path) -> None:
@@ -66,3 +68,26 @@ def test_a_link_to_a_directory_is_no_tree(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="symbolic link"):
         remove_tree(tmp_path / "link")
     assert (tmp_path / "other" / "stays").exists()
+
+
+def test_where_a_directory_can_be_made_is_told_without_making_it(tmp_path: Path) -> None:
+    """Below a file it can't, nor where the user may not write; what is there already counts as it is."""
+    (tmp_path / "file").write_text("")
+
+    assert unusable(tmp_path) == unusable(tmp_path / "a" / "b") == ""
+    assert unusable(tmp_path / "file") == f"{tmp_path / 'file'} is not a directory"
+    assert unusable(tmp_path / "file" / "a" / "b") == f"{tmp_path / 'file'} is not a directory"
+    assert unusable(Path("/dev/null/a")) == "/dev/null is not a directory"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_directory_that_others_own_is_told(tmp_path: Path) -> None:
+    """Also where only what is above it is there."""
+    with tempfile.TemporaryDirectory() as place:
+        top = Path(place)
+        top.chmod(0o755)
+        (top / "closed").mkdir()
+        with unreadable(top / "closed", top):
+            found = unusable(top / "closed" / "a")
+
+    assert found == f"{top / 'closed'} may not be written by this user"

@@ -21,6 +21,7 @@ from tests.support.mirrors import (
 from tests.support.weights_data import noise, small_model
 from trainctl.errors import Interrupted, SourceGone, StorageError
 from trainctl.weights.mirror import DirectoryMirror
+from trainctl.weights.mirror.here import HereMirror
 
 URI = "hf://acme/model"
 
@@ -236,6 +237,20 @@ def test_a_dropped_reference_is_gone_and_content_stays(tmp_path: Path) -> None:
     assert mirror.sources() == []
     assert contents(mirror, listing.id) == {"a": b"x"}
     assert not list(tmp_path.glob("references/*"))
+
+
+def test_where_something_is_in_the_way_there_is_no_mirror(tmp_path: Path) -> None:
+    """Nothing is there, and nothing has to be dropped; what is in the way is told before anything is brought."""
+    (tmp_path / "file").write_text("")
+    mirror = HereMirror(tmp_path / "file" / "mirror", impatient())
+    resolved = MemorySource({"a": b"x"}).resolve(URI, None, None)
+
+    looked = mirror.look([resolved], ["0" * 64])
+
+    assert not mirror.drop_reference(REFERENCE.lineage, REFERENCE.address)
+    assert (looked.known[0].here, looked.listings, mirror.sources()) == (0, frozenset(), [])
+    assert looked.unusable == f"{tmp_path / 'file'} is not a directory"
+    assert HereMirror(tmp_path / "mirror").look([resolved]).unusable == ""
 
 
 def test_references_of_one_lineage_come_and_go_at_once(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from trainctl.node.system import layout
 from trainctl.node.system.addresses import Serving, addresses
 from trainctl.node.system.capacity import capacity
 from trainctl.node.system.failure import Failure, weights_room
+from trainctl.node.system.files import unusable
 from trainctl.node.system.layout import Layout
 from trainctl.node.system.processes import boot_id
 from trainctl.node.system.session import logout_rules
@@ -44,6 +45,7 @@ def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         "machine": os.uname().machine,
         "boot": boot_id(),
         **capacity(),
+        "unusable": next(filter(None, map(unusable, (places.root, data, places.blobs))), ""),
         "disk_free": weights_room(str(places.cache)),
         "mount": "namespace" if private.possible else "link",
         "mount_detail": private.detail,

@@ -52,6 +52,19 @@ def make_directory(path: Path) -> Path:
     return path
 
 
+def unusable(path: Path) -> str:
+    """Why a directory can't be made, or written to if it is there, as far as that can be told without trying; empty where it can."""
+    # A Path's own exists() fails where it may not look.
+    while not os.path.exists(path) and path != path.parent:  # noqa: PTH110
+        path = path.parent
+    if not path.is_dir():
+        return f"{path} is not a directory"
+    effective = os.access in os.supports_effective_ids
+    if not os.access(path, os.W_OK | os.X_OK, effective_ids=effective):
+        return f"{path} may not be written by this user"
+    return ""
+
+
 def write_atomic(path: Path, data: Union[bytes, Iterable[bytes]], *, durable: bool = True) -> None:
     """Create or replace a file, of bytes or of pieces: readers see the old bytes or the new, also after a power cut unless it need not be durable."""
     temporary = _write_temporary(path, data, durable=durable)

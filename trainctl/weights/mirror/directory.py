@@ -21,7 +21,7 @@ from trainctl.model.files import (
     listed_arriving,
     listed_in_order,
 )
-from trainctl.node.system.files import make_durable
+from trainctl.node.system.files import make_durable, unusable
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.exclusive import shown
 from trainctl.weights.mirror.batch import Batch
@@ -178,6 +178,12 @@ class DirectoryMirror:
         with explained(self.root):
             return sources(self._layout)
 
+    @property
+    def unusable(self) -> str:
+        """Why nothing can be brought here, as far as that can be told without trying; else empty."""
+        with explained(self.root):
+            return unusable(self._layout.partial)
+
     def renew(self, lineage: str, address: str) -> None:
         """Say that a resource's source was used just now."""
         with explained(self.root), contextlib.suppress(FileNotFoundError):
@@ -189,7 +195,8 @@ class DirectoryMirror:
         path = self._layout.reference(lineage, address)
         with explained(self.root):
             existed = path.exists()
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(NotADirectoryError):  # something else is where the mirror was
+                path.unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # others are there, or somebody else removed it
                 path.parent.rmdir()
         return existed

@@ -167,7 +167,7 @@ def file_sha256(path: Path) -> str | None:
             while piece := stream.read(_PIECE_BYTES):
                 found.update(piece)
             return found.hexdigest()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         if error.errno == errno.EIO:

@@ -47,6 +47,7 @@ class HereMirror(DirectoryMirror):
             frozenset(one for one in listings if self.has_listing(one)),
             free=free_bytes(self.root),
             damaged=damaged,
+            unusable=self.unusable,
         )
 
     def kept(self, wanted: ResolvedSource) -> Listing | None:

@@ -39,6 +39,8 @@ class Looked:
     """The bytes that may still be written there, where there is a limit."""
     damaged: tuple[str, ...] = ()
     """References, of whatever project, that can't be read; what is wrong with each."""
+    unusable: str = ""
+    """Why nothing can be brought there; empty where that isn't known."""
 
 
 class Mirror(Protocol):

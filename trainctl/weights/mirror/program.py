@@ -43,6 +43,7 @@ def look(mirror: DirectoryMirror, request: Request, stream: BinaryIO) -> Answer:
         "serving": Serving.here().to_json(),
         "free": free_bytes(mirror.root),
         "damaged": damaged,
+        "unusable": mirror.unusable,
     }
 
 
