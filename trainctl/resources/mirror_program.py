@@ -15,7 +15,7 @@ _MODULES = {
     "trainctl.spi": ("sources",),
     "trainctl.weights": ("exclusive", "retry", "safe_path"),
     "trainctl.weights.mirror": (),
-    "trainctl.weights.sources": ("bodies", "gates", "http", "https", "proxies", "statuses", "validators", "wire"),
+    "trainctl.weights.sources": ("bodies", "connecting", "gates", "http", "https", "proxies", "statuses", "validators", "wire"),
 }  # fmt: skip
 
 

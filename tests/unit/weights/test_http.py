@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import socket
 import socketserver
+import ssl
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.authority import authority
-from tests.support.hub import Hub, http_date, serve
-from trainctl.errors import SourceCut, SourceError
+from tests.support.hub import Fault, Hub, http_date, serve
+from tests.support.weights_data import noise
+from trainctl.errors import SourceCut, SourceError, SourceUnreachable
 from trainctl.weights.sources.hf import HubSource
 from trainctl.weights.sources.http import HttpClient
 from trainctl.weights.sources.statuses import retry_after
@@ -59,10 +62,31 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
         return
 
 
+class _Proxy(socketserver.ThreadingTCPServer):
+    """Speaks TLS where it has a ``context``."""
+
+    daemon_threads = True
+    context: ssl.SSLContext | None = None
+    answers_plainly = False
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        if self.answers_plainly:
+            request.recv(1)
+            request.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+            return
+        if self.context is None:
+            super().finish_request(request, client_address)
+            return
+        with self.context.wrap_socket(request, server_side=True) as secured:
+            super().finish_request(secured, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is part of the tests."""
+
+
 @pytest.fixture
-def proxy() -> Iterator[socketserver.ThreadingTCPServer]:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Relay) as server:
-        server.daemon_threads = True
+def proxy() -> Iterator[_Proxy]:
+    with _Proxy(("127.0.0.1", 0), _Relay) as server:
         server.seen = []  # type: ignore[attr-defined]
         server.refusal = ""  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
@@ -96,6 +120,63 @@ def test_tls_trusts_what_ssl_cert_file_names(
     ((first, headers),) = proxy.seen  # type: ignore[attr-defined]
     assert first.startswith("CONNECT 127.0.0.1:")
     assert headers["proxy-authorization"] == "Basic dXNlcjpwYXNzIQ=="
+
+
+def test_a_proxy_is_spoken_to_by_tls_where_its_url_says_so(
+    hub: Hub, proxy: _Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through its tunnel by TLS within TLS, however much comes; what it is asked, and the login there, nobody overhears."""
+    proxy.context = authority().server
+    large = noise(3 * 2**20 + 1)
+    hub.add("acme/large", {"w.bin": large})
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority().certificates))
+    named = f"https://user:pass%21@127.0.0.1:{proxy.server_address[1]}"
+    for name in ("HTTPS_PROXY", "HTTP_PROXY"):
+        monkeypatch.setenv(name, named)
+    source = HubSource(hub.url)
+    resolved = source.resolve("hf://acme/large", None, None)
+    with source.open(resolved, resolved.files[0], 0, None) as pieces:
+        assert b"".join(pieces) == large
+    with HttpClient().get("http://hub.example/x?y=1", "it", {}) as response:
+        assert response.read(10) == b"{}"
+    asked = [first for first, _ in proxy.seen]  # type: ignore[attr-defined]
+    assert {first.split()[0] for first in asked[:-1]} == {"CONNECT"}
+    assert asked[-1] == "GET http://hub.example/x?y=1 HTTP/1.1"
+    logins = {headers["proxy-authorization"] for _, headers in proxy.seen}  # type: ignore[attr-defined]
+    assert logins == {"Basic dXNlcjpwYXNzIQ=="}
+
+
+def test_whose_certificate_is_not_trusted_is_told(
+    hub: Hub, proxy: _Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proxy's, which is asked nothing then; and one that doesn't speak TLS is told with what to write."""
+    port = proxy.server_address[1]
+    monkeypatch.setenv("HTTPS_PROXY", f"https://user:s3cr3t@127.0.0.1:{port}")
+    proxy.context = authority().server
+    with pytest.raises(SourceError, match=f"certificate of the proxy 127.0.0.1:{port} is not"):
+        files_of(hub)
+    assert proxy.seen == []  # type: ignore[attr-defined]
+    proxy.context = None
+    proxy.answers_plainly = True
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority().certificates))
+    with pytest.raises(SourceUnreachable, match="through the proxy") as caught:
+        files_of(hub)
+    assert "write http://" in caught.value.detail
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_a_tunnel_that_breaks_off_within_is_no_whole_file(
+    hub: Hub, proxy: _Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the outer connection is the end of what is in it."""
+    proxy.context = authority().server
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority().certificates))
+    monkeypatch.setenv("HTTPS_PROXY", f"https://127.0.0.1:{proxy.server_address[1]}")
+    source = HubSource(hub.url)
+    resolved = source.resolve("hf://acme/model", None, None)
+    hub.faults = [Fault("cut", "config.json", at=1)]
+    with source.open(resolved, resolved.files[0], 0, None) as pieces, pytest.raises(SourceCut):
+        list(pieces)
 
 
 @pytest.mark.parametrize("name", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
-import re
 import ssl
 import threading
 import weakref
@@ -18,6 +16,7 @@ from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from trainctl.errors import SourceBusy, SourceCut, SourceError, SourceResting, SourceUnreachable
 from trainctl.model.flow import TooSlow
+from trainctl.weights.sources.connecting import Untrusted, connect
 from trainctl.weights.sources.gates import gate_of
 from trainctl.weights.sources.proxies import Proxy, proxy_for
 from trainctl.weights.sources.statuses import error_for
@@ -31,9 +30,6 @@ _REDIRECTS = {301, 302, 303, 307, 308}
 _MOST_REDIRECTS = 10
 _CONNECT_SECONDS = 5.0
 _Idle = Dict[Tuple[str, str], List[Wire]]
-_BROKEN = (http.client.HTTPException, OSError)
-"""The first only while a tunnel through a proxy is made."""
-_NO_TUNNEL = re.compile(r"Tunnel connection failed: (\d{3})")
 _CHECK_NETWORK = "Check the network and, behind a proxy, HTTPS_PROXY."
 _MORE_CERTIFICATES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 """Read by other programs; trusted beside what OpenSSL finds, in ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` or of the system."""
@@ -74,7 +70,7 @@ class Response:
             ) from None
         except TimeoutError:
             raise SourceCut(f"{self._what}: the server fell silent amid the body") from None
-        except _BROKEN as error:
+        except OSError as error:
             raise SourceCut(f"{self._what}: the connection broke ({_said(error)})") from None
 
     def _early(self) -> SourceCut:
@@ -189,13 +185,13 @@ class HttpClient:
                     f"{what}: {_through(parts, proxy)} did not answer within {seconds:.0f} s",
                     proxy.advice if proxy else "",
                 ) from None
-            except ssl.SSLCertVerificationError as error:
+            except Untrusted as error:
                 raise SourceError(
-                    f"{what}: the certificate of {parts.hostname} is not trusted ({error.verify_message})",
+                    f"{what}: the certificate of {error.who} is not trusted ({error.why})",
                     "Name the certificates to trust in SSL_CERT_FILE.",
                     code="untrusted-certificate",
                 ) from None
-            except _BROKEN as error:
+            except OSError as error:
                 self._close(wire)
                 if fresh:
                     made = SourceCut if wire else SourceUnreachable
@@ -205,25 +201,8 @@ class HttpClient:
                     ) from None
 
     def _connect(self, parts: SplitResult) -> Wire:
-        connection = self._connection(parts)
-        try:
-            connection.connect()
-        except BaseException:
-            connection.close()
-            raise
-        return Wire(connection.sock, _host_header(parts), self._silence)
-
-    def _connection(self, parts: SplitResult) -> http.client.HTTPConnection:
-        proxy = self._proxy(parts)
-        host, port = (proxy.host, proxy.port) if proxy else (parts.hostname or "", parts.port)
-        if parts.scheme == "http":
-            return http.client.HTTPConnection(host, port, timeout=self._connecting)
-        secure = http.client.HTTPSConnection(
-            host, port, timeout=self._connecting, context=self._tls
-        )
-        if proxy:
-            secure.set_tunnel(parts.hostname or "", parts.port, dict(proxy.headers))
-        return secure
+        connected = connect(parts, self._proxy(parts), lambda: self._tls, self._connecting)
+        return Wire(connected, _host_header(parts), self._silence)
 
     def _proxy(self, parts: SplitResult) -> Proxy | None:
         """What the environment says, looked up once for each host."""
@@ -337,14 +316,11 @@ def _next(url: str, raw: Answer, what: str) -> str:
             code="unsafe-redirect",
         )
     if (raw.left or 0) <= PIECE_BYTES:
-        with contextlib.suppress(*_BROKEN):
+        with contextlib.suppress(OSError):
             raw.read(PIECE_BYTES)
     return target
 
 
 def _said(error: Exception) -> str:
-    refused = _NO_TUNNEL.match(str(error))
-    if refused is not None:
-        return f"it answered {refused[1]}"
     reason = getattr(error, "strerror", None)
     return reason or type(error).__name__

@@ -13,12 +13,13 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Proxy(NamedTuple):
-    """One that speaks HTTP. ``headers`` log in there; ``variable`` is what names it."""
+    """One that speaks HTTP, ``secure`` by TLS. ``headers`` log in there; ``variable`` is what names it."""
 
     host: str
     port: int
     headers: Mapping[str, str]
     variable: str
+    secure: bool
 
     @property
     def shown(self) -> str:
@@ -28,8 +29,14 @@ class Proxy(NamedTuple):
     @property
     def advice(self) -> str:
         """What to do where it doesn't help."""
+        kind = "https" if self.secure else "http"
+        tls = (
+            " It is spoken to by TLS: write http:// if it doesn't speak that."
+            if self.secure
+            else ""
+        )
         return (
-            f"{self.variable} names it; one that wants a login is http://USER:PASSWORD@HOST:PORT. "
+            f"{self.variable} names it; one that wants a login is {kind}://USER:PASSWORD@HOST:PORT.{tls} "
             "What NO_PROXY names is reached without it."
         )
 
@@ -58,7 +65,8 @@ def _read(text: str, variable: str) -> Proxy:
         raise _unusable(f"{variable} names a SOCKS proxy, and only those that speak HTTP are used")
     if where.scheme not in _PORTS or not host or port == 0:
         raise _unusable(f"{variable} is not the URL of a proxy")
-    return Proxy(host, port or _PORTS[where.scheme], _login(where), variable)
+    secure = where.scheme == "https"
+    return Proxy(host, port or _PORTS[where.scheme], _login(where), variable, secure)
 
 
 def _unusable(summary: str) -> SourceError:

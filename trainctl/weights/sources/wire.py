@@ -11,7 +11,7 @@ import ssl
 import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from trainctl.model.flow import Flow
 
@@ -38,22 +38,45 @@ class Headers:
         return self._found.get(name.lower())
 
 
+class Connected(Protocol):
+    """What bytes come and go by: a socket, or what stands for one."""
+
+    def sendall(self, data: bytes) -> None:
+        """Send all of it."""
+        ...
+
+    def recv(self, most: int) -> bytes:
+        """What has come, at most so much; nothing at the end."""
+        ...
+
+    def recv_into(self, view: memoryview, size: int = 0, flags: int = 0) -> int:
+        """The same into memory that is there."""
+        ...
+
+    def settimeout(self, seconds: float | None) -> None:
+        """The longest wait for a byte."""
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
 class Wire:
     """A connected socket, silent for at most so many seconds. An answer must be read to its end before the next request.
 
     Its head comes within that time altogether, and its body keeps coming: else TooSlow, which is a TimeoutError.
     """
 
-    def __init__(self, connected: socket.socket, host: str, silence: float) -> None:
+    def __init__(self, connected: Connected, host: str, silence: float) -> None:
         self._socket = connected
         self._host = host
         self._received = b""
         self._at = 0
         self._whole = 0
         self._flow = Flow(silence)
-        if isinstance(connected, ssl.SSLSocket):
-            connected.settimeout(silence)
-        else:
+        connected.settimeout(silence)
+        if isinstance(connected, socket.socket) and not isinstance(connected, ssl.SSLSocket):
             # The kernel waits, for all that is wanted at once: each return to Python may cost a turn among threads.
             self._whole = socket.MSG_WAITALL
             connected.settimeout(None)
