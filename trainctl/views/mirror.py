@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trainctl.model.units import format_bytes
@@ -12,7 +12,7 @@ from trainctl.views.text import columns, table
 from trainctl.weights.mirror.report import MirroredSource
 
 MIRROR_COLUMNS = (
-    "source", "revision", "listing", "files", "bytes", "bytes_shared", "bytes_stored", "last_used", "projects", "people",
+    "source", "revision", "listing", "files", "bytes", "bytes_shared", "bytes_stored", "last_used", "projects", "people", "endpoint",
 )  # fmt: skip
 
 
@@ -31,6 +31,7 @@ def mirror_json(rows: Sequence[MirroredSource]) -> dict[str, Any]:
                 "last_used": moment(row.last_used),
                 "projects": list(row.projects),
                 "people": list(row.people),
+                "endpoint": row.endpoint,
             }
             for row in rows
         ],
@@ -43,8 +44,13 @@ def mirror_lines(rows: Sequence[MirroredSource], width: int | None = None) -> li
     """A line for each source, and what all of them take; in so many columns if they must fit, where the last columns may be missing."""
     if not rows:
         return ["The mirror is empty."]
-    cells = [_cells(row) for row in rows]
-    headers = next((some for some in _CHOICES if _fit(some, cells, width)), _CHOICES[-1])
+    cells = [
+        {**_cells(row), _SERVER: server} for row, server in zip(rows, _servers(rows), strict=True)
+    ]
+    choices: list[Sequence[str]] = [*_CHOICES, _NARROW_WITH_SERVER]
+    if not any(each[_SERVER] for each in cells):
+        choices = [tuple(one for one in some if one != _SERVER) for some in _CHOICES]
+    headers = next((some for some in choices if _fit(some, cells, width)), choices[-1])
     lines = table(
         [header.partition("/")[0] for header in headers],
         [[each[header] for header in headers] for each in cells],
@@ -56,7 +62,8 @@ def mirror_lines(rows: Sequence[MirroredSource], width: int | None = None) -> li
     return [*lines, "", _total(rows)]
 
 
-_ALWAYS = ("SOURCE", "REVISION", "FILES", "SIZE", "SHARED")
+_SERVER = "SERVER"
+_ALWAYS = ("SOURCE", _SERVER, "REVISION", "FILES", "SIZE", "SHARED")
 _DAY = "LAST USED/by day"
 _MINUTE = "LAST USED (UTC)"
 _CHOICES = (
@@ -67,6 +74,8 @@ _CHOICES = (
     _ALWAYS,
 )
 """Which columns are shown, the most that fit: JSON and CSV have all of them."""
+_NARROW_WITH_SERVER = ("SOURCE", _SERVER, "FILES", "SIZE")
+"""Servers are shown whole: two that look the same would be of no use."""
 _NARROWEST = {"SOURCE": 32, "PROJECTS": 10, "PEOPLE": 10}
 """Narrower than that they would tell nothing."""
 
@@ -83,6 +92,16 @@ def _cells(row: MirroredSource) -> dict[str, str]:
         "PROJECTS": ", ".join(row.projects),
         "PEOPLE": ", ".join(row.people),
     }
+
+
+def _servers(rows: Sequence[MirroredSource]) -> Iterator[str]:
+    """For each row the server, where its URI stands for sources of several."""
+    servers: dict[str, set[str | None]] = {}
+    for row in rows:
+        servers.setdefault(row.source, set()).add(row.endpoint)
+    for row in rows:
+        said = (row.endpoint or "its own").removeprefix("https://")
+        yield said if len(servers[row.source]) > 1 else ""
 
 
 def _fit(headers: Sequence[str], cells: Sequence[dict[str, str]], width: int | None) -> bool:

@@ -104,6 +104,31 @@ def test_what_sharing_saves_is_said_once() -> None:
     assert sum(row["bytes_stored"] for row in form["sources"]) == 15 * MB
 
 
+@pytest.mark.parametrize("width", [None, 120, 80])
+def test_sources_of_two_servers_are_told_apart(width: int | None) -> None:
+    """Where a URI stands twice each says which server's it is; what stands once says nothing of servers in text."""
+    twice = [
+        replace(ROWS[0], endpoint=one)
+        for one in (None, "http://minio.lab:9000", "https://b.example")
+    ]
+    alone = replace(ROWS[1], source="s3://alone", endpoint="http://minio.lab:9000")
+
+    header, own, minio, other, last, *_ = mirror_lines([*twice, alone], width)
+
+    assert header.split()[1] == "SERVER"
+    assert "  its own  " in own
+    assert "  http://minio.lab:9000  " in minio
+    assert max(map(len, (header, own, minio, other, last))) <= (width or 1000)
+    assert "  b.example  " in other
+    assert "minio" not in last
+    assert "SERVER" not in mirror_lines([twice[1], alone], width)[0]
+    assert [one["endpoint"] for one in mirror_json(twice)["sources"]] == [
+        None,
+        "http://minio.lab:9000",
+        "https://b.example",
+    ]
+
+
 def test_what_never_came_is_told_apart() -> None:
     """A source that was asked for and isn't all there has a size that it would have."""
     coming = replace(ROWS[0], listing=None, bytes_shared=0, bytes_stored=0, bytes_saved=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,8 +13,8 @@ import pytest
 from tests.support.bucket_mirrors import Directory
 from tests.support.mirrors import REFERENCE, MemorySource, impatient
 from trainctl.errors import Interrupted, SourceWrong
-from trainctl.model.files import CHUNK_BYTES, Listing, ResolvedSource
-from trainctl.model.json import digest
+from trainctl.model.files import CHUNK_BYTES, ListedFile, Listing, ResolvedSource, listed_in_order
+from trainctl.model.json import digest, hex_digest
 from trainctl.spi.sources import Credential
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.shelf import Shelf
@@ -21,7 +22,9 @@ from trainctl.weights.lock import LockEntry
 from trainctl.weights.locked import locked_version
 from trainctl.weights.mirror.here import HereMirror
 from trainctl.weights.mirror.layout import Reference, fingerprint
+from trainctl.weights.mirror.needs import Need
 from trainctl.weights.mirror.port import Mirror
+from trainctl.weights.mirror.report import rows_of
 from trainctl.weights.resolve import Wanted, asked, resolve
 from trainctl.weights.sources import source_for
 
@@ -54,6 +57,50 @@ def version(source: MemorySource) -> ResolvedSource:
 
 def digests(listing: Listing) -> list[str]:
     return [one.sha256 for one in listing.files]
+
+
+@pytest.mark.parametrize("make", EVERY)
+def test_two_servers_of_a_uri_are_two_rows(make: Make, tmp_path: Path) -> None:
+    """Also where both show the very same: who uses one of them uses nothing of the other's."""
+    mirror = make(tmp_path)
+    for server, reference in ((None, REFERENCE), (ELSEWHERE, OTHER)):
+        source = at(server, b"a")
+        mirror.mirror(version(source), source, reference)
+
+    rows = mirror.sources()
+
+    assert [(row.source, row.endpoint, row.projects) for row in rows] == [
+        (URI, None, ("demo",)),
+        (URI, ELSEWHERE, ("other",)),
+    ]
+    assert [(row.bytes_shared, row.bytes_stored, row.bytes_saved) for row in rows] == [
+        (5, 5, 0),
+        (5, 0, 5),
+    ]
+
+
+def test_listing_a_mirror_does_not_take_memory(tmp_path: Path) -> None:
+    """However many files sources have, and share."""
+    record = {"revision": "1", "files": 1, "bytes": 1, "project": "p", "owner": "o"}
+    needs = [
+        Need(tmp_path, {**record, "source": f"hf://a/{one}", "listing": str(one)}, 0, 0.0)
+        for one in range(2)
+    ]
+
+    def peak(count: int) -> int:
+        files = (ListedFile(f"{one:06}", 1, hex_digest(one)) for one in range(count))
+        listing = Listing(listed_in_order(files))
+        tracemalloc.start()
+        rows = rows_of(needs, lambda listing_id: listing)
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert [(row.bytes_stored, row.bytes_shared) for row in rows] == [
+            (count, count),
+            (0, count),
+        ]
+        return found
+
+    assert peak(60_000) < 1.25 * peak(30_000)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -119,7 +119,7 @@ class BucketMirror:
 
     def sources(self) -> list[MirroredSource]:
         """See Mirror."""
-        return rows_of(referred(self.shelf), self.shelf.load_listing)
+        return rows_of(referred(self.shelf), self.shelf.read_listing)
 
     def stored_bytes(self) -> int:
         """See Mirror."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Callable
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Callable, NamedTuple
 
 from trainctl.model.files import Listing
-from trainctl.weights.mirror.layout import Layout
+from trainctl.node.content.packed import packed_sorted
+from trainctl.weights.mirror.layout import Layout, named_in
 from trainctl.weights.mirror.needs import Need, references
 
 
@@ -33,6 +35,8 @@ class MirroredSource:
     last_used: float
     projects: tuple[str, ...]
     people: tuple[str, ...]
+    endpoint: str | None = None
+    """The server that it came from, where that is not its platform's own."""
 
 
 def sources(layout: Layout) -> list[MirroredSource]:
@@ -43,55 +47,78 @@ def sources(layout: Layout) -> list[MirroredSource]:
     return rows_of(found.needs, layout.load_listing)
 
 
+class _Key(NamedTuple):
+    """What makes a row. Another server may have other content by the same URI."""
+
+    source: str
+    endpoint: str
+    revision: str
+    listing: str
+
+
+class _Held(NamedTuple):
+    """A content of a row, by the row's number."""
+
+    sha256: str
+    row: int
+    size: int
+
+
+@dataclass
+class _Sharing:
+    """What of a row others have, in bytes; ``is_known`` where its listing is there."""
+
+    is_known: bool = False
+    shared: int = 0
+    stored: int = 0
+
+
 def rows_of(
     found: Iterable[Need], load_listing: Callable[[str], Listing | None]
 ) -> list[MirroredSource]:
-    """The rows that references make."""
-    rows: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    """The rows that references make. However many files they have, no list of them is in memory."""
+    rows: dict[_Key, list[Mapping[str, Any]]] = {}
     for need in found:
         record = {**need.record, "last_used": need.last_used}
-        key = (record["source"], record["revision"], record["listing"] or "")
+        source, endpoint, revision = named_in(record)
+        key = _Key(source, endpoint or "", revision, record["listing"] or "")
         rows.setdefault(key, []).append(record)
-    blobs = _blobs(load_listing, {listing for *_, listing in rows if listing})
-    holders = Counter(sha256 for *_, listing in rows for sha256 in blobs.get(listing, ()))
-    seen: set[str] = set()
-    return [_row(*key, rows[key], blobs.get(key[2]), holders, seen) for key in sorted(rows)]
+    keys = sorted(rows)
+    sharing = [_Sharing() for _ in keys]
+    held = packed_sorted(_held(keys, sharing, load_listing), tuple, _Held)
+    for _, same in groupby(held, attrgetter("sha256")):
+        sizes = {one.row: one.size for one in same}
+        for number, (row, size) in enumerate(sizes.items()):
+            sharing[row].stored += 0 if number else size
+            sharing[row].shared += size if len(sizes) > 1 else 0
+    return [_row(key, rows[key], its) for key, its in zip(keys, sharing)]
 
 
-def _row(
-    source: str,
-    revision: str,
-    listing: str,
-    records: Sequence[Mapping[str, Any]],
-    content: Mapping[str, int] | None,
-    holders: Mapping[str, int],
-    seen: set[str],
-) -> MirroredSource:
-    """One row; ``seen`` are the contents of those before it, and then its own, too."""
-    sizes, size = content or {}, records[0]["bytes"]
-    stored = sum(bytes_ for sha256, bytes_ in sizes.items() if sha256 not in seen)
-    seen.update(sizes)
+def _held(
+    keys: Sequence[_Key],
+    sharing: Sequence[_Sharing],
+    load_listing: Callable[[str], Listing | None],
+) -> Iterator[_Held]:
+    for number, key in enumerate(keys):
+        listing = load_listing(key.listing) if key.listing else None
+        if listing is not None:
+            sharing[number].is_known = True
+            yield from (_Held(file.sha256, number, file.size) for file in listing.files)
+
+
+def _row(key: _Key, records: Sequence[Mapping[str, Any]], sharing: _Sharing) -> MirroredSource:
+    size = records[0]["bytes"]
     return MirroredSource(
-        source=source,
-        revision=revision,
-        listing=listing or None,
+        source=key.source,
+        revision=key.revision,
+        listing=key.listing or None,
         files=records[0]["files"],
         bytes=size,
-        bytes_shared=sum(bytes_ for sha256, bytes_ in sizes.items() if holders[sha256] > 1),
-        bytes_stored=stored,
-        bytes_saved=0 if content is None else size - stored,
+        bytes_shared=sharing.shared,
+        bytes_stored=sharing.stored,
+        bytes_saved=size - sharing.stored if sharing.is_known else 0,
         last_used=max(record["last_used"] for record in records),
         projects=tuple(sorted({record["project"] for record in records})),
         people=tuple(sorted({record["owner"] for record in records})),
+        endpoint=key.endpoint or None,
     )
-
-
-def _blobs(
-    load_listing: Callable[[str], Listing | None], listings: set[str]
-) -> dict[str, dict[str, int]]:
-    loaded = ((listing_id, load_listing(listing_id)) for listing_id in listings)
-    return {
-        listing_id: {file.sha256: file.size for file in listing.files}
-        for listing_id, listing in loaded
-        if listing is not None
-    }
