@@ -1,4 +1,4 @@
-"""Which mirror ``trainctl mirror`` is about."""
+"""Which mirror ``trainctl mirror`` is about, and who is pointed to it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import shutil
 
 import pytest
 
+from tests.support.hub import serve
 from tests.support.project import Project
+from tests.support.wanting import JOB, connect, wants
+from tests.support.weights_data import noise
 
 MANIFEST = 'weights: {g: {source: "file:./d", mount_location: m}}\n'
 
@@ -75,3 +78,24 @@ def test_a_mirror_that_can_not_be_made_is_an_error_of_the_plan(fresh: Project) -
 
     assert f"{place} is not a directory [storage-failed]" in refused.stderr
     assert "Destroy complete." in ended.stdout
+
+
+def test_who_meets_damage_in_the_mirror_is_told_how_to_mend_it(fresh: Project) -> None:
+    """A content that isn't what its listing says stops a delivery with the command that repairs it, and after that it is right."""
+    with serve() as hub:
+        hub.add("acme/model", {"model.safetensors": noise(2**21), "config.json": b"{}"})
+        connect(fresh, hub)
+        wants(fresh, "hf://acme/model", JOB)
+        fresh.run("apply", "--auto-approve", "--target", "weights.model")
+        (blob,) = fresh.mirror.glob("blobs/sha256/*/*")
+        blob.chmod(0o600)
+        blob.write_bytes(noise(2**21, 1))
+        refused = fresh.run("apply", "--auto-approve", code=None)
+        fresh.run("mirror", "verify", "--repair")
+        fresh.run("apply", "--auto-approve", "--wait")
+
+    assert (
+        "the mirror's bytes of 'model.safetensors' are not those of its listing" in refused.stderr
+    )
+    assert "trainctl mirror verify --repair" in refused.stderr
+    assert refused.returncode == 12

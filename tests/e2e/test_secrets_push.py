@@ -79,6 +79,15 @@ def test_a_value_goes_to_the_keyring(work: Project) -> None:
     assert "already" in push(work, "corp", NEW)
 
 
+def test_a_keyring_that_keeps_nothing_is_told(work: Project) -> None:
+    """What can't be had back isn't stored: there are backends that take everything and keep nothing."""
+    work.variables["PYTHON_KEYRING_BACKEND"] = "keyring.backends.null.Keyring"
+    said = push(work, "corp", NEW, code=1)
+    assert "secret 'corp': the keyring did not keep the value" in said
+    assert "keyring --list-backends" in said
+    assert "Stored" not in said
+
+
 @pytest.mark.usefixtures("aws")
 def test_a_value_goes_to_aws(work: Project) -> None:
     """From the environment; the versions that AWS gave are told."""

@@ -38,7 +38,7 @@ def stored(spec: SecretSpec) -> str | None:
 
 
 def store(spec: SecretSpec, value: str) -> None:
-    """Make the entry hold the value."""
+    """Make the entry hold the value; there are backends that take everything and keep nothing, so it is read back."""
 
     def ask() -> None:
         import keyring
@@ -46,6 +46,12 @@ def store(spec: SecretSpec, value: str) -> None:
         keyring.set_password(service_of(spec), spec.source, value)
 
     _asked(spec, ask)
+    if stored(spec) != value:
+        raise missing(
+            spec,
+            "the keyring did not keep the value",
+            "Use another backend; see `keyring --list-backends`.",
+        )
 
 
 def service_of(spec: SecretSpec) -> str:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
-from trainctl.errors import SourceError, TrainctlError
+from trainctl.errors import SourceError, SourceUnreachable, TrainctlError
 from trainctl.model.files import place_of
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.conversation import Conversation, Told
@@ -21,6 +21,10 @@ from trainctl.weights.mirror.layout import named_in
 
 _AT_ONCE = 8
 _ROWS_AT_ONCE = 5000
+_FROM_HERE = (
+    "It is the mirror's host that asks. Where only this machine can reach it, "
+    "keep the mirror here: mirror: {url: file:///DIRECTORY}"
+)
 Register = Callable[[str], str]
 
 
@@ -74,6 +78,9 @@ class Desk:
             relayed = self._relay[0].error if self._relay else None
             if relayed is not None and isinstance(error, SourceError):
                 raise relayed from None
+            if isinstance(error, SourceUnreachable) and error.summary.startswith("node "):
+                # The host's own words: what failed here isn't told as a node's.
+                error.detail = f"{error.detail} {_FROM_HERE}".strip()
             raise
 
     def _answer(self, event: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.mirrors import MemorySource, impatient
-from trainctl.errors import SourceGone
+from trainctl.errors import SourceGone, SourceUnreachable
 from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.archive import Archive
@@ -33,8 +33,12 @@ def ask(number, **question):
             return json.loads(line)
 
 def main():
-    questions = json.loads(sys.stdin.readline())["questions"]
-    answers = [ask(number, **one) for number, one in enumerate(questions)]
+    request = json.loads(sys.stdin.readline())
+    answers = [ask(number, **one) for number, one in enumerate(request["questions"])]
+    failure = request.get("fails") or answers[0].get("error") if request.get("raises") else None
+    if failure:
+        print(json.dumps({"error": failure}), flush=True)
+        return 1
     print(json.dumps({"result": {"answers": answers}}), flush=True)
     return 0
 """
@@ -48,6 +52,8 @@ class Linked(MemorySource):
     ) -> str | None:
         if file.path == "gone":
             raise SourceGone("it is gone")
+        if file.path == "away":
+            raise SourceUnreachable("nobody answers here")
         if file.path == "broken":
             raise ZeroDivisionError
         return f"https://storage.example/{file.path}?signature=s3cr3t-of-the-link"
@@ -63,11 +69,13 @@ def program() -> Archive:
     return Archive(data, hashlib.sha256(data).hexdigest())
 
 
-def asked(tmp_path: Path, *questions: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+def asked(
+    tmp_path: Path, *questions: dict[str, Any], **more: Any
+) -> tuple[list[dict[str, Any]], list[str]]:
     """The answers to these questions of a program to which one source was offered, and what was masked."""
     node = Node("lab", "gpu-0", "local", str(tmp_path), str(tmp_path), sys.executable)
     agent = NodeAgent(node, LocalTransport(), visiting=True, archive=program())
-    source = Linked({"model.bin": b"x", "gone": b"y", "broken": b"z"})
+    source = Linked({"model.bin": b"x", "gone": b"y", "broken": b"z", "away": b""})
     masked: list[str] = []
 
     def register(value: str) -> str:
@@ -77,7 +85,7 @@ def asked(tmp_path: Path, *questions: dict[str, Any]) -> tuple[list[dict[str, An
     with Desk(agent, register, lambda event: None, None) as desk:
         resolved = source.resolve(URI, None, None)
         desk.offer(Origin(source, resolved, None, impatient(1)))
-        answers = desk.call("ask", {"questions": list(questions)})["answers"]
+        answers = desk.call("ask", {"questions": list(questions), **more})["answers"]
     return answers, masked
 
 
@@ -122,6 +130,19 @@ def test_an_error_here_reaches_the_host_as_what_it_is(tmp_path: Path) -> None:
     assert (answer["error"]["kind"], answer["error"]["summary"]) == ("SourceGone", "it is gone")
 
 
+def test_a_host_that_reaches_nobody_is_told_of_a_mirror_that_may(tmp_path: Path) -> None:
+    """What a firewall keeps from it may be open to this machine; of what can't be reached from here nothing of that kind is said."""
+    failure = {"kind": "SourceUnreachable", "summary": "no route", "detail": "Gave up."}
+    with pytest.raises(SourceUnreachable, match="no route") as there:
+        asked(tmp_path, fails=failure, raises=True)
+    with pytest.raises(SourceUnreachable, match="nobody answers here") as here:
+        asked(tmp_path, links(URI, "away"), raises=True)
+
+    assert there.value.detail.startswith("Gave up. ")
+    assert "mirror: {url: file:///DIRECTORY}" in there.value.detail
+    assert "mirror:" not in here.value.detail
+
+
 def test_nobody_waits_for_an_answer_that_cant_come(tmp_path: Path) -> None:
     """A mistake of ours ends the conversation and is raised as itself."""
     with pytest.raises(ZeroDivisionError):
@@ -134,8 +155,8 @@ def test_the_files_of_a_source_are_told_some_at_a_time(tmp_path: Path) -> None:
 
     first, last, other = asked(
         tmp_path,
-        {**question, "after": 1},
-        {**question, "after": 3},
+        {**question, "after": 2},
+        {**question, "after": 4},
         {**question, "revision": "2", "after": 0},
     )[0]
 

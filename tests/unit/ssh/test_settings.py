@@ -55,6 +55,8 @@ def wrong(directory: Path, hosts: str) -> list[str]:
         ("['a b']", "A host by its name or address"),
         (r'["a\n"]', "A host by its name or address"),
         ("[root@a]", "without account and port"),
+        ("['198.51.100.10:22']", "Write {address: 198.51.100.10, port: 22}"),
+        ("[{name: a, address: 'gpu-1:2222'}]", "Write {address: gpu-1, port: 2222}"),
         ("[{name: a, user: -x}]", "The account on the host"),
         ("[{name: a, jump: 'x;id'}]", "as ssh -J has it"),
         ("[{name: a, identity_file: -x}]", "a path on this machine"),

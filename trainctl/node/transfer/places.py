@@ -80,7 +80,8 @@ class FromMirror(Fetcher):
         raise Failure(
             "wrong",
             f"the mirror's bytes of {part.file.path!a} are not those of its listing",
-            f"Blob {part.file.sha256}, {part.piece.length} bytes at {part.piece.offset}. Nothing of them was kept.",
+            f"Blob {part.file.sha256}, {part.piece.length} bytes at {part.piece.offset}. Nothing of them was kept. "
+            "Mend the mirror, then apply again: trainctl mirror verify --repair",
         )
 
     def abort(self) -> None:
