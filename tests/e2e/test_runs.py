@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -196,6 +197,34 @@ def test_a_lost_run_is_planned_again(fresh: Project) -> None:
     assert "lost" in fresh.run("plan").stdout
     fresh.run(*APPLY)
     assert fresh.json("status", "sft")["number"] == 2
+
+
+def test_a_run_that_was_lost_before_it_began_is_a_failure_of_its_apply(
+    fresh: Project, tmp_path: Path
+) -> None:
+    """Nothing of the job has run: apply says so and ends as for any step that failed; the next one begins anew."""
+    gate = tmp_path / "gate"
+    preparing = {
+        "enabled": True,
+        "prepare_commands": [f"while ! test -e {gate}; do sleep 0.1; done"],
+    }
+    declare(fresh, {"sft": job("echo done", runtime={"cache_config": preparing})})
+    with fresh.start(*APPLY) as apply:
+        until(lambda: list(fresh.nodes.glob("*/runs/*/log/prepare-*")))
+        (claim,) = fresh.nodes.glob("*/runs/*/claim.1")
+        os.kill(json.loads(claim.read_text())["pid"], signal.SIGKILL)
+        out, said = apply.communicate(timeout=60)
+
+    assert apply.returncode == 12, out + said
+    assert "job.sft: run 1 (" in said
+    assert "was lost before it began" in said
+    assert "Apply complete" not in out
+    assert state_of(fresh, "sft") == "LOST"
+    assert reasons(fresh) == {"job.sft": "replace_because_run_lost"}
+    assert "the supervisor or the machine of its last run was lost" in fresh.run("plan").stdout
+    gate.touch()
+    fresh.run(*WAIT)
+    assert fresh.run("logs", "sft").stdout == "done\n"
 
 
 def command(pid: int) -> str:

@@ -40,7 +40,7 @@ def continued(plan: Plan, state: State) -> tuple[Change, ...]:
 
 
 def lost(change: Change) -> bool:
-    """Whether the change gives a run that was lost with its node its next, as its job was and with today's same code."""
+    """Whether the change gives a run that was lost, with its supervisor or its node, its next, as its job was and with today's same code."""
     return change.reason is Reason.RUN_LOST and _wanted(change.before) == _wanted(change.after)
 
 

@@ -103,7 +103,7 @@ class JobHandler:
                 run, status=RunStatus.DEPLOY_FAILED, error=error.summary, ended_at=time.time()
             )
             raise StepFailed(error, _outputs(*earlier, failed)) from error
-        if run.status is RunStatus.DEPLOY_FAILED:
+        if run.status is RunStatus.DEPLOY_FAILED or _lost_at_once(run):
             raise StepFailed(_why_not_started(run), _outputs(*earlier, run))
         return _outputs(*earlier, run)
 
@@ -175,12 +175,20 @@ def _goes_on(run: RunRecord) -> bool:
     return run.status.live or any(rank.status.live for rank in run.ranks)
 
 
+def _lost_at_once(run: RunRecord) -> bool:
+    """Whether nobody is left to begin it."""
+    return run.status is RunStatus.LOST and run.started_at is None
+
+
 def _outputs(*runs: RunRecord) -> dict[str, Any]:
     return {"runs": [run.to_json() for run in runs]}
 
 
 def _why_not_started(run: RunRecord) -> TrainctlError:
-    said = run.error or "the run could not be started"
+    lost = (
+        f"run {run.number} ({run.id}) was lost before it began, with its supervisor or its machine"
+    )
+    said = run.error or (lost if _lost_at_once(run) else "the run could not be started")
     if run.cause == "checkpoints":
         return checkpoint_store_error(said)
     return NodeError(said, code="no-free-port") if run.cause == "ports" else NodeError(said)

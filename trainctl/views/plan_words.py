@@ -29,7 +29,7 @@ _JOBS = {
     Reason.BY_TRIGGERS: "will run again, as its rerun_on asks",
     Reason.RUN_FAILED: "will run again: its last run failed, and it has changed since",
     Reason.DEPLOY_FAILED: "will run again: its last run could not be deployed",
-    Reason.RUN_LOST: "will run again: its last run was lost with its machine",
+    Reason.RUN_LOST: "will run again: the supervisor or the machine of its last run was lost",
     Reason.INTERRUPTED: "will run again: starting it was interrupted",
 }
 _ACTIONS = {
