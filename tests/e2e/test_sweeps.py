@@ -52,6 +52,13 @@ def jobs(project: Project, *arguments: str) -> dict[str, dict[str, Any]]:
     return {one["address"]: one for one in project.json("status", *arguments)["jobs"]}
 
 
+def turns(project: Project) -> dict[str, int]:
+    """Where the jobs of the one apply stand among those that wait."""
+    specs = [json.loads(path.read_text()) for path in project.nodes.glob("*/runs/*/spec.json")]
+    (_,) = {spec["turn"]["apply"] for spec in specs}
+    return {spec["address"]: spec["turn"]["index"] for spec in specs}
+
+
 def test_a_sweep_from_beginning_to_end(fresh: Project, gate: Path) -> None:
     """Apply returns while all of it is pending on the node, which carries on by itself; then nothing is left to plan."""
     plan = fresh.json("plan")
@@ -64,6 +71,7 @@ def test_a_sweep_from_beginning_to_end(fresh: Project, gate: Path) -> None:
     pending = jobs(fresh)
     assert pending['job.sweep["lr=1e-5,seed=10"]']["waiting"] == "waits for job.prep to complete"
     assert pending["job.report"]["status"] == "TRAINING_JOB_PENDING"
+    assert turns(fresh) == {one: index for index, one in enumerate(sorted(pending))}
     assert fresh.actions() == {}
     gate.touch()
     wait_for(lambda: {one["status"] for one in jobs(fresh).values()} == {COMPLETED}, 120)

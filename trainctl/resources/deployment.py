@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -62,6 +63,8 @@ class Deployment:
         self._seating = Seating(agents, mirror, planned)
         self._lock = threading.Lock()
         self._locks: dict[tuple[str, str], threading.Lock] = {}
+        self._apply = uuid.uuid4().hex
+        self._turns = {address: index for index, address in enumerate(planned)}
 
     def deploy(self, begun: Beginning, run: RunRecord) -> RunRecord:
         """Deliver weights and code to the nodes of the ranks and start them; the record of the run that then runs.
@@ -263,6 +266,7 @@ class Deployment:
                 container=one.image.container if one.image else None,
             )
             spec["follows"] = [{"key": one.key, "address": str(job)} for job, one in before.follows]
+            spec["turn"] = {"apply": self._apply, "index": self._turns.get(step.address, 0)}
             spec["cache"] = cache_settings(one.rank.seat.cluster)["dir"]
             node = one.rank.node
             found.append({"root": node.root, "data": node.data, "run": spec, "secrets": values})

@@ -271,6 +271,34 @@ def test_slots_can_be_added_while_runs_wait(node: TestNode) -> None:
     first.unlink()
 
 
+def test_runs_of_one_apply_go_on_in_the_order_of_its_plan(node: TestNode) -> None:
+    """However they arrive: they stand where the first of them does, before another apply's that came between."""
+    sweep, order = {"name": f"{node.base} job.sweep", "count": 1}, node.base / "order"
+    first = held(node, "one", slots=sweep, turn={"apply": "a", "index": 0})
+    for key, apply, index in (("late", "a", 2), ("other", "b", 0), ("early", "a", 1)):
+        turn = {"apply": apply, "index": index}
+        node.start(node.spec(f"echo {key} >>{order}", key=key, slots=sweep, turn=turn))
+
+    first.unlink()
+
+    assert {node.ended(key)["status"] for key in ("late", "other", "early")} == {COMPLETED}
+    assert order.read_text().split() == ["early", "late", "other"]
+
+
+def test_the_date_of_an_apply_goes_when_none_of_its_runs_is_left(node: TestNode) -> None:
+    """With the first forgetting after a day."""
+    node.run("true", turn={"apply": "a", "index": 0})
+    (date,) = (node.root / "queue/applies").iterdir()
+    os.utime(date, (0, 0))
+    seen = []
+    for _ in range(2):
+        node.call("forget", {"lineage": "other"})
+        seen.append(date.exists())
+        node.call("remove", {"key": "run-1"})
+
+    assert seen == [True, False]
+
+
 def test_how_many_slots_there_are_is_told_as_it_changes(node: TestNode) -> None:
     """By the first that waits, and by those behind it."""
     sweep = {"name": f"{node.base} job.sweep", "count": 1}

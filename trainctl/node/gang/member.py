@@ -79,7 +79,7 @@ class GangMember(Peers):
             retry.delay_seconds,
             slot=bool(self._run.order.get("slots", self._spec.get("slots"))),
         )
-        date = self._run.created_ns
+        date = self._run.queued_ns
         rules = Rules(policy, rendezvous.allocate, rendezvous.release, date)
         generation = int(self._spec["generation"])
         coordinator = Coordinator(listeners, token, generation, rules, self._limits)

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
 from trainctl.node.containers import leftovers
 from trainctl.node.runs import kept_secrets, last_seen
 from trainctl.node.runs.uploads import sync_of
+from trainctl.node.system import layout as names
 from trainctl.node.system.ending import kill_marked
 from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import create_once, make_directory, names_in, read_json, write_json
+from trainctl.node.system.files import (
+    PRIVATE_FILE,
+    create_once,
+    make_directory,
+    names_in,
+    read_json,
+    write_json,
+)
 from trainctl.node.system.layout import Layout
 from trainctl.node.system.processes import alive, identity
 
@@ -78,6 +88,7 @@ class Run:
     def create(self, spec: Mapping[str, Any]) -> bool:
         """Record the specification once; a newer generation replaces it (True), an older one is refused."""
         make_directory(self.directory)
+        self._date_apply(spec)
         path = self.directory / "spec.json"
         if create_once(path, json.dumps(spec, sort_keys=True).encode()):
             return False
@@ -104,9 +115,26 @@ class Run:
         return found if isinstance(found, dict) else {}
 
     @property
-    def created_ns(self) -> int:
-        """When the run was made here, by this node's clock: Unix nanoseconds."""
+    def queued_ns(self) -> int:
+        """Where it stands among those that wait, in Unix nanoseconds by this node's clock: when the first run of its apply was
+        made here, and then by its place in that one's plan; of one that tells of no apply when it was made itself."""
+        spec = self.spec or {}
+        turn = spec.get("turn")
+        if turn:
+            with contextlib.suppress(FileNotFoundError):
+                return self._apply(turn).stat().st_mtime_ns + int(turn["index"])
         return (self.directory / "spec.json").stat().st_mtime_ns
+
+    def _apply(self, turn: Mapping[str, Any]) -> Path:
+        """The file whose date is that of an apply here."""
+        return self.layout.applies / names.name(turn["apply"], "apply")
+
+    def _date_apply(self, spec: Mapping[str, Any]) -> None:
+        if spec.get("turn"):
+            make_directory(self.layout.applies)
+            # Whoever comes later leaves its date as it is.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+            os.close(os.open(self._apply(spec["turn"]), flags, PRIVATE_FILE))
 
     def reorder(self, changes: Mapping[str, Any]) -> None:
         """Change ``priority`` and ``slots`` of a run that may be waiting."""

@@ -179,13 +179,21 @@ def release(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
 
 
 def remove_old_marks(layout: Layout) -> None:
-    """Remove what forbids the start of runs that never came, when nobody can be about to start them any more."""
+    """Remove what forbids the start of runs that never came, when nobody can be about to start them any more, and the dates of
+    applies of which no run is left."""
+    dated = set(names_in(layout.applies))
     for name in names_in(layout.runs):
         run = Run(layout, name) if not name.startswith(".") else None
         if run is not None and run.spec is None and run.record:
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - run.directory.stat().st_mtime > _MARK_SECONDS:
                     remove_tree(run.directory)
+        elif run is not None:
+            dated.discard(str(((run.spec or {}).get("turn") or {}).get("apply")))
+    for path in (layout.applies / name for name in dated):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > _MARK_SECONDS:
+                path.unlink()
 
 
 def read_log(request: Mapping[str, Any], write: Callable[[bytes], None]) -> None:

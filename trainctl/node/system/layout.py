@@ -33,6 +33,8 @@ class Layout:
         self.reservations = cache / "reservations"
         self.code = self.root / "code"
         self.runs = self.root / "runs"
+        self.queue = self.root / "queue"
+        self.applies = self.queue / "applies"
         self.environments = self.root / "environments"
         self.training = self.root / "training"
 

@@ -2,8 +2,8 @@
 
     ROOT/queue/<lane>/<order>-<run key>     an empty file
 
-``order`` sorts by priority, the highest first, then by when the run was made on this node. The holder of a record also holds a
-claim, by which others see that it lives, and for whose release the one behind it waits.
+``order`` sorts by priority, the highest first, then by when the first run of the same apply was made on this node, then by the
+plan. The holder of a record also holds a claim, by which others see that it lives, and for whose release the one behind it waits.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Lane:
 class Place:
     """One run's place in a lane, from entering to leaving. ``priority`` holds unless the run is given another.
 
-    ``date`` is when it was made, in Unix nanoseconds; by default as this node has it.
+    ``date`` is what it is ordered by then, in Unix nanoseconds; by default as this node has it.
     """
 
     def __init__(self, lane: Lane, run: Run, priority: int, date: Optional[int] = None) -> None:
         self._lane = lane
         self._run = run
         self._priority = priority
-        self._created = run.created_ns if date is None else date
+        self._created = run.queued_ns if date is None else date
         self._claims = Claims()
         self._claims.take(lane.claim(run.key))
 
