@@ -12,6 +12,7 @@ import hashlib
 import json
 import resource
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -146,7 +147,7 @@ def repair(root: str) -> dict[str, float]:
     def resolved(uri: str) -> ResolvedSource:
         return MadeUp(int(uri.rpartition("/")[2])).resolve(uri, None, None)
 
-    def origin(record: Mapping[str, object]) -> Origin:
+    def origin(record: Mapping[str, object], halt: threading.Event) -> Origin:
         return Origin(MadeUp(0), resolved(str(record["source"])), None, mirror.retry)
 
     found = mirror.verify(origin)

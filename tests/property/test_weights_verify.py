@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,7 +29,7 @@ SHORT = {"one": noise(CHUNK + 1)}
 
 
 def _verified(mirror: DirectoryMirror, source: MemorySource) -> Verified:
-    def origin(record: Mapping[str, object]) -> Origin:
+    def origin(record: Mapping[str, object], halt: threading.Event) -> Origin:
         resolved = source.resolve(str(record["source"]), None, None)
         return Origin(source, resolved, None, impatient())
 

@@ -7,12 +7,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 
-from trainctl.errors import ManifestError, SourceDenied, SourceError, TrainctlError
+from trainctl.errors import Interrupted, ManifestError, SourceDenied, SourceError, TrainctlError
 from trainctl.model.address import Kind
 from trainctl.model.source_uri import BUCKETS, parse_source
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.weights import credential_of, endpoint_url, lock_entry, wanted_of
-from trainctl.spi.sources import Credential
+from trainctl.spi.sources import Credential, Each
 from trainctl.weights.locked import locked_version
 from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.mirror.fetch import Progress
@@ -60,12 +60,14 @@ class Origins:
         self._workspace = workspace
         self._found: dict[tuple[str, str | None, str], Origin | TrainctlError] = {}
 
-    def of(self, record: Mapping[str, object]) -> Origin:
-        """Where the bytes of a reference come from. SourceError's kinds where upstream does not answer."""
+    def of(self, record: Mapping[str, object], halt: threading.Event) -> Origin:
+        """See weights.mirror.afresh.Origins; each is asked for once."""
         key = named_in(record)
         if key not in self._found:
             try:
-                self._found[key] = self._resolve(*key)
+                self._found[key] = self._resolve(*key, self._workspace.retry.each(halt))
+            except Interrupted:
+                raise
             except TrainctlError as error:
                 self._found[key] = error
         found = self._found[key]
@@ -81,16 +83,14 @@ class Origins:
             return
         yield from (one.attributes for one in resources if one.address.kind is Kind.WEIGHTS)
 
-    def _resolve(self, text: str, endpoint: str | None, revision: str) -> Origin:
+    def _resolve(self, text: str, endpoint: str | None, revision: str, each: Each) -> Origin:
         uri = parse_source(text)
         source = source_for(uri.scheme)
         for credential in self._credentials(text, endpoint):
             if source.server(text, credential) == endpoint:
                 pinned = revision if uri.scheme == "hf" else None
-                retry = self._workspace.retry
-                each = retry.each(threading.Event())
                 resolved = asked(source, text, pinned, credential, each)
-                return Origin(source, resolved, credential, retry)
+                return Origin(source, resolved, credential, self._workspace.retry)
         raise SourceError(
             f"{text} came from {endpoint or 'its own platform'}, and the environment names another server",
             "Set the variables that named it.",
@@ -113,11 +113,11 @@ class OriginsOfOthers(Origins):
     """For a mirror that others write to, which says itself what it has references to: what this project doesn't declare is not to be
     had from this machine's files, nor by this user's credentials."""
 
-    def of(self, record: Mapping[str, object]) -> Origin:
+    def of(self, record: Mapping[str, object], halt: threading.Event) -> Origin:
         """See Origins; SourceDenied for files of this machine that are not declared."""
         if str(record.get("source")).startswith("file:") and not self._ours(record):
             raise SourceDenied(f"{record.get('source')!a} is not a source of this project")
-        return super().of(record)
+        return super().of(record, halt)
 
     def _credentials(self, text: str, endpoint: str | None) -> Iterator[Credential | None]:
         if self._ours({"source": text}):

@@ -91,7 +91,7 @@ class Desk:
         if self.origins is None:
             raise SourceError("no source was offered to be asked for")
         record = {name: event.get(name) for name in ("source", "endpoint", "revision")}
-        origin = self.origins(record)
+        origin = self.origins(record, self._conversation.ended)
         self.offer(origin)
         return {"resolved": resolved_to_json(origin.resolved)}
 

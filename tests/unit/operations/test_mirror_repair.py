@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +13,7 @@ from tests.support.hub import Fault, Hub, serve
 from tests.support.mirrors import impatient
 from tests.support.plans import desired
 from trainctl.desired.values import Desired
-from trainctl.errors import SourceError, SourceGone
+from trainctl.errors import Interrupted, SourceError, SourceGone
 from trainctl.operations.mirror_repair import Origins
 from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.retry import Retry
@@ -61,9 +62,24 @@ def test_who_was_not_asked_has_not_said_that_it_is_gone(
         commit = hub.add("acme/model", {"a.json": b"{}"})
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
         with pytest.raises(SourceError, match="names another server") as caught:
-            origins.of(record(hub, commit))
+            origins.of(record(hub, commit), threading.Event())
     assert not isinstance(caught.value, SourceGone)
     assert hub.seen == []
+
+
+def test_who_interrupts_does_not_wait_for_a_server(
+    origins: Origins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it asks to wait; and that is nothing to be remembered of the source."""
+    halt = threading.Event()
+    halt.set()
+    with serve() as hub:
+        commit = hub.add("acme/model", {"a.json": b"{}"})
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        hub.faults = [Fault("status", "", status=500)]
+        with pytest.raises(Interrupted):
+            origins.of(record(hub, commit), halt)
+        assert origins.of(record(hub, commit), threading.Event()).resolved.files
 
 
 def test_a_server_that_is_busy_is_asked_again(
@@ -74,5 +90,5 @@ def test_a_server_that_is_busy_is_asked_again(
         commit = hub.add("acme/model", {"a.json": b"{}"})
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         hub.faults = [Fault("status", "", status=500)]
-        found: Origin = origins.of(record(hub, commit))
+        found: Origin = origins.of(record(hub, commit), threading.Event())
     assert [file.path for file in found.resolved.files] == ["a.json"]

@@ -140,7 +140,9 @@ def test_repairing_one_of_many_does_not_take_memory(tmp_path: Path) -> None:
         origin = Origin(source, resolved, None, impatient())
         tracemalloc.start()
         recorded = partial(turned_out, Shelf(objects), frozenset({wanted}))
-        afresh = Afresh(lambda record: origin, frozenset({wanted}), recorded)
+        afresh = Afresh(
+            lambda record, halt: origin, frozenset({wanted}), recorded, threading.Event()
+        )
         got = []
 
         def ask(file: ListedFile) -> Refusal | None:

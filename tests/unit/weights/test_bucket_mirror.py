@@ -397,7 +397,7 @@ def test_a_flipped_byte_is_found_and_only_its_chunk_fetched_again(make: Make) ->
     source.asked = []
 
     found = make().verify(None)
-    repaired = make().verify(lambda record: origin)
+    repaired = make().verify(lambda record, halt: origin)
 
     assert [(one.what, one.outcome, one.path.name) for one in found.findings] == [
         ("changed", Outcome.WRONG, file.chunks[2])
@@ -415,7 +415,7 @@ def test_what_cannot_be_had_again_goes_with_its_listing(make: Make) -> None:
     file = next(one for one in listing.files if one.path == "one")
     make().shelf.objects.delete([keys.blob(file.sha256)])
 
-    def gone(record: object) -> Origin:
+    def gone(record: object, halt: threading.Event) -> Origin:
         raise SourceGone("it is no more")
 
     (finding,) = make().verify(gone).findings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -75,11 +76,13 @@ def one_pack(mirror: BucketMirror) -> str:
     return keys.stem(found)
 
 
-def upstream(mirror: BucketMirror, source: MemorySource) -> Callable[[object], Origin]:
-    return lambda record: Origin(source, resolved(source), None, mirror.retry)
+def upstream(
+    mirror: BucketMirror, source: MemorySource
+) -> Callable[[object, threading.Event], Origin]:
+    return lambda record, halt: Origin(source, resolved(source), None, mirror.retry)
 
 
-def gone(record: object) -> Origin:
+def gone(record: object, halt: threading.Event) -> Origin:
     raise SourceGone("it is no more")
 
 

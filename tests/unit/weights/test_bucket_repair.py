@@ -35,9 +35,9 @@ def mirrored(place: Path) -> tuple[BucketMirror, Listing]:
     return mirror, mirror.mirror(source.resolve("hf://a/b", None, None), source, REFERENCE)
 
 
-def upstream(source: MemorySource, retry: Retry) -> Callable[[object], Origin]:
+def upstream(source: MemorySource, retry: Retry) -> Callable[[object, threading.Event], Origin]:
     found = source.resolve("hf://a/b", None, None)
-    return lambda record: Origin(source, found, None, retry)
+    return lambda record, halt: Origin(source, found, None, retry)
 
 
 def lost(mirror: BucketMirror, pack: str) -> None:
@@ -111,7 +111,7 @@ def test_a_source_that_can_not_be_asked_takes_nothing_away(
     harm(mirror, keys.stem(slices))
     before = {*names(mirror, keys.BLOBS), *names(mirror, keys.LISTINGS)}
 
-    def away(record: object) -> Origin:
+    def away(record: object, halt: threading.Event) -> Origin:
         raise SourceDenied("403")
 
     told = mirror.verify(away)
@@ -153,11 +153,11 @@ def test_a_chunk_that_can_not_be_asked_for_stays(tmp_path: Path) -> None:
     mirror.shelf.objects.put(keys.blob(first), b"other")
     mirror.shelf.objects.delete([keys.blob(second)])
 
-    def away(record: object) -> Origin:
+    def away(record: object, halt: threading.Event) -> Origin:
         raise SourceUnreachable("nobody answers")
 
     told = mirror.verify(away)
-    mended = mirror.verify(lambda record: Origin(source, resolved, None, mirror.retry))
+    mended = mirror.verify(lambda record, halt: Origin(source, resolved, None, mirror.retry))
 
     assert [(one.what, one.outcome, one.detail) for one in told.findings] == [
         ("changed", Outcome.WRONG, "nobody answers"),
@@ -177,7 +177,7 @@ def test_who_can_not_be_asked_is_not_asked_for_each_name(tmp_path: Path) -> None
     source.asked.clear()
     source.cut_after, source.error = 0, SourceUnreachable("nobody answers")
 
-    mirror.verify(lambda record: Origin(source, resolved, None, mirror.retry))
+    mirror.verify(lambda record, halt: Origin(source, resolved, None, mirror.retry))
 
     assert len(source.asked) == mirror.retry.unanswered
 

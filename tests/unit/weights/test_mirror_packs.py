@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -285,7 +286,7 @@ def _flip(mirror: DirectoryMirror, data: bytes) -> None:
 
 
 def _verified(mirror: DirectoryMirror, source: MemorySource) -> Verified:
-    def origin(record: Mapping[str, object]) -> Origin:
+    def origin(record: Mapping[str, object], halt: threading.Event) -> Origin:
         resolved = source.resolve(str(record["source"]), None, None)
         return Origin(source, resolved, None, impatient())
 
@@ -368,7 +369,7 @@ def test_what_upstream_has_no_more_is_gone_from_its_pack(tmp_path: Path) -> None
     _flip(mirror, b"1" * 100)
     listing = listing_of(mirror)
 
-    def gone(record: Mapping[str, object]) -> Origin:
+    def gone(record: Mapping[str, object], halt: threading.Event) -> Origin:
         raise SourceGone("it is gone")
 
     report = verify(mirror, Verifying(repair=True, origins=gone))

@@ -72,7 +72,7 @@ class Mirrored:
         """Verify, with the source as it is now."""
         return verify(self.mirror, Verifying(repair, self.origin))
 
-    def origin(self, record: Mapping[str, object]) -> Origin:
+    def origin(self, record: Mapping[str, object], halt: threading.Event) -> Origin:
         """Where a reference's bytes come from."""
         resolved = self.source.resolve(str(record["source"]), None, None)
         return Origin(self.source, resolved, None, impatient())
@@ -192,7 +192,7 @@ def test_a_source_that_does_not_answer(mirrored: Mirrored) -> None:
     """Its error is told, and the content goes."""
     mirrored.damage("small", "flipped")
 
-    def gone(record: Mapping[str, object]) -> Origin:
+    def gone(record: Mapping[str, object], halt: threading.Event) -> Origin:
         raise SourceGone(f"{record['source']} is not there any more")
 
     report = verify(mirrored.mirror, Verifying(repair=True, origins=gone))
@@ -209,7 +209,7 @@ def test_a_source_that_can_not_be_asked_takes_nothing_away(
     """Nobody knows whether it has the content still: it stays wrong, and a repair that can ask costs what it always did."""
     mirrored.damage(name, "flipped")
 
-    def away(record: Mapping[str, object]) -> Origin:
+    def away(record: Mapping[str, object], halt: threading.Event) -> Origin:
         raise error("can't ask")
 
     report = verify(mirrored.mirror, Verifying(repair=True, origins=away))
@@ -263,7 +263,7 @@ def test_what_is_right_of_a_large_content_is_resumed_should_its_source_come_back
     """It goes with its listing; what was right up to the first wrong chunk is a transfer that was broken off there."""
     mirrored.damage("large", "flipped")
 
-    def gone(record: Mapping[str, object]) -> Origin:
+    def gone(record: Mapping[str, object], halt: threading.Event) -> Origin:
         raise SourceGone("no such repository")
 
     report = verify(mirrored.mirror, Verifying(repair=True, origins=gone))
@@ -285,7 +285,7 @@ def test_one_source_that_can_not_be_asked_is_enough(mirrored: Mirrored) -> None:
     mirrored.mirror.mirror(resolved, mirrored.source, other)
     mirrored.damage("large", "flipped")
 
-    def origins(record: Mapping[str, object]) -> Origin:
+    def origins(record: Mapping[str, object], halt: threading.Event) -> Origin:
         raise (SourceGone if record["source"] == URI else SourceDenied)(str(record["source"]))
 
     report = verify(mirrored.mirror, Verifying(repair=True, origins=origins))
@@ -300,7 +300,7 @@ def test_who_interrupts_a_repair_ends_it(mirrored: Mirrored) -> None:
     """It says nothing of the source, and the next content isn't begun."""
     mirrored.damage("large", "flipped")
 
-    def stopped(record: Mapping[str, object]) -> Origin:
+    def stopped(record: Mapping[str, object], halt: threading.Event) -> Origin:
         raise Interrupted("enough")
 
     with pytest.raises(Interrupted):
@@ -355,7 +355,7 @@ def test_small_files_are_fetched_again_many_at_once(tmp_path: Path) -> None:
     assert origin.resolved.pin
     before = walked.walks
 
-    report = verify(mirror, Verifying(repair=True, origins=lambda record: origin))
+    report = verify(mirror, Verifying(repair=True, origins=lambda record, halt: origin))
 
     assert {one.outcome for one in report.findings} == {Outcome.REPAIRED}
     assert sorted(path for path, _ in source.asked) == sorted(files)
@@ -364,11 +364,15 @@ def test_small_files_are_fetched_again_many_at_once(tmp_path: Path) -> None:
     assert contents(mirror, listing.id) == files
 
 
-def test_ctrl_c_ends_the_patience_of_a_repair(mirrored: Mirrored) -> None:
-    """Who waits to ask again hears that nobody waits for it; nothing goes for that."""
+@pytest.mark.parametrize("listing", [False, True])
+def test_ctrl_c_ends_the_patience_of_a_repair(mirrored: Mirrored, *, listing: bool) -> None:
+    """Who waits to ask again, for bytes or for what a source has, hears that nobody waits for it; nothing goes for that."""
     mirrored.damage("small", "flipped")
     mirrored.source.cut_after, mirrored.source.error = 0, SourceCut("it broke off")
     main, ended = threading.main_thread().ident, threading.Event()
+
+    def busy() -> None:
+        raise SourceCut("no page")
 
     def wait(halt: threading.Event, seconds: float) -> None:
         assert main is not None
@@ -377,10 +381,14 @@ def test_ctrl_c_ends_the_patience_of_a_repair(mirrored: Mirrored) -> None:
             ended.set()
 
     retry = replace(impatient(), wait=wait)
-    origin = Origin(mirrored.source, mirrored.source.resolve(URI, None, None), None, retry)
+
+    def origins(record: Mapping[str, object], halt: threading.Event) -> Origin:
+        if listing:
+            retry.run(busy, halt)
+        return Origin(mirrored.source, mirrored.source.resolve(URI, None, None), None, retry)
 
     with pytest.raises(KeyboardInterrupt):
-        verify(mirrored.mirror, Verifying(repair=True, origins=lambda record: origin))
+        verify(mirrored.mirror, Verifying(repair=True, origins=origins))
     assert ended.wait(30)
     assert mirrored.mirror.has_listing(mirrored.listing)
 

@@ -75,7 +75,7 @@ class Repair:
         if self.origins is None:
             return None
         wanted = frozenset(use.file.sha256 for uses in self.uses.values() for use in uses)
-        return Afresh(self.origins, wanted, partial(turned_out, self.shelf, wanted))
+        return Afresh(self.origins, wanted, partial(turned_out, self.shelf, wanted), self._halt)
 
     def listing(self, listing_id: str, found: Sequence[Need]) -> Finding:
         """A listing can't be repaired from itself: it goes, and the next apply writes it anew."""

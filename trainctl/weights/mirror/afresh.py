@@ -35,8 +35,8 @@ class Origin:
     retry: Retry
 
 
-Origins = Callable[[Mapping[str, object]], Origin]
-"""Where the bytes of a reference come from, by its record. SourceError's kinds where upstream does not answer."""
+Origins = Callable[[Mapping[str, object], threading.Event], Origin]
+"""Where the bytes of a reference come from, by its record; the event ends the patience. SourceError's kinds where upstream does not answer."""
 TurnedOut = Callable[[ResolvedSource], Callable[[SourceFile], Optional[str]]]
 """What is recorded of a source: the sha256 that a file turned out to have, where upstream doesn't announce it."""
 
@@ -52,8 +52,15 @@ class Afresh:
     """Asks sources for contents; safe to use from many threads. Of each it is looked once which of its files have ``wanted`` contents,
     and only these are remembered."""
 
-    def __init__(self, origins: Origins, wanted: Container[str], turned_out: TurnedOut) -> None:
+    def __init__(
+        self,
+        origins: Origins,
+        wanted: Container[str],
+        turned_out: TurnedOut,
+        halt: threading.Event,
+    ) -> None:
         self._origins = origins
+        self._halt = halt
         self._wanted = wanted
         self._turned_out = turned_out
         self._lock = threading.Lock()
@@ -88,7 +95,7 @@ class Afresh:
     def _whence(self, record: Mapping[str, Any], file: ListedFile) -> tuple[Origin, SourceFile]:
         """Whom to ask for a file, and as what; found out by one thread at a time, as each source is looked through once."""
         with self._lock:
-            origin = self._origins(record)
+            origin = self._origins(record, self._halt)
             return origin, self._same(origin.resolved, file)
 
     def _same(self, resolved: ResolvedSource, file: ListedFile) -> SourceFile:

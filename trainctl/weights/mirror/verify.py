@@ -238,7 +238,8 @@ class _Settling:
         if self.asked.origins is None:
             return None
         wanted = self.uses.keys()
-        return Afresh(self.asked.origins, wanted, partial(turned_out, self.layout, wanted))
+        recorded = partial(turned_out, self.layout, wanted)
+        return Afresh(self.asked.origins, wanted, recorded, self._halt)
 
     def _settled(
         self, mender: Mender, afresh: Afresh | None, lost: Sequence[_Lost]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, BinaryIO, Callable, Iterator, Mapping, Sequence
 
 from trainctl.node.calls.protocol import emit
@@ -55,7 +56,7 @@ def verify_all(mirror: DirectoryMirror, request: Request, caller: Caller) -> Ans
     source = SignedSource(Links(caller, in_turn=False))
     known_origins: dict[tuple[str, str | None, str], Origin] = {}
 
-    def origin_of(record: Mapping[str, object]) -> Origin:
+    def origin_of(record: Mapping[str, object], halt: threading.Event) -> Origin:
         key = named_in(record)
         if key not in known_origins:
             question = dict(zip(("source", "endpoint", "revision"), key))
