@@ -127,15 +127,11 @@ class Fold:
         self._set_unfinished(entry.address, ())
         self.approved.pop(entry.address, None)
         version = self._count(entry.address, plan)
-        left = self.remembered(entry.address) if entry.action == FORGET else None
-        self.resources.pop(entry.address, None)
-        self.forgotten.pop(entry.address, None)
-        if entry.recorded is not None:
+        if entry.recorded is None:
+            self._take_out(entry)
+        else:
             self.resources[entry.address] = replace(entry.recorded, version=version)
-        elif left is not None:
-            self.forgotten[entry.address] = left
-        elif entry.address.kind is Kind.CLUSTER:
-            self._drop_forgotten(entry.address)
+            self.forgotten.pop(entry.address, None)
         return True
 
     def _failed(self, entry: Failed) -> bool:
@@ -175,11 +171,16 @@ class Fold:
             self.approved[address] = wanted
         return bool(entry.changes)
 
-    def _drop_forgotten(self, cluster: Address) -> None:
-        """What was forgotten on a cluster that is gone now went with it."""
-        for address, one in self.forgotten.freeze().items():
-            if cluster in one.depends_on:
-                del self.forgotten[address]
+    def _take_out(self, entry: Outcome) -> None:
+        left = self.remembered(entry.address) if entry.action == FORGET else None
+        self.resources.pop(entry.address, None)
+        self.forgotten.pop(entry.address, None)
+        if left is not None:
+            self.forgotten[entry.address] = left
+        elif entry.address.kind is Kind.CLUSTER:  # what was forgotten on it went with it
+            for address, one in self.forgotten.freeze().items():
+                if entry.address in one.depends_on:
+                    del self.forgotten[address]
 
     def _close(self, address: Address) -> Intent | None:
         intent: Intent | None = self.open.pop(address, None)
