@@ -69,6 +69,34 @@ def test_what_has_arrived_needs_no_room_again(work: Project, hub: Hub) -> None:
         assert_recovers(work, files)
 
 
+def test_what_two_sources_share_is_fetched_once_and_needs_room_once(
+    work: Project, hub: Hub
+) -> None:
+    """The plan says with which it comes, and apply fetches as much as that says; with one of them alone it is that one's."""
+    large = noise(40_000_000)
+    hub.add("acme/model", {"model.safetensors": large})
+    hub.add("acme/fork", {"renamed.safetensors": large, "other.safetensors": noise(2_000_000, 1)})
+    wants(work, "hf://acme/model", '  fork: {source: "hf://acme/fork", mount_location: m/fork}\n')
+    with small_disk(work.mirror, "120m"):
+        plan = work.json("plan")
+        (alone,) = work.json("plan", "--target", "weights.model")["weights"]
+        apply(work, 0)
+
+    fork, model = plan["weights"]
+    assert "disk-full" not in [one["code"] for one in plan["diagnostics"]]
+    assert (fork["bytes_shared"], fork["bytes_upstream"]) == (0, 42_000_000)
+    assert (model["bytes_shared"], model["bytes_upstream"], model["path"]) == (
+        40_000_000,
+        0,
+        "none",
+    )
+    assert (alone["bytes_shared"], alone["bytes_upstream"]) == (0, 40_000_000)
+    bodies = [
+        one for one in hub.seen if one.path.endswith(("model.safetensors", "renamed.safetensors"))
+    ]
+    assert len({one.path for one in bodies}) == 1
+
+
 def test_a_read_only_mirror_is_named(work: Project) -> None:
     """A file system that can't be written is named with what to do; writable again, it is used."""
     with small_disk(work.mirror, "200m", "ro") as place:

@@ -15,6 +15,7 @@ from trainctl.model.resource import Resource
 from trainctl.model.units import format_bytes
 from trainctl.operations.look_mirror import MirrorSeen, look_at_mirror
 from trainctl.operations.look_options import LookOptions
+from trainctl.operations.look_shared import Shared, shared
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import WeightsFacts
 from trainctl.resources.weights import credential_of, endpoint_url, wanted_of
@@ -33,6 +34,7 @@ class WeightsSeen:
 
     facts: dict[Address, WeightsFacts] = field(default_factory=dict)
     known: dict[Address, Known] = field(default_factory=dict)
+    shared: dict[Address, Shared] = field(default_factory=dict)
     far: bool = False
     """Whether the mirror is not on this machine."""
     mirror: MirrorSeen = field(default_factory=MirrorSeen)
@@ -97,13 +99,23 @@ def _unusable(workspace: Workspace, seen: WeightsSeen) -> list[Diagnostic]:
 
 
 def _room(workspace: Workspace, seen: WeightsSeen) -> list[Diagnostic]:
-    """What doesn't fit on the mirror's disk by itself, or else all of it together, which may share content."""
+    """What doesn't fit on the mirror's disk by itself, or else all of it together, which may share more content than is known."""
     free = seen.mirror.free
-    missing = {address: one.to_store for address, one in seen.known.items()}
-    if free is None or sum(missing.values()) + SPARE_BYTES <= free:
+    missing = {
+        address: one.to_store - seen.shared.get(address, {}).get(address, 0)
+        for address, one in seen.known.items()
+    }
+    others = sum(
+        size
+        for address, one in seen.shared.items()
+        for other, size in one.items()
+        if other != address
+    )
+    together = sum(missing.values()) - others
+    if free is None or together + SPARE_BYTES <= free:
         return []
     too_large = [address for address, size in missing.items() if size + SPARE_BYTES > free]
-    size = sum(missing[address] for address in too_large) or sum(missing.values())
+    size = sum(missing[address] for address in too_large) or together
     made = error if too_large else warning
     return [
         made(
@@ -128,6 +140,7 @@ def _look(
     else:
         seen.diagnostics += seen.mirror.warnings
         seen.known = dict(zip(resolved, seen.mirror.known, strict=True))
+        seen.shared = shared(seen.known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +243,7 @@ def _take(
         known.listing if known else None,
         locked,
         unmatched_patterns=resolution.unmatched,
+        shared=seen.shared.get(resource.address, {}),
     )
     seen.diagnostics += [
         replace(one, address=str(resource.address), where=resource.where)

@@ -62,6 +62,8 @@ class WeightsFacts:
     locked: bool = False
     locked_as: Mapping[str, Any] | None = None
     unmatched_patterns: Mapping[str, str | None] = field(default_factory=dict)
+    shared: Mapping[Address, int] = field(default_factory=dict)
+    """Bytes that are missing and come with other weights, by their address, or with another file of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +332,18 @@ class WeightsLine:
     bytes_through_operator: int | None = 0
     """Those of ``bytes_upstream`` that a mirror on a host or in a bucket can't fetch itself."""
     listing: str | None = None
+    bytes_shared: int | None = 0
+    """What is missing and comes with other weights of the plan, or with another file of its own: it is in none of the others."""
+    forecast_seconds: float | None = None
+
+    @property
+    def path(self) -> str | None:
+        """How what has to be fetched gets into the mirror; None where that isn't known."""
+        if self.bytes_upstream is None:
+            return None
+        if not self.bytes_upstream:
+            return "none"
+        return "through-operator" if self.bytes_through_operator else "direct"
 
 
 @dataclass(frozen=True, slots=True)

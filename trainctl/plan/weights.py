@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.plan.graph import REMOVES
+from trainctl.plan.rates import into_mirror
 from trainctl.plan.resources import PLANNED_OF_WEIGHTS, Wish
 from trainctl.plan.subject import Subject
 from trainctl.plan.values import Change, Inputs, TierFacts, WeightsFacts, WeightsLine
@@ -57,8 +58,9 @@ def weights_lines(inputs: Inputs, changes: Iterable[Change]) -> tuple[WeightsLin
         for change in changes
         if change.address.kind is Kind.WEIGHTS and change.action not in REMOVES
     ]
+    rate, there = into_mirror(inputs.state), {change.address for change in kept}
     return tuple(
-        _line(change, inputs.weights.get(change.address))
+        _line(change, inputs.weights.get(change.address), there, rate)
         for change in sorted(kept, key=lambda change: change.address)
     )
 
@@ -70,10 +72,16 @@ def tiers_of(line: WeightsLine) -> TierFacts | None:
     return TierFacts(mirror=line.bytes_mirrored, upstream=line.bytes - line.bytes_mirrored)
 
 
-def _line(change: Change, facts: WeightsFacts | None) -> WeightsLine:
+def _line(
+    change: Change, facts: WeightsFacts | None, there: Container[Address], rate: float | None
+) -> WeightsLine:
+    """``there`` are the weights of this plan: what comes with others of them isn't fetched for this one, too."""
     after = change.after or {}
     size = after.get("bytes")
     mirrored = _mirrored(change, facts, size)
+    shared = sum(count for one, count in facts.shared.items() if one in there) if facts else 0
+    upstream = None if size is None or mirrored is None else max(0, size - mirrored - shared)
+    relayed = facts.relayed if facts else 0
     return WeightsLine(
         address=change.address,
         source=str(after.get("source", "")),
@@ -82,10 +90,22 @@ def _line(change: Change, facts: WeightsFacts | None) -> WeightsLine:
         files=after.get("files"),
         bytes=size,
         bytes_mirrored=mirrored,
-        bytes_upstream=None if size is None or mirrored is None else size - mirrored,
-        bytes_through_operator=None if size is None else facts.relayed if facts else 0,
+        bytes_upstream=upstream,
+        bytes_through_operator=None
+        if size is None
+        else relayed
+        if upstream is None
+        else min(relayed, upstream),
         listing=change.outputs_after.get("listing"),
+        bytes_shared=None if upstream is None else shared,
+        forecast_seconds=_seconds(upstream, rate),
     )
+
+
+def _seconds(count: int | None, rate: float | None) -> float | None:
+    if not count:
+        return None if count is None else 0.0
+    return round(count / rate, 1) if rate else None
 
 
 def _mirrored(change: Change, facts: WeightsFacts | None, size: int | None) -> int | None:

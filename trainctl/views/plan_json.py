@@ -128,6 +128,9 @@ def _weights(line: WeightsLine) -> dict[str, Any]:
         "bytes_mirrored": line.bytes_mirrored,
         "bytes_upstream": line.bytes_upstream,
         "bytes_through_operator": line.bytes_through_operator,
+        "bytes_shared": line.bytes_shared,
+        "path": line.path,
+        "forecast_seconds": line.forecast_seconds,
     }
 
 

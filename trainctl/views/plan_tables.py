@@ -29,18 +29,25 @@ _SENTENCES = {
 
 
 def weights_table(lines: Sequence[WeightsLine], page: Page) -> list[str]:
-    """A row for each weights: revision, files, size, what the mirror has, what has to come from upstream, and what of that through this machine."""
+    """A row for each weights: revision, files, size, what the mirror has, what comes with others, what has to come from upstream, what of that through this machine, and how long that takes."""
     columns = {
         "WEIGHTS": [str(line.address) for line in lines],
         "REVISION": [short_revision(line.revision) for line in lines],
         "FILES": [_UNKNOWN if line.files is None else str(line.files) for line in lines],
         "SIZE": [_bytes(line.bytes) for line in lines],
         "MIRRORED": [_share(line.bytes_mirrored, line.bytes) for line in lines],
+        "SHARED": [_share(line.bytes_shared, line.bytes) for line in lines],
         "TO FETCH": [_share(line.bytes_upstream, line.bytes) for line in lines],
         "THROUGH HERE": [_share(line.bytes_through_operator, line.bytes) for line in lines],
+        "TIME": [_seconds(line.forecast_seconds) for line in lines],
     }
-    if not any(line.bytes_through_operator for line in lines):
-        del columns["THROUGH HERE"]
+    for column, numbers in (
+        ("SHARED", [line.bytes_shared for line in lines]),
+        ("THROUGH HERE", [line.bytes_through_operator for line in lines]),
+        ("TIME", [line.forecast_seconds for line in lines]),
+    ):
+        if not any(numbers):
+            del columns[column]
     rows = list(zip(*columns.values(), strict=True))
     right = frozenset(columns) - {"WEIGHTS", "REVISION"}
     return table(

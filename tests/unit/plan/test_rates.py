@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from tests.support.plans import World, applied, at, source_of
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address
+from trainctl.plan.planner import make_plan
 from trainctl.plan.rates import into_mirror, rate_of
+from trainctl.plan.values import WeightsFacts, WeightsLine
 
 
 @pytest.mark.parametrize(
@@ -42,3 +47,43 @@ def test_the_rate_into_the_mirror_is_that_of_all_weights() -> None:
 
     assert into_mirror(state) == 25e6
     assert into_mirror(State()) is None
+
+
+def line(facts: WeightsFacts, rate: float | None = 1e8) -> WeightsLine:
+    """What a plan says of weights, when the last came at that rate."""
+    before = applied(make_plan(World().inputs()))
+    weights = before.resources[at("weights.qwen3")]
+    fetched = {"fetched": {"bytes": 10**9, "seconds": 10**9 / rate}} if rate else {}
+    known = {weights.address: replace(weights, outputs={**weights.outputs, **fetched})}
+    state = replace(before, resources={**before.resources, **known})
+    made = make_plan(World().inputs(state, weights={weights.address: facts}))
+    return next(one for one in made.weights if one.address == weights.address)
+
+
+def test_weights_say_how_long_they_take_and_by_which_way() -> None:
+    """What has to be fetched, at the rate on record; nothing takes no time, and an unknown rate tells none."""
+    source = source_of("hf://Qwen/Qwen3-0.6B@main", 10**9)
+
+    whole, half = line(WeightsFacts(source)), line(WeightsFacts(source, 10**9 // 2, relayed=7))
+    nothing, unknown = line(WeightsFacts(source, 10**9)), line(WeightsFacts(source), None)
+
+    assert (whole.path, whole.forecast_seconds) == ("direct", 10.0)
+    assert (half.path, half.forecast_seconds) == ("through-operator", 5.0)
+    assert (nothing.path, nothing.forecast_seconds) == ("none", 0.0)
+    assert (unknown.path, unknown.forecast_seconds) == ("direct", None)
+
+
+def test_what_comes_with_others_is_not_fetched_again() -> None:
+    """Where these are in the plan; nothing more goes through the operator's machine than is fetched."""
+    source = source_of("hf://Qwen/Qwen3-0.6B@main", 10**9)
+    mine, other = at("weights.qwen3"), at("weights.elsewhere")
+    facts = WeightsFacts(source, 10**8, relayed=9 * 10**8, shared={mine: 10**8, other: 5 * 10**8})
+
+    found = line(facts)
+
+    assert (found.bytes_mirrored, found.bytes_shared, found.bytes_upstream) == (
+        10**8,
+        10**8,
+        8 * 10**8,
+    )
+    assert (found.bytes_through_operator, found.forecast_seconds) == (8 * 10**8, 8.0)

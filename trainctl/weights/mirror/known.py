@@ -128,6 +128,14 @@ def missing(resolved: ResolvedSource, found: Known) -> Iterator[tuple[SourceFile
             yield file, size - found.arrived.get(number, nothing).good
 
 
+def to_come(found: Known, least: int) -> Iterator[tuple[str, int]]:
+    """Contents of at least so many bytes that are known and not here, each as often as there are files of it, and how many bytes of each have to come."""
+    nothing = Arrived(0, 0)
+    for number, (sha256, size, here) in enumerate(found.files if not found.listing else ()):
+        if sha256 is not None and size >= least and not here:
+            yield sha256, size - found.arrived.get(number, nothing).good
+
+
 def stored_bytes(mirror: DirectoryMirror) -> int:
     """The bytes of all content in the mirror, whoever wants it, and of what is on its way there."""
     with explained(mirror.root):
