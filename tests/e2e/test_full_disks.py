@@ -64,6 +64,8 @@ def test_what_has_arrived_needs_no_room_again(work: Project, hub: Hub) -> None:
         apply(work, 12)
         hub.faults.clear()
         (line,) = work.json("plan")["weights"]
+        listed = work.json("mirror", "list")
+        assert (listed["bytes_stored"], listed["bytes_unfinished"]) == (0, CHUNK_BYTES + 7_000_000)
         assert line["bytes_mirrored"] == CHUNK_BYTES
         assert line["bytes_upstream"] == 40_000_000 - CHUNK_BYTES
         assert_recovers(work, files)

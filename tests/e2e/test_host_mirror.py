@@ -288,12 +288,14 @@ def test_what_is_killed_is_resumed_where_the_host_was(lab: Lab, side: str) -> No
     wait_for(lambda: known_dead(holder))
     early = list(lab.mirror.glob("blobs/sha256/*/*"))
     (line,) = lab.project.json("plan", "--target", "weights.model")["weights"]
+    unfinished = lab.project.json("mirror", "list")["bytes_unfinished"]
     lab.web.seen.clear()
     lab.project.run("apply", "--auto-approve", "--target", "weights.model")
 
     asked = [one.headers.get("Range") for one in lab.web.seen if one.path == "/model.bin"]
     assert early == []
     assert (line["bytes_mirrored"], line["bytes_upstream"]) == (CHUNK, len(LARGE) - CHUNK)
+    assert CHUNK <= unfinished < len(LARGE)
     assert side == "the command" or "lab/gpu-0" in told
     assert [one for one in asked if one][-1] == f"bytes={CHUNK}-"
     assert lab.project.json("mirror", "verify")["findings"] == []

@@ -126,6 +126,7 @@ class HostMirror:
             found["free"],
             tuple(found["damaged"]),
             found["unusable"],
+            found["unfinished"],
         )
 
     def mirror(

@@ -16,8 +16,8 @@ MIRROR_COLUMNS = (
 )  # fmt: skip
 
 
-def mirror_json(rows: Sequence[MirroredSource]) -> dict[str, Any]:
-    """The object that CONTRACT's ``mirror list --format json`` describes."""
+def mirror_json(rows: Sequence[MirroredSource], unfinished: int = 0) -> dict[str, Any]:
+    """The object that CONTRACT's ``mirror list --format json`` describes; ``unfinished`` are the bytes of what isn't whole."""
     return {
         "sources": [
             {
@@ -37,10 +37,13 @@ def mirror_json(rows: Sequence[MirroredSource]) -> dict[str, Any]:
         ],
         "bytes_stored": sum(row.bytes_stored for row in rows),
         "bytes_saved": sum(row.bytes_saved for row in rows),
+        "bytes_unfinished": unfinished,
     }
 
 
-def mirror_lines(rows: Sequence[MirroredSource], width: int | None = None) -> list[str]:
+def mirror_lines(
+    rows: Sequence[MirroredSource], width: int | None = None, unfinished: int = 0
+) -> list[str]:
     """A line for each source, and what all of them take; in so many columns if they must fit, where the last columns may be missing."""
     if not rows:
         return ["The mirror is empty."]
@@ -59,7 +62,7 @@ def mirror_lines(rows: Sequence[MirroredSource], width: int | None = None) -> li
         shrinks=frozenset(_NARROWEST),
         narrowest=_NARROWEST,
     )
-    return [*lines, "", _total(rows)]
+    return [*lines, "", _total(rows, unfinished)]
 
 
 _SERVER = "SERVER"
@@ -118,7 +121,9 @@ def _fit(headers: Sequence[str], cells: Sequence[dict[str, str]], width: int | N
     return sum(widths) + 2 * (len(headers) - 1) <= width
 
 
-def _total(rows: Sequence[MirroredSource]) -> str:
+def _total(rows: Sequence[MirroredSource], unfinished: int) -> str:
     stored = format_bytes(sum(row.bytes_stored for row in rows))
     saved = sum(row.bytes_saved for row in rows)
-    return f"{stored} stored" + (f", {format_bytes(saved)} saved by sharing." if saved else ".")
+    by_sharing = f", {format_bytes(saved)} saved by sharing" if saved else ""
+    coming = f", {format_bytes(unfinished)} of what isn't whole" if unfinished else ""
+    return f"{stored} stored{by_sharing}{coming}."

@@ -100,6 +100,10 @@ def test_what_sharing_saves_is_said_once() -> None:
 
     assert mirror_lines(ROWS)[-2:] == ["", "15.0 MB stored, 5.0 MB saved by sharing."]
     assert mirror_lines(ROWS[:1])[-1] == "10.0 MB stored."
+    assert mirror_lines(ROWS, None, 7_000_000)[-1] == (
+        "15.0 MB stored, 5.0 MB saved by sharing, 7.0 MB of what isn't whole."
+    )
+    assert mirror_json(ROWS, 7_000_000)["bytes_unfinished"] == 7_000_000
     assert (form["bytes_stored"], form["bytes_saved"]) == (15 * MB, 5 * MB)
     assert sum(row["bytes_stored"] for row in form["sources"]) == 15 * MB
 

@@ -24,10 +24,10 @@ def command(
     with open_trusting(session, PlanningFlags(trust=trust)) as workspace:
         mirror = workspace.declared_mirror
         rows = mirror.sources()
-        damaged = mirror.look().damaged
-    form = mirror_json(rows)
-    lines = mirror_lines(rows, session.output.width)
+        looked = mirror.look()
+    form = mirror_json(rows, looked.unfinished)
+    lines = mirror_lines(rows, session.output.width, looked.unfinished)
     show(session.output, format_, form, (MIRROR_COLUMNS, form["sources"]), lines)
-    for one in damaged:
+    for one in looked.damaged:
         session.output.note(warned(f"{one}. {DAMAGED_REFERENCE}", code="mirror-damaged"))
     return 0

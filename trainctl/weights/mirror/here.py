@@ -9,7 +9,7 @@ from trainctl.model.files import Listing, ResolvedSource
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import free_bytes
 from trainctl.weights.mirror.fetch import Progress
-from trainctl.weights.mirror.known import kept, known, stored_bytes
+from trainctl.weights.mirror.known import kept, known, stored_bytes, unfinished_bytes
 from trainctl.weights.mirror.port import Looked, Mirror
 
 if TYPE_CHECKING:  # what looks after a mirror is loaded when it is asked for
@@ -48,6 +48,7 @@ class HereMirror(DirectoryMirror):
             free=free_bytes(self.root),
             damaged=damaged,
             unusable=self.unusable,
+            unfinished=unfinished_bytes(self),
         )
 
     def kept(self, wanted: ResolvedSource) -> Listing | None:

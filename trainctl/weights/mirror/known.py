@@ -142,5 +142,11 @@ def stored_bytes(mirror: DirectoryMirror) -> int:
         blobs = (mirror.root / "blobs").rglob("*")
         loose = sum(path.stat().st_size for path in blobs if path.is_file())
         packs = Layout(mirror.root).packs.glob("*/data")
-        on_the_way = sum(bytes_kept(mirror.root / "partial").values())
-        return loose + sum(path.stat().st_size for path in packs) + on_the_way
+        whole = loose + sum(path.stat().st_size for path in packs)
+    return whole + unfinished_bytes(mirror)
+
+
+def unfinished_bytes(mirror: DirectoryMirror) -> int:
+    """The bytes of what is on its way there, or was."""
+    with explained(mirror.root):
+        return sum(bytes_kept(mirror.root / "partial").values())

@@ -41,6 +41,8 @@ class Looked:
     """References, of whatever project, that can't be read; what is wrong with each."""
     unusable: str = ""
     """Why nothing can be brought there; empty where that isn't known."""
+    unfinished: int = 0
+    """The bytes of what isn't whole, of whatever project; in a bucket nobody tells them from others."""
 
 
 class Mirror(Protocol):

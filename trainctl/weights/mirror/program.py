@@ -20,7 +20,7 @@ from trainctl.node.system.failure import Failure
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import free_bytes
 from trainctl.weights.mirror.forms import error_to_json, resolved_from_json
-from trainctl.weights.mirror.known import kept, known, stored_bytes
+from trainctl.weights.mirror.known import kept, known, stored_bytes, unfinished_bytes
 
 Request = Mapping[str, Any]
 Answer = Mapping[str, Any]
@@ -44,6 +44,7 @@ def look(mirror: DirectoryMirror, request: Request, stream: BinaryIO) -> Answer:
         "free": free_bytes(mirror.root),
         "damaged": damaged,
         "unusable": mirror.unusable,
+        "unfinished": unfinished_bytes(mirror),
     }
 
 
