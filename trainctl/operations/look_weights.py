@@ -87,14 +87,14 @@ def look_at_weights(
 
 
 def _unusable(workspace: Workspace, seen: WeightsSeen) -> list[Diagnostic]:
-    """Nothing is wrong with a mirror that has all that is wanted, wherever it is."""
+    """A mirror into which something would come, and can't. Nothing is wrong with a mirror that has all that is wanted, wherever it is."""
     why = seen.mirror.unusable
     if not why or all(one.listing for one in seen.known.values()):
         return []
     advice = "Have a directory there that may be written, or name another place in mirror: {url: …}"
     if workspace.mirror.on_a_host:
         advice += " or dir: of its host"
-    summary = f"the mirror {workspace.mirror.url} can't be made: {why}"
+    summary = f"the mirror {workspace.mirror.url} can't be used: {why}"
     return [error(summary, f"{advice}.", code=StorageError.usual_code)]
 
 

@@ -59,6 +59,9 @@ def unusable(path: Path) -> str:
         path = path.parent
     if not path.is_dir():
         return f"{path} is not a directory"
+    with contextlib.suppress(OSError):
+        if os.statvfs(path).f_flag & os.ST_RDONLY:
+            return f"{path} lies on a read-only file system"
     effective = os.access in os.supports_effective_ids
     if not os.access(path, os.W_OK | os.X_OK, effective_ids=effective):
         return f"{path} may not be written by this user"
