@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,3 +35,34 @@ def unreadable(path: Path, tree: Path) -> Iterator[None]:
 def _give(tree: Path, user: int) -> None:
     for one in (tree, *tree.rglob("*")):
         os.chown(one, user, -1, follow_symlinks=False)
+
+
+GROUP = 65533
+ONE, OTHER = 65534, 65532
+
+
+@contextmanager
+def as_user(user: int) -> Iterator[None]:
+    """As a member of the group, with a umask that leaves others nothing. Only root can be."""
+    before = os.getegid()
+    mask = os.umask(0o077)
+    os.setegid(GROUP)
+    os.seteuid(user)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(before)
+        os.umask(mask)
+
+
+@contextmanager
+def place_of_group(mode: int = 0o2770) -> Iterator[Path]:
+    """An empty directory of the group."""
+    with tempfile.TemporaryDirectory() as top:
+        Path(top).chmod(0o755)
+        place = Path(top) / "group"
+        place.mkdir()
+        os.chown(place, 0, GROUP)
+        place.chmod(mode)
+        yield place

@@ -10,7 +10,7 @@ _MODULES = {
     "trainctl.model": ("files", "flow", "hub_paths", "json", "serving", "source_uri", "units"),
     "trainctl.node.calls": ("asking", "bytecode", "call_server", "frames", "guard", "programs", "protocol", "rows", "tls"),
     "trainctl.node.content": ("json_stream", "listing", "pack", "pack_index", "packed", "packs", "parts", "runs"),
-    "trainctl.node.system": ("addresses", "descriptors", "failure", "files", "layout", "listening", "ports", "processes", "syscalls"),
+    "trainctl.node.system": ("addresses", "descriptors", "failure", "files", "layout", "listening", "ports", "processes", "sharing", "syscalls"),
     "trainctl.node.transfer": ("blob_requests", "caller", "evenness", "proof", "server", "shelf"),
     "trainctl.spi": ("sources",),
     "trainctl.weights": ("exclusive", "retry", "safe_path"),

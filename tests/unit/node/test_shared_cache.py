@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import json
 import os
 import random
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.blob_server import origin, served
+from tests.support.nodes import Mirror
 from tests.support.peers import Gang, result_of
+from tests.support.permissions import GROUP, ONE, OTHER, as_user, place_of_group
 from trainctl.model.files import CHUNK_BYTES
+from trainctl.node.cache.deliver import deliver
+from trainctl.node.content.listing import Listing
+from trainctl.node.system.failure import from_os_error
+from trainctl.node.transfer.shared import SharedCache
 
 SEED = 20261122
 
@@ -183,3 +192,59 @@ def test_a_query_tells_what_the_directory_has(gang: Gang, shared: Path) -> None:
     )
 
     assert (answer["blobs"], answer["shared"]) == ([], [known])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
+def test_two_users_of_a_group_share_it(tmp_path: Path) -> None:
+    """What one brought the other takes, and makes room by what the one used; what neither needs goes."""
+    mirrors = {}
+    with place_of_group() as place:
+        for name in ("both", "one"):
+            mirrors[name] = Mirror(place.parent / f"mirror-{name}")
+            mirrors[name].add("a.bin", os.urandom(CHUNK_BYTES + 99))
+            mirrors[name].add("b.json", os.urandom(99))
+        shared = {"dir": str(place / "cache"), "size": 3 * CHUNK_BYTES}
+
+        def bring(user: int, name: str, shared: dict[str, Any] = shared) -> dict[str, Any]:
+            home = place.parent / f"user-{user}"
+            if not home.exists():
+                home.mkdir()
+                os.chown(home, user, GROUP)
+            request = {
+                "root": str(home / "node"),
+                "lineage": f"lineage-{user}",
+                "listing": json.loads(mirrors[name].listing.to_bytes()),
+                "origin": {"type": "directory", "path": str(mirrors[name].path)},
+                "shared": shared,
+            }
+            with as_user(user):
+                return deliver(request, lambda event: None, io.BytesIO())
+
+        # Modules that are loaded late may lie where only root gets to.
+        bring(0, "one", {"dir": str(tmp_path / "loaded")})
+        SharedCache(str(tmp_path / "loaded")).forget("lineage-0")
+        first, second = bring(ONE, "both"), bring(OTHER, "both")
+        bring(OTHER, "one")
+        with as_user(ONE):
+            kept = SharedCache(shared["dir"]).forget(f"lineage-{ONE}")
+        with as_user(OTHER):
+            freed = SharedCache(shared["dir"]).forget(f"lineage-{OTHER}")
+
+    size = CHUNK_BYTES + 2 * 99
+    assert (first["bytes_cluster"], second["bytes_origin"], kept) == (0, 0, 0)
+    assert second["bytes_cluster"] == size
+    assert freed == 2 * size
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
+def test_a_directory_that_is_not_for_the_group_is_named(tmp_path: Path) -> None:
+    """And how one has to be that is: it is not about the node's own."""
+    with place_of_group(0o755) as place:
+        (place / "cache").mkdir(0o700)
+        with as_user(ONE), pytest.raises(OSError, match="denied") as refused:
+            SharedCache(str(place / "cache")).refer("lineage-1", Listing(()))
+        told = from_os_error(refused.value, "/node")
+
+    assert told.detail.startswith(f"Make {place / 'cache'}")
+    assert "mode 2770" in told.detail
+    assert "/node" not in told.detail

@@ -280,7 +280,8 @@ def test_two_at_once_do_the_work_once(make: Make) -> None:
     assert len(listings) == 2
     assert len(asked) == (4 if conditional else len(asked))
     assert contents(make(), listings[0]) == FILES
-    assert names(make(), keys.LEASES, keys.PARTIAL) == []
+    # Without conditions a lease may be renewed after it was given back; it lapses.
+    assert names(make(), *([keys.LEASES] if conditional else []), keys.PARTIAL) == []
 
 
 def _takes_conditions(mirror: BucketMirror) -> bool:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 from typing import Dict, Optional
+
+from trainctl.node.system.sharing import ADVICE
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -58,10 +61,12 @@ def from_os_error(error: OSError, root: str) -> Failure:
             f"{free_space(root)} bytes are free under {root}. Free some, then try again; what was kept is used.",
         )
     if error.errno in _CLOSED:
+        within = Path(root) in (Path(path), *Path(path).parents)
+        advice = f"Make {root if within else os.path.dirname(path)} writable for user {os.geteuid()}, or choose another directory."  # noqa: PTH120
         return Failure(
             "storage",
             f"the node may not write {path}: {error.strerror}",
-            f"Make {root} writable for user {os.geteuid()}, or choose another directory.",
+            advice if within else f"{advice} {ADVICE}",
         )
     return Failure("failed", f"{error.strerror or error}: {path}")
 

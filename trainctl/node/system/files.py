@@ -68,10 +68,18 @@ def unusable(path: Path) -> str:
     return ""
 
 
-def write_atomic(path: Path, data: Union[bytes, Iterable[bytes]], *, durable: bool = True) -> None:
+def write_atomic(
+    path: Path,
+    data: Union[bytes, Iterable[bytes]],
+    *,
+    durable: bool = True,
+    mode: int = PRIVATE_FILE,
+) -> None:
     """Create or replace a file, of bytes or of pieces: readers see the old bytes or the new, also after a power cut unless it need not be durable."""
     temporary = _write_temporary(path, data, durable=durable)
     try:
+        if mode != PRIVATE_FILE:
+            temporary.chmod(mode)
         temporary.replace(path)
     except OSError:
         temporary.unlink()

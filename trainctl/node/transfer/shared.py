@@ -30,7 +30,6 @@ from trainctl.node.content.sizes import sizes_in, text_of
 from trainctl.node.system import layout as names
 from trainctl.node.system.failure import Failure
 from trainctl.node.system.files import (
-    make_directory,
     make_durable,
     modified,
     names_in,
@@ -40,6 +39,7 @@ from trainctl.node.system.files import (
     write_at,
     write_atomic,
 )
+from trainctl.node.system.sharing import file_mode, make_directory
 from trainctl.node.transfer.gathering import Data, Fetcher, Gathering, Order
 from trainctl.node.transfer.partials import named
 from trainctl.node.transfer.shared_claim import Claim, Watch
@@ -94,7 +94,8 @@ class SharedCache:
         try:
             os.utime(path)
         except FileNotFoundError:
-            write_atomic(path, map(str.encode, text_of({}, "contents", listing.contents)))
+            pieces = map(str.encode, text_of({}, "contents", listing.contents))
+            write_atomic(path, pieces, mode=file_mode(path.parent))
 
     def forget(self, lineage: str) -> int:
         """Drop a lineage's references, and what no other needs; the bytes freed."""

@@ -15,8 +15,8 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from trainctl.node.system.files import names_in
+from trainctl.node.system.sharing import make_directory
 from trainctl.weights.exclusive import holder_name
-from trainctl.weights.mirror.disk import make_directory
 from trainctl.weights.mirror.layout import Layout
 
 

@@ -187,8 +187,11 @@ class DirectoryMirror:
     def renew(self, lineage: str, address: str) -> None:
         """Say that a resource's source was used just now."""
         with explained(self.root), contextlib.suppress(FileNotFoundError):
-            now = self.clock()
-            os.utime(self._layout.reference(lineage, address), (now, now))
+            path, now = self._layout.reference(lineage, address), self.clock()
+            try:
+                os.utime(path, (now, now))
+            except PermissionError:  # another user's: nobody else may choose the time
+                os.utime(path)
 
     def drop_reference(self, lineage: str, address: str) -> bool:
         """Say that a resource does not want its source any more. False if nobody had said that it does."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from trainctl.errors import StorageError
 from trainctl.model.units import format_bytes
+from trainctl.node.system.sharing import ADVICE, create, make_directory
 from trainctl.weights.exclusive import holder_name
 
 SPARE_BYTES = 64 * 2**20
@@ -46,7 +47,7 @@ def _explanation(root: Path, error: OSError) -> StorageError:
     if error.errno in _FORBIDDEN:
         return StorageError(
             f"the mirror {root} may not be written by this user ({error.filename or root})",
-            "Give this user the right to, or name another place in mirror: {url: …}.",
+            f"Give this user the right to, or name another place in mirror: {{url: …}}. {ADVICE}",
         )
     return StorageError(
         f"the mirror {root}: {error.strerror or error} ({error.filename or root})",
@@ -88,13 +89,6 @@ def write_out(descriptor: int, offset: int, length: int) -> None:
         os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)
 
 
-def make_directory(path: Path) -> None:
-    """Make the directory and what is missing above it, for this user only."""
-    if not path.is_dir():
-        make_directory(path.parent)
-        path.mkdir(mode=0o700, exist_ok=True)
-
-
 def scratch_name() -> str:
     """A file name that no other process uses, and that tells whose it is."""
     return f"tmp.{holder_name()}.{secrets.token_hex(8)}"
@@ -109,7 +103,7 @@ def write_record(
     """
     temporary = scratch / scratch_name()
     try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:  # noqa: PTH123
+        with open(create(temporary, os.O_WRONLY | os.O_EXCL), "wb") as stream:  # noqa: PTH123
             stream.writelines([data] if isinstance(data, bytes) else data)
             stream.flush()
             if durable:

@@ -20,9 +20,11 @@ from trainctl.model.files import (
     load_listing,
 )
 from trainctl.model.json import canonical, hex_digest
+from trainctl.node.system.files import make_directory as make_private_directory
 from trainctl.node.system.files import names_in
+from trainctl.node.system.sharing import make_directory
 from trainctl.weights.exclusive import holder_name
-from trainctl.weights.mirror.disk import make_directory, write_record
+from trainctl.weights.mirror.disk import write_record
 from trainctl.weights.mirror.hashing import file_sha256
 
 
@@ -150,7 +152,8 @@ class Layout:
         return self.root / "references" / _file_name(lineage) / f"{_file_name(address)}.json"
 
     def prepare(self) -> None:
-        """Make the directories that writers need."""
+        """Make the directories that writers need. What is missing above the mirror is nobody else's, wherever it is."""
+        make_private_directory(self.root.parent)
         make_directory(self.partial)
 
     def has_blob(self, sha256: str, size: int) -> bool:

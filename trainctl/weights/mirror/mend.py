@@ -14,11 +14,12 @@ from typing import Callable, Container
 
 from trainctl.errors import SourceGone, SourceWrong
 from trainctl.model.files import ListedFile, ResolvedSource, SourceFile
+from trainctl.node.system.sharing import is_ours, make_directory
 from trainctl.weights.exclusive import lease
 from trainctl.weights.mirror.afresh import Origin, other_content, read_again
 from trainctl.weights.mirror.batch import Batch
 from trainctl.weights.mirror.contents import Contents
-from trainctl.weights.mirror.disk import make_directory, sync_directory
+from trainctl.weights.mirror.disk import sync_directory
 from trainctl.weights.mirror.hashing import file_sha256
 from trainctl.weights.mirror.layout import Layout, fingerprint
 from trainctl.weights.mirror.partial import Partial, own_place
@@ -134,19 +135,26 @@ class _Taken:
         make_directory(directory)
         self._data = directory / "data"
         try:
-            self._blob.chmod(0o600)
-            self._blob.rename(self._data)
+            self._take()
             self._partial = Partial(directory, directory)
         except OSError:
             self._stay(directory)
             raise
         os.truncate(self._data, file.size)
 
+    def _take(self) -> None:
+        """Of another user's, which can't be written to, a copy is mended."""
+        if is_ours(self._blob):
+            self._blob.chmod(0o600)
+            self._blob.rename(self._data)
+        else:
+            shutil.copyfile(self._blob, self._data)
+
     def _stay(self, directory: Path) -> None:
         """It can't be taken after all."""
         with contextlib.suppress(FileNotFoundError, FileExistsError):
             os.link(self._data, self._blob)
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, PermissionError):
             self._blob.chmod(0o444)
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -19,8 +19,9 @@ from trainctl.model.files import ResolvedSource
 from trainctl.model.json import hex_digest
 from trainctl.node.content.pack_index import ROW, Row, index_bytes, rows_of
 from trainctl.node.system.files import write_at
+from trainctl.node.system.sharing import create, is_ours, make_directory
 from trainctl.weights.exclusive import lease
-from trainctl.weights.mirror.disk import explained, make_directory, sync_directory, write_out
+from trainctl.weights.mirror.disk import explained, sync_directory, write_out
 from trainctl.weights.mirror.layout import Content, Layout, Reference, content_fingerprint
 from trainctl.weights.mirror.needs import references
 from trainctl.weights.mirror.others import Waiting, WaitsFor
@@ -142,12 +143,12 @@ def packing_alone(
 
 
 def salvage(layout: Layout, source: str) -> None:
-    """Make packs of what was left of those that dead processes filled from a source; every content in them is hashed again."""
+    """Make packs of what was left of those that dead processes of this user filled from a source; every content in them is hashed again."""
     records = Records.of(layout, source)
     key = pack_key(source)
     for left in layout.partial.glob(f"{key}.*.*"):
         mine = own_place(layout.partial, key)
-        if let_go(left.name[len(key) + 1 :].rpartition(".")[0]):
+        if let_go(left.name[len(key) + 1 :].rpartition(".")[0]) and is_ours(left):
             try:
                 left.rename(mine)
             except FileNotFoundError:  # another process was faster
@@ -209,4 +210,4 @@ def _lines(directory: Path) -> Iterator[tuple[Row, bytes]]:
 
 
 def _create(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    return create(path, os.O_RDWR | os.O_EXCL)

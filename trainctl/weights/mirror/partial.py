@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainctl.node.system.files import write_at
+from trainctl.node.system.sharing import create, is_ours, make_directory
 from trainctl.weights.exclusive import holder_name, known_dead, remove_if_dead
-from trainctl.weights.mirror.disk import make_directory, scratch_name, write_out
+from trainctl.weights.mirror.disk import scratch_name, write_out
 
 _PIECE = 2**20
 _FREE = "free"
@@ -26,25 +27,27 @@ class Partial:
         self.directory = directory
         self.data = directory / "data"
         self._inherited = inherited
-        self._descriptor = os.open(self.data, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._journal = os.open(
-            directory / "journal", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
-        )
+        self._descriptor = create(self.data, os.O_RDWR)
+        self._journal = create(directory / "journal", os.O_WRONLY | os.O_APPEND)
 
     @classmethod
     def open(cls, parent: Path, key: str) -> Partial:
-        """Take over what a dead or finished process has left, else begin with a copy of what another has."""
+        """Take over what a dead or finished process of this user has left, else begin with a copy of what another has."""
         make_directory(parent)
         mine = own_place(parent, key)
         others = sorted(parent.glob(f"{key}.*.*"), key=_progress, reverse=True)
-        free = [other for other in others if let_go(other.name[len(key) + 1 :].rpartition(".")[0])]
+        free = [
+            other
+            for other in others
+            if let_go(other.name[len(key) + 1 :].rpartition(".")[0]) and is_ours(other)
+        ]
         for other in free:
             with contextlib.suppress(FileNotFoundError):
                 other.rename(mine)
                 for lesser in free[free.index(other) + 1 :]:
                     shutil.rmtree(lesser, ignore_errors=True)
                 return cls(mine, mine)
-        mine.mkdir(mode=0o700)
+        make_directory(mine)
         return cls(mine, others[0] if others else None)
 
     def inherited(self, size: int, chunk_bytes: int) -> Iterator[tuple[int, bytes, str]]:
@@ -124,9 +127,7 @@ class Small:
 
     def __init__(self, parent: Path) -> None:
         self._path = parent / scratch_name()
-        self._descriptor = os.open(
-            self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
-        )
+        self._descriptor = create(self._path, os.O_RDWR | os.O_EXCL)
 
     def inherited(self, size: int, chunk_bytes: int) -> Iterator[tuple[int, bytes, str]]:
         """Nothing ever is."""
