@@ -216,7 +216,7 @@ def test_two_gangs_at_once_on_the_same_nodes(tmp_path: Path) -> None:
 def test_a_gang_says_which_of_its_nodes_has_no_gpus_and_who_has_them(
     two: list[TestNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every rank does; the run of the node that has them is named there."""
+    """Every rank does; the run that has them is named on its node, and on another of the same host."""
     gpus = Gpus.make(tmp_path / "tools", 2)
     monkeypatch.setenv("PATH", f"{gpus.tools}:{os.environ['PATH']}")
     wish = {"count": 2, "kind": "", "declared": None}
@@ -229,7 +229,7 @@ def test_a_gang_says_which_of_its_nodes_has_no_gpus_and_who_has_them(
 
     there = "waits for 1 of 2 GPUs on lab/b, taken by job.sft run 1"
     wait_for(lambda: two[1].status()["waiting"] == there)
-    wait_for(lambda: str(two[0].status()["waiting"]).endswith("taken by another directory's run"))
+    wait_for(lambda: str(two[0].status()["waiting"]).endswith("taken by job.sft run 1"))
     gate.unlink()
     assert {one["status"] for one in gang.ended()} == {"TRAINING_JOB_COMPLETED"}
 

@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 from typing import Dict, Optional
 
-from trainctl.node.system.sharing import ADVICE
-
+HOW_TO_SHARE = "What several users share lies in a directory of their group that is setgid and group-writable (mode 2770), before anything is in it."
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM)
 _RESERVE_BYTES = 16 * 2**20
@@ -66,7 +65,7 @@ def from_os_error(error: OSError, root: str) -> Failure:
         return Failure(
             "storage",
             f"the node may not write {path}: {error.strerror}",
-            advice if within else f"{advice} {ADVICE}",
+            advice if within else f"{advice} {HOW_TO_SHARE}",
         )
     return Failure("failed", f"{error.strerror or error}: {path}")
 

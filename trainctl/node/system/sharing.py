@@ -11,7 +11,6 @@ from pathlib import Path
 
 from trainctl.node.system.files import PRIVATE_DIRECTORY, PRIVATE_FILE
 
-ADVICE = "What several users share lies in a directory of their group that is setgid and group-writable (mode 2770), before anything is in it."
 _FOR_GROUP = stat.S_ISGID | stat.S_IWGRP
 _DIRECTORY = 0o2770
 _FILE = 0o660

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from trainctl.errors import StorageError
 from trainctl.model.units import format_bytes
-from trainctl.node.system.sharing import ADVICE, create, make_directory
+from trainctl.node.system.failure import HOW_TO_SHARE
+from trainctl.node.system.sharing import create, make_directory
 from trainctl.weights.exclusive import holder_name
 
 SPARE_BYTES = 64 * 2**20
@@ -47,7 +48,7 @@ def _explanation(root: Path, error: OSError) -> StorageError:
     if error.errno in _FORBIDDEN:
         return StorageError(
             f"the mirror {root} may not be written by this user ({error.filename or root})",
-            f"Give this user the right to, or name another place in mirror: {{url: …}}. {ADVICE}",
+            f"Give this user the right to, or name another place in mirror: {{url: …}}. {HOW_TO_SHARE}",
         )
     return StorageError(
         f"the mirror {root}: {error.strerror or error} ({error.filename or root})",
