@@ -353,8 +353,13 @@ def test_a_place_on_a_host_that_can_not_be_made_is_an_error_of_the_plan(lab: Lab
     refused = lab.project.run("apply", "--auto-approve", code=1)
 
     why = "/etc/passwd is not a directory"
-    assert f"error: cluster.lab: node lab/gpu-0 can't be made: {why} [node-failed]" in refused.stderr
-    assert f"error: the mirror node://lab/etc/passwd/here/data/mirror can't be used: {why}" in refused.stderr
+    assert (
+        f"error: cluster.lab: node lab/gpu-0 can't be made: {why} [node-failed]" in refused.stderr
+    )
+    assert (
+        f"error: the mirror node://lab/etc/passwd/here/data/mirror can't be used: {why}"
+        in refused.stderr
+    )
     assert "nothing to destroy" in lab.project.run("destroy", "--auto-approve").stdout
 
 
