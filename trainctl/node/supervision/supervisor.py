@@ -26,6 +26,7 @@ from trainctl.node.system.clock import Stopwatch
 from trainctl.node.system.descriptors import close_all_but
 from trainctl.node.system.failure import Failure, from_os_error
 from trainctl.node.system.files import read_json, remove_tree, write_atomic
+from trainctl.node.system.processes import alive
 from trainctl.node.system.session import leave_session
 from trainctl.node.system.shell import arguments, program, what_failed
 from trainctl.node.system.syscalls import PR_SET_CHILD_SUBREAPER, prctl, trim
@@ -38,6 +39,9 @@ from trainctl.node.turns.turn import Turn
 _WRITE_ATTEMPTS = 600
 _GRACE_SECONDS = 30.0
 _TELL_SECONDS = 2.0
+_DYING_SECONDS = 10.0
+_DYING_POLL_SECONDS = 0.01
+_LET_GO = b"."
 
 
 class Order(NamedTuple):
@@ -69,9 +73,18 @@ def spawn(order: Order, tell: Callable[[], None]) -> None:
             os._exit(0)
     os.close(writer)
     os.waitpid(child, 0)
-    with os.fdopen(reader, "rb") as stream:
+    with os.fdopen(reader, "rb", buffering=0) as stream:
         while not select.select([stream], [], [], _TELL_SECONDS)[0]:
             tell()
+        if not stream.read(1):
+            _see_it_end(order.run)
+
+
+def _see_it_end(run: Run) -> None:
+    """A killed process closes its files before it is gone: whoever asked at once would take the run for one that goes on."""
+    until = time.monotonic() + _DYING_SECONDS
+    while alive(run.supervisor) and time.monotonic() < until:
+        time.sleep(_DYING_POLL_SECONDS)
 
 
 def grace_seconds(run: Run, spec: Mapping[str, Any]) -> float:
@@ -114,6 +127,7 @@ class _Supervisor:
     def run(self) -> None:
         """Claim the run, do it, say how it ended. Returns at once if the run is another's."""
         if not self._run.claim():
+            self._release_caller()
             return
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         try:
@@ -136,6 +150,7 @@ class _Supervisor:
             record = {"status": ending.status, "exit_code": ending.exit_code, "ended_at": at}
             self._keeping.drain(record, at, hurried=hurried)
             self._end(ending, at)
+        self._release_caller()
         self._peers.close()
 
     def _peers_of(self, order: Order) -> Peers:
@@ -324,5 +339,7 @@ class _Supervisor:
 
     def _release_caller(self) -> None:
         if self._ready is not None:
+            with contextlib.suppress(OSError):  # it may have gone
+                os.write(self._ready, _LET_GO)
             os.close(self._ready)
             self._ready = None
