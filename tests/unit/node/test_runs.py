@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,6 @@ from tests.support.nodes import (
     is_alive,
     wait_for,
 )
-from trainctl.node.runs.record import Run
-from trainctl.node.supervision import supervisor
-from trainctl.node.system.layout import Layout
 
 SECRET = "s3cr3t-value-of-a-test"
 CALLER = """\
@@ -484,24 +480,3 @@ def _kill_both(node: TestNode) -> None:
     for one in (int(children[0]), supervisor):
         os.kill(one, signal.SIGKILL)
     wait_for(lambda: not is_alive(supervisor))
-
-
-def test_a_supervisor_that_takes_time_to_die_is_dead_for_whoever_started_it(
-    node: TestNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed, it closes its files before it is gone: asked in between, the run would seem to go on."""
-    spec = node.spec()
-    run = Run(Layout(str(node.root)), spec["key"])
-    run.create(spec)
-
-    def die_slowly(self: object) -> None:
-        run.claim()
-        os.closerange(3, 64)
-        time.sleep(0.5)
-
-    monkeypatch.setattr(supervisor._Supervisor, "run", die_slowly)
-    supervisor.spawn(supervisor.Order(run, spec, {}, node.data), lambda: None)
-
-    status = run.status()
-    assert status is not None
-    assert not status["supervised"]
