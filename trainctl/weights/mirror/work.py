@@ -11,6 +11,7 @@ from trainctl.node.system.failure import Failure
 from trainctl.node.transfer.caller import serve_others
 from trainctl.node.transfer.shelf import MirrorShelf
 from trainctl.weights.mirror.afresh import Origin
+from trainctl.weights.mirror.answers import Answer, Request, listed
 from trainctl.weights.mirror.caller import Caller
 from trainctl.weights.mirror.collect import Collecting, collect
 from trainctl.weights.mirror.directory import DirectoryMirror
@@ -22,13 +23,9 @@ from trainctl.weights.mirror.forms import (
 from trainctl.weights.mirror.layout import Reference, named_in
 from trainctl.weights.mirror.links import Links
 from trainctl.weights.mirror.paced import Paced
-from trainctl.weights.mirror.program import listed
 from trainctl.weights.mirror.signed import SignedSource
 from trainctl.weights.mirror.verify import Verifying, verify
 from trainctl.weights.retry import Retry
-
-Request = Mapping[str, Any]
-Answer = Mapping[str, Any]
 
 
 def do(verb: str, mirror: DirectoryMirror, request: Request, stream: BinaryIO) -> Answer:
