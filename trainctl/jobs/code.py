@@ -269,7 +269,7 @@ def _describe(root: Path, paths: list[str], *, use_git: bool) -> Iterator[CodeFi
     for path in paths:
         if any(ord(char) < 32 or 0xD800 <= ord(char) < 0xE000 for char in path):
             raise TrainctlError(
-                f"the code has a file named {path!a}",
+                f"the code has a file named {path!r}",
                 "Rename it; a name holds no control characters.",
                 code="unsafe-file-name",
             )

@@ -93,7 +93,7 @@ def _dispatch(verb: str, request: Mapping[str, Any]) -> None:
         sys.stdin.buffer.read()
         say({"result": _function(_VERBS[verb])(request, emit)})
     else:
-        raise Failure("request", f"this node program knows no verb {verb!a}")
+        raise Failure("request", f"this node program knows no verb {verb!r}")
 
 
 def load(verb: str) -> None:

@@ -168,7 +168,7 @@ def _azure(
     named = access.account if isinstance(access, (AzureKey, AzureSas)) else None
     if named not in (None, place.account):
         raise SourceDenied(
-            f"the credential is for the storage account {named!a}, and the bucket is {place.url}",
+            f"the credential is for the storage account {named!r}, and the bucket is {place.url}",
             f"Write azure://{named}/CONTAINER, or name the secret of {place.account}.",
             code="unusable-secret",
         )

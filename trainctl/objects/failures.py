@@ -147,7 +147,7 @@ def _denied(what: str, host: str, said: str, origin: str | None) -> SourceDenied
 
 def _unusable_name(what: str, brief: str) -> SourceError:
     path = re.search(r'[Pp]ath "((?:[^"\\]|\\.){0,300})"', brief)
-    shown = f" {path[1]!a}" if path else ""
+    shown = f" {path[1]!r}" if path else ""
     return SourceError(
         f"{what}: an object's name{shown} can't be a file's",
         "Names have no empty, . or .. parts. Rename it, or name a prefix that leaves it out.",

@@ -109,7 +109,7 @@ def checkpoint_from(row: Mapping[str, Any], run: Run) -> Checkpoint:
     name = str(row["name"])
     if name in ("", "..") or "/" in name:
         raise NodeError(
-            f"{row.get('node') or 'the store'} names a checkpoint {name!a}", "That is no file name."
+            f"{row.get('node') or 'the store'} names a checkpoint {name!r}", "That is no file name."
         )
     known = {key: row[key] for key in _KNOWN if key in row}
     made_by = {"job": str(run.job.address), "run": run.record.id}

@@ -116,7 +116,7 @@ class OriginsOfOthers(Origins):
     def of(self, record: Mapping[str, object], halt: threading.Event) -> Origin:
         """See Origins; SourceDenied for files of this machine that are not declared."""
         if str(record.get("source")).startswith("file:") and not self._ours(record):
-            raise SourceDenied(f"{record.get('source')!a} is not a source of this project")
+            raise SourceDenied(f"{record.get('source')!r} is not a source of this project")
         return super().of(record, halt)
 
     def _credentials(self, text: str, endpoint: str | None) -> Iterator[Credential | None]:

@@ -140,4 +140,4 @@ class Desk:
 
 
 def _not_offered(event: Mapping[str, Any]) -> SourceError:
-    return SourceError(f"{event['source']!a} has no such file that was to be mirrored")
+    return SourceError(f"{event['source']!r} has no such file that was to be mirrored")

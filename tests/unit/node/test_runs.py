@@ -64,6 +64,13 @@ def test_a_failing_command_ends_the_job_and_is_named(
 
     assert (status["status"], status["exit_code"]) == ("TRAINING_JOB_FAILED", code)
     assert f"start command {number} of {len(commands)}" in status["error"]
+
+
+def test_a_failing_command_is_shown_as_it_was_written(node: TestNode) -> None:
+    """In any language, but for what could disturb a terminal."""
+    status = node.run("false 'größe \x1b[31m'")
+
+    assert status["error"].endswith("exited with 1: false 'größe \\x1b[31m'")
     assert "never" not in node.log()
 
 

@@ -85,7 +85,7 @@ def unpack(stream: BinaryIO, target: Path) -> None:
                 elif member.isreg():
                     _write(archive, member, path)
                 else:
-                    raise Failure("request", f"the code holds {member.name!a}, no plain file")
+                    raise Failure("request", f"the code holds {member.name!r}, no plain file")
     except tarfile.TarError as error:
         raise Failure("request", f"the code can't be unpacked: {error}") from None
     for member in links:
@@ -115,7 +115,7 @@ def _sha256(path: Path) -> str:
 def _path(target: Path, member: tarfile.TarInfo) -> Path:
     parts = member.name.split("/")
     if member.name.startswith("/") or ".." in parts or "\0" in member.name:
-        raise Failure("request", f"the code holds {member.name!a}, a path outside of itself")
+        raise Failure("request", f"the code holds {member.name!r}, a path outside of itself")
     return target / member.name
 
 
@@ -123,7 +123,7 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> Non
     path.parent.mkdir(0o755, parents=True, exist_ok=True)
     source = archive.extractfile(member)
     if source is None:
-        raise Failure("request", f"the code holds {member.name!a} without content")
+        raise Failure("request", f"the code holds {member.name!r} without content")
     mode = 0o755 if member.mode & 0o100 else 0o644
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags, mode), "wb") as stream:
@@ -136,5 +136,5 @@ def _link(target: Path, member: tarfile.TarInfo) -> None:
     root = Path(os.path.realpath(str(target)))
     leads = Path(os.path.realpath(str(path.parent / member.linkname)))
     if member.linkname.startswith("/") or not inside(leads, root):
-        raise Failure("request", f"the code's link {member.name!a} leads outside of it")
+        raise Failure("request", f"the code's link {member.name!r} leads outside of it")
     path.symlink_to(member.linkname)

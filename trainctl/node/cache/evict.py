@@ -52,7 +52,7 @@ def _chosen(listings: List[Kept], names: Any) -> List[Kept]:
     """The listings whose ids begin with one of the names."""
     for name in names:
         if not isinstance(name, str) or len(name) < _SHORTEST_PREFIX:
-            raise Failure("request", f"{name!a} is no id of a listing, nor the beginning of one")
+            raise Failure("request", f"{name!r} is no id of a listing, nor the beginning of one")
     return [kept for kept in listings if kept.id.startswith(tuple(names))]
 
 

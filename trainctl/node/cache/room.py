@@ -76,7 +76,7 @@ def limit_of(request: Mapping[str, Any]) -> Optional[int]:
     """How many bytes the cache may hold; None: as many as the disk does."""
     size = (request.get("cache") or {}).get("size")
     if size is not None and (not isinstance(size, int) or size < 0):
-        raise Failure("request", f"cache size {size!a} is no number of bytes")
+        raise Failure("request", f"cache size {size!r} is no number of bytes")
     return size
 
 

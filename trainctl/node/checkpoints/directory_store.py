@@ -71,7 +71,7 @@ class DirectoryStore(Store):
                 for data in iter(lambda: stream.read(_BLOCK), b""):
                     write(data)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            raise Failure("missing", f"{key!a} is not there any more") from None
+            raise Failure("missing", f"{key!r} is not there any more") from None
 
     def list(self, prefix: str) -> Iterator[Stored]:
         """Links are not followed and not listed."""
@@ -129,7 +129,7 @@ class DirectoryStore(Store):
 
     def _path(self, key: str) -> Path:
         if any(part in ("", ".", "..") for part in key.split("/")) or "\0" in key:
-            raise Failure("name", f"{key!a} can't be kept under that name")
+            raise Failure("name", f"{key!r} can't be kept under that name")
         return self._root / key
 
 

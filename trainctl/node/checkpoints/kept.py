@@ -130,7 +130,7 @@ def is_name(name: Any) -> bool:
 def checked_prefix(prefix: str) -> str:
     """The prefix, if it is one; else Failure."""
     if any(part in ("", ".", "..") or "\0" in part for part in prefix.split("/")):
-        raise Failure("request", f"{prefix!a} names no checkpoints")
+        raise Failure("request", f"{prefix!r} names no checkpoints")
     return prefix
 
 

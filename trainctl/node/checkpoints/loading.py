@@ -142,5 +142,5 @@ def _fetch(store: Store, file: Mapping[str, Any], path: Path) -> None:
 
         store.read(file["key"], 0, write)
     if digest.hexdigest() != file["sha256"]:
-        raise Failure("wrong", f"{file['key']!a} in the store is not what was kept there")
+        raise Failure("wrong", f"{file['key']!r} in the store is not what was kept there")
     path.chmod(0o444)

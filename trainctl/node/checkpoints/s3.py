@@ -142,7 +142,7 @@ class _Multipart:
         if b"<Error>" in answer:  # with status 200: it began to answer before it knew
             raise Failure(
                 "store",
-                f"the parts of {self._key!a} could not be put together: {text_of(answer, 'Code')}",
+                f"the parts of {self._key!r} could not be put together: {text_of(answer, 'Code')}",
             )
 
     def _earlier(self) -> Tuple[str, Dict[int, str]]:

@@ -99,7 +99,7 @@ class Client:
                         self._judge(answer, target)
                     return
                 if version not in (None, headers.get("etag")):
-                    raise Failure("changed", f"{key!a} was replaced while it was read")
+                    raise Failure("changed", f"{key!r} was replaced while it was read")
                 version = headers.get("etag")
                 begun = headers.get("content-range", "").startswith(f"bytes {done}-")
                 for data in _blocks(response, skipped=0 if begun else done):  # rclone's are 200
@@ -123,7 +123,7 @@ class Client:
         try:
             key.encode()
         except UnicodeEncodeError:
-            raise Failure("name", f"{key!a} is not UTF-8: no bucket can hold that name") from None
+            raise Failure("name", f"{key!r} is not UTF-8: no bucket can hold that name") from None
         path = f"/{self._bucket}/{key}" if key else f"/{self._bucket}"
         return sigv4.Target(method, self._host(), path, query)
 
@@ -223,7 +223,7 @@ class Client:
             raise _Again(code)
         said = text_of(answer.body, "Message")
         if answer.status == 404 and code != "NoSuchBucket":
-            raise Failure("missing", f"{target.path!a} is not in the bucket", said)
+            raise Failure("missing", f"{target.path!r} is not in the bucket", said)
         summary = f"{target.method} in bucket {self._bucket} was refused: {code}"
         raise Failure("denied", summary, said)
 

@@ -21,7 +21,7 @@ def open_store(place: Mapping[str, Any], secrets: Mapping[str, str]) -> Store:
     if parts.scheme == "file" and parts.path.startswith("/") and not parts.netloc:
         return DirectoryStore(Path(unquote(parts.path)))
     if parts.scheme != "s3" or not parts.netloc:
-        raise Failure("request", f"checkpoints can't be kept at {url!a}", "Name file:/// or s3://.")
+        raise Failure("request", f"checkpoints can't be kept at {url!r}", "Name file:/// or s3://.")
     name = place.get("secret")
     if name is not None and name not in secrets:
         raise Failure("denied", f"the credential for {url} ({name}) is not here")

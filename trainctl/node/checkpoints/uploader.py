@@ -157,7 +157,7 @@ class Uploader:
         except OSError as error:
             if error.errno != errno.ENAMETOOLONG:
                 raise
-            self._refused[one.rank, one.name] = f"{one.name!a} is too long a name to be kept"
+            self._refused[one.rank, one.name] = f"{one.name!r} is too long a name to be kept"
         return self._refused.get((one.rank, one.name))
 
     def _bring(self, one: Saved, writing: Set[Tuple[int, int]], end: Optional[End]) -> None:
@@ -200,7 +200,7 @@ class Uploader:
         """Read the file once, hashing it on the way. Failure ``changed`` if it isn't the same afterwards."""
         descriptor = open_inside(one.directory / file.path, one.top)
         if descriptor is None:
-            raise Failure("changed", f"{file.path!a} was removed while it was uploaded")
+            raise Failure("changed", f"{file.path!r} was removed while it was uploaded")
         with os.fdopen(descriptor, "rb") as raw:
             stream = _Hashing(raw)
             if self._in_place:
@@ -213,14 +213,14 @@ class Uploader:
                 file.size,
                 file.modified,
             ):
-                raise Failure("changed", f"{file.path!a} changed while it was uploaded")
+                raise Failure("changed", f"{file.path!r} changed while it was uploaded")
         return stream.hexdigest()
 
     def _make_complete(self, one: Saved) -> None:
         """Write the manifest, if what was brought is what lies here; only then does the version before go."""
         uploaded = {file.path: self._upload(one, file) for file in one.files}
         if look(one.directory, one.rank, one.name) != one:
-            raise Failure("changed", f"{one.name!a} changed while it was uploaded")
+            raise Failure("changed", f"{one.name!r} changed while it was uploaded")
         before = (self._complete or {}).get((one.rank, one.name))
         manifest = new_manifest(
             version=self._version(one),

@@ -58,7 +58,7 @@ def read_objects(request: Mapping[str, Any], write: Callable[[bytes], None]) -> 
     prefix = Kept(store, str(request["prefix"])).prefix
     for one in request["objects"]:
         if not str(one["key"]).startswith(f"{prefix}/"):
-            raise Failure("request", f"{one['key']!a} is no object of that run")
+            raise Failure("request", f"{one['key']!r} is no object of that run")
         store.read(one["key"], int(one["offset"]), write)
 
 

@@ -83,11 +83,11 @@ class Watch:
     def refuse_torn(self, one: Saved, end: End) -> None:
         """Failure for a checkpoint of an ended run that may have been, or visibly was, cut off by the end."""
         if not self.due(one, end):
-            raise Failure("changed", f"the run was killed while {one.name!a} may have been written")
+            raise Failure("changed", f"the run was killed while {one.name!r} may have been written")
         if not self.whole(one):
             raise Failure(
                 "changed",
-                f"{one.name!a} is not whole: a file in it breaks off, or one that it names is missing",
+                f"{one.name!r} is not whole: a file in it breaks off, or one that it names is missing",
             )
 
     def _since(self, one: Saved, end: Optional[End]) -> Dict[str, Tuple[File, float]]:

@@ -99,7 +99,7 @@ def choose(wanted: Optional[str]) -> Engine:
     """The engine that is asked for, or the first that works. Failure says of each why it doesn't."""
     if wanted is not None and wanted not in ORDER:
         raise Failure(
-            "request", f"{wanted!a} is no container engine", f"One of {', '.join(ORDER)}."
+            "request", f"{wanted!r} is no container engine", f"One of {', '.join(ORDER)}."
         )
     reasons = []
     for name in (wanted,) if wanted else ORDER:

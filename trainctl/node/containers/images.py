@@ -59,7 +59,7 @@ def pull_image(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
 def checked(reference: Any) -> str:
     """The name of an image, if an engine can't take it for an option."""
     if not isinstance(reference, str) or not reference or reference.startswith("-"):
-        raise Failure("request", f"{reference!a} is no name of an image")
+        raise Failure("request", f"{reference!r} is no name of an image")
     return reference
 
 

@@ -153,7 +153,7 @@ def _file(path: Any, size: Any, sha256: Any, chunks: Any) -> File:
     file = File(path, size, layout.sha256(sha256, path), chunks)
     expected = -(-size // CHUNK_BYTES) if size > CHUNK_BYTES else 0
     if len(chunks) != expected:
-        raise Failure("request", f"{path!a} has {len(chunks)} chunks instead of {expected}")
+        raise Failure("request", f"{path!r} has {len(chunks)} chunks instead of {expected}")
     return file
 
 
@@ -164,9 +164,9 @@ def _no_file() -> Failure:
 def _safe_path(value: Any) -> str:
     parts = value.split("/") if isinstance(value, str) else [""]
     if not _NOWHERE.isdisjoint(parts) or max(map(len, map(str.encode, parts))) > _MAX_COMPONENT:
-        raise Failure("request", f"{value!a} is no path inside a tree")
+        raise Failure("request", f"{value!r} is no path inside a tree")
     if _CONTROL.search(value):
-        raise Failure("request", f"{value!a} holds a control character")
+        raise Failure("request", f"{value!r} holds a control character")
     return str(value)
 
 
@@ -177,11 +177,11 @@ def _in_a_tree(files: Iterable[File]) -> Iterator[File]:
         path = file.path
         if before and path <= before[-1]:
             wrong = "twice" if path == before[-1] else "out of order"
-            raise Failure("request", f"the listing names the path {path!a} {wrong}")
+            raise Failure("request", f"the listing names the path {path!r} {wrong}")
         while before and not path.startswith(before[-1]):
             before.pop()
         if before and any(path[len(one)] == "/" for one in before):
-            raise Failure("request", f"{path!a} lies below a file")
+            raise Failure("request", f"{path!r} lies below a file")
         before.append(path)
         yield file
 

@@ -179,7 +179,7 @@ def _place_directory(run: Run, mount: Mapping[str, Any], private: bool, places: 
     source = layout.absolute(mount["host_path"], "host_path")
     location = str(mount["mount_location"])
     if not source.is_dir():
-        raise Failure("request", f"there is no directory {str(source)!a} to mount on this node")
+        raise Failure("request", f"there is no directory {str(source)!r} to mount on this node")
     if not location.startswith("/") and not private:
         places.links.append((_free(_in_work(run, location)), source))
         return
@@ -201,14 +201,14 @@ def _in_work(run: Run, relative: str) -> Path:
     """A path in the working directory that nothing of the code occupies or leads away from."""
     path = run.work / relative
     if ".." in path.parts or path == run.work:
-        raise Failure("request", f"{relative!a} is no place inside the working directory")
+        raise Failure("request", f"{relative!r} is no place inside the working directory")
     step = run.work
     for part in path.relative_to(run.work).parts:
         step = step / part
         if step.is_symlink() or (step.exists() and not step.is_dir()):
-            raise Failure("request", f"the code has a file at {relative!a}, where weights go")
+            raise Failure("request", f"the code has a file at {relative!r}, where weights go")
     if path.is_dir() and any(path.iterdir()):
-        raise Failure("request", f"the code has files in {relative!a}, where weights go")
+        raise Failure("request", f"the code has files in {relative!r}, where weights go")
     return path
 
 

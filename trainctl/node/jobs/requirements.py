@@ -66,7 +66,7 @@ def requirement_texts(layout: Layout, code: Any, name: str) -> Dict[str, str]:
                 if _LOCAL.match(line):
                     raise Failure(
                         "requirements",
-                        f"{path} names a local project: {line.strip()!a}",
+                        f"{path} names a local project: {line.strip()!r}",
                         "An environment is shared by all code that lists the same. Install it in a start command.",
                     )
                 match = _INCLUDED.match(line)
@@ -166,6 +166,6 @@ def _text(tar: tarfile.TarFile, path: str) -> str:
         member = None
     if member is None:
         raise Failure(
-            "requirements", f"the code has no file {path!a}", "Requirements are a file of the code."
+            "requirements", f"the code has no file {path!r}", "Requirements are a file of the code."
         )
     return member.read().decode(errors="replace")

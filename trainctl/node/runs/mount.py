@@ -222,4 +222,4 @@ def check(mounts: Sequence[Mount], kept: Sequence[Path]) -> None:
     for mount in mounts:
         why = blocked(mount.target, kept)
         if why:
-            raise Failure("request", f"nothing can be mounted at {mount.target!a}: {why}")
+            raise Failure("request", f"nothing can be mounted at {mount.target!r}: {why}")

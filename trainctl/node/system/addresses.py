@@ -118,7 +118,7 @@ def _address(text: Any) -> Union[ipaddress.IPv4Address, ipaddress.IPv6Address]:
     try:
         return ipaddress.ip_address(str(text))
     except ValueError:
-        raise Failure("request", f"{text!a} is no IP address to listen on") from None
+        raise Failure("request", f"{text!r} is no IP address to listen on") from None
 
 
 def _ipv4() -> Iterator[str]:

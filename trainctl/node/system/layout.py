@@ -91,24 +91,24 @@ def layout_of(request: Mapping[str, Any]) -> Layout:
 def name(value: Any, what: str) -> str:
     """The value, if it can be a file name; else Failure names ``what``."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise Failure("request", f"{what} {value!a} can't be a file name")
+        raise Failure("request", f"{what} {value!r} can't be a file name")
     return value
 
 
 def sha256(value: Any, what: str) -> str:
     """The value, if it is a hex sha256."""
     if not isinstance(value, str) or not _SHA256.fullmatch(value):
-        raise Failure("request", f"{what} {value!a} is not a sha256 in hex")
+        raise Failure("request", f"{what} {value!r} is not a sha256 in hex")
     return value
 
 
 def absolute(value: Any, what: str) -> Path:
     """The value as a path, if it is an absolute one without ``..``."""
     if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
-        raise Failure("request", f"{what} {value!a} is not an absolute path")
+        raise Failure("request", f"{what} {value!r} is not an absolute path")
     path = Path(value)
     if ".." in path.parts:
-        raise Failure("request", f"{what} {value!a} holds '..'")
+        raise Failure("request", f"{what} {value!r} holds '..'")
     return path
 
 

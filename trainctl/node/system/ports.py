@@ -21,7 +21,7 @@ def ports_of(text: Any) -> Optional[range]:
     found = _RANGE.fullmatch(str(text))
     ports = range(int(found[1]), int(found[2]) + 1) if found else range(0)
     if not ports or ports[0] < 1 or ports[-1] > 65535:
-        raise Failure("request", f"{text!a} is no range of ports")
+        raise Failure("request", f"{text!r} is no range of ports")
     return ports
 
 

@@ -45,4 +45,4 @@ def what_failed(
     command = commands[number - 1] if 0 < number <= len(commands) else ""
     first = command.strip().splitlines()[0] if command.strip() else ""
     shown = first if len(first) <= 100 else first[:97] + "..."
-    return f"{noun} {number} of {len(commands)} {ending}: {ascii(shown)[1:-1]}"
+    return f"{noun} {number} of {len(commands)} {ending}: {repr(shown)[1:-1]}"

@@ -130,5 +130,5 @@ def _last_lines(log: Any) -> str:
     except OSError:
         return ""
     lines = [line.strip() for line in text.splitlines() if line.strip()][-_LAST_LINES:]
-    shown = " / ".join(ascii(line[:_LINE])[1:-1] for line in lines)
+    shown = " / ".join(repr(line[:_LINE])[1:-1] for line in lines)
     return f". It said: {shown}" if shown else ""

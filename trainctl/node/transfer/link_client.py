@@ -212,7 +212,7 @@ def _connection(scheme: str, netloc: str) -> http.client.HTTPConnection:
         return http.client.HTTPSConnection(netloc, timeout=CONNECT_SECONDS, context=context)
     if scheme == "http":
         return http.client.HTTPConnection(netloc, timeout=CONNECT_SECONDS)
-    raise Failure("request", f"{scheme!a} is no way to fetch weights")
+    raise Failure("request", f"{scheme!r} is no way to fetch weights")
 
 
 def _seconds(text: str) -> float:

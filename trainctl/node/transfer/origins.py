@@ -34,4 +34,4 @@ def open_origin(
         from trainctl.node.transfer.http_origin import LinkedOrigin
 
         return LinkedOrigin(value, links, pace)
-    raise Failure("request", f"this node program knows no origin of type {kind!a}")
+    raise Failure("request", f"this node program knows no origin of type {kind!r}")

@@ -79,7 +79,7 @@ class FromMirror(Fetcher):
         """See Fetcher."""
         raise Failure(
             "wrong",
-            f"the mirror's bytes of {part.file.path!a} are not those of its listing",
+            f"the mirror's bytes of {part.file.path!r} are not those of its listing",
             f"Blob {part.file.sha256}, {part.piece.length} bytes at {part.piece.offset}. Nothing of them was kept. "
             "Mend the mirror, then apply again: trainctl mirror verify --repair",
         )

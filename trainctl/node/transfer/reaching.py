@@ -141,7 +141,7 @@ class _Other(OSError):
 
 def _places(urls: Any) -> List[Place]:
     if not isinstance(urls, list) or not urls:
-        raise Failure("request", f"{urls!a} are no http://ADDRESS:PORT to fetch weights from")
+        raise Failure("request", f"{urls!r} are no http://ADDRESS:PORT to fetch weights from")
     return [_place(one) for one in urls]
 
 
@@ -149,7 +149,7 @@ def _place(url: Any) -> Place:
     parts = urlsplit(url) if isinstance(url, str) else None
     speaks = parts is not None and parts.scheme in ("http", "https")
     if parts is None or not (speaks and parts.hostname and parts.port):
-        raise Failure("request", f"{url!a} is no http://ADDRESS:PORT to fetch weights from")
+        raise Failure("request", f"{url!r} is no http://ADDRESS:PORT to fetch weights from")
     family(parts.hostname)
     return Place(parts.netloc, parts.hostname, parts.port, parts.scheme == "https")
 

@@ -254,7 +254,7 @@ def shared_of(request: Mapping[str, Any]) -> Optional[SharedCache]:
         return None
     size = value.get("size")
     if size is not None and (not isinstance(size, int) or size < 0):
-        raise Failure("request", f"shared cache size {size!a} is no number of bytes")
+        raise Failure("request", f"shared cache size {size!r} is no number of bytes")
     return SharedCache(value.get("dir"), size)
 
 

@@ -127,7 +127,7 @@ def _links(
 
 def _rate(value: Any) -> Optional[int]:
     if value is not None and (not isinstance(value, int) or value <= 0):
-        raise Failure("request", f"max_rate {value!a} is no number of bytes a second")
+        raise Failure("request", f"max_rate {value!r} is no number of bytes a second")
     return value
 
 
@@ -137,7 +137,7 @@ def _owners(peers: Any, me: Any, listing: Listing) -> Optional[Owners]:
         return None
     holds = {str(one["node"]): str((one.get("holds") or {}).get(listing.id, "0")) for one in peers}
     if me not in holds:
-        raise Failure("request", f"node {me!a} is none of its own peers")
+        raise Failure("request", f"node {me!r} is none of its own peers")
     try:
         return Owners(listing, str(me), holds)
     except ValueError:

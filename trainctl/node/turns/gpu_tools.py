@@ -107,7 +107,7 @@ def _nvidia() -> List[Gpu]:
     for line in _output(query, _NO_DEVICES).splitlines():
         parts = [part.strip() for part in line.split(",")]
         if len(parts) != len(fields.split(",")) or not parts[0].isdigit():
-            raise Failure("failed", f"nvidia-smi says {line[:200]!a}, which is not understood")
+            raise Failure("failed", f"nvidia-smi says {line[:200]!r}, which is not understood")
         memory = int(parts[2]) if parts[2].isdigit() else None
         found.append(Gpu(int(parts[0]), parts[4], parts[1], memory, parts[3], NVIDIA))
     return found

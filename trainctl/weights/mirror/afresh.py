@@ -106,7 +106,7 @@ class Afresh:
         found = self._files[source].get(file.sha256)
         if found is None or found.size != file.size:
             raise SourceGone(
-                f"{resolved.source} has not got the content of {file.path!a} any more",
+                f"{resolved.source} has not got the content of {file.path!r} any more",
                 "The next apply mirrors what it has now.",
             )
         return found
@@ -147,4 +147,4 @@ def read_again(
 
 def other_content(origin: Origin, file: SourceFile) -> SourceWrong:
     """What upstream gives is not what was mirrored, by whatever it was known."""
-    return SourceWrong(f"{origin.resolved.source}: {file.path!a} has other content now")
+    return SourceWrong(f"{origin.resolved.source}: {file.path!r} has other content now")

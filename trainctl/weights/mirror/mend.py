@@ -183,7 +183,7 @@ class _Taken:
     def publish(self) -> None:
         """Have it where it was, now that it is right."""
         if file_sha256(self._data) != self.file.sha256:
-            raise SourceWrong(f"the listing of {self.file.path!a} has wrong chunks")
+            raise SourceWrong(f"the listing of {self.file.path!r} has wrong chunks")
         self._partial.publish(self._blob)
         sync_directory(self._blob.parent)
 

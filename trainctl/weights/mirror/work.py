@@ -33,7 +33,7 @@ def do(verb: str, mirror: DirectoryMirror, request: Request, stream: BinaryIO) -
     if verb in _WITH_STREAM:
         return _WITH_STREAM[verb](mirror, request, stream)
     if verb not in _WITH_CALLER:
-        raise Failure("request", f"this mirror program knows no verb {verb!a}")
+        raise Failure("request", f"this mirror program knows no verb {verb!r}")
     return _WITH_CALLER[verb](mirror, request, Caller(stream, emit))
 
 

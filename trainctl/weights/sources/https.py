@@ -162,7 +162,7 @@ def _refuse_encoded(uri: str, response: Response) -> None:
     coding = (response.headers.get("Content-Encoding") or "identity").strip().lower()
     if coding != "identity":
         raise SourceError(
-            f"{uri}: the server sends it compressed ({coding[:20]!a}), although asked not to",
+            f"{uri}: the server sends it compressed ({coding[:20]!r}), although asked not to",
             "Have Content-Encoding turned off for it, or fetch it yourself and write file:///PATH.",
         )
 
