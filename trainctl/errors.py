@@ -11,6 +11,7 @@ TrainctlError                  1    failed
 ├── Interrupted              130    the user stopped it
 ├── StateError                 1    the state can't be read or written
 │   └── AppendRefused          1    someone else appended at that position first
+├── SecretWithheld             1    who keeps a secret was asked, and doesn't give it
 ├── SourceError                1    a weight source can't be resolved or read
 │   ├── SourceGone             1    404: no such repository, revision or file
 │   ├── SourceDenied           1    401 or 403
@@ -153,6 +154,12 @@ class AppendRefused(StateError):
 
     retryable = True
     usual_code = "append-refused"
+
+
+class SecretWithheld(TrainctlError):
+    """Who keeps a secret was asked, and doesn't give it: it is away, or refuses. What isn't there, or is malformed, is none of these."""
+
+    usual_code = "secret-withheld"
 
 
 class SourceError(TrainctlError):

@@ -23,7 +23,8 @@ class Identities:
     url: str = ""
     lives: timedelta = timedelta(hours=1)
     """How long what is granted holds."""
-    refuses: bool = False
+    refuses: int = 0
+    """The status of every answer, if it is one."""
     asked: list[tuple[str, Any, str | None]] = field(default_factory=list)
     granted: list[str] = field(default_factory=list)
 
@@ -38,7 +39,7 @@ def identity_servers() -> Iterator[Identities]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             state.asked.append((self.path, body, self.headers.get("Authorization")))
             if state.refuses:
-                self._answer(403, {"error": "denied: header.claims.signature"})
+                self._answer(state.refuses, {"error": "denied: header.claims.signature"})
             elif self.path == "/v1/token":
                 known = body["audience"] == AUDIENCE and body["subjectToken"].count(".") == 2
                 self._answer(200 if known else 400, {"access_token": "federated-token"})

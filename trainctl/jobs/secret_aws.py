@@ -11,7 +11,7 @@ from typing import Any
 
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import TrainctlError
-from trainctl.jobs.secret_errors import lacks_package, missing, unusable
+from trainctl.jobs.secret_errors import lacks_package, missing, unusable, withheld
 
 _SECONDS = 20.0
 _NOT_FOUND = "ResourceNotFoundException"
@@ -103,7 +103,12 @@ def _ask(spec: SecretSpec, call: str, **arguments: str) -> dict[str, Any]:
     try:
         import boto3
         from botocore.config import Config
-        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.exceptions import (
+            BotoCoreError,
+            ClientError,
+            ConnectionError,  # noqa: A004  not of the builtin's kind
+            HTTPClientError,
+        )
     except ImportError:
         raise lacks_package(spec, "AWS Secrets Manager", "aws") from None
     config = Config(
@@ -117,13 +122,15 @@ def _ask(spec: SecretSpec, call: str, **arguments: str) -> dict[str, Any]:
         if kind == _NOT_FOUND:
             raise _Missing from None
         raise _refused(spec, kind) from None
+    except (ConnectionError, HTTPClientError) as error:
+        raise withheld(spec, "AWS Secrets Manager doesn't answer", str(error)) from None
     except BotoCoreError as error:
         raise missing(spec, "AWS Secrets Manager can't be asked", str(error)) from None
     return answer
 
 
 def _refused(spec: SecretSpec, kind: str) -> TrainctlError:
-    return missing(
+    return withheld(
         spec,
         f"AWS Secrets Manager refuses {spec.source!r} ({kind})",
         "Check that this account may use it.",

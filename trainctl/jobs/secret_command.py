@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainctl.desired.values import SecretSpec
-from trainctl.jobs.secret_errors import missing
+from trainctl.jobs.secret_errors import missing, withheld
 
 SECONDS = 30.0
 """How long a command may take."""
@@ -55,14 +55,14 @@ def output_of(
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             if isinstance(error, TimeoutError | subprocess.TimeoutExpired):
-                raise missing(spec, f"{spec.source} did not end within {seconds:.0f} s") from None
+                raise withheld(spec, f"{spec.source} did not end within {seconds:.0f} s") from None
             raise
     if code != 0:
         for text in said.decode("utf-8", "replace").split():
             if len(text) >= 8:
                 register(text)
         lines = complained.decode("utf-8", "replace").strip().splitlines()
-        raise missing(spec, f"{spec.source} exited with {code}", lines[-1] if lines else "")
+        raise withheld(spec, f"{spec.source} exited with {code}", lines[-1] if lines else "")
     return said
 
 

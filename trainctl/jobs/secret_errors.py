@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from trainctl.desired.values import SecretSpec
-from trainctl.errors import TrainctlError
+from trainctl.errors import SecretWithheld, TrainctlError
 
 
 def missing(spec: SecretSpec, why: str, detail: str = "") -> TrainctlError:
     """The value can't be had."""
     return TrainctlError(f"secret {spec.name!r}: {why}", detail, code="missing-secret")
+
+
+def withheld(spec: SecretSpec, why: str, detail: str = "") -> SecretWithheld:
+    """Who keeps the value was asked, and doesn't give it."""
+    return SecretWithheld(f"secret {spec.name!r}: {why}", detail)
 
 
 def unusable(spec: SecretSpec, why: str, detail: str = "") -> TrainctlError:

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from trainctl.desired.values import SecretSpec
-from trainctl.jobs.secret_errors import lacks_package, missing
+from trainctl.jobs.secret_errors import lacks_package, missing, withheld
 
 T = TypeVar("T")
 
 SERVICE = "trainctl"
 """The service of an entry where the manifest names none."""
+_ADVICE = "Unlock it, or take the value from elsewhere; see `keyring --list-backends`."
 
 
 def value_of(spec: SecretSpec) -> str:
@@ -67,9 +68,7 @@ def _asked(spec: SecretSpec, ask: Callable[[], T]) -> T:
     try:
         return ask()
     except NoKeyringError:
-        why = "there is no keyring for this user here"
+        raise missing(spec, "there is no keyring for this user here", _ADVICE) from None
     except KeyringError as error:
         why = f"the keyring can't be used ({type(error).__name__})"
-    raise missing(
-        spec, why, "Unlock it, or take the value from elsewhere; see `keyring --list-backends`."
-    )
+        raise withheld(spec, why, _ADVICE) from None

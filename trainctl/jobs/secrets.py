@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import TrainctlError
-from trainctl.jobs.asked_once import AskedOnce
+from trainctl.jobs.asked_once import AskedOnce, AskedTogether
 from trainctl.jobs.bucket_credentials import declared, masked, usual
 from trainctl.jobs.destinations import of_registry, of_source
 from trainctl.jobs.registry import Login, registry_login, registry_secrets
@@ -46,8 +45,7 @@ class Secrets:
         self._redactor = redactor
         self._trust = trust
         self._around = Surroundings(directory, environ, trust, redactor.register)
-        self._lock = threading.Lock()
-        self._fetched: dict[str, str] = {}
+        self._fetched = AskedTogether[str]()
         self._asked = AskedOnce()
 
     def register(self, value: str) -> str:
@@ -154,10 +152,7 @@ class Secrets:
         """What has to be run or asked for is so once, and by one thread."""
         if is_at_hand(spec):
             return read(spec, self._around)
-        with self._lock:
-            if spec.name not in self._fetched:
-                self._fetched[spec.name] = read(spec, self._around)
-            return self._fetched[spec.name]
+        return self._fetched.get(spec.name, lambda: read(spec, self._around))
 
 
 def _checked(credential: Credential) -> Credential:

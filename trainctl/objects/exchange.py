@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from trainctl.errors import SourceDenied, TrainctlError
+from trainctl.errors import SourceBusy, SourceDenied, SourceUnreachable, TrainctlError
 from trainctl.spi.sources import Credential
 
 _AWS_AUDIENCE = "sts.amazonaws.com"
 _SILENCE_SECONDS = 30.0
+_CONNECT_SECONDS = 5.0
+_TRIES = 3
 
 
 def assume_role(role_arn: str, region: str, environ: Mapping[str, str] = os.environ) -> Credential:
@@ -66,17 +68,20 @@ def _of_role(ask: Callable[[], dict[str, Any]], origin: str, region: str) -> Cre
 def aws_session(told: str) -> Credential:
     """What boto3 finds: a profile, its single sign-on, a container's or a role's credential. ``told`` says why it is asked."""
     boto3 = _boto3(told)
-    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.exceptions import BotoCoreError, ClientError, ProfileNotFound
 
     try:
         session = boto3.Session()
         found = session.get_credentials()
         frozen = found.get_frozen_credentials() if found else None
     except (BotoCoreError, ClientError) as error:
-        raise SourceDenied(f"{told}: AWS gives no credential", str(error)) from None
+        code = "missing-secret" if isinstance(error, ProfileNotFound) else None
+        raise SourceDenied(f"{told}: AWS gives no credential", str(error), code=code) from None
     if frozen is None or not frozen.access_key:
         raise SourceDenied(
-            f"{told}: there is no credential of AWS", "Check it, or log in: aws sso login."
+            f"{told}: there is no credential of AWS",
+            "Check it, or log in: aws sso login.",
+            code="missing-secret",
         )
     # Botocore renews what ends by itself, some minutes before; so it is asked again after a while.
     ends = getattr(found, "_expiry_time", None)
@@ -221,7 +226,10 @@ def _sts(region: str, *, signed: bool) -> Any:
     from botocore.config import Config
 
     config = Config(
-        read_timeout=_SILENCE_SECONDS, **({} if signed else {"signature_version": UNSIGNED})
+        connect_timeout=_CONNECT_SECONDS,
+        read_timeout=_SILENCE_SECONDS,
+        retries={"total_max_attempts": _TRIES},
+        **({} if signed else {"signature_version": UNSIGNED}),
     )
     return boto3.client("sts", region_name=region, config=config)
 
@@ -230,8 +238,11 @@ def _asked(ask: Callable[[], dict[str, Any]], origin: str) -> dict[str, Any]:
     from botocore.exceptions import (
         BotoCoreError,
         ClientError,
+        ConnectionError,  # noqa: A004  not of the builtin's kind
+        HTTPClientError,
         NoCredentialsError,
         PartialCredentialsError,
+        ProfileNotFound,
     )
 
     try:
@@ -242,12 +253,14 @@ def _asked(ask: Callable[[], dict[str, Any]], origin: str) -> dict[str, Any]:
             f"AWS does not give {origin} ({said.get('Code', 'refused')})",
             f"{said.get('Message', '')} Check the role's trust policy, and who asks for it.".strip(),
         ) from None
-    except (NoCredentialsError, PartialCredentialsError):
+    except (NoCredentialsError, PartialCredentialsError, ProfileNotFound):
         raise SourceDenied(
             f"there is no credential of AWS here to ask for {origin} with",
             "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; or log in: aws sso login.",
             code="missing-secret",
         ) from None
+    except (ConnectionError, HTTPClientError) as error:
+        raise SourceUnreachable(f"AWS can't be asked for {origin}", str(error)) from None
     except BotoCoreError as error:
         raise SourceDenied(f"AWS does not give {origin}", str(error)) from None
 
@@ -285,12 +298,15 @@ def _fetch(url: str, body: bytes | None, token: str | None, origin: str) -> dict
         with urllib.request.urlopen(request, timeout=_SILENCE_SECONDS) as answer:  # noqa: S310
             found = json.loads(answer.read(2**20))
     except (OSError, ValueError) as error:
-        status = error.code if isinstance(error, urllib.error.HTTPError) else None
-        if isinstance(error, urllib.error.HTTPError):
-            error.close()
-        said = f"answered {status}" if status else "could not be asked"
-        raise SourceDenied(
-            f"{origin}: {host} {said}",
+        if not isinstance(error, urllib.error.HTTPError):
+            raise SourceUnreachable(
+                f"{origin}: {host} could not be asked",
+                "Check the network and, behind a proxy, HTTPS_PROXY.",
+            ) from None
+        error.close()
+        made = SourceBusy if error.code == 429 or error.code >= 500 else SourceDenied
+        raise made(
+            f"{origin}: {host} answered {error.code}",
             "Check the pool, its provider and which identities may use the account.",
         ) from None
     return found if isinstance(found, dict) else {}

@@ -87,8 +87,14 @@ def _go_on(workspace: Workspace, plan: Plan, emit: Emit) -> None:
 
 
 def _need_secrets(workspace: Workspace, plan: Plan) -> None:
-    """Read every secret that the plan will use, so that a missing one is told before anything is begun."""
+    """Read every secret that the plan will use, so that a missing one is told before anything is begun.
+
+    Who brings nothing into the mirror asks upstream for nothing.
+    """
+    mirrored = {line.address for line in plan.weights if line.listing and not line.bytes_upstream}
     for change in effective(plan.changes).values():
+        if change.address in mirrored:
+            continue
         try:
             if change.after and change.action in (Action.CREATE, Action.UPDATE, Action.REPLACE):
                 _read_secrets(workspace, change, change.after)

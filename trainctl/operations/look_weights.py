@@ -24,7 +24,7 @@ from trainctl.weights.mirror.disk import SPARE_BYTES
 from trainctl.weights.mirror.known import Known, missing
 from trainctl.weights.mirror.port import is_far
 from trainctl.weights.once import Once
-from trainctl.weights.resolve import Resolution, Wanted, resolve
+from trainctl.weights.resolve import Resolution, Wanted, resolve, resolve_unopened
 from trainctl.weights.sources import source_for
 
 
@@ -183,6 +183,9 @@ def _resolve(
 ) -> _Found | TrainctlError:
     try:
         credential = credential_of(question.resource.attributes, workspace.secrets)
+    except TrainctlError as failure:
+        return _unopened(workspace, question, failure, upgrade=upgrade)
+    try:
         resolution = resolve(
             question.wanted,
             credential,
@@ -207,6 +210,23 @@ def _resolve(
         return replace(found, has_link=has_link)
     except TrainctlError as failure:
         return failure
+
+
+def _unopened(
+    workspace: Workspace, question: _Question, why: TrainctlError, *, upgrade: bool
+) -> _Found | TrainctlError:
+    """What is locked out of the mirror, for want of a credential; ``why`` where nothing can stand in."""
+    try:
+        resolution = resolve_unopened(
+            question.wanted,
+            why,
+            locked=question.locked,
+            upgrade=upgrade,
+            mirror=workspace.mirror,
+        )
+    except TrainctlError as failure:
+        return failure
+    return _Found(resolution, lambda file: True)
 
 
 def _take(

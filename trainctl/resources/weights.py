@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainctl.apply.step import Lookup, Step
-from trainctl.errors import SourceError, SourceGone, SourceWrong, StalePlan
+from trainctl.errors import SourceError, SourceGone, SourceWrong, StalePlan, TrainctlError
 from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.delivery import Mirrored
@@ -24,7 +24,7 @@ from trainctl.weights.locked import kept_version, locked_version
 from trainctl.weights.metered import Metered
 from trainctl.weights.mirror.layout import Reference
 from trainctl.weights.mirror.port import Mirror, is_far
-from trainctl.weights.resolve import Wanted, resolve
+from trainctl.weights.resolve import Wanted, resolve, resolve_unopened
 from trainctl.weights.sources import source_for
 
 
@@ -46,10 +46,9 @@ class WeightsHandler:
 
     def carry_out(self, step: Step) -> Mapping[str, Any]:
         """Mirror what is missing; verified, or an error that names the file."""
-        credential = credential_of(step.attributes, self._secrets)
         resolved = step.resolved
         if resolved is None:
-            resolved = self._resolve(step, credential)
+            resolved = self._resolve(step)
         if step.attributes.get("pin") not in (None, resolved.pin):
             raise self._moved(step, None, resolved)
         reference = Reference(
@@ -59,6 +58,8 @@ class WeightsHandler:
             project=self._home.project,
         )
         (known,) = self._mirror.look([resolved]).known
+        # What needs nothing of upstream isn't stopped by who has its credential.
+        credential = None if known.listing else credential_of(step.attributes, self._secrets)
         source = Metered(source_for(parse_source(resolved.source).scheme))
         began = time.monotonic()
         try:
@@ -94,11 +95,15 @@ class WeightsHandler:
             ).to_json(),
         }
 
-    def _resolve(self, step: Step, credential: Credential | None) -> ResolvedSource:
+    def _resolve(self, step: Step) -> ResolvedSource:
         """The source as it was planned: at the planned revision, where upstream keeps revisions."""
         directory = self._home.directory
         planned = lock_entry(step.attributes, directory) if step.attributes.get("pin") else None
         wanted = wanted_of(step.attributes, directory)
+        try:
+            credential = credential_of(step.attributes, self._secrets)
+        except TrainctlError as why:
+            return resolve_unopened(wanted, why, locked=planned, mirror=self._mirror).resolved
         if planned is not None and wanted.uri.scheme not in ("hf", "file"):
             server = source_for(wanted.uri.scheme).server(wanted.uri.text, credential)
             kept = kept_version(self._mirror, locked_version(wanted.uri.text, server, planned))

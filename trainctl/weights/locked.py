@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from trainctl.errors import NodeError, SourceError, SourceGone, SourceWrong, StorageError
+from trainctl.errors import NodeError, SourceGone, SourceWrong, StorageError, TrainctlError
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.files import ResolvedSource, SourceFile, in_order
 from trainctl.model.units import format_bytes
@@ -32,7 +32,7 @@ def kept_version(mirror: Mirror, wanted: ResolvedSource) -> ResolvedSource | Non
 
 
 def instead_of(
-    now: ResolvedSource | SourceError,
+    now: ResolvedSource | TrainctlError,
     wanted: ResolvedSource,
     locked: LockEntry,
     mirror: Mirror | None,
@@ -53,7 +53,7 @@ def instead_of(
     if can_be_asked and (before := earlier()) is not None:
         changes = difference(before.files, now.files) if isinstance(now, ResolvedSource) else []
         return before, _moved(locked, now, changes, "as the bucket keeps it")
-    if isinstance(now, SourceError):
+    if isinstance(now, TrainctlError):
         detail = f"{now.detail}\nIt is in trainctl.lock. {why}".lstrip()
         raise type(now)(now.summary, detail, address=now.address, code=now.code)
     raise SourceWrong(
@@ -64,14 +64,14 @@ def instead_of(
 
 
 def _moved(
-    locked: LockEntry, now: ResolvedSource | SourceError, differing: list[str], whence: str
+    locked: LockEntry, now: ResolvedSource | TrainctlError, differing: list[str], whence: str
 ) -> Diagnostic:
     used = f"The locked version is used, {whence}."
     if isinstance(now, SourceGone):
         return warning(
             f"{locked.source} is gone upstream", f"{now.summary}. {used}", code="upstream-moved"
         )
-    if isinstance(now, SourceError):
+    if isinstance(now, TrainctlError):
         return warning(
             f"{locked.source} can't be asked for upstream", f"{now.summary}. {used}", code=now.code
         )
@@ -99,10 +99,10 @@ def counted(files: int, size: int) -> str:
 
 
 def _differing(
-    mirror: Mirror, kept: ResolvedSource, now: ResolvedSource | SourceError
+    mirror: Mirror, kept: ResolvedSource, now: ResolvedSource | TrainctlError
 ) -> list[str]:
     """What differs, by name: files whose content the mirror doesn't know may be others."""
-    if isinstance(now, SourceError):
+    if isinstance(now, TrainctlError):
         return []
     (known,) = mirror.look([now]).known
     pairs = zip(now.files, known.files, strict=True)

@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainctl.errors import (
+    SecretWithheld,
     SourceBusy,
     SourceCut,
     SourceDenied,
     SourceError,
     SourceGone,
     SourceWrong,
+    TrainctlError,
 )
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.files import ResolvedSource, SourceFile
@@ -36,8 +38,10 @@ from trainctl.weights.safe_path import check_paths
 from trainctl.weights.sources import source_for
 
 _MOST_EARLIER = 1_000_000
-_UNTOLD = (SourceGone, SourceDenied, SourceBusy, SourceCut)
-"""Upstream has nothing, or can't be asked: nothing is known to differ from what is locked."""
+_UNTOLD = (SourceGone, SourceDenied, SourceBusy, SourceCut, SecretWithheld)
+"""Upstream has nothing, or can't be asked, for want of a credential too: nothing is known to differ from what is locked."""
+_OURS = ("missing-secret", "unusable-secret")
+"""Codes where nobody was asked: what opens the source is not here, or malformed, which the user mends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,7 @@ def resolve(
     each = (retry or Retry()).each(cancelled or threading.Event())
 
     def instead(
-        now: ResolvedSource | SourceError, locked: LockEntry
+        now: ResolvedSource | TrainctlError, locked: LockEntry
     ) -> tuple[ResolvedSource, Diagnostic]:
         version = locked_version(uri.text, source.server(uri.text, credential), locked)
         return instead_of(
@@ -138,11 +142,7 @@ def resolve(
         )
         resolved, unmatched = _chosen(wanted, everything)
     except _UNTOLD as untold:
-        held = _held(wanted, locked, upgrade=upgrade)
-        if held is None or uri.scheme == "file":
-            raise
-        kept, told = instead(untold, held)
-        return Resolution(kept, held, True, {}, (told,))
+        return _unasked(wanted, untold, locked, instead, upgrade=upgrade)
     differs = followed is not None and resolved.pin != followed.pin
     if followed is not None and differs and uri.scheme == "hf":
         raise _rewritten(wanted, followed)
@@ -160,6 +160,47 @@ def resolve(
             *_other_directory(wanted, resolved, followed),
         ),
     )
+
+
+def resolve_unopened(
+    wanted: Wanted,
+    why: TrainctlError,
+    *,
+    locked: LockEntry | None = None,
+    upgrade: bool = False,
+    mirror: Mirror | None = None,
+    open_source: Callable[[str], WeightSource] = source_for,
+) -> Resolution:
+    """What ``resolve`` gives where upstream can't be asked, as whoever has its credential doesn't give it; ``why`` is raised where it can't stand in."""
+    if not isinstance(why, _UNTOLD):
+        raise why
+    uri, server = wanted.uri, wanted.endpoint_url
+    nobody = Credential("", "nobody", server) if server else None
+
+    def instead(
+        now: ResolvedSource | TrainctlError, locked: LockEntry
+    ) -> tuple[ResolvedSource, Diagnostic]:
+        source = open_source(uri.scheme)
+        version = locked_version(uri.text, source.server(uri.text, nobody), locked)
+        return instead_of(now, version, locked, mirror, lambda: None)
+
+    return _unasked(wanted, why, locked, instead, upgrade=upgrade)
+
+
+def _unasked(
+    wanted: Wanted,
+    why: TrainctlError,
+    locked: LockEntry | None,
+    instead: Callable[[TrainctlError, LockEntry], tuple[ResolvedSource, Diagnostic]],
+    *,
+    upgrade: bool,
+) -> Resolution:
+    """The locked version, with the warning that says why; what is ours to mend, and what nobody has locked, is the error."""
+    held = _held(wanted, locked, upgrade=upgrade)
+    if held is None or wanted.uri.scheme == "file" or why.code in _OURS:
+        raise why
+    kept, told = instead(why, held)
+    return Resolution(kept, held, True, {}, (told,))
 
 
 def _earlier(

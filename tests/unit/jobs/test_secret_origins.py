@@ -14,9 +14,10 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+from tests.support.buckets import free_port
 from tests.support.storm import until
 from trainctl.desired.values import SecretSpec
-from trainctl.errors import Forbidden, TrainctlError
+from trainctl.errors import Forbidden, SecretWithheld, TrainctlError
 from trainctl.jobs.secret_command import output_of
 from trainctl.jobs.secret_origins import LARGEST
 from trainctl.jobs.secret_stores import STORES
@@ -270,6 +271,17 @@ def test_aws_that_can_not_be_asked_is_told(home: Path, monkeypatch: pytest.Monke
     error = failure(home, in_aws("prod/plain"))
     assert "AWS Secrets Manager can't be asked" in error.summary
     assert "region" in error.detail
+    assert error.code == "missing-secret"
+
+
+def test_aws_that_does_not_answer_withholds_a_secret(
+    home: Path, aws: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was asked and doesn't give it is told from what isn't there."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    error = failure(home, in_aws("prod/plain", region="us-east-1"))
+    assert isinstance(error, SecretWithheld)
+    assert "AWS Secrets Manager doesn't answer" in error.summary
 
 
 def test_storing_in_aws(home: Path, aws: None) -> None:

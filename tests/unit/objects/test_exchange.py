@@ -10,10 +10,10 @@ from pathlib import Path
 import boto3
 import pytest
 
-from tests.support.buckets import KEY_ID, SECRET, Bucket, moto
+from tests.support.buckets import KEY_ID, SECRET, Bucket, free_port, moto
 from tests.support.clouds import ACCOUNT, ACCOUNT_KEY, service_account
 from tests.support.identities import AUDIENCE, POOL, Identities, identity_servers
-from trainctl.errors import SourceDenied
+from trainctl.errors import SourceBusy, SourceDenied, SourceUnreachable
 from trainctl.objects.access import AwsKeys, Bearer, access_of
 from trainctl.objects.exchange import (
     assume_role,
@@ -159,12 +159,38 @@ def test_google_gives_a_token_for_an_identity(google: Identities, tmp_path: Path
 def test_a_refusal_of_googles_shows_no_token(google: Identities, tmp_path: Path) -> None:
     """The error names the account and the status, and nothing that was sent or answered."""
     (tmp_path / "token").write_text("header.claims.signature")
-    google.refuses = True
+    google.refuses = 403
     with pytest.raises(
         SourceDenied, match=f"service account {MAILBOX}: 127.* answered 403"
     ) as told:
         exchange_for_google(POOL, MAILBOX, surroundings(google, tmp_path / "token"))
     assert "header.claims" not in str(told.value)
+
+
+def test_who_does_not_answer_is_told_from_who_refuses(google: Identities, tmp_path: Path) -> None:
+    """An answer that asks to come back is none either; the code of what is missing here is another."""
+    (tmp_path / "token").write_text("header.claims.signature")
+    environ = surroundings(google, tmp_path / "token")
+    google.refuses = 503
+    with pytest.raises(SourceBusy, match="answered 503"):
+        exchange_for_google(POOL, MAILBOX, environ)
+    away = {**environ, "GOOGLE_STS_URL": f"http://127.0.0.1:{free_port()}"}
+    with pytest.raises(SourceUnreachable, match="could not be asked"):
+        exchange_for_google(POOL, MAILBOX, away)
+    with pytest.raises(SourceDenied) as lost:
+        exchange_for_google(POOL, MAILBOX, {})
+    assert lost.value.code == "missing-secret"
+
+
+def test_aws_that_does_not_answer_is_told_from_who_refuses(
+    aws: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that what is mirrored may stand in."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{free_port()}")
+    (tmp_path / "token").write_text("header.claims.signature")
+    environ = {"AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token")}
+    with pytest.raises(SourceUnreachable, match="AWS can't be asked for role"):
+        assume_role_by_identity(ROLE, "eu-west-1", environ)
 
 
 @pytest.mark.parametrize(

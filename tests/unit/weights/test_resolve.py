@@ -12,6 +12,8 @@ import pytest
 from tests.support.hub import serve
 from tests.support.mirrors import REFERENCE, MemorySource, impatient, place_of
 from trainctl.errors import (
+    Forbidden,
+    SecretWithheld,
     SourceBusy,
     SourceCut,
     SourceDenied,
@@ -19,13 +21,14 @@ from trainctl.errors import (
     SourceGone,
     SourceUnreachable,
     SourceWrong,
+    TrainctlError,
 )
 from trainctl.model.files import ResolvedSource
 from trainctl.spi.sources import Credential
 from trainctl.weights.lock import LockEntry
 from trainctl.weights.mirror.here import HereMirror
 from trainctl.weights.once import Once
-from trainctl.weights.resolve import Resolution, Wanted, resolve
+from trainctl.weights.resolve import Resolution, Wanted, resolve, resolve_unopened
 from trainctl.weights.sources import source_for
 from trainctl.weights.sources.hf import HubSource
 
@@ -211,6 +214,56 @@ def test_what_is_locked_and_mirrored_needs_no_answer(
     for unlocked in ({"locked": None}, {"locked": first.entry, "upgrade": True}):
         with pytest.raises(type(failure)):
             again(**unlocked)
+
+
+@pytest.mark.parametrize(
+    ("why", "stands_in"),
+    [
+        (SecretWithheld("secret 'x': vault exited with 2"), True),
+        (SourceDenied("AWS does not give role reader (AccessDenied)"), True),
+        (SourceUnreachable("AWS can't be asked for role reader"), True),
+        (SourceDenied("there is no identity token", code="missing-secret"), False),
+        (SourceDenied("secret x is no JSON", code="unusable-secret"), False),
+        (TrainctlError("secret 'x' is not declared", code="undeclared-name"), False),
+        (Forbidden("secret 'x' may not go there"), False),
+    ],
+    ids=lambda one: one.summary if isinstance(one, TrainctlError) else "",
+)
+def test_what_is_locked_and_mirrored_needs_no_credential(
+    tmp_path: Path, why: TrainctlError, stands_in: bool
+) -> None:
+    """Who was asked for it and doesn't give it takes nothing from who has it; what is ours to mend is the error, as is what isn't mirrored."""
+    upstream = MemorySource(FILES, announce=False)
+    mirror = HereMirror(tmp_path / "mirror", impatient())
+    wanted = Wanted("s3://bucket/p", tmp_path)
+    first = resolve(wanted, open_source=lambda scheme: upstream)
+
+    def again(locked: LockEntry | None, *, upgrade: bool = False) -> Resolution:
+        return resolve_unopened(
+            wanted,
+            why,
+            locked=locked,
+            upgrade=upgrade,
+            mirror=mirror,
+            open_source=lambda scheme: upstream,
+        )
+
+    for unlocked in ({"locked": None}, {"locked": first.entry}):
+        with pytest.raises(type(why), match=re.escape(why.summary)):
+            again(**unlocked)
+    mirror.mirror(first.resolved, upstream, REFERENCE)
+    if not stands_in:
+        with pytest.raises(type(why), match=re.escape(why.summary)):
+            again(first.entry)
+        return
+    kept = again(first.entry)
+
+    assert (kept.resolved.pin, kept.entry, kept.locked) == (first.entry.pin, first.entry, True)
+    (told,) = kept.warnings
+    assert (told.severity.value, told.code) == ("warning", why.code)
+    assert why.summary in told.detail
+    with pytest.raises(type(why)):
+        again(first.entry, upgrade=True)
 
 
 def test_what_a_manifest_declares_the_digest_of_needs_no_answer(tmp_path: Path) -> None:

@@ -1,0 +1,111 @@
+"""Weights that are locked and mirrored, while whoever has what opens their source doesn't give it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.buckets import KEY_ID, SECRET, free_port, moto
+from tests.support.project import Project
+from trainctl.objects.access import AwsKeys
+from trainctl.objects.place import place_of
+from trainctl.objects.store import Bucket as Store
+
+ROLE = "arn:aws:iam::123456789012:role/reader"
+MANIFEST = """\
+project: {name: demo}
+secrets: {bucket: {from: command, command: [VAULT]}}
+weights:
+  model:
+    source: "s3://models/llm"
+    auth: AUTH
+jobs:
+  sft:
+    weights: [model]
+    runtime: {start_commands: ["cat $TRAINCTL_WEIGHTS_MODEL/config.json"]}
+"""
+
+
+@pytest.fixture
+def work(fresh: Project) -> Iterator[Project]:
+    """A project that finds a model in a bucket, and everything that could open it."""
+    with moto() as bucket:
+        keys = AwsKeys(KEY_ID, SECRET)
+        store = Store(place_of("s3://models", bucket.endpoint, {}), keys, environ={})
+        store.put("llm/config.json", b"{}")
+        fresh.variables |= {
+            "AWS_ENDPOINT_URL": bucket.endpoint,
+            "AWS_ACCESS_KEY_ID": KEY_ID,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+        }
+        fresh.trust('secret = "bucket"\ncommands = true')
+        says(fresh, f"echo '{json.dumps(bucket.credential)}'")
+        yield fresh
+
+
+def vault_of(work: Project) -> Path:
+    """Not in the project: what came with a manifest isn't run."""
+    return work.directory.parent / "vault"
+
+
+def wants(work: Project, auth: str) -> None:
+    text = MANIFEST.replace("VAULT", str(vault_of(work))).replace(
+        "AUTH", f"{{auth_method: {auth}}}"
+    )
+    work.write({"trainctl.yaml": text})
+
+
+def says(work: Project, vault: str) -> None:
+    """Where the secret is kept behaves like that from now on."""
+    program = vault_of(work)
+    program.write_text(f"#!/bin/sh\n{vault}\n")
+    program.chmod(0o755)
+
+
+def test_a_role_that_can_not_be_assumed_stops_nobody_who_has_it_all(work: Project) -> None:
+    """The plan warns and works, also where there is no state yet; without the lock, or with nothing mirrored, it is the error."""
+    wants(
+        work, f"AWS_ASSUME_ROLE, aws_assume_role_region: eu-west-1, aws_assume_role_arn: '{ROLE}'"
+    )
+    work.run("apply", "--auto-approve", "--target", "weights.model")
+    work.variables["AWS_ENDPOINT_URL_STS"] = f"http://127.0.0.1:{free_port()}"
+    _stands_in(work, f"AWS can't be asked for role {ROLE}", "source-cut")
+
+
+def test_a_secret_that_its_keeper_does_not_give_stops_nobody_who_has_it_all(work: Project) -> None:
+    """The same, of a command; a program that isn't there is ours to mend, and the error as ever."""
+    wants(work, "CUSTOM_SECRET, auth_secret_name: bucket")
+    work.run("apply", "--auto-approve", "--target", "weights.model")
+    vault_of(work).rename(work.directory / "elsewhere")
+    lost = work.run("plan", code=1).stderr
+    says(work, "exit 7")
+    _stands_in(work, "exited with 7", "secret-withheld")
+    assert "vault can't be run" in lost
+
+
+def _stands_in(work: Project, said: str, code: str) -> None:
+    plan = work.json("plan")
+    (told,) = [one for one in plan["diagnostics"] if one["code"] == code]
+    lock = (work.directory / "trainctl.lock").read_text()
+    shutil.rmtree(work.directory / ".trainctl")
+    work.run("apply", "--auto-approve", "--wait")
+    logs = work.run("logs", "sft").stdout
+    kept = (work.directory / "trainctl.lock").read_text()
+    (work.directory / "trainctl.lock").unlink()
+    unlocked = work.run("plan", code=1).stderr
+    work.clear()
+    work.write({"trainctl.lock": lock})
+    unmirrored = work.run("plan", code=1).stderr
+
+    assert told["severity"] == "warning"
+    assert said in told["detail"]
+    assert plan["weights"][0]["bytes_upstream"] == 0
+    assert logs == "{}\n"
+    assert kept == lock
+    assert said in unlocked
+    assert said in unmirrored
+    assert "It is in trainctl.lock. The mirror doesn't have the locked version." in unmirrored
