@@ -34,6 +34,10 @@ jobs:
 """
 
 
+TEAM = "the team's/50% off #1, a+b"
+"""A prefix with what is somebody's syntax."""
+
+
 @dataclass
 class Platform:
     """A mirror that a manifest names, and what the environment says to reach and open it."""
@@ -47,7 +51,7 @@ class Platform:
 def google(work: Path) -> Iterator[Platform]:
     with google_xml() as server:
         variables = {"STORAGE_EMULATOR_HOST": server.url, "OPENS_BUCKET": server.document}
-        yield Platform(server, "gs://models/team", variables)
+        yield Platform(server, f"gs://models/{TEAM}", variables)
         assert server.refused == []
 
 
@@ -58,7 +62,7 @@ def blobs(work: Path) -> Iterator[Platform]:
             "AZURE_STORAGE_ENDPOINT": server.endpoint,
             "OPENS_BUCKET": server.connection_string,
         }
-        yield Platform(server, f"azure://{ACCOUNT}/closed/team", variables)
+        yield Platform(server, f"azure://{ACCOUNT}/closed/{TEAM}", variables)
 
 
 @pytest.fixture(params=[google, blobs], ids=lambda one: one.__name__)
@@ -98,7 +102,7 @@ def test_a_mirror_lives_in_any_platforms_bucket(
 ) -> None:
     """A killed apply goes on; the job reads by links; another project fetches nothing; a flipped byte is repaired; what is let go is collected."""
     mine = filled(fresh, platform, hub)
-    mirror = mirror_in(platform.server, "team", CHUNK_BYTES)
+    mirror = mirror_in(platform.server, TEAM, CHUNK_BYTES)
     wanted = {f"{sha256(data).hexdigest()}  ./{name}" for name, data in FILES.items()}
 
     kill_while_it_mirrors(mine)

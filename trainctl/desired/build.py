@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from trainctl.desired import resources as make
 from trainctl.desired.expand import Expander
@@ -74,7 +73,7 @@ def build(
         place = ("mirror", "auth", "auth_secret_name")
         names.known("secret", manifest.mirror.auth.auth_secret_name, place)
     if manifest.mirror and manifest.mirror.url.startswith("node://"):
-        names.known("cluster", urlsplit(manifest.mirror.url).netloc, ("mirror", "url"))
+        names.known("cluster", manifest.mirror.url.split("/")[2], ("mirror", "url"))
     resources: dict[Address, Resource] = {}
     for resource in (
         *make.projects(manifest, only, names),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
@@ -33,6 +33,7 @@ _WORTH = 2**18
 _PAGE = 1000
 _STEP = 2**24
 """What sends about as much goes by the same client, whose connections are kept."""
+_UNQUOTED = "/~"
 _NO_RANGE = "non-partial response"
 
 
@@ -212,21 +213,25 @@ class Bucket:
             return f"{self.address(key)}?{query}"
         import obstore
 
-        # A key signs without asking anybody, while an emulator is sent no credential.
-        signer = (
-            connect(replace(self.place, named=None), self._access, environ=self._environ)
-            if self.place.emulated
-            else None
-        )
-        return self._ask(
-            key,
-            lambda store: obstore.sign(signer or store, method, key, timedelta(seconds=seconds)),
-        )
+        lasts = timedelta(seconds=seconds)
+        if isinstance(self._access, ServiceAccount):
+            signer, name = self._google_signer, quote(key, safe=_UNQUOTED)
+            return self._ask(key, lambda _: obstore.sign(signer, method, name, lasts))
+        return self._ask(key, lambda store: obstore.sign(store, method, key, lasts))
+
+    @cached_property
+    def _google_signer(self) -> Store:
+        """A key signs without asking anybody, while an emulator is sent no credential. Names stand in Google's links as they are given to obstore."""
+        prefix = quote(self.place.prefix, safe=_UNQUOTED)
+        place = replace(self.place, named=None, prefix=prefix)
+        return connect(place, self._access, environ=self._environ)
 
     def address(self, key: str) -> str:
         """The URL of an object, which opens it where no credential is needed."""
         path = "/".join(filter(None, (self.place.bucket, self.place.prefix, key)))
-        return f"{endpoint_of(self.place, self._access, self._environ)}/{quote(path, safe='/~')}"
+        return (
+            f"{endpoint_of(self.place, self._access, self._environ)}/{quote(path, safe=_UNQUOTED)}"
+        )
 
     @property
     def signs(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from trainctl.desired.values import Desired, Kept
 from trainctl.errors import Forbidden, NodeError, NodeForgot, UsageError
@@ -53,8 +53,8 @@ def _first_hosts(desired: Desired, providers: Providers) -> Resource | None:
 
 def host_of(url: str, desired: Desired | None, providers: Providers, recorded: Recordeds) -> Place:
     """The host and the directory of a ``node:`` URL; asks the host only if nobody made a node of it yet."""
-    parts = urlsplit(url)
-    name, path = parts.netloc, unquote(parts.path).rstrip("/") or None
+    name, slash, path = url.removeprefix("node://").partition("/")
+    directory = f"{slash}{unquote(path)}".rstrip("/") or None
     address = Address(Kind.CLUSTER, name)
     known = recorded(address)
     cluster = desired.resources.get(address) if desired else None
@@ -66,7 +66,7 @@ def host_of(url: str, desired: Desired | None, providers: Providers, recorded: R
                 "Name one that the manifest declares.",
                 code="undeclared-name",
             )
-        return Place(known.provider, nodes[0], path)
+        return Place(known.provider, nodes[0], directory)
     provider = providers(cluster.provider)
     declared = section(name, cluster.attributes)
     planned = next(iter(provider.plan(declared)), None)
@@ -78,7 +78,7 @@ def host_of(url: str, desired: Desired | None, providers: Providers, recorded: R
             f"{node.id}, which keeps the mirror, was forgotten",
             f"Apply {address} to have it again, or name another host first in the manifest.",
         )
-    return Place(cluster.provider, node if node.key else provider.locate(declared, node), path)
+    return Place(cluster.provider, node if node.key else provider.locate(declared, node), directory)
 
 
 def is_on_a_host(url: str) -> bool:

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from trainctl.desired.values import Desired
 from trainctl.errors import UsageError
@@ -40,9 +40,7 @@ def _home(environ: Mapping[str, str], variable: str, usual: str) -> Path:
 def stores(desired: Desired, state_url: str | None, environ: Mapping[str, str]) -> tuple[Path, ...]:
     """The directories in which trainctl keeps things, as far as they may be on this machine; links followed."""
     urls = (desired.mirror.url, desired.checkpoints.url, state_url)
-    named = [
-        Path(unquote(urlsplit(url).path)) for url in urls if (url or "").startswith("file:///")
-    ]
+    named = [_path(url) for url in urls if url and url.startswith(_FILE)]
     caches = [
         tier.get("dir")
         for one in desired.resources.values()
@@ -71,6 +69,9 @@ def _tiers(kind: Kind, attributes: Mapping[str, Any]) -> Iterator[Mapping[str, A
         yield from filter(None, (cache.get("node"), cache.get("cluster")))
 
 
+_FILE = "file:///"
+
+
 def default_state(directory: Path) -> str:
     """The state beside the manifest."""
     return (directory.absolute() / ".trainctl" / "state").as_uri()
@@ -78,10 +79,15 @@ def default_state(directory: Path) -> str:
 
 def directory_of(url: str, what: str) -> Path:
     """The directory that a ``file:`` URL names; UsageError for another scheme."""
-    if not url.startswith("file:///"):
+    if not url.startswith(_FILE):
         raise UsageError(
             f"{what} {url!r}: only file:///… is supported by this version",
             "Name a directory: file:///path.",
             code="unsupported",
         )
-    return Path(unquote(urlsplit(url).path))
+    return _path(url)
+
+
+def _path(url: str) -> Path:
+    """What a ``file:///`` URL names, written by people as it is or by programs in quotes; a name may hold ``?`` and ``#``."""
+    return Path(unquote(url.removeprefix("file://")))

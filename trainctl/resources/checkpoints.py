@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainctl.errors import NodeError, NodeForgot, NodeUnreachable, StorageError
@@ -163,7 +164,7 @@ class Checkpoints:
                 return kept.store.url(key, seconds)
         rank = self._run.ranks[0].rank
         _, node = self._control.of_rank(self._run, rank)
-        url = self._place["url"] or f"file://{node.data}/checkpoints"
+        url = self._place["url"] or (Path(node.data) / "checkpoints").as_uri()
         from trainctl.node.checkpoints.stores import open_store
 
         with _said():

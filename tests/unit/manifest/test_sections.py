@@ -360,7 +360,9 @@ def test_so_it_is_for_images(tmp_path: Path, method: str, block: dict[str, str],
         ("s3://ab/p", "names no valid bucket"),
         ("gs://ab", "names no valid bucket"),
         ("s3://bucket//x", "has an empty part"),
-        ("s3://bucket/p q", "holds a space"),
+        ("s3://bucket/p\tq", "holds a space or a control character"),
+        ("file:///data/p%00q", "names no place"),
+        ("file:///data/%2e%2e/q", "names no place"),
         ("r2://bucket/p", "names no account and bucket"),
         ("r2://account.ab/p", "names no account and bucket"),
         ("azure://acc/c", "names no account and container"),
@@ -371,7 +373,7 @@ def test_a_bucket_to_keep_things_in_is_called_as_one_of_weights(
     tmp_path: Path, section: str, url: str, says: str
 ) -> None:
     """What no bucket can be called is an error of the manifest, at its line, and not of who opens it later."""
-    (one,) = problems(tmp_path, f"{section}:\n  url: '{url}'\n")
+    (one,) = problems(tmp_path, f"{section}:\n  url: {json.dumps(url)}\n")
     assert says in one.summary
     assert one.detail.startswith("Write ")
     assert one.code == "invalid-location"

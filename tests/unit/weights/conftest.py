@@ -45,5 +45,5 @@ def source(server: Bucket) -> S3Source:
 @pytest.fixture
 def make(bucket: Bucket | GoogleXml | Azure) -> Callable[[], BucketMirror]:
     """Makes clients of one mirror of its own, in the bucket of the test."""
-    prefix = f"team/{secrets.token_hex(4)}"
+    prefix = f"the team's/50% off #1 (ü), a+b {secrets.token_hex(4)}"
     return lambda: mirror_in(bucket, prefix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated
+from urllib.parse import unquote
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -35,14 +36,10 @@ def _url(text: str) -> str:
             "Write file:///DIRECTORY.",
             code="invalid-location",
         )
-    if not rest.strip("/") or ".." in rest.split("/"):
+    path = rest if scheme in BUCKETS else unquote(rest)
+    if not path.strip("/") or ".." in path.split("/") or "\0" in path:
         raise wrong("the URL names no place", f"Write {_FORMS}.", code="invalid-location")
-    if scheme not in BUCKETS:
-        return text
-    if " " in text:
-        # What others put somewhere is as it is; a place of one's own needs none.
-        raise wrong(f"{text!r} holds a space", "Write it without.", code="invalid-location")
-    return checked_source(text, "invalid-location")
+    return checked_source(text, "invalid-location") if scheme in BUCKETS else text
 
 
 Url = Annotated[

@@ -7,7 +7,7 @@ import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Mapping, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from trainctl.node.checkpoints.directory_store import DirectoryStore
 from trainctl.node.checkpoints.store import Store
@@ -15,12 +15,16 @@ from trainctl.node.system.failure import Failure
 
 
 def open_store(place: Mapping[str, Any], secrets: Mapping[str, str]) -> Store:
-    """The store that ``{url, endpoint_url, secret}`` names; ``secret`` is a key of ``secrets``, None for anonymous."""
+    """The store that ``{url, endpoint_url, secret}`` names; ``secret`` is a key of ``secrets``, None for anonymous.
+
+    A directory may be written as it is or in quotes; a bucket's prefix is what is written.
+    """
     url = str(place["url"])
-    parts = urlsplit(url)
-    if parts.scheme == "file" and parts.path.startswith("/") and not parts.netloc:
-        return DirectoryStore(Path(unquote(parts.path)))
-    if parts.scheme != "s3" or not parts.netloc:
+    scheme, _, rest = url.partition("://")
+    if scheme == "file" and rest.startswith("/"):
+        return DirectoryStore(Path(unquote(rest)))
+    bucket, _, prefix = rest.partition("/")
+    if scheme != "s3" or not bucket:
         raise Failure("request", f"checkpoints can't be kept at {url!r}", "Name file:/// or s3://.")
     name = place.get("secret")
     if name is not None and name not in secrets:
@@ -28,7 +32,7 @@ def open_store(place: Mapping[str, Any], secrets: Mapping[str, str]) -> Store:
     credential = _credential(secrets[name], str(name)) if name is not None else {}
     # With it come http and ssl, which few calls need.
     s3 = import_module("trainctl.node.checkpoints.s3")
-    return cast(Store, s3.S3Store(parts.netloc, unquote(parts.path).strip("/"), place, credential))
+    return cast(Store, s3.S3Store(bucket, prefix.strip("/"), place, credential))
 
 
 def _credential(text: str, name: str) -> Mapping[str, Any]:
