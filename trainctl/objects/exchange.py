@@ -6,19 +6,21 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from trainctl.errors import SourceBusy, SourceDenied, SourceUnreachable, TrainctlError
+from trainctl.objects.access import AzurePrincipal
 from trainctl.spi.sources import Credential
 
 _AWS_AUDIENCE = "sts.amazonaws.com"
 _SILENCE_SECONDS = 30.0
 _CONNECT_SECONDS = 5.0
 _TRIES = 3
+_FORM = "application/x-www-form-urlencoded"
 
 
 def assume_role(role_arn: str, region: str, environ: Mapping[str, str] = os.environ) -> Credential:
@@ -139,6 +141,30 @@ def exchange_for_google(
 def token_of_service_account(document: str, origin: str) -> Credential:
     """An access token for a service account's key, by google-auth. SourceDenied where Google refuses."""
     return _google_token(json.loads(document), origin)
+
+
+def token_of_principal(
+    principal: AzurePrincipal, origin: str, environ: Mapping[str, str] = os.environ
+) -> Credential:
+    """An access token for a service principal of Entra ID, by its secret. SourceDenied where Entra refuses.
+
+    https://learn.microsoft.com/entra/identity-platform/v2-oauth2-client-creds-grant-flow
+    """
+    authority = environ.get("AZURE_AUTHORITY_HOST") or "https://login.microsoftonline.com"
+    form = {
+        "grant_type": "client_credentials",
+        "client_id": principal.client,
+        "client_secret": principal.secret,
+        "scope": "https://storage.azure.com/.default",
+    }
+    url = f"{authority.rstrip('/')}/{quote(principal.tenant, safe='')}/oauth2/v2.0/token"
+    found = _fetch(url, urlencode(form).encode(), None, origin, _FORM)
+    document, lasts = {"access_token": found.get("access_token")}, str(found.get("expires_in"))
+    if lasts.isdecimal():
+        ends = datetime.now(UTC) + timedelta(seconds=int(lasts))
+        document["expires_at"] = ends.isoformat()
+    renew = partial(token_of_principal, principal, origin, environ)
+    return Credential(json.dumps(document), origin, renew=renew)
 
 
 def google_default(origin: str) -> Credential:
@@ -285,11 +311,13 @@ def _post(url: str, body: Mapping[str, Any], token: str | None, origin: str) -> 
     return _fetch(url, json.dumps(body).encode(), token, origin)
 
 
-def _fetch(url: str, body: bytes | None, token: str | None, origin: str) -> dict[str, Any]:
+def _fetch(
+    url: str, body: bytes | None, token: str | None, origin: str, kind: str = "application/json"
+) -> dict[str, Any]:
     import urllib.error  # loaded by who asks
     import urllib.request
 
-    headers = {"Content-Type": "application/json", "Accept": "application/json"}
+    headers = {"Content-Type": kind, "Accept": "application/json"}
     if token:
         headers["Authorization"] = f"Bearer {token}"
     request = urllib.request.Request(url, body, headers)  # noqa: S310 - the platform's, or the environment's
@@ -307,6 +335,6 @@ def _fetch(url: str, body: bytes | None, token: str | None, origin: str) -> dict
         made = SourceBusy if error.code == 429 or error.code >= 500 else SourceDenied
         raise made(
             f"{origin}: {host} answered {error.code}",
-            "Check the pool, its provider and which identities may use the account.",
+            "Check the secret, or the pool, its provider and which identities may use the account.",
         ) from None
     return found if isinstance(found, dict) else {}

@@ -7,7 +7,8 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
 from typing import ClassVar
@@ -27,6 +28,11 @@ from trainctl.weights.sources.hf import HubSource
 NAMES = [f"{number:02}.bin" for number in range(20)]
 PAGE = 3
 PAGES = 7
+PRINCIPAL = {
+    "tenant_id": "the-tenant",
+    "client_id": "the-client",
+    "client_secret": "the secret & more",
+}
 
 
 @dataclass
@@ -35,6 +41,8 @@ class Refusals:
 
     asked: Counter[str]
     refused: dict[str, list[str]]
+    tokens: list[str] = field(default_factory=list)
+    """What was granted, the newest last, which alone opens the listing; nothing, where nobody is asked who they are."""
 
     def next_of(self, cursor: str) -> str | None:
         """What goes wrong with this request, if something does."""
@@ -58,7 +66,15 @@ class _Listing(FaultyHandler):
             ),
             "",
         )
+        sent = self.headers.get("Authorization")
+        if self.refusals.tokens and sent != f"Bearer {self.refusals.tokens[-1]}":
+            self.answer(HTTPStatus.UNAUTHORIZED, b"", {})
+            return
         wrong = self.refusals.next_of(cursor)
+        if wrong == "ended":
+            self.refusals.tokens.append("granted-by-somebody-else")
+            self.answer(HTTPStatus.UNAUTHORIZED, b"", {})
+            return
         if wrong == "busy":
             self.answer(HTTPStatus.TOO_MANY_REQUESTS, b"", {"Retry-After": "1"})
             return
@@ -69,6 +85,25 @@ class _Listing(FaultyHandler):
         self.head(HTTPStatus.OK, len(body), {})
         self.wfile.write(body[: len(body) // 2] if wrong == "cut" else body)
         self.close_connection = self.close_connection or wrong == "cut"
+
+    def do_POST(self) -> None:  # noqa: N802  the name is the library's
+        """As Entra ID grants tokens."""
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        form = {name: one[0] for name, one in parse_qs(body.decode()).items()}
+        known = self.path == "/the-tenant/oauth2/v2.0/token" and form == {
+            "grant_type": "client_credentials",
+            "client_id": PRINCIPAL["client_id"],
+            "client_secret": PRINCIPAL["client_secret"],
+            "scope": "https://storage.azure.com/.default",
+        }
+        if not known:
+            self.answer(HTTPStatus.BAD_REQUEST, b"", {})
+            return
+        self.refusals.tokens.append(f"granted-{len(self.refusals.tokens)}")
+        granted = {"access_token": self.refusals.tokens[-1], "expires_in": 3599}
+        found = json.dumps(granted).encode()
+        self.head(HTTPStatus.OK, len(found), {})
+        self.wfile.write(found)
 
     def _body(self, query: dict[str, list[str]], names: list[str], following: str) -> bytes:
         if "list-type" in query:
@@ -93,8 +128,10 @@ class _Listing(FaultyHandler):
 Opened = tuple[WeightSource, str, Credential | None]
 
 
-@pytest.fixture(params=["hf", "s3", "gs", "azure"])
-def upstream(request: pytest.FixtureRequest) -> Iterator[tuple[Opened, Refusals]]:
+@pytest.fixture(params=["hf", "s3", "gs", "azure", "azure by a token", "azure by a principal"])
+def upstream(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Opened, Refusals]]:
     """A source whose files are told on seven pages, and what is asked for them."""
     GATES.clear()
     refusals = Refusals(Counter(), {})
@@ -104,11 +141,27 @@ def upstream(request: pytest.FixtureRequest) -> Iterator[tuple[Opened, Refusals]
     else:
         handler = type("Handler", (_Listing,), {"refusals": refusals, "closing": threading.Event()})
         with listening(handler) as url:
-            uri = {"azure": "azure://account/box/llm"}.get(
-                request.param, f"{request.param}://box/llm"
-            )
-            yield (source_for(request.param), uri, Credential("", "nobody", url)), refusals
+            scheme, _, way = request.param.partition(" by ")
+            uri = "azure://account/box/llm" if scheme == "azure" else f"{scheme}://box/llm"
+            monkeypatch.setenv("AZURE_AUTHORITY_HOST", url)
+            yield (source_for(scheme), uri, _credential(way, refusals, url)), refusals
     GATES.clear()
+
+
+def _credential(way: str, refusals: Refusals, url: str) -> Credential:
+    if way == "a principal":
+        refusals.tokens.append("nobody-knows-it-yet")
+        return Credential(json.dumps(PRINCIPAL), "the test", url)
+    if not way:
+        return Credential("", "nobody", url)
+
+    def granted() -> Credential:
+        refusals.tokens.append(f"granted-{len(refusals.tokens)}")
+        ends = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+        document = {"access_token": refusals.tokens[-1], "expires_at": ends}
+        return Credential(json.dumps(document), "the test", url, granted)
+
+    return granted()
 
 
 @contextmanager
@@ -161,3 +214,16 @@ def test_a_page_that_is_never_told_ends_it(
         resolved(opened, tmp_path)
     assert refusals.asked[""] == 1
     assert refusals.asked[str(PAGE)] > impatient().attempts
+
+
+@pytest.mark.parametrize("upstream", ["azure by a token", "azure by a principal"], indirect=True)
+def test_a_token_that_ends_amid_a_listing_is_renewed(
+    upstream: tuple[Opened, Refusals], tmp_path: Path
+) -> None:
+    """The page that was refused is asked for by the next token, and no other page again."""
+    opened, refusals = upstream
+    cursors = [str(number * PAGE) for number in range(1, PAGES)]
+    refusals.refused = {cursors[2]: ["ended"], cursors[4]: ["ended"]}
+
+    assert resolved(opened, tmp_path) == NAMES
+    assert refusals.asked == {"": 1, **dict.fromkeys(cursors, 1), cursors[2]: 2, cursors[4]: 2}

@@ -5,8 +5,10 @@ https://learn.microsoft.com/rest/api/storageservices/list-blobs
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from email.utils import formatdate
 from functools import partial
 from urllib.parse import unquote, urlencode
 from xml.etree import ElementTree
@@ -14,10 +16,12 @@ from xml.etree import ElementTree
 from trainctl.errors import SourceError
 from trainctl.model.files import SourceFile
 from trainctl.objects.access import AzureKey, AzureSas, access_of
+from trainctl.objects.client import SILENCE_SECONDS
 from trainctl.objects.shared_signature import VERSION, shared_signature
 from trainctl.objects.store import Bucket
 from trainctl.spi.sources import Credential, Each
 from trainctl.weights.sources.bucket import BucketSource, is_marker, sent_of
+from trainctl.weights.sources.tokens import Token, Tokens
 
 _LARGEST_PAGE = 64 * 2**20
 _LIST_SECONDS = 3600
@@ -25,6 +29,12 @@ _LIST_SECONDS = 3600
 
 class AzureSource(BucketSource):
     """A container. Only its account's key makes links: other credentials can't sign."""
+
+    def __init__(
+        self, silence: float = SILENCE_SECONDS, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        super().__init__(silence, environ)
+        self._tokens = Tokens("azure", environ)
 
     def relays(self, file: SourceFile, credential: Credential | None) -> bool:
         """See WeightSource."""
@@ -36,11 +46,7 @@ class AzureSource(BucketSource):
     def _files(
         self, bucket: Bucket, credential: Credential | None, each: Each
     ) -> Iterator[SourceFile]:
-        opened = _query(bucket, credential)
-        if opened is None:  # by a token, which the engine asks for
-            yield from super()._files(bucket, credential, each)
-            return
-        pages = self._pages(bucket, opened, each)
+        pages = self._pages(bucket, credential, each)
         try:
             first = next(pages, [])
         except SourceError as error:
@@ -53,29 +59,37 @@ class AzureSource(BucketSource):
                 if one.size or not each(partial(_marks, bucket, one.path)):
                     yield one
 
-    def _pages(self, bucket: Bucket, opened: str, each: Each) -> Iterator[list[SourceFile]]:
-        place, marker = bucket.place, ""
+    def _pages(
+        self, bucket: Bucket, credential: Credential | None, each: Each
+    ) -> Iterator[list[SourceFile]]:
+        place, marker, opened = bucket.place, "", _query(bucket, credential)
+        token = self._tokens.of(credential) if credential and opened is None else None
         prefix = f"{place.prefix}/" if place.prefix else ""
         container = bucket.address("").removesuffix(f"/{place.prefix}" if place.prefix else "")
         while True:
             query = {"restype": "container", "comp": "list", "prefix": prefix}
             asked = urlencode({**query, **({"marker": marker} if marker else {})})
             url = f"{container}?{asked}" + (f"&{opened}" if opened else "")
-            page = each(partial(self._page, bucket, url))
+            page = each(partial(self._page, bucket, url, token))
             names = ((one, _name(one)) for one in page.iterfind("Blobs/Blob"))
             yield [_described(one, name[len(prefix) :]) for one, name in names if name[-1:] != "/"]
             marker = page.findtext("NextMarker") or ""
             if not marker:
                 return
 
-    def _page(self, bucket: Bucket, url: str) -> ElementTree.Element:
+    def _page(self, bucket: Bucket, url: str, token: Token | None) -> ElementTree.Element:
         headers = {"User-Agent": "trainctl", "x-ms-version": VERSION}
-        with self._http.get(url, bucket.place.url, headers) as answer:
+        if token is None:
+            answered = self._http.get(url, bucket.place.url, headers)
+        else:
+            headers["x-ms-date"] = formatdate(usegmt=True)
+            answered = token.get(self._http, url, bucket.place.url, headers)
+        with answered as answer:
             return _parsed(bucket, answer.read(_LARGEST_PAGE))
 
 
 def _query(bucket: Bucket, credential: Credential | None) -> str | None:
-    """What opens the container's listing by its URL; empty where nothing needs to, None where it can't be done so."""
+    """What opens the container's listing by its URL; empty where nothing needs to, None where a token does."""
     sent = sent_of(credential)
     if sent is None:
         return ""

@@ -24,8 +24,9 @@ from trainctl.spi.sources import Credential, Each, Fill, Span, just_once
 from trainctl.weights.safe_path import shown
 from trainctl.weights.sources.bodies import asked_for, part, rest
 from trainctl.weights.sources.bucket import LINK_SECONDS, sent_of
-from trainctl.weights.sources.gs_api import Api, Token
+from trainctl.weights.sources.gs_api import Api
 from trainctl.weights.sources.http import HttpClient, Response
+from trainctl.weights.sources.tokens import Tokens
 
 
 class GoogleSource:
@@ -37,7 +38,7 @@ class GoogleSource:
         self._http = HttpClient(silence)
         self._environ = environ
         self._lock = threading.Lock()
-        self._tokens: dict[str, Token] = {}
+        self._tokens = Tokens("gs", environ)
         self._directories: dict[str, str] = {}
 
     def resolve(
@@ -131,8 +132,7 @@ class GoogleSource:
         token = None
         # A key would be exchanged for a token at Google's own servers.
         if sent is not None and not place.emulated:
-            with self._lock:
-                token = self._tokens.setdefault(sent.value, Token(sent))
+            token = self._tokens.of(sent)
         return Api(self._http, uri, place, token)
 
     def _key(self, call: Api, resolved: ResolvedSource, file: SourceFile) -> str:

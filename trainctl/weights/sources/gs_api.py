@@ -3,62 +3,21 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from trainctl.errors import SourceDenied, SourceError, SourceGone
+from trainctl.errors import SourceError, SourceGone
 from trainctl.model.files import SourceFile
-from trainctl.objects.access import Bearer, ServiceAccount, access_of
-from trainctl.objects.client import RENEWED_BEFORE
-from trainctl.objects.exchange import token_of_service_account
 from trainctl.objects.place import Place
-from trainctl.spi.sources import Credential, Each, just_once
+from trainctl.spi.sources import Each, just_once
 from trainctl.weights.sources.http import HttpClient, Response
+from trainctl.weights.sources.tokens import Token
 
 _PAGE = 1000
 _LARGEST_ANSWER = 64 * 2**20
-
-
-class Token:
-    """A credential as an access token, a new one when the old one has ended."""
-
-    def __init__(self, credential: Credential) -> None:
-        self._credential = credential
-        self._lock = threading.Lock()
-        self._bearer: Bearer | None = None
-        self.origin = credential.origin
-
-    def value(self) -> str:
-        """What is sent. SourceDenied where Google gives none."""
-        with self._lock:
-            if self._bearer is None or _is_over(self._bearer):
-                self._bearer = self._next()
-            return self._bearer.token
-
-    def refused(self, token: str) -> bool:
-        """Forget a token that was refused; whether there can be another."""
-        with self._lock:
-            renewable = self._bearer is not None and self._bearer.ends is not None
-            if renewable and self._bearer is not None and self._bearer.token == token:
-                self._bearer = None
-            return renewable
-
-    def _next(self) -> Bearer:
-        known = self._credential
-        access = access_of("gs", known.value, known.origin)
-        if isinstance(access, ServiceAccount):
-            known = token_of_service_account(access.document, known.origin)
-        elif isinstance(access, Bearer) and _is_over(access) and known.renew is not None:
-            self._credential = known = known.renew()
-        found = access_of("gs", known.value, known.origin)
-        if not isinstance(found, Bearer):
-            raise SourceDenied(f"{known.origin} gives no token")
-        return found
 
 
 class Api:
@@ -106,23 +65,14 @@ class Api:
         query = {"alt": "media", **({"generation": number} if kind == "generation" else {})}
         return f"{self._objects}/{quote(key, safe='')}?{urlencode(query)}"
 
-    @contextmanager
-    def get(self, url: str, what: str, headers: Mapping[str, str]) -> Iterator[Response]:
-        """One request, and one more with a new token where the old one is refused before its time."""
+    def get(
+        self, url: str, what: str, headers: Mapping[str, str]
+    ) -> AbstractContextManager[Response]:
+        """One request; see Token."""
         sent = {"User-Agent": "trainctl", **headers}
-        token = self._token.value() if self._token else None
-        try:
-            with self._http.get(url, what, sent, token) as response:
-                yield response
-                return
-        except SourceDenied as error:
-            if token is None or self._token is None or not self._token.refused(token):
-                raise self._explained(error) from None
-        try:
-            with self._http.get(url, what, sent, self._token.value()) as response:
-                yield response
-        except SourceDenied as error:
-            raise self._explained(error) from None
+        if self._token is None:
+            return self._http.get(url, what, sent)
+        return self._token.get(self._http, url, what, sent)
 
     def _json(self, url: str) -> Mapping[str, Any]:
         with self.get(url, self._uri, {}) as response:
@@ -136,11 +86,3 @@ class Api:
                 "It may not be the server that this source is on.",
             )
         return found
-
-    def _explained(self, error: SourceDenied) -> SourceDenied:
-        came = f"The credential came from {self._token.origin}. " if self._token else ""
-        return SourceDenied(error.summary, f"{came}{error.detail}", code=error.code)
-
-
-def _is_over(bearer: Bearer) -> bool:
-    return bearer.ends is not None and bearer.ends - RENEWED_BEFORE <= datetime.now(UTC)
