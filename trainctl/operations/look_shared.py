@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trainctl.model.address import Address
-from trainctl.weights.mirror.fetch import LARGE_FROM_BYTES
+from trainctl.weights.mirror.fetch import AT_ONCE, LARGE_FROM_BYTES
 from trainctl.weights.mirror.known import Known, to_come
 
 Shared = Mapping[Address, int]
@@ -15,8 +15,8 @@ Shared = Mapping[Address, int]
 def shared(known: Mapping[Address, Known]) -> dict[Address, Shared]:
     """Of each weights the bytes that are missing in the mirror and come with weights before it, or with another file of its own.
 
-    Only of files that are large, and whose content is known: small ones of two that are mirrored at once may come twice, and
-    there may be millions.
+    Only of what is known to be the same, and is asked for once: small files come with others of their own weights that are brought
+    together with them, and with those of others perhaps, as nobody sees a pack before it is whole.
     """
     first: dict[str, Address] = {}
     found: dict[Address, dict[Address, int]] = {}
@@ -27,4 +27,23 @@ def shared(known: Mapping[Address, Known]) -> dict[Address, Shared]:
             else:
                 of_mine = found.setdefault(address, {})
                 of_mine[first[sha256]] = of_mine.get(first[sha256], 0) + left
+        if small := _repeated(one):
+            of_mine = found.setdefault(address, {})
+            of_mine[address] = of_mine.get(address, 0) + small
     return dict(found)
+
+
+def _repeated(one: Known) -> int:
+    """The bytes of small files that come with another of the same weights; what is brought together is all that is remembered."""
+    seen: set[str] = set()
+    count = 0
+    for number, (sha256, size, here) in enumerate(() if one.listing else one.files):
+        if number % AT_ONCE == 0:
+            seen.clear()
+        if sha256 is None or here or size >= LARGE_FROM_BYTES:
+            continue
+        if sha256 in seen:
+            left = one.arrived.get(number)
+            count += size - left.good if left else size
+        seen.add(sha256)
+    return count

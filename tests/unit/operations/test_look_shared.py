@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from tests.support.mirrors import REFERENCE, MemorySource, impatient
 from trainctl.model.address import Address
 from trainctl.operations.look_shared import shared
+from trainctl.weights.metered import Metered
+from trainctl.weights.mirror.fetch import AT_ONCE
+from trainctl.weights.mirror.here import HereMirror
 from trainctl.weights.mirror.known import Known
 from trainctl.weights.mirror.partial import Arrived
 
@@ -28,7 +36,31 @@ def test_the_same_file_twice_comes_once() -> None:
 
 
 def test_what_is_there_unknown_or_small_comes_with_nothing() -> None:
-    """The mirror has it, nobody knows yet what it is, or it is not worth remembering."""
+    """The mirror has it, nobody knows yet what it is, or those who bring it don't see it with each other."""
     rows = (("1" * 64, MIB, True), (None, MIB, False), ("2" * 64, MIB - 1, False))
 
     assert shared({A: Known(rows, None), B: Known(rows, None)}) == {}
+
+
+def test_small_files_of_one_source_that_are_the_same_come_once() -> None:
+    """As many as are brought together; what has arrived of one isn't to come for the others either."""
+    rows = (("1" * 64, 500, False),) * AT_ONCE
+    assert shared({A: Known(rows, None)}) == {A: {A: 500 * (AT_ONCE - 1)}}
+    assert shared({A: Known((*rows, rows[0]), None)}) == {A: {A: 500 * (AT_ONCE - 1)}}
+    arrived = dict.fromkeys(range(3), Arrived(500, 500))
+    assert shared({A: Known(rows[:3], None, arrived)}) == {}
+
+
+@pytest.mark.parametrize("announce", [True, False])
+def test_what_is_counted_is_what_comes(tmp_path: Path, announce: bool) -> None:
+    """The bytes that a mirror asks upstream for, of files that are the same and of which that is, or isn't, told beforehand."""
+    files = {f"{number}.bin": b"the same in each" for number in range(5)}
+    upstream = MemorySource({**files, "other": b"another"}, announce=announce)
+    resolved = upstream.resolve("s3://bucket/p", None, None)
+    mirror, source = HereMirror(tmp_path / "mirror", impatient()), Metered(upstream)
+    (known,) = mirror.look([resolved]).known
+    mirror.mirror(resolved, source, REFERENCE)
+
+    counted = shared({A: known}).get(A, {}).get(A, 0)
+    assert source.read == resolved.size - counted
+    assert counted == (4 * 16 if announce else 0)

@@ -20,7 +20,8 @@ from trainctl.weights.mirror.records import Records
 Progress = Callable[[int, int, int], None]
 """Called with bytes done, bytes in total, and files done; from several threads, never from two at once."""
 
-_AT_ONCE = 20_000
+AT_ONCE = 20_000
+"""So many files of a source are brought together: among them what is announced to be the same is asked for once."""
 LARGE_FROM_BYTES = 2**20
 SMALL_AT_ONCE = 32
 """So many small files are asked for at the same time where a bucket is mirrored into, and where anything is repaired."""
@@ -58,7 +59,7 @@ def by_fingerprint(resolved: ResolvedSource) -> dict[str, list[SourceFile]]:
 def parts(resolved: ResolvedSource) -> Iterator[ResolvedSource]:
     """The source in parts of some thousand files, as there may be millions; one that is small is its only part."""
     files = iter(resolved.files)
-    while some := tuple(islice(files, _AT_ONCE)):
+    while some := tuple(islice(files, AT_ONCE)):
         yield replace(resolved, files=some)
 
 
