@@ -145,6 +145,24 @@ def test_a_node_that_is_killed_while_it_brings(gang: Gang, shared: Path) -> None
     _whole(shared)
 
 
+def test_what_was_left_half_brought_is_brought_anew(gang: Gang, shared: Path) -> None:
+    """Nobody goes on with it, so it counts as nothing: all that a plan is told is missing comes from the mirror."""
+    left = gang.mirror.listing.files[0]
+    (shared / "incoming").mkdir(parents=True)
+    half = shared / "incoming" / f".{left.sha256}.1.0a1b2c3d"
+    half.write_bytes(gang.mirror.files[left.path])
+    asked = {"root": str(gang.nodes[0].root), "shared": {"dir": str(shared)}, "listings": []}
+    blobs = [file.sha256 for file in gang.mirror.listing.files]
+
+    there = gang.nodes[0].call("cache_query", {**asked, "blobs": blobs})
+    result = _deliver(gang, 0, shared)
+
+    assert (there["blobs"], there["shared"], there.get("arrived", {})) == ([], [], {})
+    assert result["bytes_origin"] == gang.mirror.listing.size
+    assert left.sha256 in _whole(shared)
+    assert half.exists()
+
+
 def test_what_was_used_longest_ago_makes_room(gang: Gang, shared: Path) -> None:
     """Within its limit the directory holds the newest listing; the one before goes, and nodes keep theirs."""
     first = gang.mirror.listing
