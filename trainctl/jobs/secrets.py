@@ -10,12 +10,13 @@ from typing import Any
 
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import TrainctlError
-from trainctl.jobs.asked_once import AskedOnce, AskedTogether
+from trainctl.jobs.asked_once import AskedOnce
 from trainctl.jobs.bucket_credentials import declared, masked, usual
 from trainctl.jobs.destinations import of_registry, of_source
 from trainctl.jobs.registry import Login, registry_login, registry_secrets
 from trainctl.jobs.secret_origins import Surroundings, check_allowed, is_at_hand, path_of, read
 from trainctl.manifest.tokens import sounds_secret
+from trainctl.model.once import Once
 from trainctl.model.redaction import Redactor
 from trainctl.model.source_uri import parse_source
 from trainctl.model.trust import Destination, Trust, nothing
@@ -45,7 +46,7 @@ class Secrets:
         self._redactor = redactor
         self._trust = trust
         self._around = Surroundings(directory, environ, trust, redactor.register)
-        self._fetched = AskedTogether[str]()
+        self._fetched = Once[str](asks_again=True)
         self._asked = AskedOnce()
 
     def register(self, value: str) -> str:

@@ -11,6 +11,7 @@ from trainctl.ledger.state import State
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.model.once import Once
 from trainctl.model.resource import Resource
 from trainctl.model.units import format_bytes
 from trainctl.operations.look_mirror import MirrorSeen, look_at_mirror
@@ -23,7 +24,6 @@ from trainctl.weights.lock import LockEntry, LockFile, locked_as
 from trainctl.weights.mirror.disk import SPARE_BYTES
 from trainctl.weights.mirror.known import Known, missing
 from trainctl.weights.mirror.port import is_far
-from trainctl.weights.once import Once
 from trainctl.weights.resolve import Resolution, Wanted, resolve, resolve_unopened
 from trainctl.weights.sources import source_for
 

@@ -19,6 +19,7 @@ from trainctl.errors import (
 )
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.model.once import Once
 from trainctl.model.source_uri import SourceUri, parse_source
 from trainctl.spi.sources import (
     Credential,
@@ -31,7 +32,6 @@ from trainctl.spi.sources import (
 from trainctl.weights.lock import Key, LockEntry
 from trainctl.weights.locked import counted, instead_of, locked_version
 from trainctl.weights.mirror.port import Mirror
-from trainctl.weights.once import Once
 from trainctl.weights.patterns import nearest_pattern, select
 from trainctl.weights.retry import Retry
 from trainctl.weights.safe_path import check_paths

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tests.support.identities import POOL, Identities, identity_servers
 from trainctl.errors import SourceUnreachable
-from trainctl.jobs.asked_once import AskedTogether
 from trainctl.jobs.secrets import Secrets
+from trainctl.model.once import Once
 from trainctl.model.redaction import Redactor
 from trainctl.spi.sources import Credential
 
@@ -80,7 +80,7 @@ class Role:
 
 def test_who_waits_for_what_fails_hears_of_it_at_once() -> None:
     """All who waited get the error of the one who asked; who comes later asks again, and what was given stays."""
-    together, asked, waiters = AskedTogether[str](), [], 3
+    together, asked, waiters = Once[str](asks_again=True), [], 3
     role, begun = Role(2 + waiters), threading.Event()
 
     def away() -> str:

@@ -24,10 +24,10 @@ from trainctl.errors import (
     TrainctlError,
 )
 from trainctl.model.files import ResolvedSource
+from trainctl.model.once import Once
 from trainctl.spi.sources import Credential
 from trainctl.weights.lock import LockEntry
 from trainctl.weights.mirror.here import HereMirror
-from trainctl.weights.once import Once
 from trainctl.weights.resolve import Resolution, Wanted, resolve, resolve_unopened
 from trainctl.weights.sources import source_for
 from trainctl.weights.sources.hf import HubSource

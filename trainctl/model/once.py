@@ -11,9 +11,14 @@ T = TypeVar("T")
 
 
 class Once(Generic[T]):
-    """Answers by what was asked, errors among them; safe to use from many threads."""
+    """Answers by what was asked; safe to use from many threads.
 
-    def __init__(self) -> None:
+    What was raised is an answer, too; with ``asks_again`` only for those who waited for it, who one after another would wait
+    for who is away as often.
+    """
+
+    def __init__(self, *, asks_again: bool = False) -> None:
+        self._asks_again = asks_again
         self._lock = threading.Lock()
         self._answers: dict[Hashable, Future[T]] = {}
 
@@ -26,5 +31,15 @@ class Once(Generic[T]):
             try:
                 answer.set_result(ask())
             except BaseException as error:  # noqa: BLE001  whatever it is, all who wait must hear of it
+                if self._asks_again:
+                    with self._lock:
+                        del self._answers[question]
                 answer.set_exception(error)
         return answer.result()
+
+    def put(self, question: Hashable, value: T) -> None:
+        """Another answer from now on."""
+        answer: Future[T] = Future()
+        answer.set_result(value)
+        with self._lock:
+            self._answers[question] = answer
