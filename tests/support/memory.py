@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,12 +33,24 @@ from trainctl.node.transfer.owners import Owners
 from trainctl.node.transfer.shared import SharedCache
 
 ROOT = Path(__file__).resolve().parents[2]
+MOST = 40
+"""Bytes a file: an object for each takes some hundreds."""
+_FEW, _MANY = 1_500, 6_000
 
 
-def peak(what: str, count: int, place: Path) -> int:
-    """Bytes, as a process of its own says; ``place`` is a directory that is there."""
+def growth(what: str, place: Path, module: str = "tests.support.memory") -> float:
+    """How many bytes more of memory each file takes. ``module`` knows what is done; it gets a directory of its own."""
+    found = []
+    for count in (_FEW, _MANY):
+        (place / str(count)).mkdir()
+        found.append(_peak(what, count, place / str(count), module))
+    return (found[1] - found[0]) / (_MANY - _FEW)
+
+
+def _peak(what: str, count: int, place: Path, module: str) -> int:
+    """Bytes, as a process of its own says."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.memory", what, str(count), str(place)],
+        [sys.executable, "-m", module, what, str(count), str(place)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -142,14 +154,13 @@ def _removal(place: Path, count: int) -> Callable[[], object]:
     return lambda: remove_tree(place / "flat")
 
 
-def main() -> int:
+def measured(kinds: Mapping[str, Callable[[Path, int], Callable[[], object]]]) -> int:
     """Do it with few files, for what is made once; then with as many as the arguments say, and print the peak."""
     what, count, place = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     packed.AS_TUPLE = 500
+    packed._RUN = 1000
+    packed._MOST_RUNS = 3
     numbers._SHELVES = 16
-    kinds = {
-        "peers": _peers, "verify": _verify, "room": _room, "removal": _removal, "shared": _shared,
-    }  # fmt: skip
     begun = kinds[what]
     begun(place / "few", 10)()
     do = begun(place / "many", count)
@@ -161,4 +172,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    its = {
+        "peers": _peers, "verify": _verify, "room": _room, "removal": _removal, "shared": _shared,
+    }  # fmt: skip
+    sys.exit(measured(its))

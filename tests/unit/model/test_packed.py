@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,23 @@ def test_many_are_not_in_memory() -> None:
 def test_of_what_is_sorted_one_run_is_in_memory() -> None:
     """The one before has gone when the next is gathered."""
     assert peak(10_000) < 1.25 * peak(5_000)
+
+
+def test_sorting_has_few_files_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many rows there are: a process may have a thousand files."""
+    monkeypatch.setattr(packed, "_MOST_RUNS", 3)
+    monkeypatch.setattr(packed, "_RUN", 300)
+    monkeypatch.setattr(packed, "AS_TUPLE", 100)
+    opened = []
+
+    def files() -> Iterator[SourceFile]:
+        for number, file in enumerate(made(9_000)):
+            if number % 300 == 0:
+                opened.append(len(list(Path("/proc/self/fd").iterdir())))
+            yield file
+
+    assert list(in_order(files())) == sorted(made(9_000))
+    assert max(opened) - opened[0] <= 3 * 3
 
 
 def test_a_listing_is_read_file_by_file(tmp_path: Path) -> None:

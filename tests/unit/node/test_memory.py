@@ -6,21 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.memory import peak
-
-FEW = 1_500
-MANY = 4 * FEW
-MOST = 40
-"""Bytes a file: an object for each takes some hundreds."""
+from tests.support.memory import MOST, growth
 
 
 @pytest.mark.parametrize("what", ["peers", "verify", "room", "removal", "shared"])
 def test_memory_grows_by_some_bytes_a_file(tmp_path: Path, what: str) -> None:
     """Where peers share parts out, a cache is verified, all of it makes room that a live run refused before, a directory is removed, and a shared cache is used and left."""
-    found = {}
-    for count in (FEW, MANY):
-        place = tmp_path / str(count)
-        place.mkdir()
-        found[count] = peak(what, count, place)
-
-    assert found[MANY] - found[FEW] < MOST * (MANY - FEW)
+    assert growth(what, tmp_path) < MOST

@@ -24,8 +24,9 @@ from tests.support.mirrors import (
 )
 from tests.support.weights_data import noise
 from trainctl.errors import SourceGone
+from trainctl.node.content.digests import Digests
 from trainctl.node.content.pack_index import rows_of
-from trainctl.weights.mirror import DirectoryMirror, Reference, packing
+from trainctl.weights.mirror import DirectoryMirror, Reference, collect_packs, packing
 from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.mirror.collect import Collected, Collecting, collect
 from trainctl.weights.mirror.fetch import Tally
@@ -211,6 +212,28 @@ def test_of_a_content_in_two_packs_one_goes(tmp_path: Path) -> None:
 
     assert (report.bytes, report.blobs) == (100, 1)
     assert contents(mirror, listing_of(mirror)) == {"a": b"1" * 100}
+
+
+def test_what_only_seems_to_lie_in_another_pack_too_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contents are told apart by parts of their digests, which may be the same once in many millions."""
+
+    class Alike(Digests):
+        def add(self, sha256: str) -> bool:
+            super().add(sha256)
+            return False
+
+    mirror = mirror_at(tmp_path)
+    fill(mirror, {"a": b"1" * 100, "b": b"2" * 300})
+    fill(mirror, {"a": b"1" * 100}, OTHER)
+    mirror.drop_reference(REFERENCE.lineage, REFERENCE.address)
+    monkeypatch.setattr(collect_packs, "Digests", Alike)
+
+    report = gc(mirror)
+
+    assert (report.bytes, report.blobs) == (300, 1)
+    assert contents(mirror, listing_of(mirror, OTHER)) == {"a": b"1" * 100}
 
 
 def test_many_packs_that_are_small_become_one(tmp_path: Path) -> None:

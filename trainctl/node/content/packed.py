@@ -15,7 +15,9 @@ AS_TUPLE = 10_000
 """Up to so many rows a tuple is as good."""
 _BLOCK = 256
 _RUN = 20_000
-"""Rows that are sorted in memory. Each run has a file open until they are merged."""
+"""Rows that are sorted in memory."""
+_MOST_RUNS = 64
+"""So many runs become one: each has a file open, and a block in memory while they are merged."""
 _HELD_BLOCKS = 32
 """In memory at a time, beside the one that is walked through: what is asked for by place lies near what was."""
 
@@ -125,5 +127,12 @@ def packed_sorted(
     def run() -> Sequence[Row]:  # nothing holds it when the next begins
         return packed(sorted(islice(rows, _RUN), key=values), values, make)
 
-    runs = list(iter(run, ()))
-    return runs[0] if len(runs) == 1 else packed(heapq.merge(*runs, key=values), values, make)
+    def merged(some: List[Sequence[Row]]) -> Sequence[Row]:
+        return some[0] if len(some) == 1 else packed(heapq.merge(*some, key=values), values, make)
+
+    runs: List[Tuple[int, Sequence[Row]]] = []  # each with how often its rows were merged
+    for one in iter(run, ()):
+        runs.append((0, one))
+        while len(runs) >= _MOST_RUNS and runs[-_MOST_RUNS][0] == (level := runs[-1][0]):
+            runs[-_MOST_RUNS:] = [(level + 1, merged([one for _, one in runs[-_MOST_RUNS:]]))]
+    return merged([each for _, each in runs]) if runs else ()

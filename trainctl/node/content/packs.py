@@ -10,6 +10,7 @@ import threading
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
+from itertools import islice
 from pathlib import Path
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Union
 
@@ -83,6 +84,7 @@ class Packs:
         if self._last is not None:
             yield self._last
         if self._probes > self._enough:
+            self._map = _Map(())  # not both in memory
             self._map, self._unmapped, self._probes = _Map(self._packs.values()), [], 0
         yield from self._map.find(digest)
         for pack in self._unmapped:
@@ -155,9 +157,14 @@ class _Map:
 
     def __init__(self, packs: Iterable[_Pack]) -> None:
         self._packs = [one for one in packs if one.rows]
-        self._tops = array(
-            "Q", heapq.merge(*(one.tops(number) for number, one in enumerate(self._packs)))
-        )
+        tops = heapq.merge(*(one.tops(number) for number, one in enumerate(self._packs)))
+        # All of it at once: one that grew to its size would leave holes in memory, each time.
+        self._tops = array("Q", [0]) * sum(one.rows for one in self._packs)
+        count = 0
+        while some := array("Q", islice(tops, _ROWS_AT_ONCE)):
+            self._tops[count : count + len(some)] = some
+            count += len(some)
+        del self._tops[count:]  # a pack has gone
 
     def find(self, digest: bytes) -> Iterator[_Pack]:
         top = _top(digest)

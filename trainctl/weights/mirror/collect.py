@@ -10,10 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 from trainctl.errors import Busy, StorageError
 from trainctl.model.files import Listing
+from trainctl.node.content.digests import Digests
+from trainctl.node.content.packed import packed
 from trainctl.weights.exclusive import holder_name, known_dead, lease
 from trainctl.weights.mirror.collect_packs import Doomed, doomed_packs, move_kept, needed_again
 from trainctl.weights.mirror.condemned import Condemned, restore
@@ -72,7 +75,7 @@ class _Mark:
     """What may go, as one look found it."""
 
     listings: tuple[Path, ...] = ()
-    blobs: tuple[Path, ...] = ()
+    blobs: Sequence[Path] = ()
     packs: tuple[Doomed, ...] = ()
     partials: tuple[Path, ...] = ()
 
@@ -80,9 +83,9 @@ class _Mark:
         return bool(self.listings or self.blobs or self.packs or self.partials)
 
     @property
-    def contents(self) -> tuple[Path, ...]:
-        """What holds content: files and packs."""
-        return (*self.blobs, *(one.path for one in self.packs))
+    def all(self) -> Iterator[Path]:
+        """All of it that isn't on its way only."""
+        return chain(self.listings, self.blobs, (one.path for one in self.packs))
 
 
 def collect(mirror: DirectoryMirror, asked: Collecting) -> Collected:
@@ -152,7 +155,7 @@ class _Collection:
             condemned.close()
             return self._report(mark, dropped, kept, busy, 0)
         removed = self._report(mark, dropped, kept, (), 0)
-        condemned.take((*mark.listings, *mark.contents))
+        condemned.take(mark.all)
         mark, _, busy = self._reprieve(condemned, mark)
         if mark:
             self._wait("so that references which are written just now are seen")
@@ -173,24 +176,26 @@ class _Collection:
         wanted = frozenset().union(*(need.listings for need in found))
         back = [path for path in mark.listings if busy or path.stem in wanted]
         condemned.put_back(back)
-        blobs = _blobs(self._listings(wanted))
-        again = [path for path in mark.blobs if busy or _digest(path.name) in blobs]
-        packs = self._packs_again(condemned, mark, blobs, everything=bool(busy))
-        condemned.put_back([*again, *(one.path for one in packs)])
+        named = _named(self._listings(wanted))
+        condemned.put_back(path for path in mark.blobs if busy or path.name in named)
+        packs = self._packs_again(condemned, mark, named, everything=bool(busy))
+        condemned.put_back(one.path for one in packs)
+        if busy:
+            return _Mark(), found, busy
         left = _Mark(
-            tuple(path for path in mark.listings if path not in set(back)),
-            tuple(path for path in mark.blobs if path not in set(again)),
+            tuple(path for path in mark.listings if path.stem not in wanted),
+            _paths(path for path in mark.blobs if path.name not in named),
             tuple(one for one in mark.packs if one not in packs),
-            () if busy else mark.partials,
+            mark.partials,
         )
         return left, found, busy
 
     def _packs_again(
-        self, condemned: Condemned, mark: _Mark, named: set[bytes], *, everything: bool
+        self, condemned: Condemned, mark: _Mark, named: Digests, *, everything: bool
     ) -> Sequence[Doomed]:
         if everything:
             return mark.packs
-        found = [(one, read_index(condemned.place(one.path))) for one in mark.packs]
+        found = ((one, read_index(condemned.place(one.path))) for one in mark.packs)
         return needed_again(self.layout, found, named)
 
     def _movable(self, mark: _Mark) -> _Mark:
@@ -201,17 +206,17 @@ class _Collection:
             if error.errno not in FULL:
                 raise
             self.asked.tell("There is no room to put into new packs what is needed of old ones.")
-            return replace(mark, packs=tuple(one for one in mark.packs if not one.kept))
+            return replace(mark, packs=tuple(one for one in mark.packs if not one.places))
 
     def _mark(self, kept: Sequence[Need]) -> _Mark:
         """What no kept listing names. What is written meanwhile may be marked too, and is reprieved."""
         listings = self.layout.listings()
         wanted = frozenset().union(*(need.listings for need in kept))
-        named = _blobs(self._listings(wanted))
+        named = _named(self._listings(wanted))
         unfinished = any(need.record.get("listing") is None for need in kept)
         return _Mark(
             tuple(path for path in listings if path.stem not in wanted),
-            tuple(path for path, _ in self.layout.blobs() if _digest(path.name) not in named),
+            _paths(path for path, _ in self.layout.blobs() if path.name not in named),
             tuple(doomed_packs(self.layout, named)),
             () if unfinished else tuple(_abandoned(self.layout)),
         )
@@ -266,17 +271,14 @@ class _Collection:
         )
 
 
-def _blobs(listings: Iterable[Listing]) -> set[bytes]:
-    """The digests that listings name, as bytes: there may be millions."""
-    return {_digest(file.sha256) for listing in listings for file in listing.files}
+def _named(listings: Iterable[Listing]) -> Digests:
+    """The contents that listings name; one that only seems to be among them stays for a while."""
+    return Digests(file.sha256 for listing in listings for file in listing.files)
 
 
-def _digest(name: str) -> bytes:
-    """A content's name in half its size; what is no digest is as it is, and nobody names it."""
-    try:
-        return bytes.fromhex(name)
-    except ValueError:
-        return name.encode()
+def _paths(paths: Iterable[Path]) -> Sequence[Path]:
+    """The same, however many."""
+    return packed(paths, lambda path: (str(path),), Path)
 
 
 def _sizes(paths: Iterable[Path]) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainctl.node.content.digests import Digests
 from trainctl.node.content.pack_index import Row, rows_of
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.layout import Layout
@@ -15,61 +17,112 @@ from trainctl.weights.mirror.packing import MOST_BYTES
 _LITTLE = 0.5
 _SMALL_BYTES = MOST_BYTES // 4
 _MOST_SMALL = 16
+_MOST_DOUBTFUL = 8
+"""Packs whose contents are looked for in others at a time."""
 
 
 @dataclass(frozen=True)
 class Doomed:
-    """A pack that is to go. ``contents`` of it are needed by nobody, with so many ``bytes``; the others, ``kept``, lie in a new pack first."""
+    """A pack that is to go. ``contents`` of it are needed by nobody, with so many ``bytes``; the others lie in a new pack first: ``places`` are theirs in its index."""
 
     path: Path
     contents: int
     bytes: int
-    kept: tuple[Row, ...] = ()
+    places: Sequence[int] = ()
+
+    def kept(self) -> list[Row]:
+        """What is needed of it. It is read again, as there may be millions in all."""
+        rows = list(rows_of(read_index(self.path)))
+        return [rows[place] for place in self.places]
 
 
-def doomed_packs(layout: Layout, named: set[bytes]) -> list[Doomed]:
-    """What goes when these digests are needed, which are taken out of the set: a content that lies in two packs is needed in one."""
+class _Split:
+    """What of a pack is needed, and what of that another pack before it seems to have, too: places in its index, as few bytes each."""
+
+    def __init__(self, path: Path, named: Digests, met: Digests) -> None:
+        self.path = path
+        self.needed = array("I")
+        self.doubles = array("I")
+        self.rows = self.size = self.used = 0
+        for place, row in enumerate(rows_of(read_index(path))):
+            self.rows += 1
+            self.size += row.length
+            if (name := row.digest.hex()) not in named:
+                continue
+            if met.add(name):
+                self.keep(place, row)
+            else:
+                self.doubles.append(place)
+
+    def keep(self, place: int, row: Row) -> None:
+        """It is needed here."""
+        self.needed.append(place)
+        self.used += row.length
+
+    @property
+    def doomed(self) -> Doomed:
+        """The pack as one that goes."""
+        size = self.size if self.rows else _left(self.path)
+        return Doomed(self.path, self.rows - len(self.needed), size - self.used, self.needed)
+
+
+def doomed_packs(layout: Layout, named: Digests) -> list[Doomed]:
+    """What goes when these contents are needed, where a wrong yes does no harm: a content that lies in two packs is needed in one."""
+    met, packs = Digests(), packs_of(layout)
     found, small = [], []
-    for path in packs_of(layout):
-        rows = list(rows_of(read_index(path)))
-        kept = tuple(row for row in rows if row.digest in named)
-        named.difference_update(row.digest for row in kept)
-        size, used = _bytes(rows) if rows else _left(path), _bytes(kept)
-        one = Doomed(path, len(rows) - len(kept), size - used, kept)
-        if not kept or used < _LITTLE * size:
+    for path in packs:
+        one = _Split(path, named, met)
+        if not one.needed or one.used < _LITTLE * one.size:
             found.append(one)
-        elif size < _SMALL_BYTES:
+        elif one.size < _SMALL_BYTES:
             small.append(one)
-    return found + (small if len(small) > _MOST_SMALL else [])
+    found += small if len(small) > _MOST_SMALL else []
+    doubtful = [one for one in found if one.doubles]
+    while some := doubtful[:_MOST_DOUBTFUL]:
+        _keep_first(packs, some)
+        doubtful = doubtful[_MOST_DOUBTFUL:]
+    return [one.doomed for one in found]
 
 
-def move_kept(layout: Layout, doomed: Sequence[Doomed]) -> list[Doomed]:
+def _keep_first(packs: Iterable[Path], some: Iterable[_Split]) -> None:
+    """What only seems to lie in another pack before is needed after all: whoever has a content first is found by all of its digest."""
+    splits = {one.path: (one, set(one.doubles)) for one in some}
+    wanted = {
+        row.digest
+        for path, (_, doubles) in splits.items()
+        for place, row in enumerate(rows_of(read_index(path)))
+        if place in doubles
+    }
+    for path in packs:
+        split, doubles = splits.get(path, (None, ()))
+        for place, row in enumerate(rows_of(read_index(path)) if wanted else ()):
+            if row.digest in wanted:
+                wanted.discard(row.digest)
+                if split is not None and place in doubles:
+                    split.keep(place, row)
+
+
+def move_kept(layout: Layout, doomed: Iterable[Doomed]) -> list[Doomed]:
     """Put what is needed of them into new packs; those that may go then. One that isn't right stays, for a verification."""
-    sound = [one for one in doomed if not wrong_rows(one.path, one.kept)]
-    repack(layout, ((one.path, one.kept) for one in sound))
+    sound = [one for one in doomed if not wrong_rows(one.path, one.kept())]
+    repack(layout, ((one.path, one.kept()) for one in sound))
     return sound
 
 
 def needed_again(
-    layout: Layout, doomed: Iterable[tuple[Doomed, bytes]], named: set[bytes]
+    layout: Layout, doomed: Iterable[tuple[Doomed, bytes]], named: Digests
 ) -> list[Doomed]:
     """Of packs that are out of sight, each with its index, those with something that is needed by now and lies nowhere else."""
     here = Contents(layout)
-    return [
-        one
-        for one, index in doomed
-        if any(
-            row.digest in named and not here.has(row.digest.hex(), row.length)
-            for row in rows_of(index)
-        )
-    ]
+
+    def is_needed(row: Row) -> bool:
+        name = row.digest.hex()
+        return name in named and not here.has(name, row.length)
+
+    return [one for one, index in doomed if any(map(is_needed, rows_of(index)))]
 
 
 def _left(pack: Path) -> int:
     """What there is of a pack that was half removed, in bytes."""
     data = pack / "data"
     return data.stat().st_size if data.exists() else 0
-
-
-def _bytes(rows: Sequence[Row]) -> int:
-    return sum(row.length for row in rows)

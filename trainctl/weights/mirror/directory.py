@@ -102,21 +102,27 @@ class DirectoryMirror:
         with shown(wanted), alone:
             with explained(self.root):
                 salvage(layout, resolved.source)
-                contents = Contents(layout)
-            tally = Tally(resolved.size, progress)
             upstream = Upstream(source, resolved, credential, self.retry)
-            with explained(self.root):
-                to_come = (self._still_to_come(contents, part) for part in parts(resolved))
-                require_space(self.root, sum(to_come))
-            with explained(self.root), Batch(contents, resolved.source) as batch:
-                bringing = _Bringing(contents, batch, tally, parallelism, stop)
-                listed = (
-                    file
-                    for part in parts(resolved)
-                    for file in self._bring(replace(upstream, resolved=part), bringing)
-                )
-                listing = Listing(listed_in_order(listed))
+            listing = self._brought(upstream, Tally(resolved.size, progress), parallelism, stop)
             return self._list(resolved, reference, listing)
+
+    def _brought(
+        self, upstream: Upstream, tally: Tally, parallelism: int, cancelled: threading.Event
+    ) -> Listing:
+        """All of the source; what was known of packs meanwhile is known no more when it is here."""
+        resolved = upstream.resolved
+        with explained(self.root):
+            contents = Contents(self._layout)
+            to_come = (self._still_to_come(contents, part) for part in parts(resolved))
+            require_space(self.root, sum(to_come))
+        with explained(self.root), Batch(contents, resolved.source) as batch:
+            bringing = _Bringing(contents, batch, tally, parallelism, cancelled)
+            listed = (
+                file
+                for part in parts(resolved)
+                for file in self._bring(replace(upstream, resolved=part), bringing)
+            )
+            return Listing(listed_in_order(listed))
 
     def _bring(self, upstream: Upstream, bringing: _Bringing) -> Iterator[ListedFile]:
         """Every file of a part; all of it is here when the batch has ended."""

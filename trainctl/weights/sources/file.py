@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from trainctl.errors import SourceDenied, SourceError, SourceGone, SourceWrong
 from trainctl.model.files import ResolvedSource, SourceFile, in_order
 from trainctl.model.source_uri import parse_source
+from trainctl.node.content.packed import Arriving
 from trainctl.spi.sources import Credential
 from trainctl.weights.safe_path import shown
 
@@ -25,12 +27,11 @@ class FileSource:
     ) -> ResolvedSource:
         """Every file below the path, links inside it followed; no revision of its own."""
         root = Path(parse_source(uri).location)
+        files: Iterator[SourceFile] = _walk(uri, root)
         with _named(uri, root):
             if not stat.S_ISDIR(root.stat().st_mode):
                 _regular(uri, root, root.name)
-                files = [_described(root, root.name)]
-            else:
-                files = list(_walk(uri, root))
+                files = iter([_described(root, root.name)])
         return ResolvedSource(uri, "", in_order(files))
 
     def server(self, uri: str, credential: Credential | None) -> str | None:
@@ -81,24 +82,48 @@ def _unchanged(source: str, file: SourceFile, status: os.stat_result) -> None:
         )
 
 
+class _Directory(NamedTuple):
+    """One below the root: ``prefix`` is its name there with a ``/`` behind it, and ``real`` where it is when links are followed."""
+
+    prefix: str
+    real: str
+
+
 def _walk(source: str, root: Path) -> Iterator[SourceFile]:
-    real_root = os.path.realpath(root)
-    pending: list[tuple[str, str, tuple[str, ...]]] = [(str(root), "", (real_root,))]
+    """Every file, without a list of them or of directories in memory: there may be millions of either."""
+    top = _Directory("", os.path.realpath(root))
+    above, pending = [top.real], [iter((top,))]
     while pending:
-        directory, prefix, above = pending.pop()
-        with _named(source, Path(directory)), os.scandir(directory) as entries:
-            for entry in entries:
-                name = f"{prefix}{entry.name}"
-                if entry.is_symlink():
-                    _inside(source, entry.path, name, real_root)
-                if entry.is_dir():
-                    real = os.path.realpath(entry.path)
-                    if real in above:
-                        raise _unusable(source, name, "is a link to a directory above it")
-                    pending.append((entry.path, f"{name}/", (*above, real)))
-                else:
-                    _regular(source, Path(entry.path), name)
-                    yield _described(Path(entry.path), name)
+        directory = next(pending[-1], None)
+        if directory is None:
+            pending.pop()
+            above.pop()
+            continue
+        below = Arriving(tuple, _Directory)
+        above[-1] = directory.real
+        yield from _in_directory(source, root, directory.prefix, above, below)
+        pending.append(iter(below.all()))
+        above.append("")
+
+
+def _in_directory(
+    source: str, root: Path, prefix: str, above: Sequence[str], below: Arriving[_Directory]
+) -> Iterator[SourceFile]:
+    """Its files; ``below`` takes the directories in it. ``above`` is where it and those above it are."""
+    directory = root / prefix
+    with _named(source, directory), os.scandir(directory) as entries:
+        for entry in entries:
+            name, real = f"{prefix}{entry.name}", f"{above[-1].rstrip('/')}/{entry.name}"
+            if entry.is_symlink():
+                _inside(source, entry.path, name, above[0])
+                real = os.path.realpath(entry.path)
+            if entry.is_dir():
+                if real in above:
+                    raise _unusable(source, name, "is a link to a directory above it")
+                below.add([_Directory(f"{name}/", real)])
+            else:
+                _regular(source, Path(entry.path), name)
+                yield _described(Path(entry.path), name)
 
 
 def _inside(source: str, path: str, name: str, real_root: str) -> None:

@@ -1,0 +1,15 @@
+"""How much memory sources and mirrors take for each of very many files: some bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.memory import MOST, growth
+
+
+@pytest.mark.parametrize("what", ["files", "mirror", "again", "collect", "anew"])
+def test_memory_grows_by_some_bytes_a_file(tmp_path: Path, what: str) -> None:
+    """Where a directory is resolved, a source is mirrored, a plan asks what of it is there, and what nobody needs goes, also from within packs."""
+    assert growth(what, tmp_path, "tests.support.mirror_memory") < MOST
