@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -22,8 +22,10 @@ class NodeReport:
     why: str = ""
     found: Mapping[str, Any] | None = None
     limit: int | None = None
-    runs: tuple[str, ...] = field(default=())
-    """Recorded live runs that are on it, in words; of those the node knows, its own."""
+    runs: tuple[Mapping[str, Any], ...] = ()
+    """Recorded live runs that are on it, ``{address, number, project, lineage}``; of those the node knows, its own."""
+    lineage: str = ""
+    """Of the state from which it was looked at: what has another is another project's."""
 
     @property
     def id(self) -> str:

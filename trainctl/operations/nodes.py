@@ -12,6 +12,7 @@ from trainctl.ledger.state import Recorded, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.nodes import NodeReport
+from trainctl.node.turns.holders import run_words
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import away_nodes, nodes_of
 from trainctl.resources.clusters import section
@@ -38,7 +39,7 @@ def look_at_all(workspace: Workspace) -> list[NodeReport]:
     runs = _live_runs(state)
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="nodes") as pool:
         found = list(pool.map(lambda one: _look(workspace, one), known))
-    return [replace(one, runs=runs.get(one.id, ())) for one in found]
+    return [replace(one, runs=runs.get(one.id, ()), lineage=state.lineage) for one in found]
 
 
 def forget(workspace: Workspace, name: str) -> Node:
@@ -83,7 +84,7 @@ def recorded_node(state: State, name: str) -> tuple[Recorded, Node]:
 
 def live_runs_on(state: State, node: Node) -> tuple[str, ...]:
     """What is recorded as running there, in words."""
-    return _live_runs(state).get(node.id, ())
+    return tuple(run_words(run, run) for run in _live_runs(state).get(node.id, ()))
 
 
 def _clusters(state: State) -> list[Recorded]:
@@ -149,13 +150,18 @@ _WHY = {
 }
 
 
-def _live_runs(state: State) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
+def _live_runs(state: State) -> dict[str, tuple[Mapping[str, Any], ...]]:
+    found: dict[str, tuple[Mapping[str, Any], ...]] = {}
     for address, recorded in state.resources.items():
         if address.kind is Kind.JOB:
             for run in runs_of(recorded):
                 if run.status.live:
+                    told = {
+                        "address": str(address),
+                        "number": run.number,
+                        "project": recorded.attributes.get("project"),
+                        "lineage": state.lineage,
+                    }
                     for rank in run.ranks:
-                        words = f"{address} run {run.number}"
-                        found[rank.node] = (*found.get(rank.node, ()), words)
+                        found[rank.node] = (*found.get(rank.node, ()), told)
     return found

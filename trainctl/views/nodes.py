@@ -7,6 +7,7 @@ from typing import Any
 
 from trainctl.model.nodes import NodeReport
 from trainctl.model.units import format_bytes
+from trainctl.node.turns.holders import run_words
 from trainctl.views.escape import escape
 from trainctl.views.moments import moment
 from trainctl.views.text import table
@@ -32,7 +33,7 @@ def nodes_lines(reports: Sequence[NodeReport], width: int | None = None) -> list
     """A line for each node, then what is wrong with those that could not be asked."""
     if not reports:
         return ["No nodes."]
-    cells = [_cells(_form(one)) for one in reports]
+    cells = [_cells(one) for one in reports]
     right = frozenset({"FREE", "DISK FREE", "CACHED"})
     lines = table(_HEADERS, cells, right=right, width=width, shrinks=frozenset({"GPUS", "RUNS"}))
     for one in reports:
@@ -62,14 +63,17 @@ def _form(report: NodeReport) -> dict[str, Any]:
             "used": cache.get("used"),
             "listings": [_listing(one) for one in cache.get("listings") or ()],
         },
-        "runs": [_run(one) for one in found.get("runs") or ()]
-        if report.found
-        else list(report.runs),
+        "runs": [run_words(one, one) for one in _runs(report)],
+        "projects": [one.get("project") for one in _runs(report)],
     }
 
 
+def _runs(report: NodeReport) -> Sequence[Mapping[str, Any]]:
+    return report.runs if report.found is None else report.found.get("runs") or ()
+
+
 def _gpu(gpu: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("index", "uuid", "name", "memory_mib", "claimed_by", "used_by")
+    names = ("index", "uuid", "name", "memory_mib", "claimed_by", "project", "used_by")
     return {name: gpu.get(name) for name in names}
 
 
@@ -77,8 +81,9 @@ def _listing(listing: Mapping[str, Any]) -> dict[str, Any]:
     return {**listing, "last_used": moment(listing.get("last_used"))}
 
 
-def _run(run: Mapping[str, Any]) -> str:
-    return f"{run.get('address')} run {run.get('number')}"
+def _run(run: Mapping[str, Any], lineage: str) -> str:
+    """For people, who see whose it is where that is another project's."""
+    return run_words(run, {"lineage": lineage, "project": run.get("project")})
 
 
 def _row(form: dict[str, Any]) -> dict[str, Any]:
@@ -98,7 +103,8 @@ def _free(form: Mapping[str, Any]) -> int:
     return sum(1 for one in form["gpus"] if not one["claimed_by"] and not one["used_by"])
 
 
-def _cells(form: dict[str, Any]) -> list[str]:
+def _cells(report: NodeReport) -> list[str]:
+    form = _form(report)
     kinds: dict[str, int] = {}
     for one in form["gpus"]:
         name = one["name"] or "GPU"
@@ -111,5 +117,5 @@ def _cells(form: dict[str, Any]) -> list[str]:
         str(_free(form)) if kinds else "",
         "" if free is None else format_bytes(free),
         "" if used is None else format_bytes(used),
-        ", ".join(escape(one) for one in form["runs"]),
+        ", ".join(escape(_run(one, report.lineage)) for one in _runs(report)),
     ]

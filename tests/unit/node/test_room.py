@@ -216,6 +216,7 @@ def test_evicting_by_hand(cache: Cache) -> None:
     cache.age("b")
 
     told = cache.call("cache_evict", listings=None, dry_run=True)["listings"]
+    found = cache.call("inspect")
     kept = cache.call("cache_evict", listings=[cache.listing("a")[:12]])
     gone = cache.call("cache_evict", listings=None)
 
@@ -224,6 +225,9 @@ def test_evicting_by_hand(cache: Cache) -> None:
         cache.listing("b"): "evicted",
     }
     assert kept["listings"][0]["leased_by"] == ["job.sft run 1 (abcdefg)"]
+    assert [run["project"] for run in found["runs"]] == ["project"]
+    projects = {one["id"]: one["projects"] for one in found["cache"]["listings"]}
+    assert projects == {cache.listing("a"): ["project"], cache.listing("b"): []}
     assert (kept["freed"], gone["freed"]) == (0, SIZE)
     assert cache.held == ["a"]
 

@@ -142,8 +142,9 @@ def test_a_run_under_another_directory_is_named(node: TestNode, gpus: Gpus, tmp_
     held(node, "mine", gpus=wants(2)).unlink()
 
     assert waits(node, "mine") == "waits for 2 of 4 GPUs, taken by job.sft run 7 of demo"
-    told = {one["claimed_by"] for one in node.call("inspect", {"gpus": None})["gpus"]}
-    assert told == {None, "job.sft run 7 of demo"}
+    found = node.call("inspect", {"gpus": None})["gpus"]
+    told = {(one["claimed_by"], one["project"]) for one in found}
+    assert told == {(None, None), ("job.sft run 7 of demo", "demo")}
     gate.unlink()
     assert node.ended("mine")["status"] == COMPLETED
     other.close()

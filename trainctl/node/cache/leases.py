@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Any, Dict, List, Mapping, Set
+from typing import Any, Dict, List, Mapping, Optional, Set
 
 from trainctl.node.cache.trees import Trees
 from trainctl.node.runs.record import CREATED, ENDED, LOST, Run
@@ -70,11 +70,18 @@ class Leases:
 
     def describe(self, key: str) -> str:
         """A run for people: its job and number where they are known."""
-        for root in self._roots(self._of(key)):
-            spec = Run(Layout(root), key).spec or {}
-            if "address" in spec:
-                return f"{spec['address']} run {spec.get('number')} ({spec.get('id')})"
+        spec = self._spec(key)
+        if "address" in spec:
+            return f"{spec['address']} run {spec.get('number')} ({spec.get('id')})"
         return "a run that has not begun yet"
+
+    def project(self, key: str) -> Optional[str]:
+        """Whose run it is, where that is known."""
+        return self._spec(key).get("project")
+
+    def _spec(self, key: str) -> Mapping[str, Any]:
+        specs = (Run(Layout(root), key).spec or {} for root in self._roots(self._of(key)))
+        return next((spec for spec in specs if "address" in spec), {})
 
     def _sweep(self, key: str) -> None:
         """Remove a run's directory that holds no lease, with what killed writers left; one who is writing now makes it anew."""

@@ -16,7 +16,7 @@ from trainctl.node.system.layout import Layout, layout_of
 from trainctl.node.turns.claims import is_held
 from trainctl.node.turns.gpu_tools import Gpu, users
 from trainctl.node.turns.gpus import usable
-from trainctl.node.turns.holders import elsewhere
+from trainctl.node.turns.holders import Taken, elsewhere, run_words
 
 Emit = Callable[[Dict[str, Any]], None]
 _LIVE = ("PENDING", "CREATED", "DEPLOYING", "RUNNING")
@@ -46,7 +46,7 @@ def _is_live(run: Mapping[str, Any]) -> bool:
 
 
 def _run(run: Mapping[str, Any]) -> Dict[str, Any]:
-    names = ("key", "id", "address", "number", "rank", "status", "lineage")
+    names = ("key", "id", "address", "number", "rank", "status", "lineage", "project")
     return {name: run.get(name) for name in names}
 
 
@@ -62,14 +62,17 @@ def _gpus(declared: Optional[int], live: List[Mapping[str, Any]]) -> Any:
 
 def _gpu(gpu: Gpu, live: List[Mapping[str, Any]], user: Optional[str]) -> Dict[str, Any]:
     """A claim that no run here has is somebody's under another root."""
-    holders = [run for run in live if gpu.id in (run.get("gpus") or ())]
-    words = [f"{run.get('address')} run {run.get('number')}" for run in holders]
-    held = bool(words) or is_held(gpu.claim)
-    claimed = (words[0] if words else elsewhere(gpu, {})) if held else None
+    here = next((run for run in live if gpu.id in (run.get("gpus") or ())), None)
+    claimed: Optional[Taken] = None
+    if here is not None:
+        claimed = Taken(run_words(here, here), here.get("project"))
+    elif is_held(gpu.claim):
+        claimed = elsewhere(gpu, {})
     return {
         **gpu.to_json(),
-        "claimed_by": claimed,
-        "used_by": user and (claimed or user),
+        "claimed_by": claimed and claimed.words,
+        "project": claimed and claimed.project,
+        "used_by": user and (claimed.words if claimed else user),
     }
 
 
@@ -97,6 +100,7 @@ def _cache(layout: Layout) -> Dict[str, Any]:
             "bytes": kept.size,
             "last_used": kept.last_used or None,
             "leased_by": [leases.describe(key) for key in needed.get(kept.id, [])],
+            "projects": [leases.project(key) for key in needed.get(kept.id, [])],
         }
         for kept in inventory.listings()
         if inventory.holds(kept)

@@ -95,7 +95,7 @@ class GpuWish:
             self._named = {
                 one.id: run_words(found[one.id], self._spec)
                 if one.id in found
-                else elsewhere(one, self._spec)
+                else elsewhere(one, self._spec).words
                 for one in claimed
             }
             self._named_at = now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Set
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set
 
 from trainctl.node.runs.record import ENDED, Run
 from trainctl.node.system.failure import Failure
@@ -42,18 +42,26 @@ def _held_by(run: Run) -> Set[str]:
     return has if has and record.get("status") not in ENDED and alive(run.supervisor) else set()
 
 
-def elsewhere(gpu: Gpu, mine: Mapping[str, Any]) -> str:
-    """Who holds a GPU that no run under this ROOT has: the user's own run under another ROOT, else whose process it is.
+class Taken(NamedTuple):
+    """Who holds a GPU that no run under this ROOT has, in words, and whose run it is, where that may be read."""
+
+    words: str
+    project: Optional[str] = None
+
+
+def elsewhere(gpu: Gpu, mine: Mapping[str, Any]) -> Taken:
+    """The user's own run under another ROOT, else whose process it is.
 
     Nothing is read of another user's: what it says is the kernel's word.
     """
     who = holder(gpu.claim)
     if who is None:
-        return _ELSEWHERE
+        return Taken(_ELSEWHERE)
     run = _run_of(who.pid) if who.uid == os.geteuid() else None
     if run is not None and gpu.id in _held_by(run):
-        return run_words(run.spec or {}, mine)
-    return f"{_ELSEWHERE}{_words(who)}"
+        spec = run.spec or {}
+        return Taken(run_words(spec, mine), spec.get("project"))
+    return Taken(f"{_ELSEWHERE}{_words(who)}")
 
 
 def _run_of(supervisor: int) -> Optional[Run]:
