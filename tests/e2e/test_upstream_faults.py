@@ -439,3 +439,14 @@ def test_mounts_outside_reason_are_refused(work: Project, hub: Hub) -> None:
         assert f"trainctl.yaml:{number + 2}:{problem['column']}: error:" in done.stderr
         assert says in done.stderr
     assert hub.seen == []
+
+
+def test_nobody_is_said_to_write_a_lock_that_is_only_read(work: Project) -> None:
+    """A plan says what an apply will write; one that writes nothing says that."""
+    planned = work.run("plan").stderr
+    kept = work.run("apply", "--lockfile=readonly", "--auto-approve").stderr
+
+    assert "apply writes the revision" in " ".join(planned.split())
+    assert "apply writes" not in kept
+    assert "nobody writes down what was used" in " ".join(kept.split())
+    assert not (work.directory / "trainctl.lock").exists()

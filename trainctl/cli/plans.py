@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from trainctl.plan.planfile import SavedPlan
 
 
-def make_plan(workspace: Workspace, flags: PlanningFlags, *, writes_lock: bool = False) -> Plan:
-    """The plan that the flags ask for."""
+def make_plan(
+    workspace: Workspace, flags: PlanningFlags, *, writes_lock: bool | None = None
+) -> Plan:
+    """The plan that the flags ask for. ``writes_lock``: whether it is applied at once and then writes the lock file; None if it isn't."""
     options = Options(
         destroy=flags.destroy,
         refresh_only=flags.refresh_only,

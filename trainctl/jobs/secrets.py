@@ -14,6 +14,7 @@ from trainctl.jobs.asked_once import AskedOnce
 from trainctl.jobs.bucket_credentials import declared, masked, usual
 from trainctl.jobs.destinations import of_registry, of_source
 from trainctl.jobs.registry import Login, registry_login, registry_secrets
+from trainctl.jobs.secret_errors import missing
 from trainctl.jobs.secret_origins import Surroundings, check_allowed, is_at_hand, path_of, read
 from trainctl.manifest.tokens import sounds_secret
 from trainctl.model.once import Once
@@ -72,6 +73,12 @@ class Secrets:
                 f"secret {name!r} holds a NUL character",
                 "No variable can hold it; keep such a value in base64.",
                 code="unusable-secret",
+            )
+        if not value.strip():
+            raise missing(
+                spec,
+                "its value is empty",
+                "Write the value where it is kept, or take it from elsewhere.",
             )
         if not spec.redact:
             return value

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 class LookOptions:
     """How far to look: ``refresh`` at machines and at what is recorded; ``offline`` uses no network, so that machines are this one.
 
-    ``writes_lock`` says that what is resolved now will be in the lock file before anything relies on it.
+    ``writes_lock`` says that what is resolved now will be in the lock file before anything relies on it, or that it never
+    will be; None: if somebody applies it.
     """
 
     refresh: bool = True
     offline: bool = False
     upgrade: bool = False
     parallelism: int = 10
-    writes_lock: bool = False
+    writes_lock: bool | None = None

@@ -251,7 +251,7 @@ def _take(
     known = seen.known.get(resource.address)
     mirrored = known.had if known else None
     locked = (
-        look.writes_lock
+        look.writes_lock is True
         or question.locked is not None
         or question.wanted.sha256 is not None
         or question.wanted.source.startswith("file:")

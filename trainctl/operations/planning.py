@@ -87,6 +87,7 @@ def plan_of(
         lacks=code.lacks,
         caches=caches,
         options=options,
+        lock_readonly=look.writes_lock is False,
         policies=() if options.destroy else workspace.trust.policies,
         starts=starts or {},
         diagnostics=(

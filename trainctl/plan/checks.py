@@ -183,9 +183,14 @@ def sources(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
             unpinned.append(change.address)
     if unpinned:
         names = ", ".join(str(address) for address in unpinned)
+        then = (
+            "With --lockfile=readonly nobody writes down what was used: the next apply takes what is newest then."
+            if inputs.lock_readonly
+            else "apply writes the revision that it used."
+        )
         yield warning(
             f"not pinned in trainctl.lock yet: {names}",
-            "Upstream may move before this is applied. apply writes the revision that it used.",
+            f"Upstream may move before this is applied. {then}",
             address=str(unpinned[0]) if len(unpinned) == 1 else None,
             code="not-locked",
         )

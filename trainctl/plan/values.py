@@ -257,6 +257,8 @@ class Inputs:
     caches: Mapping[Address, tuple[CacheFacts, ...]] = field(default_factory=dict)
     """Of each recorded training cache that could be asked about, its directories: its own, then the team's."""
     options: Options = Options()
+    lock_readonly: bool = False
+    """Whether nobody writes down what unlocked sources resolved to."""
     diagnostics: tuple[Diagnostic, ...] = ()
     unasked: frozenset[str] = frozenset()
     """The ids of nodes of which the diagnostics say why they could not be asked."""

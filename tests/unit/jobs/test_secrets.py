@@ -49,12 +49,15 @@ def test_a_value_from_a_file(tmp_path: Path) -> None:
         (SecretSpec("a", "env", "PADDED"), "fewer than 8 characters"),
         (SecretSpec("a", "file", "gone"), "gone can't be read: No such file"),
         (SecretSpec("a", "file", "binary"), "binary is not UTF-8"),
+        (SecretSpec("a", "file", "blank"), "secret 'a': its value is empty"),
+        (SecretSpec("a", "file", "blank", redact=False), "secret 'a': its value is empty"),
         (SecretSpec("b", "env", "SHORT"), "'a' is not declared"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, spec: SecretSpec, said: str) -> None:
     """Where the value was looked for, and never the value."""
     (tmp_path / "binary").write_bytes(b"\xff\xfe12345678")
+    (tmp_path / "blank").write_bytes(b" \r\n")
     found = secrets(tmp_path, spec, SHORT="s3cret", PADDED="    x    ", EMPTY="")
     with pytest.raises(TrainctlError) as caught:
         found.value("a")

@@ -261,8 +261,11 @@ def test_a_directory_that_is_not_for_the_group_is_named(tmp_path: Path) -> None:
         (place / "cache").mkdir(0o700)
         with as_user(ONE), pytest.raises(OSError, match="denied") as refused:
             SharedCache(str(place / "cache")).refer("lineage-1", Listing(()))
-        told = from_os_error(refused.value, "/node")
+        with as_user(ONE):
+            told = from_os_error(refused.value, "/node")
 
+    assert told.summary.startswith("the node may not use ")
     assert told.detail.startswith(f"Make {place / 'cache'}")
+    assert " readable and writable for user " in told.detail
     assert "mode 2770" in told.detail
     assert "/node" not in told.detail

@@ -348,4 +348,16 @@ def test_a_source_that_nothing_pins_is_a_warning() -> None:
         "not pinned in trainctl.lock yet: weights.qwen3",
     ]
     assert plan.diagnostics[1].detail.startswith("Did you mean '*.json'?")
+    assert "apply writes the revision" in plan.diagnostics[2].detail
     assert plan.usable
+
+
+def test_nobody_is_said_to_pin_a_source_where_the_lock_stays_as_it_is() -> None:
+    """``--lockfile=readonly`` writes nothing, so that the next apply may use something else."""
+    world = World()
+    inputs = world.inputs(weights={at("weights.qwen3"): WeightsFacts(world.resolved)})
+
+    (told,) = make_plan(replace(inputs, lock_readonly=True)).diagnostics
+
+    assert "nobody writes down what was used" in told.detail
+    assert "apply writes" not in told.detail

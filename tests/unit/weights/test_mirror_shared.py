@@ -136,3 +136,15 @@ def test_elsewhere_it_is_its_users_alone(mode: int, name: str) -> None:
             bring(mirror, THEIRS, MemorySource({"small": SMALL}))
 
     assert "mode 2770" in refused.value.detail
+
+
+@pytest.mark.parametrize(("mode", "word"), [(0o000, "used"), (0o500, "written")])
+def test_what_is_refused_is_named_by_what_one_may_not_do(
+    mirror: DirectoryMirror, mode: int, word: str
+) -> None:
+    """Who may not even look is not told that writing is what was refused."""
+    with as_user(ONE):
+        bring(mirror, REFERENCE, MemorySource({"small": SMALL}))
+        (mirror.root / "listings").chmod(mode)
+        with pytest.raises(StorageError, match=f"may not be {word} by this user"):
+            bring(mirror, THEIRS, MemorySource({"other": b"other"}))

@@ -61,13 +61,23 @@ def from_os_error(error: OSError, root: str) -> Failure:
         )
     if error.errno in _CLOSED:
         within = Path(root) in (Path(path), *Path(path).parents)
-        advice = f"Make {root if within else os.path.dirname(path)} writable for user {os.geteuid()}, or choose another directory."  # noqa: PTH120
+        read = error.errno == errno.EROFS or may_be_read(path)
+        able = "writable" if read else "readable and writable"
+        advice = f"Make {root if within else os.path.dirname(path)} {able} for user {os.geteuid()}, or choose another directory."  # noqa: PTH120
         return Failure(
             "storage",
-            f"the node may not write {path}: {error.strerror}",
+            f"the node may not {'write' if read else 'use'} {path}: {error.strerror}",
             advice if within else f"{advice} {HOW_TO_SHARE}",
         )
     return Failure("failed", f"{error.strerror or error}: {path}")
+
+
+def may_be_read(path: str) -> bool:
+    """Whether this user may read the path, or else the nearest directory of it that can be seen."""
+    while not os.path.exists(path) and path != os.path.dirname(path):  # noqa: PTH110, PTH120
+        path = os.path.dirname(path)  # noqa: PTH120
+    mode = os.R_OK | os.X_OK if os.path.isdir(path) else os.R_OK  # noqa: PTH112
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
 def free_space(path: str) -> Optional[int]:

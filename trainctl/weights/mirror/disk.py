@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trainctl.errors import StorageError
 from trainctl.model.units import format_bytes
-from trainctl.node.system.failure import HOW_TO_SHARE
+from trainctl.node.system.failure import HOW_TO_SHARE, may_be_read
 from trainctl.node.system.sharing import create, make_directory
 from trainctl.weights.exclusive import holder_name
 
@@ -46,8 +46,10 @@ def _explanation(root: Path, error: OSError) -> StorageError:
             "Mount it writable, or name another place in mirror: {url: …}.",
         )
     if error.errno in _FORBIDDEN:
+        path = str(error.filename or root)
+        done = "written" if may_be_read(path) else "used"
         return StorageError(
-            f"the mirror {root} may not be written by this user ({error.filename or root})",
+            f"the mirror {root} may not be {done} by this user ({path})",
             f"Give this user the right to, or name another place in mirror: {{url: …}}. {HOW_TO_SHARE}",
         )
     return StorageError(
