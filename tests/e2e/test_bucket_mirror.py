@@ -259,16 +259,22 @@ def test_a_server_that_only_the_manifest_names_gets_no_credential(
 def test_nor_does_it_get_what_lies_in_usual_places(
     mine: Project, prefix: str, tmp_path: Path
 ) -> None:
-    """The environment's credential isn't sent to such a server either: it says that it got none."""
+    """The environment's credential isn't sent to such a server either, and that is said (13), until the environment names it too."""
     del mine.variables["AWS_ENDPOINT_URL"]
     text = (mine.directory / "trainctl.yaml").read_text()
     with rclone(tmp_path / "s3") as strict:
         place = f'{{url: "s3://models/{prefix}", endpoint_url: "{strict.endpoint}"}}'
         mine.write({"trainctl.yaml": text.replace(f'{{url: "s3://models/{prefix}"}}', place)})
 
-        refused = mine.run("plan", code=1)
+        refused = mine.run("plan", code=13)
+        listed = mine.run("mirror", "list", code=13)
+        mine.variables["AWS_ENDPOINT_URL_S3"] = strict.endpoint
+        mine.run("plan")
+        mine.run("mirror", "list")
 
-    assert "none was sent" in refused.stderr
+    for told in (refused.stderr, listed.stderr):
+        assert "the credential of AWS_ACCESS_KEY_ID is not sent to http://127.0.0.1" in told
+        assert "mirror s3://models/" in told
 
 
 def test_a_store_that_ignores_conditions_does_as_well(

@@ -286,7 +286,8 @@ def test_one_uri_at_two_servers_is_two_sources(fresh: Project) -> None:
 
 
 def test_the_usual_credentials_open_a_bucket(fresh: Project, tmp_path: Path) -> None:
-    """What the environment has for AWS opens a source without ``auth``, and goes to no endpoint of the manifest's."""
+    """What the environment has for AWS opens a source without ``auth``, also where the manifest repeats which server the environment
+    names; it goes to no endpoint that only the manifest names, and that is said (13)."""
     with filled(s3_without_conditions, tmp_path) as cloud:
         wants(fresh, cloud)
         text = (fresh.directory / "trainctl.yaml").read_text()
@@ -294,15 +295,21 @@ def test_the_usual_credentials_open_a_bucket(fresh: Project, tmp_path: Path) -> 
         fresh.write({"trainctl.yaml": plain})
         fresh.variables |= {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET}
         (row,) = fresh.json("plan")["weights"]
-        del fresh.variables["AWS_ENDPOINT_URL"]
         source = f'"{cloud.source}"\n'
         fresh.write(
-            {"trainctl.yaml": plain.replace(source, f'{source}    endpoint_url: "{cloud.host}"\n')}
+            {"trainctl.yaml": plain.replace(source, f'{source}    endpoint_url: "{cloud.host}/"\n')}
         )
-        told = fresh.run("plan", code=1).stderr
+        (repeated,) = fresh.json("plan")["weights"]
+        del fresh.variables["AWS_ENDPOINT_URL"]
+        told = fresh.run("plan", code=13).stderr
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            del fresh.variables[name]
+        nothing = fresh.run("plan", code=1).stderr
 
-    assert row["files"] == 2
-    assert "none was sent" in told
+    assert (row["files"], repeated["files"]) == (2, 2)
+    assert "the credential of AWS_ACCESS_KEY_ID is not sent to http://127.0.0.1" in told
+    assert "AWS_ENDPOINT_URL_S3" in told
+    assert "none was sent" in nothing
 
 
 @pytest.mark.parametrize(

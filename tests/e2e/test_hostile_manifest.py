@@ -204,12 +204,16 @@ FORBIDDEN = {
     ),
     "checkpoints": f"secrets: {{s: {{from: env, name: AWS_SECRET_ACCESS_KEY}}}}\ncheckpoints: {{url: s3://models/b{_ENDPOINT}, auth: {{auth_secret_name: s}}}}\n",
     "checkpoints by the runner's own": f"checkpoints: {{url: s3://models/b{_ENDPOINT}}}\n",
+    "an endpoint and the runner's own key": f"weights: {{m: {{source: 's3://models/b'{_ENDPOINT}}}}}\n{_JOB}",
+    "an endpoint for R2 and the runner's own key": f"weights: {{m: {{source: 'r2://a.bucket/b'{_ENDPOINT}}}}}\n{_JOB}",
+    "an endpoint for GCS and the runner's own login": f"weights: {{m: {{source: 'gs://models/b'{_ENDPOINT}}}}}\n{_JOB}",
+    "an endpoint for Azure and the runner's own key": f"weights: {{m: {{source: 'azure://account/models/b'{_ENDPOINT}}}}}\n{_JOB}",
+    "a mirror and the runner's own key": f"mirror: {{url: s3://models/b{_ENDPOINT}}}\nweights: {{m: 'file:./train.py'}}\n{_JOB}",
 }  # fmt: skip
 """What is refused for lack of trust."""
 
 HARMLESS = {
     "nobody's file": f"weights: {{m: 'https://evil.example/m.bin'}}\n{_JOB}",
-    "an endpoint and no secret": f"weights: {{m: {{source: 's3://models/b'{_ENDPOINT}}}}}\n{_JOB}",
     "a mirror": f"mirror: {{url: s3://models/b{_ENDPOINT}}}\nweights: {{m: 'https://evil.example/m.bin'}}\n{_JOB}",
     "a state": f"state: {{url: s3://models/b{_ENDPOINT}}}\n",
     "a mirror and a state by a secret": (
@@ -264,6 +268,27 @@ def test_what_only_trust_could_allow_is_refused(runner: Runner, name: str) -> No
     assert "error" in done.stderr
     assert "canary" not in done.stdout + done.stderr
     unharmed(runner)
+
+
+@pytest.mark.parametrize(
+    ("variable", "source", "platform"),
+    [
+        ("AZURE_STORAGE_ENDPOINT", "azure://account/models/b", "https://account.blob.core.windows.net"),
+        ("AWS_ENDPOINT_URL", "s3://models/b", "https://s3.us-east-1.amazonaws.com"),
+        ("AWS_ENDPOINT_URL_S3", "r2://a.bucket/b", "https://a.r2.cloudflarestorage.com"),
+    ],
+)  # fmt: skip
+def test_what_opens_the_runners_own_server_goes_to_no_platform(
+    runner: Runner, variable: str, source: str, platform: str
+) -> None:
+    """Where the environment names a server, its credential is that server's: a manifest sends it to nobody's account elsewhere."""
+    runner.work.variables[variable] = "https://storage.own.example"
+    write(runner, f"weights: {{m: {{source: '{source}', endpoint_url: '{platform}'}}}}\n{_JOB}")
+
+    told = runner.work.run("plan", code=13).stderr
+
+    assert "which only the manifest names" in told
+    assert runner.leaks() == []
 
 
 @pytest.mark.parametrize("name", HARMLESS)

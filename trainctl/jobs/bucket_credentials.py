@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from trainctl.errors import Forbidden
+from trainctl.errors import Forbidden, SourceDenied, TrainctlError
 from trainctl.jobs.asked_once import AskedOnce
 from trainctl.model.source_uri import parse_source
 from trainctl.objects.place import Place, place_of
@@ -13,6 +14,9 @@ from trainctl.spi.sources import Credential
 
 Value = Callable[[str], str]
 """The value of a secret by its name."""
+
+_NOBODY = "nobody"
+"""The origin of an empty credential."""
 
 
 def declared(
@@ -27,7 +31,7 @@ def declared(
         return None
     place = _place(attributes, environ)
     if auth["auth_method"] != "CUSTOM_SECRET" and not place.trusted:
-        raise _untrusted(auth, place.host)
+        raise _untrusted(auth["auth_method"], place.host)
     if auth["auth_method"] == "CUSTOM_SECRET":
         name = auth["auth_secret_name"]
         return Credential(value(name).strip(), f"secret {name}")
@@ -38,12 +42,16 @@ def declared(
 def usual(
     attributes: Mapping[str, Any], environ: Mapping[str, str], asked: AskedOnce
 ) -> Credential | None:
-    """From the platform's usual places, for its own servers and those that the environment names; None where there is nothing."""
-    from trainctl.objects.usual import usual_credential  # loaded for buckets only
+    """From the platform's usual places, for its own servers and those that the environment names; None where there is nothing.
+
+    For any other it is empty, and says what isn't sent there.
+    """
+    from trainctl.objects.usual import kept_in, usual_credential  # loaded for buckets only
 
     place = _place(attributes, environ)
     if not place.trusted:
-        return None
+        withheld = kept_in(place.scheme, place.account, environ)
+        return Credential("", _NOBODY, _endpoint(attributes), withheld=withheld)
     return asked.get(
         (place.scheme, place.account),
         lambda: usual_credential(place.scheme, place.account, environ),
@@ -54,9 +62,11 @@ def masked(
     credential: Credential | None, attributes: Mapping[str, Any], mask: Callable[[str], object]
 ) -> Credential | None:
     """The credential, bound to the endpoint, its form checked, and what is secret of it masked; so will be all that follow it."""
-    endpoint = (attributes.get("auth") or {}).get("endpoint_url")
+    endpoint = _endpoint(attributes)
     if credential is None:
-        return Credential("", "nobody", endpoint) if endpoint else None
+        return Credential("", _NOBODY, endpoint) if endpoint else None
+    if not credential.value:
+        return credential
     from trainctl.objects.access import access_of, secret_parts
 
     scheme = parse_source(str(attributes["source"])).scheme
@@ -75,18 +85,40 @@ def masked(
     )
 
 
-def _untrusted(auth: Mapping[str, Any], host: str) -> Forbidden:
+def refusal(error: TrainctlError, credential: Credential | None) -> TrainctlError:
+    """The error itself; Forbidden for one who refuses where a credential is at hand that isn't sent there."""
+    if not isinstance(error, SourceDenied) or credential is None or not credential.withheld:
+        return error
+    return _untrusted(credential.withheld, str(credential.endpoint))
+
+
+@contextmanager
+def explained(credential: Credential | None) -> Iterator[None]:
+    """Raise ``refusal`` for what is raised within."""
+    try:
+        yield
+    except SourceDenied as error:
+        told = refusal(error, credential)
+        if told is error:
+            raise
+        raise told from error
+
+
+def _untrusted(what: str, host: str) -> Forbidden:
     return Forbidden(
-        f"the credential of {auth['auth_method']} is not sent to {host}, which only the manifest names",
+        f"the credential of {what} is not sent to {host}, which only the manifest names",
         "A manifest may come from anybody. Name that server in the environment (AWS_ENDPOINT_URL_S3, "
-        "STORAGE_EMULATOR_HOST), or use a secret that your trust file allows to go there.",
+        "STORAGE_EMULATOR_HOST, AZURE_STORAGE_ENDPOINT), or use a secret that your trust file allows to go there.",
         code="untrusted-host",
     )
 
 
 def _place(attributes: Mapping[str, Any], environ: Mapping[str, str]) -> Place:
-    endpoint = (attributes.get("auth") or {}).get("endpoint_url")
-    return place_of(str(attributes["source"]), endpoint, environ)
+    return place_of(str(attributes["source"]), _endpoint(attributes), environ)
+
+
+def _endpoint(attributes: Mapping[str, Any]) -> str | None:
+    return (attributes.get("auth") or {}).get("endpoint_url")
 
 
 def _exchanged(auth: Mapping[str, Any], environ: Mapping[str, str]) -> Credential:

@@ -118,7 +118,7 @@ class Secrets:
                     self.value(name)
 
     def declared_credential(self, attributes: Mapping[str, Any]) -> Credential | None:
-        """What opens a weights source by its own ``auth``; None where it declares none. Forbidden where it may not go there."""
+        """What opens a weights source by its own ``auth``; None where that names nothing that does. Forbidden where it may not go there."""
         auth = attributes.get("auth")
         if not auth:
             return None
@@ -127,7 +127,7 @@ class Secrets:
             opened = declared(
                 attributes, lambda name: self.sent(name, to), self._environ, self._asked
             )
-            return masked(opened, attributes, self._mask)
+            return masked(opened, attributes, self._mask) if opened else None
         name = auth["auth_secret_name"]
         value = self.sent(name, to)
         return _checked(Credential(value.strip(), f"secret {name}"))

@@ -198,7 +198,8 @@ def _azure_words(access: Access | None, renew: Renew | None) -> dict[str, Any]:
         }
     if isinstance(access, Bearer):
         return {"credential_provider": _Provider(access, renew, _bearer_form)}
-    return {}
+    # Else obstore takes the environment's, and though it signs nothing with it, stops at one that is malformed.
+    return {"account_key": ""}
 
 
 _CONNECT = {"s3": _s3, "r2": _s3, "gs": _gs, "azure": _azure}

@@ -26,7 +26,8 @@ class Place:
     """A bucket. ``account`` is for ``r2`` and ``azure``. ``endpoint`` is None where it is the platform's own.
 
     ``prefix`` is the directory in the bucket, without a ``/`` at either end; empty for the whole bucket.
-    ``named`` says who named the endpoint: a variable of the environment, or None for the caller.
+    ``named`` says who named the endpoint: a variable of the environment, or None for the caller; ``PLATFORM`` where the caller
+    named the server that is asked anyway.
     """
 
     scheme: str
@@ -66,7 +67,10 @@ class Place:
 
     @property
     def trusted(self) -> bool:
-        """Whether the endpoint is the platform's own or the environment's, and not only its caller's."""
+        """Whether the endpoint is the platform's own or the environment's, and not only its caller's.
+
+        Where the environment names a server, credentials that lie here are for that: the platform's own is another then.
+        """
         return self.endpoint is None or self.named is not None
 
 
@@ -81,13 +85,15 @@ _AWS = re.compile(
 )
 """The regions that share their names of buckets: China's and the government's have their own."""
 
+PLATFORM = "the platform"
+
 
 def place_of(
     url: str, endpoint_url: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> Place:
     """The bucket of ``s3://BUCKET/PREFIX`` and its like. ValueError for another URL, SourceError for an endpoint that is none.
 
-    An ``endpoint_url`` that is also the environment's is the environment's.
+    An ``endpoint_url`` that is also the environment's is the environment's; so it is with the platform's own.
     """
     uri = parse_source(url)
     if uri.scheme not in SCHEMES:
@@ -100,7 +106,10 @@ def place_of(
         endpoint = _with_account(checked, account) if uri.scheme == "azure" else checked
         if endpoint_url and (usual is None or _plain(usual) != _plain(endpoint_url)):
             named = None
-    return Place(uri.scheme, bucket, account, uri.path.strip("/"), endpoint, named)
+    place = Place(uri.scheme, bucket, account, uri.path.strip("/"), endpoint, named)
+    if usual is None and endpoint is not None and place.is_own(endpoint):
+        return replace(place, named=PLATFORM)
+    return place
 
 
 def _owner(scheme: str, location: str) -> tuple[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from trainctl.errors import SourceDenied, TrainctlError
@@ -36,27 +36,52 @@ _AZURE_PRINCIPAL = {
 }
 
 
+_Kept = tuple[str, Callable[[], Credential]]
+"""Where a credential is, and how it is had from there."""
+
+
 def usual_credential(
     scheme: str, account: str, environ: Mapping[str, str] = os.environ
 ) -> Credential | None:
     """What the platform's own tools would use for the scheme, and for Azure for that account; None where there is nothing."""
+    kept = _kept(scheme, account, environ)
+    return kept[1]() if kept else _of_machine(scheme, environ)
+
+
+def kept_in(scheme: str, account: str, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Where that is, told without having it; None also where only the machine could have an account, as it isn't asked."""
+    kept = _kept(scheme, account, environ)
+    return kept[0] if kept else None
+
+
+def _kept(scheme: str, account: str, environ: Mapping[str, str]) -> _Kept | None:
     if scheme == "azure":
-        return _azure(account, environ)
-    if scheme == "gs":
+        found = _azure(account, environ)
+    elif scheme == "gs":
         return _google(environ)
-    if scheme == "r2" and (found := _from(_R2, environ)):
-        return found
-    return _aws(environ)
+    else:
+        found = (_from(_R2, environ) if scheme == "r2" else None) or _from(
+            _AWS, environ, "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"
+        )
+        if found is None:
+            return _aws_elsewhere(environ)
+    return (found.origin, lambda: found) if found else None
 
 
-def _aws(environ: Mapping[str, str]) -> Credential | None:
-    found = _from(_AWS, environ, "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-    if found is not None:
-        return found
-    told = next((name for name in _AWS_ELSEWHERE if environ.get(name)), None)
-    if told is not None or _has_aws_files(environ):
-        return aws_session(told or "the files in ~/.aws")
+def _of_machine(scheme: str, environ: Mapping[str, str]) -> Credential | None:
+    if scheme == "azure":
+        return azure_identity(environ) if is_of("azure", environ) else None
+    if scheme == "gs":
+        return google_account(environ) if is_of("gs", environ) else None
     return _role_of_machine() if is_of("s3", environ) else None
+
+
+def _aws_elsewhere(environ: Mapping[str, str]) -> _Kept | None:
+    """What boto3 would find."""
+    told = next((name for name in _AWS_ELSEWHERE if environ.get(name)), None)
+    if told is None and _has_aws_files(environ):
+        told = "the files in ~/.aws"
+    return (told, lambda: aws_session(told)) if told else None
 
 
 def _role_of_machine() -> Credential | None:
@@ -73,7 +98,7 @@ def _has_aws_files(environ: Mapping[str, str]) -> bool:
     return (Path(named) if named else home / "credentials").is_file()
 
 
-def _google(environ: Mapping[str, str]) -> Credential | None:
+def _google(environ: Mapping[str, str]) -> _Kept | None:
     named = environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     home = Path(environ.get("HOME") or Path.home())
     path = (
@@ -82,8 +107,12 @@ def _google(environ: Mapping[str, str]) -> Credential | None:
         else home / ".config" / "gcloud" / "application_default_credentials.json"
     )
     if not named and not path.is_file():
-        return google_account(environ) if is_of("gs", environ) else None
+        return None
     origin = "GOOGLE_APPLICATION_CREDENTIALS" if named else "gcloud auth application-default login"
+    return origin, lambda: _google_of(path, origin)
+
+
+def _google_of(path: Path, origin: str) -> Credential:
     try:
         text = path.read_text(encoding="utf-8")
         kind = json.loads(text).get("type")
@@ -113,10 +142,7 @@ def _azure(account: str, environ: Mapping[str, str]) -> Credential | None:
             for name in names:
                 if value := environ.get(name, "").strip():
                     return Credential(json.dumps({member: value}), name)
-    principal = _from(_AZURE_PRINCIPAL, environ)
-    if principal is not None or not is_of("azure", environ):
-        return principal
-    return azure_identity(environ)
+    return _from(_AZURE_PRINCIPAL, environ)
 
 
 def _from(

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from trainctl.errors import Forbidden, SourceError, StorageError, TrainctlError
+from trainctl.jobs.bucket_credentials import explained
 from trainctl.ledger.state import State
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error, warning
@@ -186,15 +187,16 @@ def _resolve(
     except TrainctlError as failure:
         return _unopened(workspace, question, failure, upgrade=upgrade)
     try:
-        resolution = resolve(
-            question.wanted,
-            credential,
-            locked=question.locked,
-            upgrade=upgrade,
-            mirror=workspace.mirror,
-            retry=workspace.retry,
-            once=once,
-        )
+        with explained(credential):
+            resolution = resolve(
+                question.wanted,
+                credential,
+                locked=question.locked,
+                upgrade=upgrade,
+                mirror=workspace.mirror,
+                retry=workspace.retry,
+                once=once,
+            )
         source = source_for(question.wanted.uri.scheme)
         if workspace.mirror.in_a_bucket:
             return _Found(resolution, lambda file: True)

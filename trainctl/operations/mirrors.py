@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from trainctl.desired.values import Desired, Kept
-from trainctl.errors import Forbidden, NodeError, NodeForgot, UsageError
+from trainctl.errors import (
+    Forbidden,
+    NodeError,
+    NodeForgot,
+    SourceError,
+    TrainctlError,
+    UsageError,
+)
+from trainctl.jobs.bucket_credentials import refusal
 from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
@@ -23,6 +31,7 @@ from trainctl.weights.retry import Retry
 
 if TYPE_CHECKING:  # only who has one pays for it
     from trainctl.objects.store import Bucket
+    from trainctl.spi.sources import Credential
     from trainctl.weights.bucket.mirror import BucketMirror
 
 Providers = Callable[[str], Provider]
@@ -95,27 +104,47 @@ def bucket_mirror(
     kept: Kept, secrets: Secrets, environ: Mapping[str, str], retry: Retry
 ) -> BucketMirror:
     """The mirror in a bucket, which is opened when it is first asked something: its own secret, else its platform's usual credential."""
-    from trainctl.objects.opening import opened
     from trainctl.weights.bucket.mirror import BucketMirror
     from trainctl.weights.bucket.shelf import Shelf
     from trainctl.weights.bucket.stored import Stored
 
-    url = str(kept.url).rstrip("/")
-    auth: dict[str, str] = {}
-    if kept.secret:
-        auth = {"auth_method": "CUSTOM_SECRET", "auth_secret_name": kept.secret}
-    if kept.endpoint_url:
-        auth["endpoint_url"] = kept.endpoint_url
-    attributes = {"source": url, "auth": auth}
+    opening = _Opening(kept, secrets, environ)
+    stored = Stored(opening.url, opening.bucket, retry, opening.refusal)
+    return BucketMirror(Shelf(stored), retry)
 
-    def open_bucket() -> Bucket:
+
+class _Opening:
+    """The bucket, and the credential that it was opened by."""
+
+    def __init__(self, kept: Kept, secrets: Secrets, environ: Mapping[str, str]) -> None:
+        self.url = str(kept.url).rstrip("/")
+        auth: dict[str, str] = {}
+        if kept.secret:
+            auth = {"auth_method": "CUSTOM_SECRET", "auth_secret_name": kept.secret}
+        if kept.endpoint_url:
+            auth["endpoint_url"] = kept.endpoint_url
+        self._attributes = {"source": self.url, "auth": auth}
+        self._endpoint = kept.endpoint_url
+        self._secrets = secrets
+        self._environ = environ
+        self._credential: Credential | None = None
+
+    def bucket(self) -> Bucket:
+        """Forbidden where its declared secret may not go there."""
+        from trainctl.objects.opening import opened
+
         try:
-            credential = secrets.declared_credential(attributes)
+            declared = self._secrets.declared_credential(self._attributes)
         except Forbidden as error:
-            raise Forbidden(
-                f"mirror {url}: {error.summary}", error.detail, code=error.code
-            ) from None
-        credential = credential or secrets.usual_credential(attributes)
-        return opened(place_of(url, kept.endpoint_url, environ), credential, environ)
+            raise self._named(error) from None
+        self._credential = declared or self._secrets.usual_credential(self._attributes)
+        place = place_of(self.url, self._endpoint, self._environ)
+        return opened(place, self._credential, self._environ)
 
-    return BucketMirror(Shelf(Stored(url, open_bucket, retry)), retry)
+    def refusal(self, error: SourceError) -> TrainctlError:
+        """See ``bucket_credentials.refusal``."""
+        told = refusal(error, self._credential)
+        return told if told is error else self._named(told)
+
+    def _named(self, error: TrainctlError) -> Forbidden:
+        return Forbidden(f"mirror {self.url}: {error.summary}", error.detail, code=error.code)

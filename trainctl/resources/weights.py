@@ -9,6 +9,7 @@ from typing import Any
 
 from trainctl.apply.step import Lookup, Step
 from trainctl.errors import SourceError, SourceGone, SourceWrong, StalePlan, TrainctlError
+from trainctl.jobs.bucket_credentials import explained
 from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.delivery import Mirrored
@@ -63,15 +64,16 @@ class WeightsHandler:
         source = Metered(source_for(parse_source(resolved.source).scheme))
         began = time.monotonic()
         try:
-            listing = self._mirror.mirror(
-                resolved,
-                source,
-                reference,
-                credential=credential,
-                progress=lambda done, total, _files: step.progress("mirroring", done, total),
-                cancelled=step.cancelled,
-                waiting=lambda text: step.progress(text, 0, 0),
-            )
+            with explained(credential):
+                listing = self._mirror.mirror(
+                    resolved,
+                    source,
+                    reference,
+                    credential=credential,
+                    progress=lambda done, total, _files: step.progress("mirroring", done, total),
+                    cancelled=step.cancelled,
+                    waiting=lambda text: step.progress(text, 0, 0),
+                )
         except (SourceWrong, SourceGone) as error:
             now = self._now(step, credential)
             if now is None or now.pin == resolved.pin:
@@ -110,7 +112,8 @@ class WeightsHandler:
             if kept is not None:
                 return kept
             planned = None  # what is there is held against the plan's pin
-        return resolve(wanted, credential, locked=planned, cancelled=step.cancelled).resolved
+        with explained(credential):
+            return resolve(wanted, credential, locked=planned, cancelled=step.cancelled).resolved
 
     def _now(self, step: Step, credential: Credential | None) -> ResolvedSource | None:
         """The source as upstream shows it by now; None where it can't be told, or where its revisions stay what they are."""

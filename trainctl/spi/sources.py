@@ -18,12 +18,14 @@ class Credential:
 
     Of a bucket it is text as ``trainctl.objects.access`` reads it, and empty where requests are not to be signed.
     ``endpoint`` is the server that the manifest names for it; ``renew`` gives the next credential when this one has ended.
+    Of an empty one ``withheld`` says where a credential is that isn't sent to that server, as only the manifest names it.
     """
 
     value: str
     origin: str
     endpoint: str | None = None
     renew: Callable[[], Credential] | None = field(default=None, compare=False, repr=False)
+    withheld: str | None = None
 
 
 class WeightSource(Protocol):

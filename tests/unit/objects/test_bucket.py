@@ -243,6 +243,16 @@ def test_nothing_of_the_environment_signs(server: Server, monkeypatch: pytest.Mo
     assert server.seen == [""]
 
 
+def test_a_malformed_key_of_the_environment_stops_nobody(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """obstore would read Azure's, though it isn't asked to sign."""
+    server.answer = lambda _: (404, b"", 0)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "no base64")
+    assert Bucket(place_of("azure://mine/models", server.url, {}), environ={}).get("a") is None
+    assert server.seen == [""]
+
+
 def test_objects_are_put_read_and_removed(tmp_path: Path) -> None:
     """Whole or by range, under conditions, in parts; absence is None, and removing it is no error."""
     data = bytes(range(256)) * 5000

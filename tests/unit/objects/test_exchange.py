@@ -20,7 +20,7 @@ from trainctl.objects.exchange import (
     assume_role_by_identity,
     exchange_for_google,
 )
-from trainctl.objects.usual import usual_credential
+from trainctl.objects.usual import kept_in, usual_credential
 from trainctl.spi.sources import Credential
 from trainctl.weights.sources.s3 import S3Source
 
@@ -223,8 +223,10 @@ def test_usual_places(
     tmp_path: Path, scheme: str, environ: dict[str, str], origin: str | None
 ) -> None:
     """What the environment has is found, in a form that opens a bucket; half of it, or another account's, is nothing."""
-    found = usual_credential(scheme, ACCOUNT, {**environ, "HOME": str(tmp_path)})
+    environ = {**environ, "HOME": str(tmp_path)}
+    found = usual_credential(scheme, ACCOUNT, environ)
     assert (found.origin if found else None) == origin
+    assert kept_in(scheme, ACCOUNT, environ) == origin
     if found:
         access_of(scheme, found.value, found.origin)
 

@@ -47,6 +47,25 @@ def test_a_server_that_only_the_caller_names_is_not_trusted(url: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "own", "variable"),
+    [
+        ("s3://bucket", "https://s3.us-east-1.amazonaws.com", "AWS_ENDPOINT_URL"),
+        ("s3://bucket", "https://s3.amazonaws.com/", "AWS_ENDPOINT_URL_S3"),
+        ("r2://0ac.bucket", "https://0ac.r2.cloudflarestorage.com", "AWS_ENDPOINT_URL"),
+        ("gs://bucket", "https://storage.googleapis.com", "STORAGE_EMULATOR_HOST"),
+        ("azure://mine/models", "https://mine.blob.core.windows.net", "AZURE_STORAGE_ENDPOINT"),
+    ],
+)
+def test_the_platforms_own_server_may_be_named(url: str, own: str, variable: str) -> None:
+    """It is asked anyway; but not where the environment names another, whose credentials lie here then."""
+    assert place_of(url, own, {}).trusted
+    assert not place_of(url, own, {variable: MINE}).trusted
+    assert not place_of(url, own.replace("https://", "https://x."), {}).trusted
+    assert not place_of(url, own.replace("https", "http"), {}).trusted
+    assert not place_of(url, own.rstrip("/") + ".evil.example", {}).trusted
+
+
+@pytest.mark.parametrize(
     ("endpoint", "whole"),
     [
         ("http://127.0.0.1:10000", "http://127.0.0.1:10000/account1"),

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from trainctl.errors import SourceError, StorageError
+from trainctl.errors import SourceError, StorageError, TrainctlError
 from trainctl.objects.store import Bucket
 from trainctl.objects.store import Found as Listed
 from trainctl.weights.bucket.objects import Found, Objects
@@ -19,11 +19,21 @@ T = TypeVar("T")
 
 
 class Stored:
-    """See Objects. The bucket is opened when it is first used; ``open`` may raise what says why it can't be."""
+    """See Objects. The bucket is opened when it is first used; ``open`` may raise what says why it can't be.
 
-    def __init__(self, url: str, open_bucket: Callable[[], Bucket], retry: Retry) -> None:
+    ``refused`` knows better of an error what is to be told of it.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        open_bucket: Callable[[], Bucket],
+        retry: Retry,
+        refused: Callable[[SourceError], TrainctlError] = lambda error: error,
+    ) -> None:
         self._url = url
         self._open = open_bucket
+        self._refused = refused
         self._retry = retry
         self._lock = threading.Lock()
         self._opened: Bucket | None = None
@@ -97,6 +107,9 @@ class Stored:
         try:
             found = self._retry.run(lambda: self._once(key, act), threading.Event())
         except SourceError as error:
+            told = self._refused(error)
+            if told is not error:
+                raise told from None
             raise StorageError(error.summary, error.detail, code=error.code) from None
         self._retry = self._retry.patient  # it does answer
         return found
