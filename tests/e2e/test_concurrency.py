@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,7 +128,7 @@ def test_different_addresses_are_changed_at_the_same_time(slow: Project, hub: Hu
     settled(slow)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_interrupt_finishes_what_is_in_flight(
     slow: Project, hub: Hub, number: int
 ) -> None:
@@ -144,6 +147,38 @@ def test_the_first_interrupt_finishes_what_is_in_flight(
     assert "Not started: " in out
     assert "Apply incomplete." in out
     settled(slow)
+
+
+TERMINAL = "import pty, sys; pty.spawn(sys.argv[1:])"
+
+
+def test_a_closed_terminal_finishes_what_is_in_flight(slow: Project, hub: Hub) -> None:
+    """Though nothing can be said there any more; the step under way is recorded, and nothing more is begun."""
+    inside = replace(slow, prefix=(sys.executable, "-c", TERMINAL))
+    terminal = hanging(inside, hub, *APPLY, "--parallelism", "1")
+    (apply,) = children_of(terminal.pid)
+    terminal.kill()
+    end(terminal)
+    hub.closing.set()
+    until(lambda: ended(apply))
+    addresses = slow.json("state", "list")["addresses"]
+
+    assert ("weights.m" in addresses, "job.a" in addresses) == (True, False)
+    assert slow.json("show")["open_intents"] == []
+    settled(slow)
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that it began."""
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is gone; one whose parent is gone may be kept as a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
 
 
 def test_the_second_interrupt_stops_at_once(slow: Project, hub: Hub) -> None:

@@ -1,7 +1,8 @@
-"""Ctrl-C: the first finishes what is in flight, the second gives up where it stands."""
+"""Ctrl-C: the first finishes what is in flight, the second gives up where it stands. A closed terminal is a first one."""
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import threading
@@ -9,9 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 
+_SPOKEN_TO = (1, 2)
+
 
 class Interrupt:
-    """Two flags. As a context manager it listens to SIGINT and SIGTERM; only the main thread may enter it.
+    """Two flags. As a context manager it listens to SIGINT, SIGTERM and SIGHUP; only the main thread may enter it.
+
+    That a terminal was closed is told several times, by the kernel and by the shell: however often, it counts as the first. Who
+    ignores SIGHUP, as under nohup, goes on doing so.
 
     A signal may come in the middle of a write, or while a lock is held: its handler only hands the number to a thread.
 
@@ -25,13 +31,16 @@ class Interrupt:
         self._watching = False
         self.cause = "interrupted"
         self._before: dict[int, object] = {}
+        self._terminals: tuple[int, ...] = ()
         self._arrived: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._listener = threading.Thread(target=self._listen, name="interrupt", daemon=True)
 
     def __enter__(self) -> Interrupt:
         self._listener.start()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._on_signal)
+        self._terminals = tuple(filter(os.isatty, _SPOKEN_TO))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(
@@ -67,14 +76,25 @@ class Interrupt:
             self._watching = before
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            self._let_go()
         self._arrived.put(number)  # may be interrupted by itself: SimpleQueue allows that
 
     def _listen(self) -> None:
-        while self._arrived.get() is not None:
+        while (number := self._arrived.get()) is not None:
             with suppress(OSError):  # nobody reads what is said; that doesn't stop the stopping
-                self._react()
+                self._react(number)
 
-    def _react(self) -> None:
+    def _let_go(self) -> None:
+        """Have what is said to a terminal that is gone go nowhere: it is no reason for a step to fail."""
+        for closed in (one for one in self._terminals if not os.isatty(one)):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, closed)
+            os.close(nowhere)
+
+    def _react(self, number: int) -> None:
+        if number == signal.SIGHUP and self.stopping.is_set():
+            return
         if self._watching:
             self.stopping.set()  # what is watched goes on by itself
         elif not self.stopping.is_set():

@@ -25,6 +25,27 @@ def test_once_finishes_and_twice_stops(number: signal.Signals) -> None:
     assert signal.getsignal(number) is before
 
 
+def test_a_closed_terminal_is_told_more_than_once_and_only_finishes() -> None:
+    """The kernel and the shell both say so; neither is a second Ctrl-C."""
+    told: list[str] = []
+    with Interrupt(told.append) as interrupt:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert interrupt.stopping.wait(10)
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert (len(told), interrupt.cancelled.is_set()) == (1, False)
+
+
+def test_who_ignores_that_a_terminal_is_closed_goes_on_doing_so() -> None:
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupt() as interrupt:
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert not interrupt.stopping.is_set()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_while_only_watching_once_is_enough() -> None:
     """There is nothing to finish, and nothing to say."""
     told: list[str] = []
