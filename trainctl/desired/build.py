@@ -111,6 +111,12 @@ def directory_name(directory: Path) -> str:
     return name if NAME.fullmatch(name) else "project"
 
 
+def _family(address: Address) -> tuple[int, str]:
+    """What is sorted by: the jobs of a matrix stay in the order in which it was written."""
+    kind, name, _ = address.rank()
+    return kind, name
+
+
 def _only_project(manifest: Manifest, root: Node, directory: Path) -> str | None:
     if _keys(root, "projects"):
         return None
@@ -133,7 +139,7 @@ def _desired(
     found = sorted({masked(one) for one in _told_once(found)}, key=_in_order)
     if any(one.severity is Severity.ERROR for one in found):
         raise ManifestError(tuple(found))
-    ordered = {address: resources[address] for address in sorted(resources, key=Address.rank)}
+    ordered = {address: resources[address] for address in sorted(resources, key=_family)}
     return Desired(
         directory=documents.directory,
         resources=ordered,

@@ -13,8 +13,9 @@ from trainctl.model.resource import Lifecycle, Resource
 
 
 def desired_to_json(desired: Desired, addresses: Iterable[Address]) -> dict[str, Any]:
-    """The wish, with those of its resources only that have these addresses."""
-    resources = [desired.resources[one] for one in sorted(addresses) if one in desired.resources]
+    """The wish, with those of its resources only that have these addresses, in its order."""
+    wanted = frozenset(addresses)
+    resources = [one for address, one in desired.resources.items() if address in wanted]
     return {
         "directory": str(desired.directory),
         "clusters": list(desired.clusters),

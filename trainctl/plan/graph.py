@@ -37,17 +37,21 @@ def reverse(edges: Edges) -> dict[Address, list[Address]]:
 
 
 def ordered(changes: Iterable[Change], recorded: Mapping[Address, Recorded]) -> tuple[Change, ...]:
-    """The changes so that each comes after what it needs, and each removal after what needed it."""
+    """The changes so that each comes after what it needs, and each removal after what needed it; else as they are given, removals last."""
     by_address = {change.address: change for change in changes}
     waits = waits_for(by_address, recorded)
+    ranks = {
+        address: (change.action in REMOVES, place, address)
+        for place, (address, change) in enumerate(by_address.items())
+    }
     followers = reverse(waits)
     counts = {address: len(needed) for address, needed in waits.items()}
-    ready = [_rank(by_address[address]) for address, count in counts.items() if not count]
+    ready = [ranks[address] for address, count in counts.items() if not count]
     heapq.heapify(ready)
-    waiting = iter(sorted(_rank(change) for change in by_address.values()))
+    waiting = iter(sorted(ranks.values()))
     order: dict[Address, Change] = {}
     while len(order) < len(by_address):
-        # Nothing ready and something left: records that point in a circle. The smallest address breaks it.
+        # Nothing ready and something left: records that point in a circle. The first address breaks it.
         *_, address = heapq.heappop(ready) if ready else next(waiting)
         if address in order:
             continue
@@ -55,7 +59,7 @@ def ordered(changes: Iterable[Change], recorded: Mapping[Address, Recorded]) -> 
         for follower in followers.get(address, ()):
             counts[follower] -= 1
             if counts[follower] == 0:
-                heapq.heappush(ready, _rank(by_address[follower]))
+                heapq.heappush(ready, ranks[follower])
     return tuple(order.values())
 
 
@@ -76,7 +80,3 @@ def waits_for(
             if needed in changes and changes[needed].action in REMOVES and needed != address:
                 waits[needed].add(address)
     return waits
-
-
-def _rank(change: Change) -> tuple[bool, tuple[int, str, str], Address]:
-    return (change.action in REMOVES, change.address.rank(), change.address)

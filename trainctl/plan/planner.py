@@ -34,6 +34,7 @@ def make_plan(inputs: Inputs) -> Plan:
     inputs = replace(inputs, options=expanded(inputs))
     subjects = [subject(inputs, address) for address in selected(inputs)]
     changes = _refreshed(subjects) if inputs.options.refresh_only else _decided(inputs, subjects)
+    changes = list(ordered(changes, inputs.state.resources))
     inputs = replace(inputs, seats=likely(inputs, changes))
     changes = [claiming(inputs, change) for change in changes]
     weights = weights_lines(inputs, changes)
@@ -44,7 +45,7 @@ def make_plan(inputs: Inputs) -> Plan:
         lineage=inputs.state.lineage,
         serial=inputs.state.serial,
         manifest_digest=inputs.desired.manifest_digest,
-        changes=ordered(changes, inputs.state.resources),
+        changes=tuple(changes),
         drift=tuple(drifted(subjects)),
         weights=weights,
         deliveries=deliveries,

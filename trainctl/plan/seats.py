@@ -24,9 +24,8 @@ class Seat:
 
 
 def starting(changes: Iterable[Change]) -> list[Change]:
-    """The changes that start a run, by address."""
-    found = [c for c in changes if c.address.kind is Kind.JOB and c.action in NEW_RUN]
-    return sorted(found, key=lambda change: change.address)
+    """The changes that start a run, in the order in which they will be: that of the plan."""
+    return [c for c in changes if c.address.kind is Kind.JOB and c.action in NEW_RUN]
 
 
 def seats(inputs: Inputs, job: Change) -> Iterator[Seat]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from trainctl.desired.values import Desired
@@ -41,7 +42,7 @@ def expanded(inputs: Inputs) -> Options:
 
 
 def selected(inputs: Inputs) -> list[Address]:
-    """The addresses to plan, sorted."""
+    """The addresses to plan, sorted; the jobs of a matrix in the order in which it was written, and then those that it has no more."""
     options, state = inputs.options, inputs.state
     wanted = {} if options.destroy else dict(inputs.desired.resources)
     everything = (
@@ -50,7 +51,7 @@ def selected(inputs: Inputs) -> list[Address]:
     if options.refresh_only:
         everything = set(state.resources)
     if not options.targets and not options.excludes:
-        return sorted(everything, key=Address.rank)
+        return _sorted(everything, inputs.desired)
     needs = {address: resource.depends_on for address, resource in wanted.items()}
     leaving = {
         address: recorded.depends_on
@@ -63,7 +64,17 @@ def selected(inputs: Inputs) -> list[Address]:
     if options.excludes:
         chosen -= closure(options.excludes, reverse(needs))
         chosen -= closure(options.excludes, leaving)
-    return sorted(chosen & everything, key=Address.rank)
+    return _sorted(chosen & everything, inputs.desired)
+
+
+def _sorted(addresses: Iterable[Address], desired: Desired) -> list[Address]:
+    places = {address: place for place, address in enumerate(desired.resources)}
+
+    def rank(address: Address) -> tuple[int, str, int, str]:
+        kind, name, key = address.rank()
+        return kind, name, places.get(address, len(places)), key
+
+    return sorted(addresses, key=rank)
 
 
 def _leaving(

@@ -27,13 +27,13 @@ def keys(wish: Desired) -> list[str]:
 
 
 def test_one_job_for_each_combination(tmp_path: Path) -> None:
-    """Its key has the values as they were written, in the order declared; its text has them by name."""
+    """In the order written, and its key has the values as they were written; its text has them by name."""
     text = sweep("{lr: [1e-5, 1.0e-4], seed: [1, '2']}", "t ${{ matrix.lr }} ${{ matrix.seed }}")
     wish = desired(tmp_path, text)
 
     assert keys(wish) == [
-        *("lr=1.0e-4,seed=1", "lr=1.0e-4,seed=2"),
         *("lr=1e-5,seed=1", "lr=1e-5,seed=2"),
+        *("lr=1.0e-4,seed=1", "lr=1.0e-4,seed=2"),
     ]
     found = attributes(wish, 'job.sweep["lr=1.0e-4,seed=2"]')
     assert found["runtime"]["start_commands"] == ["t 1.0e-4 2"]
