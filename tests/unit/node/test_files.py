@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.permissions import unreadable
-from trainctl.node.system.files import create_once, remove_tree, unusable
+from trainctl.node.system.files import create_once, make_directory, remove_tree, unusable
 
 
 def test_who_is_killed_before_a_file_has_its_name_leaves_nothing(tmp_path: Path) -> None:
@@ -91,3 +91,20 @@ def test_a_directory_that_others_own_is_told(tmp_path: Path) -> None:
             found = unusable(top / "closed" / "a")
 
     assert found == f"{top / 'closed'} may not be written by this user"
+
+
+def test_a_directory_is_made_though_another_sweeps_empty_ones_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the last project to leave a machine does while the next one comes."""
+    swept, mkdir = [], Path.mkdir
+
+    def swept_at_first(path: Path, mode: int) -> None:
+        if path.name == "mine" and len(swept) < 3:
+            swept.append(path)
+            path.parent.rmdir()
+        mkdir(path, mode)
+
+    monkeypatch.setattr(Path, "mkdir", swept_at_first)
+    assert make_directory(tmp_path / "references" / "mine").is_dir()
+    assert len(swept) == 3

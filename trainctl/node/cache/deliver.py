@@ -68,8 +68,8 @@ def _deliver_patiently(
 ) -> Dict[str, int]:
     """Begin again where the last lineage to leave has just swept the cache out; the bytes that moved."""
     for _ in range(_ATTEMPTS - 1):
-        _announce(layout, listing, request)
         with contextlib.suppress(FileNotFoundError):
+            _announce(layout, listing, request)
             return _deliver(layout, listing, request, emit, asking)
     _announce(layout, listing, request)
     return _deliver(layout, listing, request, emit, asking)

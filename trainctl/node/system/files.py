@@ -26,6 +26,7 @@ _NO_NAMELESS = (
 )
 """What is said where files can't be without a name, or can't get one: by the file system, or as there is no /proc."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_MAKE_ATTEMPTS = 10
 _WRITE_BYTES = 2**18
 """At a time. For a MiB and more Linux takes large folios (6.18, ext4), in a virtual machine often of memory that it never used and first has to be given: that takes six times as long."""
 
@@ -36,7 +37,14 @@ def unique(name: str) -> str:
 
 
 def make_directory(path: Path) -> Path:
-    """Make a private directory and its missing parents. FileNotFoundError if another removes it at once."""
+    """Make a private directory and its missing parents. FileNotFoundError if another removes it again and again."""
+    for _ in range(_MAKE_ATTEMPTS - 1):
+        with contextlib.suppress(FileNotFoundError):
+            return _make_directory(path)
+    return _make_directory(path)
+
+
+def _make_directory(path: Path) -> Path:
     missing = []
     step = path
     while not step.exists():
