@@ -102,7 +102,7 @@ if __name__ == "__main__":
         16,
     )  # less than the index of such a pack, as it is of a full one
     hashing._PIECE_BYTES = 2**16
-    fetch._AT_ONCE = 500
+    fetch.AT_ONCE = 500
     kinds = {
         "files": _files, "mirror": _mirror, "again": _again, "collect": _collect, "anew": _anew,
     }  # fmt: skip

@@ -97,7 +97,8 @@ def test_a_directory_is_made_though_another_sweeps_empty_ones_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the last project to leave a machine does while the next one comes."""
-    swept, mkdir = [], Path.mkdir
+    swept: list[Path] = []
+    mkdir = Path.mkdir
 
     def swept_at_first(path: Path, mode: int) -> None:
         if path.name == "mine" and len(swept) < 3:
