@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trainctl.model.address import Address
+from trainctl.model.files import ResolvedSource
+from trainctl.plan.weights import content_of
 from trainctl.weights.mirror.fetch import AT_ONCE, LARGE_FROM_BYTES
 from trainctl.weights.mirror.known import Known, to_come
 
@@ -12,15 +14,23 @@ Shared = Mapping[Address, int]
 """Bytes of one weights, by the weights with which they come."""
 
 
-def shared(known: Mapping[Address, Known]) -> dict[Address, Shared]:
+def shared(
+    known: Mapping[Address, Known], sources: Mapping[Address, ResolvedSource]
+) -> dict[Address, Shared]:
     """Of each weights the bytes that are missing in the mirror and come with weights before it, or with another file of its own.
 
-    Only of what is known to be the same, and is asked for once: small files come with others of their own weights that are brought
+    All of one that names the ``source`` of another at the same version: those are mirrored one after another. Else only of what is known to be the same, and is asked for once: small files come with others of their own weights that are brought
     together with them, and with those of others perhaps, as nobody sees a pack before it is whole.
     """
     first: dict[str, Address] = {}
     found: dict[Address, dict[Address, int]] = {}
+    whole: dict[str, Address] = {}
     for address, one in sorted(known.items()):
+        source = sources.get(address)
+        twin = whole.setdefault(content_of(source), address) if source else address
+        if twin != address:
+            found[address] = _with(twin, address, one)
+            continue
         for sha256, left in to_come(one, LARGE_FROM_BYTES):
             if sha256 not in first:
                 first[sha256] = address
@@ -30,7 +40,14 @@ def shared(known: Mapping[Address, Known]) -> dict[Address, Shared]:
         if small := _repeated(one):
             of_mine = found.setdefault(address, {})
             of_mine[address] = of_mine.get(address, 0) + small
-    return dict(found)
+    return {address: of_mine for address, of_mine in found.items() if of_mine}
+
+
+def _with(twin: Address, address: Address, one: Known) -> dict[Address, int]:
+    """What would come once by itself still does where the twin isn't in a plan."""
+    own = shared({address: one}, {}).get(address, {})
+    left = one.size - one.had - own.get(address, 0)
+    return {**own, **({twin: left} if left else {})}
 
 
 def _repeated(one: Known) -> int:

@@ -106,27 +106,32 @@ def _room(workspace: Workspace, seen: WeightsSeen) -> list[Diagnostic]:
         address: one.to_store - seen.shared.get(address, {}).get(address, 0)
         for address, one in seen.known.items()
     }
-    others = sum(
-        size
-        for address, one in seen.shared.items()
-        for other, size in one.items()
-        if other != address
-    )
-    together = sum(missing.values()) - others
+    together = _together(seen, missing)
     if free is None or together + SPARE_BYTES <= free:
         return []
-    too_large = [address for address, size in missing.items() if size + SPARE_BYTES > free]
-    size = sum(missing[address] for address in too_large) or together
+    too_large = {one: size for one, size in missing.items() if size + SPARE_BYTES > free}
+    size = _together(seen, too_large) or together
     made = error if too_large else warning
     return [
         made(
             f"the mirror {workspace.mirror.url} needs {format_bytes(size + SPARE_BYTES)} "
             f"and its disk has {format_bytes(free)} free",
             "Free some space (trainctl mirror gc), or name another place in mirror: {url: …}.",
-            address=str(too_large[0]) if len(too_large) == 1 else None,
+            address=str(*too_large) if len(too_large) == 1 else None,
             code="disk-full",
         )
     ]
+
+
+def _together(seen: WeightsSeen, missing: Mapping[Address, int]) -> int:
+    """Bytes of what each of these lacks; what it has in common with others of them counts once."""
+    common = sum(
+        size
+        for address in missing
+        for other, size in seen.shared.get(address, {}).items()
+        if other != address and other in missing
+    )
+    return sum(missing.values()) - common
 
 
 def _look(
@@ -141,7 +146,7 @@ def _look(
     else:
         seen.diagnostics += seen.mirror.warnings
         seen.known = dict(zip(resolved, seen.mirror.known, strict=True))
-        seen.shared = shared(seen.known)
+        seen.shared = shared(seen.known, resolved)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, Position, error, warning
@@ -20,7 +21,7 @@ from trainctl.plan.values import (
     WeightsLine,
 )
 from trainctl.plan.ways import Far, crossings, forecast, way_of
-from trainctl.plan.weights import tiers_of
+from trainctl.plan.weights import content_of, tiers_of
 
 
 def delivery_lines(
@@ -35,7 +36,10 @@ def delivery_lines(
         near = sum(1 for facts in known if facts.mirror_on and facts.near)
         far = _far(known, node_count((job.after or {}).get("compute")) - near)
         found += [line for seat in places for line in _of_rank(job, seat, lines, far)]
-    return tuple(found)
+    sources = {
+        one: content_of(seen.resolved) for one, seen in inputs.weights.items() if seen.resolved
+    }
+    return tuple(replace(line, source=sources.get(line.weights, "")) for line in found)
 
 
 def _far(known: Iterable[NodeFacts], count: int) -> Far:

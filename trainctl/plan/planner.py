@@ -24,7 +24,7 @@ from trainctl.plan.resources import Wish, plan_resource
 from trainctl.plan.seats import claiming, likely, starting
 from trainctl.plan.selection import expanded, selected
 from trainctl.plan.subject import Subject, subject
-from trainctl.plan.values import Change, DeliveryLine, Inputs, Plan
+from trainctl.plan.values import Change, DeliveryLine, Inputs, Plan, WeightsLine
 from trainctl.plan.ways import relayed
 from trainctl.plan.weights import pins, weights_lines, wish_of_weights
 
@@ -62,7 +62,7 @@ def make_plan(inputs: Inputs) -> Plan:
         },
         hourly_cost=cost,
         diagnostics=(
-            *_diagnostics(inputs, subjects, changes, deliveries),
+            *_diagnostics(inputs, subjects, changes, weights, deliveries),
             *violations(inputs.policies, inputs.desired.resources, cost),
         ),
         options=inputs.options,
@@ -127,6 +127,7 @@ def _diagnostics(
     inputs: Inputs,
     subjects: list[Subject],
     changes: list[Change],
+    weights: tuple[WeightsLine, ...],
     deliveries: tuple[DeliveryLine, ...],
 ) -> tuple[Diagnostic, ...]:
     """Each once: what came with the inputs, then what planning found."""
@@ -141,7 +142,7 @@ def _diagnostics(
         found += checks.sources(inputs, changes)
         found += checks.failed_runs(planned, by_address)
         found += checks.waits(inputs, planned, by_address)
-        found += relayed(inputs.weights)
+        found += relayed(weights)
         found += delivery_problems(inputs, changes, deliveries)
         found += host_problems(inputs, changes)
         found += image_problems(inputs, changes)

@@ -17,8 +17,8 @@ WAITS = "waits-for-room"
 _ASK_AGAIN = "Ask for the run again once others have ended."
 _GOES_ON = "`apply --wait` and `trainctl watch` go on with it once others have ended, as does a later apply."
 
-Lines = Mapping[Address, DeliveryLine]
-"""What one job needs of one node, by weights."""
+Lines = Mapping[str, DeliveryLine]
+"""What one job needs of one node, by content: what two weights name lies there once."""
 
 
 def room_of(seen: NodeFacts) -> int:
@@ -31,10 +31,10 @@ def room_problems(
 ) -> Iterator[Diagnostic]:
     """An error for weights that a node can never hold; a warning where that is only for now, or for all jobs together."""
     by_address = {job.address: job for job in jobs}
-    needs: dict[str, dict[Address, dict[Address, DeliveryLine]]] = {}
+    needs: dict[str, dict[Address, dict[str, DeliveryLine]]] = {}
     for line in lines:
         if line.node in facts and line.node is not None and line.tiers is not None:
-            needs.setdefault(line.node, {}).setdefault(line.job, {})[line.weights] = line
+            needs.setdefault(line.node, {}).setdefault(line.job, {})[line.content] = line
     for node, of_jobs in sorted(needs.items()):
         yield from _of_node(facts[node], of_jobs, by_address)
 

@@ -10,6 +10,7 @@ from trainctl.model.address import Address, Kind
 from trainctl.plan.placement import Offer, Room, Wanted, place, with_run
 from trainctl.plan.runs import node_count
 from trainctl.plan.values import Change, Inputs, NodeFacts, Plan
+from trainctl.plan.weights import content_of
 
 NEW_RUN = frozenset({Action.CREATE, Action.REPLACE})
 
@@ -108,8 +109,18 @@ def _with_weights(
     facts = next((one for one in inputs.nodes.get(cluster, ()) if one.id == offer.node), None)
     if facts is None:
         return offer
+    weights = _once(inputs, weights)
     there = sum(facts.tiers[one].node for one in weights if one in facts.tiers)
     claims = sum(facts.claims.get(one, 0) for one in weights)
     total = sum(facts.tiers[one].total for one in weights if one in facts.tiers)
     room = Room.of(claims, total, facts.room, facts.most)
     return replace(offer, bytes_there=there, room=room)
+
+
+def _once(inputs: Inputs, weights: Sequence[Address]) -> list[Address]:
+    """Of those that name one source at one version the first: a node has it once."""
+    found: dict[str, Address] = {}
+    for one in weights:
+        seen = inputs.weights.get(one)
+        found.setdefault(content_of(seen.resolved) if seen and seen.resolved else str(one), one)
+    return list(found.values())

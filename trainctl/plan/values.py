@@ -367,6 +367,13 @@ class DeliveryLine:
     """Bytes that weights may still take on the node; None where nobody could tell."""
     last_hop_seconds: float | None = None
     """What of the forecast is the delivery itself, as the run's record measures it."""
+    source: str = ""
+    """What is the same for weights that name one source at one version; empty where nobody told."""
+
+    @property
+    def content(self) -> str:
+        """What takes room on a node once, however many weights or jobs name it."""
+        return self.source or str(self.weights)
 
 
 @dataclass(frozen=True, slots=True)

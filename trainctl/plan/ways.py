@@ -10,7 +10,7 @@ from trainctl.model.address import Address
 from trainctl.model.delivery import HOPS
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.units import format_bytes
-from trainctl.plan.values import DeliveryLine, NodeFacts, TierFacts, WeightsFacts
+from trainctl.plan.values import DeliveryLine, NodeFacts, TierFacts, WeightsLine
 
 MUCH = 10**9
 """Bytes from which on it is worth a warning that they cross the operator's machine."""
@@ -106,12 +106,13 @@ def _seconds(count: int, rate: float | None) -> float | None:
     return count / rate if rate else None
 
 
-def relayed(weights: Mapping[Address, WeightsFacts]) -> Iterator[Diagnostic]:
+def relayed(weights: Iterable[WeightsLine]) -> Iterator[Diagnostic]:
     """A warning for each weights of which much goes through the operator's machine into a mirror elsewhere."""
-    for address, facts in sorted(weights.items(), key=lambda item: item[0]):
-        if facts.relayed > MUCH:
+    for line in weights:
+        size, address = line.bytes_through_operator or 0, line.address
+        if size > MUCH:
             yield warning(
-                f"{format_bytes(facts.relayed)} of {address} go through this machine into the mirror",
+                f"{format_bytes(size)} of {address} go through this machine into the mirror",
                 "It can't fetch them itself: a bucket fetches nothing, and a host not what lies on this machine or is for somebody with a token.",
                 address=str(address),
                 code="through-operator",
@@ -119,14 +120,21 @@ def relayed(weights: Mapping[Address, WeightsFacts]) -> Iterator[Diagnostic]:
 
 
 def crossings(lines: Iterable[DeliveryLine]) -> Iterator[Diagnostic]:
-    """A warning for each job that sends much through the operator's machine: one copy to peers, one each to others."""
-    copies: dict[Address, dict[Address, int]] = {}
+    """A warning for each job that sends much through the operator's machine: one copy to peers, one each to others.
+
+    What another job has brought to a node isn't sent there again.
+    """
+    copies: dict[Address, dict[str, int]] = {}
+    sent: set[tuple[str | None, str]] = set()
     for line in lines:
         if line.path in ("peers", "through-operator") and line.tiers is not None:
+            if line.node is not None and (line.node, line.content) in sent:
+                continue
+            sent.add((line.node, line.content))
             missing = line.tiers.total - line.tiers.node
             of_job = copies.setdefault(line.job, {})
-            before = of_job.get(line.weights, 0)
-            of_job[line.weights] = (
+            before = of_job.get(line.content, 0)
+            of_job[line.content] = (
                 max(before, missing) if line.path == "peers" else before + missing
             )
     for job, weights in sorted(copies.items()):

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
+from trainctl.model.files import ResolvedSource
 from trainctl.plan.graph import REMOVES
 from trainctl.plan.rates import into_mirror
 from trainctl.plan.resources import PLANNED_OF_WEIGHTS, Wish
@@ -39,6 +40,11 @@ def _known(facts: WeightsFacts | None) -> dict[str, Any] | None:
         "files": len(resolved.files),
         "bytes": resolved.size,
     }
+
+
+def content_of(resolved: ResolvedSource) -> str:
+    """What weights are, the same for all that name one source at one version."""
+    return f"{resolved.identity} {resolved.pin}"
 
 
 def pins(inputs: Inputs, wishes: Mapping[Address, Wish]) -> dict[str, Any]:

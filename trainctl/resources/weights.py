@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from trainctl.model.delivery import Mirrored
 from trainctl.model.files import ResolvedSource
 from trainctl.model.source_uri import parse_source
 from trainctl.plan.values import Observation
+from trainctl.plan.weights import content_of
 from trainctl.resources.home import Home
 from trainctl.spi.provider import Presence
 from trainctl.spi.sources import Credential
@@ -27,6 +30,9 @@ from trainctl.weights.mirror.layout import Reference
 from trainctl.weights.mirror.port import Mirror, is_far
 from trainctl.weights.resolve import Wanted, resolve, resolve_unopened
 from trainctl.weights.sources import source_for
+
+_LOOK_SECONDS = 0.2
+"""How often who waits for another's turn looks whether it was interrupted."""
 
 
 class WeightsHandler:
@@ -44,6 +50,8 @@ class WeightsHandler:
         self._secrets = secrets
         self._home = home
         self._lock = lock
+        self._guard = threading.Lock()
+        self._turns: dict[str, threading.Lock] = {}
 
     def carry_out(self, step: Step) -> Mapping[str, Any]:
         """Mirror what is missing; verified, or an error that names the file."""
@@ -58,6 +66,24 @@ class WeightsHandler:
             owner=self._home.owner,
             project=self._home.project,
         )
+        with self._turn(step, content_of(resolved)):
+            return self._mirrored(step, resolved, reference)
+
+    @contextlib.contextmanager
+    def _turn(self, step: Step, content: str) -> Iterator[None]:
+        """Weights that name one source at one version come one after another: the first brings it, the others find it there."""
+        with self._guard:
+            mine = self._turns.setdefault(content, threading.Lock())
+        while not mine.acquire(timeout=_LOOK_SECONDS):
+            step.stop_if_cancelled()
+        try:
+            yield
+        finally:
+            mine.release()
+
+    def _mirrored(
+        self, step: Step, resolved: ResolvedSource, reference: Reference
+    ) -> Mapping[str, Any]:
         (known,) = self._mirror.look([resolved]).known
         # What needs nothing of upstream isn't stopped by who has its credential.
         credential = None if known.listing else credential_of(step.attributes, self._secrets)

@@ -118,11 +118,11 @@ def _of(nodes: set[str]) -> str:
 
 def _room(lines: Sequence[DeliveryLine]) -> list[str]:
     """What each node gets of what it has room for; of many those that it is scarcest on."""
-    gets: dict[str, dict[Address, int]] = {}
+    gets: dict[str, dict[str, int]] = {}
     rooms: dict[str, int] = {}
     for line in lines:
         if line.node is not None and line.tiers is not None and line.room is not None:
-            gets.setdefault(line.node, {})[line.weights] = line.tiers.total - line.tiers.node
+            gets.setdefault(line.node, {})[line.content] = line.tiers.total - line.tiers.node
             rooms[line.node] = line.room
     sizes = {node: sum(one.values()) for node, one in gets.items() if any(one.values())}
     scarcest = sorted(sizes, key=lambda node: (rooms[node] - sizes[node], node))

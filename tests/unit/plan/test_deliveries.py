@@ -11,6 +11,7 @@ from trainctl.model.address import Address
 from trainctl.model.serving import Serving
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import NodeFacts, Plan, TierFacts, WeightsFacts
+from trainctl.plan.ways import crossings
 
 
 def errors(plan: Plan) -> list[str]:
@@ -355,6 +356,22 @@ def test_what_a_mirror_on_a_host_gets_from_here_is_counted() -> None:
     assert plan.weights[0].bytes_through_operator == 1_503_300_328
     (told,) = [one for one in plan.diagnostics if one.code == "through-operator"]
     assert told.summary == "1.5 GB of weights.qwen3 go through this machine into the mirror"
+
+
+def test_what_crosses_this_machine_once_is_counted_once() -> None:
+    """Into the mirror with the weights that bring it, and to a node with the first job that has it there."""
+    world, size = World(), 2 * 10**9
+    shared = WeightsFacts(world.resolved, 0, relayed=size, shared={at("weights.qwen3"): size})
+    plan = make_plan(world.inputs(weights={at("weights.qwen3"): shared}, nodes=_far(size, {})))
+    assert plan.weights[0].bytes_through_operator == 0
+    assert [one.summary for one in plan.diagnostics if "into the mirror" in one.summary] == []
+
+    (line,) = plan.deliveries
+    again = replace(line, job=at("job.again"), weights=at("weights.again"))
+    other = replace(again, node="lab/lab-1", job=at("job.other"))
+    changed = replace(again, source="another version")
+    assert [one.address for one in crossings([line, again, other])] == ["job.other", "job.sft"]
+    assert [one.address for one in crossings([line, changed])] == ["job.again", "job.sft"]
 
 
 def test_weights_that_the_mirror_was_not_asked_about_are_as_recorded() -> None:
