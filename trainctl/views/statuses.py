@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from trainctl.model.address import Address
@@ -11,6 +13,7 @@ from trainctl.model.delivery import THROUGH_OPERATOR, Delivered, Mirrored
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.model.status import JobStatus
 from trainctl.model.units import format_bytes, format_duration
+from trainctl.node.checkpoints.ranking import standing
 from trainctl.views.checkpoints import checkpoint_json, kept_words
 from trainctl.views.escape import escape
 from trainctl.views.moments import minute, moment
@@ -20,6 +23,7 @@ NARROWEST_STATE = 20
 """Columns in which a state and some of what it waits for can still be told."""
 
 _NAMED = 6
+_CHECKPOINTS = 3
 _PHASES = ("mirroring", "provisioning", "delivering", "running")
 
 
@@ -71,8 +75,8 @@ def status_json(status: JobStatus) -> dict[str, Any]:
     }
 
 
-def status_lines(status: JobStatus, now: float) -> list[str]:
-    """One job in full."""
+def status_lines(status: JobStatus, now: float, *, named: bool = False) -> list[str]:
+    """One job in full; ``named`` if the run is one that was asked for, and perhaps not the newest."""
     run = status.run
     lines = [f"{status.address}  run {run.number} ({run.id})  {run_words(run)}"]
     if status.stale:
@@ -90,11 +94,25 @@ def status_lines(status: JobStatus, now: float) -> list[str]:
     ]
     lines += _phase_lines(status, now)
     lines += [*_mirrored_lines(run), *_delivery_lines(run)]
-    for one in status.checkpoints:
-        state = "" if one.complete and not one.left_out else f", {kept_words(one)}"
-        lines.append(
-            f"  {'checkpoint':<13} {escape(one.name)}, rank {one.rank}, {format_bytes(one.bytes)}{state}"
-        )
+    return [*lines, *_checkpoint_lines(status, named=named)]
+
+
+def _checkpoint_lines(status: JobStatus, *, named: bool) -> list[str]:
+    """The newest few of them, in the order of the list that has all: a long training leaves hundreds."""
+    found = status.checkpoints
+    shown = sorted(found, key=lambda one: standing(asdict(one)))[-_CHECKPOINTS:]
+    lines = []
+    for one in found:
+        if one in shown:
+            state = "" if one.complete and not one.left_out else f", {kept_words(one)}"
+            lines.append(
+                f"  {'checkpoint':<13} {escape(one.name)}, rank {one.rank}, {format_bytes(one.bytes)}{state}"
+            )
+    if len(found) > _CHECKPOINTS:
+        job = shlex.quote(str(status.address).removeprefix("job."))
+        run = f" --run {status.run.id}" if named else ""
+        more = f"… and {len(found) - _CHECKPOINTS:,} more: trainctl checkpoints list {job}{run}"
+        lines.append(f"  {'':<13} {more}")
     return lines
 
 

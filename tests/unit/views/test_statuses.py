@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.model.status import Checkpoint, JobStatus
 from trainctl.views.checkpoints import checkpoint_table
-from trainctl.views.statuses import status_table
+from trainctl.views.statuses import status_json, status_lines, status_table
 from trainctl.views.sweeps import sweep_lines
 from trainctl.views.text import table
 
@@ -117,3 +118,20 @@ def test_a_narrow_window_leaves_out_what_matters_least() -> None:
     assert whole[0].split() == headers
     assert narrow[0].split() == headers[:-1]
     assert hopeless == whole
+
+
+def test_of_many_checkpoints_the_newest_are_shown() -> None:
+    """And where all are; programs get them all."""
+    one = job("lr=1", RunStatus.RUNNING, {})
+    steps = [replace(checkpoint(f"checkpoint-{step}"), step=step) for step in range(1, 2001)]
+    many = replace(one, checkpoints=(*steps, replace(checkpoint("runs"), step=None, type="logs")))
+
+    shown = [line.strip() for line in status_lines(many, 0.0) if "checkpoint" in line]
+    assert shown == [
+        *(f"checkpoint    checkpoint-{step}, rank 0, 10 B" for step in (1998, 1999, 2000)),
+        "… and 1,998 more: trainctl checkpoints list 'fit[\"lr=1\"]'",
+    ]
+    assert status_lines(many, 0.0, named=True)[-1].endswith("--run 7f4qg7l")
+    assert len(status_json(many)["checkpoints"]) == 2001
+    few = status_lines(replace(one, checkpoints=tuple(steps[:3])), 0.0)
+    assert ["more" in line for line in few[-3:]] == [False] * 3

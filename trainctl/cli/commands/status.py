@@ -47,17 +47,17 @@ def command(
             found, waiting = all_statuses(workspace, job), not_begun(workspace, job)
             _show_all(session, found, waiting, job, format_)
         else:
-            _show_one(session, status(workspace, job, run), format_)
+            _show_one(session, status(workspace, job, run), format_, named=run is not None)
         for text in full_caches(workspace):
             session.output.note(warned(text, code="cache-too-full"))
     return 0
 
 
-def _show_one(session: Session, found: JobStatus, format_: Format) -> None:
+def _show_one(session: Session, found: JobStatus, format_: Format, *, named: bool) -> None:
     if format_ is Format.JSON:
         session.output.json(status_json(found))
         return
-    for line in status_lines(found, time.time()):
+    for line in status_lines(found, time.time(), named=named):
         session.output.prose(line)
 
 
