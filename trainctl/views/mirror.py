@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trainctl.model.units import format_bytes
+from trainctl.views.choices import chosen, table_of
 from trainctl.views.moments import minute, moment
 from trainctl.views.plan_tables import short_revision
-from trainctl.views.text import columns, table
 from trainctl.weights.mirror.report import MirroredSource
 
 MIRROR_COLUMNS = (
@@ -47,21 +47,17 @@ def mirror_lines(
     """A line for each source, and what all of them take; in so many columns if they must fit, where the last columns may be missing."""
     if not rows:
         return ["The mirror is empty."]
-    cells = [
+    said = [
         {**_cells(row), _SERVER: server} for row, server in zip(rows, _servers(rows), strict=True)
     ]
-    choices: list[Sequence[str]] = [*_CHOICES, _NARROW_WITH_SERVER]
-    if not any(each[_SERVER] for each in cells):
-        choices = [tuple(one for one in some if one != _SERVER) for some in _CHOICES]
-    headers = next((some for some in choices if _fit(some, cells, width)), choices[-1])
-    lines = table(
-        [header.partition("/")[0] for header in headers],
-        [[each[header] for header in headers] for each in cells],
-        width=width,
-        right=frozenset({"FILES", "SIZE", "SHARED"}),
-        shrinks=frozenset(_NARROWEST),
-        narrowest=_NARROWEST,
-    )
+    cells = {header: [each[header] for each in said] for header in said[0]}
+    choices = (*_CHOICES, _NARROW_WITH_SERVER)
+    if not any(cells[_SERVER]):
+        del cells[_SERVER]
+        choices = _CHOICES
+    headers = chosen(choices, cells, width, _NARROWEST)
+    right = frozenset({"FILES", "SIZE", "SHARED"})
+    lines = table_of(headers, cells, width, _NARROWEST, right=right)
     return [*lines, "", _total(rows, unfinished)]
 
 
@@ -69,7 +65,7 @@ _SERVER = "SERVER"
 _ALWAYS = ("SOURCE", _SERVER, "REVISION", "FILES", "SIZE", "SHARED")
 _DAY = "LAST USED/by day"
 _MINUTE = "LAST USED (UTC)"
-_CHOICES = (
+_CHOICES: tuple[tuple[str, ...], ...] = (
     (*_ALWAYS, _MINUTE, "PROJECTS", "PEOPLE"),
     (*_ALWAYS, _MINUTE, "PROJECTS"),
     (*_ALWAYS, _MINUTE),
@@ -105,20 +101,6 @@ def _servers(rows: Sequence[MirroredSource]) -> Iterator[str]:
     for row in rows:
         said = (row.endpoint or "its own").removeprefix("https://")
         yield said if len(servers[row.source]) > 1 else ""
-
-
-def _fit(headers: Sequence[str], cells: Sequence[dict[str, str]], width: int | None) -> bool:
-    """Whether the columns fit, as narrow as they may be."""
-    if width is None:
-        return True
-    widths = (
-        min(
-            max(columns(header.partition("/")[0]), *(columns(each[header]) for each in cells)),
-            _NARROWEST.get(header, width),
-        )
-        for header in headers
-    )
-    return sum(widths) + 2 * (len(headers) - 1) <= width
 
 
 def _total(rows: Sequence[MirroredSource], unfinished: int) -> str:

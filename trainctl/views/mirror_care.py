@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainctl.model.units import format_bytes
+from trainctl.views.choices import chosen, table_of
 from trainctl.views.escape import escape
 from trainctl.views.moments import minute, moment
 from trainctl.views.plan_tables import short_revision
@@ -119,20 +120,9 @@ def collected_lines(report: Collected, width: int | None = None) -> list[str]:
         for one in report.dropped
     ]
     if report.kept:
-        cells = [
-            [
-                escape(str(one.record.get("source"))),
-                short_revision(str(one.record.get("revision"))),
-                format_bytes(int(one.record.get("bytes") or 0)),
-                escape(str(one.record.get("project"))),
-                escape(str(one.record.get("owner"))),
-                minute(one.last_used),
-            ]
-            for one in report.kept
-        ]
-        headers = ["KEPT", "REVISION", "SIZE", "PROJECT", "OWNER", "LAST USED (UTC)"]
-        shrinks = frozenset({"KEPT"})
-        lines += table(headers, cells, width=width, right=frozenset({"SIZE"}), shrinks=shrinks)
+        cells = _kept(report.kept)
+        headers = chosen(_CHOICES, cells, width, _NARROWEST)
+        lines += table_of(headers, cells, width, _NARROWEST, right=frozenset({"SIZE"}))
     lines += [
         f"Being mirrored now: {_whose(one)}. No content goes meanwhile; try again later."
         for one in report.busy
@@ -140,6 +130,34 @@ def collected_lines(report: Collected, width: int | None = None) -> list[str]:
     done = "would be freed" if report.dry_run else "freed"
     what = f"{counted(report.blobs, 'content')} of {counted(len(report.listings), 'listing')}"
     return [*lines, *([""] if lines else []), f"{format_bytes(report.bytes)} {done}: {what}."]
+
+
+_CHOICES = (
+    ("KEPT", "REVISION", "SIZE", "PROJECT", "OWNER", "LAST USED (UTC)"),
+    ("KEPT", "REVISION", "SIZE", "PROJECT", "LAST USED (UTC)"),
+    ("KEPT", "REVISION", "SIZE", "PROJECT", "LAST USED/by day"),
+    ("KEPT", "REVISION", "SIZE", "PROJECT"),
+    ("KEPT", "SIZE", "PROJECT"),
+)
+_NARROWEST = {"KEPT": 32, "PROJECT": 10, "OWNER": 10}
+
+
+def _kept(needs: Sequence[Need]) -> dict[str, list[str]]:
+    """The cells of what is kept: for which project most of all."""
+
+    def said(name: str) -> list[str]:
+        return [escape(str(one.record.get(name))) for one in needs]
+
+    used = [minute(one.last_used) for one in needs]
+    return {
+        "KEPT": said("source"),
+        "REVISION": [short_revision(str(one.record.get("revision"))) for one in needs],
+        "SIZE": [format_bytes(int(one.record.get("bytes") or 0)) for one in needs],
+        "PROJECT": said("project"),
+        "OWNER": said("owner"),
+        "LAST USED (UTC)": used,
+        "LAST USED/by day": [one.partition(" ")[0] for one in used],
+    }
 
 
 def _whose(need: Need) -> str:

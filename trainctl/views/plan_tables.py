@@ -10,9 +10,10 @@ from typing import TypeVar
 from trainctl.model.address import Address
 from trainctl.model.units import format_bytes, format_duration
 from trainctl.plan.values import DeliveryLine, ImageLine, TierFacts, WeightsLine
+from trainctl.views.choices import Cells, chosen, fit, table_of
 from trainctl.views.escape import escape
 from trainctl.views.plan_values import Page
-from trainctl.views.text import table
+from trainctl.views.text import shorten
 
 _Line = TypeVar("_Line", DeliveryLine, ImageLine)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -27,11 +28,46 @@ _SENTENCES = {
     "link": "Linked into the job's directory: read-only by agreement, nothing enforces it.",
 }
 
+_NUMBERS = ("SIZE", "MIRRORED", "SHARED", "TO FETCH", "THROUGH HERE", "TIME")
+_WEIGHTS = (
+    ("WEIGHTS", "REVISION", "FILES", *_NUMBERS),
+    ("WEIGHTS/name", "REVISION", "FILES", *_NUMBERS),
+    ("WEIGHTS/name", "REVISION", *_NUMBERS),
+    ("WEIGHTS/name", *_NUMBERS),
+    ("WEIGHTS/name", "SIZE", "MIRRORED", "TO FETCH", "TIME"),
+)
+"""Columns, the most that fit. Names are shortened and numbers never, and in JSON are all of them."""
+_DELIVERIES = (
+    ("JOB", "RANK", "NODE", "WEIGHTS", "FROM", "MOUNT", "TIME"),
+    ("JOB", "RANK", "NODE/name", "WEIGHTS", "FROM", "MOUNT", "TIME"),
+)
+_BELOW_WEIGHTS = (
+    ("JOB", "RANK", "NODE/name", "FROM", "MOUNT", "TIME"),
+    ("JOB/name", "RANK", "NODE/shortened", "FROM", "MOUNT", "TIME"),
+    ("JOB/name", "RANK", "NODE/shortened", "FROM", "MOUNT"),
+    ("JOB/name", "RANK", "NODE/shortened", "FROM"),
+    ("JOB/name", "RANK", "FROM"),
+)
+"""Where the others don't fit: weights are headings then."""
+_IMAGES = (
+    ("JOB", "RANK", "NODE", "IMAGE", "ENGINE", "THERE"),
+    ("JOB", "RANK", "NODE/name", "IMAGE/shortened", "ENGINE", "THERE"),
+    ("JOB/name", "RANK", "NODE/shortened", "IMAGE/shortened", "ENGINE", "THERE"),
+    ("JOB/name", "RANK", "NODE/shortened", "IMAGE/shortened", "THERE"),
+)
+_NARROWEST = {
+    "WEIGHTS/name": 18,
+    "JOB/name": 14,
+    "NODE/shortened": 12,
+    "IMAGE/shortened": 20,
+}
+
 
 def weights_table(lines: Sequence[WeightsLine], page: Page) -> list[str]:
     """A row for each weights: revision, files, size, what the mirror has, what comes with others, what has to come from upstream, what of that through this machine, and how long that takes."""
     columns = {
         "WEIGHTS": [str(line.address) for line in lines],
+        "WEIGHTS/name": [line.address.name for line in lines],
         "REVISION": [short_revision(line.revision) for line in lines],
         "FILES": [_UNKNOWN if line.files is None else str(line.files) for line in lines],
         "SIZE": [_bytes(line.bytes) for line in lines],
@@ -48,54 +84,62 @@ def weights_table(lines: Sequence[WeightsLine], page: Page) -> list[str]:
     ):
         if not any(numbers):
             del columns[column]
-    rows = list(zip(*columns.values(), strict=True))
     right = frozenset(columns) - {"WEIGHTS", "REVISION"}
-    return table(
-        list(columns),
-        rows,
-        right=right,
-        width=page.width,
-        shrinks=frozenset({"REVISION"}),
-        style=page.style,
-        indent="  ",
-    )
+    headers = chosen(_WEIGHTS, columns, page.width - 2, _NARROWEST)
+    return _rows(headers, columns, page, right)
 
 
 def deliveries_table(lines: Sequence[DeliveryLine], page: Page) -> list[str]:
-    """A row for each rank and weights. A column that would say nothing is left out; a mount that all share is one line.
+    """A row for each rank and weights, below their weights where it is narrow. A column that would say nothing is left out; a mount that all share is one line.
 
     Jobs of a matrix that get the same share a row.
     """
     lines, jobs = _shared(lines)
     columns = {
-        "JOB": jobs,
-        "RANK": [str(line.rank) for line in lines],
-        "NODE": [escape(line.node or _UNKNOWN) for line in lines],
+        **_who(lines, jobs),
         "WEIGHTS": [str(line.weights) for line in lines],
         "FROM": [origin(line.tiers) for line in lines],
         "MOUNT": [_mount(line.mount) for line in lines],
         "TIME": [_seconds(line.forecast_seconds) for line in lines],
     }
-    if all(line.rank == 0 for line in lines):
-        del columns["RANK"]
     if all(line.forecast_seconds is None for line in lines):
         del columns["TIME"]
     mounts = {line.mount for line in lines}
     shared = _SENTENCES.get(mounts.pop()) if len(mounts) == 1 else None
     if shared is not None:
         del columns["MOUNT"]
-    rows = list(zip(*columns.values(), strict=True))
     right = frozenset({"RANK", "TIME"})
-    lines_of_table = table(
-        list(columns),
-        rows,
-        right=right,
-        width=page.width,
-        shrinks=frozenset({"NODE", "FROM"}),
-        style=page.style,
-        indent="  ",
-    )
-    return [*lines_of_table, *([f"  {shared}"] if shared else []), *_reasons(lines), *_room(lines)]
+    headers = chosen(_DELIVERIES, columns, page.width - 2, _NARROWEST)
+    if fit(headers, columns, page.width - 2, _NARROWEST):
+        rows = _rows(headers, columns, page, right)
+    else:
+        headers = chosen(_BELOW_WEIGHTS, columns, page.width - 4, _NARROWEST)
+        rows = _below(columns["WEIGHTS"], _rows(headers, columns, page, right, "    "), page)
+    return [*rows, *([f"  {shared}"] if shared else []), *_reasons(lines), *_room(lines)]
+
+
+def _below(names: Sequence[str], rows: Sequence[str], page: Page) -> list[str]:
+    """The rows of each name below it, in a line of its own; the first is that of the headers."""
+    groups: dict[str, list[str]] = {}
+    for name, row in zip(names, rows[1:], strict=True):
+        groups.setdefault(name, [f"  {shorten(name, page.width - 2)}"]).append(row)
+    return [rows[0], *(line for group in groups.values() for line in group)]
+
+
+def _who(lines: Sequence[_Line], jobs: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Whose each row is, and where; by the last part of nodes' names, if that tells them apart."""
+    nodes = [escape(line.node or _UNKNOWN) for line in lines]
+    names = [one.rpartition("/")[2] for one in nodes]
+    short = names if len(set(names)) == len(set(nodes)) else nodes
+    ranks = {"RANK": [str(line.rank) for line in lines]}
+    return {
+        "JOB": jobs,
+        "JOB/name": [one.removeprefix("job.") for one in jobs],
+        **(ranks if any(line.rank for line in lines) else {}),
+        "NODE": nodes,
+        "NODE/name": short,
+        "NODE/shortened": short,
+    }
 
 
 def _reasons(lines: Sequence[DeliveryLine]) -> list[str]:
@@ -149,25 +193,23 @@ def _shared(lines: Sequence[_Line]) -> tuple[list[_Line], list[str]]:
 def images_table(lines: Sequence[ImageLine], page: Page) -> list[str]:
     """A row for each rank that runs in a container. A tag that is there is still asked for when the run starts."""
     lines, jobs = _shared(lines)
+    images = [escape(line.image) for line in lines]
     columns = {
-        "JOB": jobs,
-        "RANK": [str(line.rank) for line in lines],
-        "NODE": [escape(line.node or _UNKNOWN) for line in lines],
-        "IMAGE": [escape(line.image) for line in lines],
+        **_who(lines, jobs),
+        "IMAGE": images,
+        "IMAGE/shortened": images,
         "ENGINE": [line.engine or _UNKNOWN for line in lines],
         "THERE": [_PRESENT[line.present] for line in lines],
     }
-    if all(line.rank == 0 for line in lines):
-        del columns["RANK"]
-    rows = list(zip(*columns.values(), strict=True))
-    return table(
-        list(columns),
-        rows,
-        right=frozenset({"RANK"}),
-        width=page.width,
-        shrinks=frozenset({"NODE", "IMAGE"}),
-        style=page.style,
-        indent="  ",
+    headers = chosen(_IMAGES, columns, page.width - 2, _NARROWEST)
+    return _rows(headers, columns, page, frozenset({"RANK"}))
+
+
+def _rows(
+    headers: Sequence[str], columns: Cells, page: Page, right: frozenset[str], indent: str = "  "
+) -> list[str]:
+    return table_of(
+        headers, columns, page.width, _NARROWEST, right=right, style=page.style, indent=indent
     )
 
 

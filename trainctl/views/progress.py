@@ -13,6 +13,7 @@ from trainctl.model.events import Event, EventType
 from trainctl.model.units import format_duration
 from trainctl.views.meter import Meter
 from trainctl.views.output import Output
+from trainctl.views.text import columns, shorten
 
 _REDRAW = 0.1
 _PLAIN = 10.0
@@ -31,11 +32,18 @@ class _Step:
         self.meter = Meter()
         self.told = now
 
-    def line(self, name: str, now: float) -> str:
-        what = f" {self.phase}" if self.phase else ""
-        if self.meter.done or self.meter.total:
-            return f"{name}:{what} {self.meter.text(now)}"
-        return f"{name}:{what or ' working'} {format_duration(now - self.began)}"
+    def line(self, name: str, now: float, width: int | None = None) -> str:
+        """In so many columns if it must fit: then name and phase share what the numbers leave."""
+        moves = bool(self.meter.done or self.meter.total)
+        what = f" {self.phase}" if self.phase else "" if moves else " working"
+        numbers = self.meter.text(now) if moves else format_duration(now - self.began)
+        if width is not None:
+            room = max(width - columns(numbers) - 2, 2)
+            half = room // 2
+            taken = min(columns(what), max(half, room - columns(name)))
+            name = shorten(name, room - taken)
+            what = shorten(what, taken) if taken else ""
+        return f"{name}:{what} {numbers}"
 
 
 class Progress:
@@ -156,10 +164,10 @@ class Progress:
             return
         width, height = shutil.get_terminal_size()
         room = max(1, height - 2)
-        lines = [step.line(name, now) for name, step in self._steps.items()]
+        lines = [step.line(name, now, width - 1) for name, step in self._steps.items()]
         if len(lines) > room:
             lines = [*lines[: room - 1], f"and {len(lines) - room + 1} more"]
-        lines = [line[: width - 1] for line in lines]
+        lines = [shorten(line, width - 1) for line in lines]
         self._output.draw(lines, "" if self._hidden else _HIDE_CURSOR)
         self._hidden = True
         self._drawn = len(lines)

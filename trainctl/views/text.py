@@ -34,7 +34,7 @@ def shorten(text: str, most: int) -> str:
     while columns(head) > (most - 1 + 1) // 2:
         head = head[:-1]
     tail = text[len(head) :]
-    while columns(tail) > most - 1 - columns(head):
+    while tail and columns(tail) > most - 1 - columns(head):
         tail = tail[1:]
     return f"{head}…{tail}"
 

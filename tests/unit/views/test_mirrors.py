@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from trainctl.views.mirror import mirror_json, mirror_lines
-from trainctl.views.mirror_care import verified_lines
+from trainctl.views.mirror_care import collected_lines, verified_lines
+from trainctl.weights.mirror.collect import Collected
+from trainctl.weights.mirror.needs import Need
 from trainctl.weights.mirror.report import MirroredSource
 from trainctl.weights.mirror.verify import Finding, Outcome, Verified
 
@@ -140,3 +142,20 @@ def test_what_never_came_is_told_apart() -> None:
     _, line, *_ = mirror_lines([coming], 120)
     assert "not whole" in line
     assert "not whole" not in "".join(mirror_lines(ROWS, 120))
+
+
+@pytest.mark.parametrize(("width", "last"), [(120, "(UTC)"), (80, "USED"), (60, "PROJECT")])
+def test_what_is_kept_is_told_by_its_source_and_project(width: int, last: str) -> None:
+    """Whose it is and since when gives way, before a source is too short to be known."""
+    source = "hf://some-organization/model-instruct-with-a-long-name@main"
+    record = {
+        "source": source, "revision": "6" * 40, "bytes": 21_000_000, "project": "pretraining", "owner": "ann@laptop",
+    }  # fmt: skip
+    kept = Need(Path("references/x"), record, 0, 1_700_000_000.0)
+
+    header, row, *_ = collected_lines(Collected(dry_run=False, kept=(kept,)), width)
+
+    assert max(len(header), len(row)) <= width
+    assert header.split()[-1] == last
+    assert len(row.split()[0]) >= 32
+    assert "21.0 MB  pretraining" in row

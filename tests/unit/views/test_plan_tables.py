@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from trainctl.model.address import Address
-from trainctl.plan.values import WeightsLine
-from trainctl.views.plan_tables import weights_table
+from trainctl.plan.values import DeliveryLine, ImageLine, TierFacts, WeightsLine
+from trainctl.views.plan_tables import deliveries_table, images_table, weights_table
 from trainctl.views.plan_values import Page
 from trainctl.views.text import plain
 
@@ -31,3 +33,88 @@ def test_what_weights_take_is_shown_where_something_is_known() -> None:
         ["weights.a", "c" * 12, "2", "5.0", "kB", "1.0", "kB", "-", "4.0", "kB", "12", "s"],
         ["weights.a", "c" * 12, "2", "5.0", "kB", "1.0", "kB", "3.0", "kB", "1.0", "kB", "-"],
     ]
+
+
+LONG = replace(
+    LINE,
+    address=Address.parse("weights.llama-3-1-8b-instruct"),
+    bytes=16_100_000_000,
+    bytes_mirrored=1_200_000_000,
+    bytes_upstream=14_900_000_000,
+    forecast_seconds=150.0,
+)
+TIERS = TierFacts(node=0, cluster=0, mirror=1_200_000_000, upstream=14_900_000_000)
+
+
+def delivery(job: str, rank: int, cluster: str = "workstation-basement") -> DeliveryLine:
+    """One rank of a job with a name as people give them."""
+    node = f"{cluster}/workstation-basement-{rank}"
+    return DeliveryLine(
+        Address.parse(f"job.{job}"), rank, node, LONG.address, TIERS, "direct", "link", "m", 150.0
+    )
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_names_give_way_where_the_weights_do_not_fit(width: int) -> None:
+    """No row is broken; what is measured is shown whole, and the revision as long as names have room beside it."""
+    shared = replace(LONG, bytes_shared=14_900_000_000, bytes_through_operator=14_900_000_000)
+
+    for line in (LONG, shared):
+        header, row = weights_table([line], Page(width, plain))
+
+        assert max(len(header), len(row)) <= width
+        assert row.split()[0].startswith("weights.l" if width == 100 and line is LONG else "llama-")
+        assert "instruct " in row
+        assert row.endswith("  2m 30s")
+        assert " 16.1 GB " in row
+        assert " 14.9 GB " in row
+    assert ("FILES" in weights_table([LONG], Page(width, plain))[0]) is (width > 60)
+    assert "c" * 12 in weights_table([shared], Page(100, plain))[1]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_weights_are_headings_where_the_deliveries_do_not_fit(width: int) -> None:
+    """Then nodes go by their own names, and no row is broken; what moves is told whole."""
+    lines = [delivery("evaluate-on-mmlu", 0), delivery("tune", 0), delivery("tune", 1)]
+
+    told = deliveries_table(lines, Page(width, plain))
+
+    assert max(map(len, told[:-3])) <= width
+    rows = [one for one in told if "upstream 14.9 GB" in one]
+    assert all("mirror 1.2 GB, upstream 14.9 GB" in one for one in rows)
+    if width == 160:
+        assert all("weights.llama-3-1-8b-instruct" in one for one in rows)
+        assert all(" workstation-basement/workstation-basement-" in one for one in rows)
+    else:
+        assert told[0].startswith("    JOB ")
+        assert told[1] == "  weights.llama-3-1-8b-instruct"
+        assert told[2:5] == rows
+        assert not any("basement/" in one for one in rows)
+    assert len({one.partition("mirror")[0] for one in rows}) == 3
+    assert ("NODE" in told[0]) is (width > 60)
+
+
+def test_nodes_of_one_name_keep_their_clusters() -> None:
+    """A name that two nodes have would tell nothing."""
+    lines = [delivery("tune", 0), delivery("tune", 0, "lab")]
+
+    told = deliveries_table(lines, Page(100, plain))
+
+    assert " workstation-basement/workstation-basement-0 " in told[2]
+    assert " lab/workstation-basement-0 " in told[3]
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_images_fit(width: int) -> None:
+    """Names give way here, too, and then which engine it is."""
+    image = "registry.example.com/team/pytorch:2.4.0-cuda12.1-cudnn9-runtime"
+    lines = [
+        ImageLine(one.job, one.rank, one.node, image, "apptainer", present=False)
+        for one in (delivery("evaluate-on-mmlu", 0), delivery("tune", 1))
+    ]
+
+    told = images_table(lines, Page(width, plain))
+
+    assert max(map(len, told)) <= width
+    assert all(one.endswith("  pulled at start") for one in told[1:])
+    assert ("ENGINE" in told[0]) is (width > 80)

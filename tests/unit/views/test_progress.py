@@ -194,6 +194,36 @@ def test_more_steps_than_lines_are_counted(monkeypatch: pytest.MonkeyPatch) -> N
     assert max(map(len, last)) <= 39
 
 
+def test_a_name_gives_way_to_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How much has come is what one looks at: of a long name and phase the middle is left out."""
+    monkeypatch.setenv("COLUMNS", "80")
+    err, clock = Terminal(), Clock()
+    output = Output(io.StringIO(), err, Redactor(), {"TERM": "xterm"})
+    address = Address.parse("job.a_job_with_a_long_name_too")
+    phase = "delivering weights.a_name_that_is_rather_long_for_weights"
+    with Progress(output, clock, None) as progress:
+        for number in range(3):
+            clock.now += 1
+            data = {"phase": phase, "done": number * 10 * MB, "total": 1000 * MB}
+            progress.listen(Event(EventType.STEP_PROGRESS, phase, address, data))
+        last = err.getvalue().rpartition("\x1b[J")[2].splitlines()
+    assert last == [
+        "job.a_job…name_too: deliveri…_weights 20.0 MB of 1.0 GB, 10.0 MB/s, 1m 38s left"
+    ]
+
+
+@pytest.mark.parametrize("width", ["1", "2", "20"])
+def test_the_narrowest_window_is_drawn_in(monkeypatch: pytest.MonkeyPatch, width: str) -> None:
+    """Nothing is wider than it, and nothing hangs."""
+    monkeypatch.setenv("COLUMNS", width)
+    err = Terminal()
+    output = Output(io.StringIO(), err, Redactor(), {"TERM": "xterm"})
+    with Progress(output, Clock(), None) as progress:
+        progress.listen(progress_event(10 * MB))
+    drawn = re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", err.getvalue()).splitlines()
+    assert max(map(len, drawn)) <= max(int(width) - 1, 1)
+
+
 def test_lines_for_people() -> None:
     """What begins and what fails is told on standard error, what was done on standard output."""
     out, err = io.StringIO(), io.StringIO()
