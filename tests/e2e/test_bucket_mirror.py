@@ -21,6 +21,9 @@ from tests.support.project import Project, project
 from tests.support.sshd import Sshd, User, require_sshd, sshd
 from tests.support.weights_data import noise
 from trainctl.model.files import CHUNK_BYTES
+from trainctl.objects.access import AwsKeys
+from trainctl.objects.place import place_of
+from trainctl.objects.store import Bucket as Store
 
 LARGE = noise(2 * CHUNK_BYTES + 5)
 FILES = {
@@ -143,6 +146,23 @@ def test_a_killed_apply_goes_on_where_it_was(
 
     assert right(mine.run("logs", "job.sft").stdout)
     assert_sound(mirror_in(bucket, prefix, CHUNK_BYTES))
+
+
+def test_a_mirror_that_is_moved_leaves_nothing_behind(
+    mine: Project, bucket: Bucket, prefix: str
+) -> None:
+    """From one prefix to another: the old one is told that nobody wants what it has."""
+    store = Store(place_of(f"s3://models/{prefix}", bucket.endpoint, {}), AwsKeys(KEY_ID, SECRET))
+    mine.run("apply", "--auto-approve", "--target", "weights.model")
+    before = [one.key for one in store.list("references")]
+    text = (mine.directory / "trainctl.yaml").read_text()
+    mine.write({"trainctl.yaml": text.replace(f"models/{prefix}", f"models/{prefix}/new")})
+    mine.run("apply", "--auto-approve", "--target", "weights.model")
+    after = [one.key for one in store.list("references")]
+    there = [one.key for one in store.list("new/references")]
+
+    assert len(before) == len(there) == 1
+    assert after == []
 
 
 def test_care_of_a_bucket_needs_no_other_words(mine: Project, bucket: Bucket, prefix: str) -> None:

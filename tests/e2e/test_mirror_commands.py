@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -99,3 +100,108 @@ def test_who_meets_damage_in_the_mirror_is_told_how_to_mend_it(fresh: Project) -
     )
     assert "trainctl mirror verify --repair" in refused.stderr
     assert refused.returncode == 12
+
+
+def test_a_mirror_that_is_moved_leaves_nothing_behind(fresh: Project) -> None:
+    """The plan says why, and not that somebody else was at it; the old mirror is told that nobody wants what it has."""
+    old, new = fresh.directory.parent / "old", fresh.directory.parent / "new"
+    fresh.write({"d/a.bin": "content", "trainctl.yaml": at(old)})
+    fresh.run("apply", "--auto-approve")
+    fresh.write({"trainctl.yaml": at(new)})
+
+    planned = fresh.run("plan").stdout
+    (change,) = (
+        one for one in fresh.json("plan")["resource_changes"] if one["address"] == "weights.g"
+    )
+    applied = fresh.run("apply", "--auto-approve")
+    again = fresh.run("plan", "--detailed-exitcode")
+
+    assert "# weights.g will be updated in place: mirror.url has changed" in planned
+    assert f"the mirror was {old.as_uri()}" in planned
+    assert "outside of trainctl" not in planned
+    assert change["action_reason"] == "update_because_mirror_moved"
+    assert "stays there" not in applied.stdout + applied.stderr
+    assert "No changes" in again.stdout
+    assert (references(old), references(new)) == (0, 1)
+
+
+def test_a_mirror_that_has_everything_already_is_told_of_who_wants_it(fresh: Project) -> None:
+    """Else a collection there would delete what the state refers to."""
+    old, new = fresh.directory.parent / "old", fresh.directory.parent / "new"
+    fresh.write({"d/a.bin": "content", "trainctl.yaml": at(old)})
+    fresh.run("apply", "--auto-approve")
+    shutil.copytree(old, new)
+    shutil.rmtree(new / "references")
+    fresh.write({"trainctl.yaml": at(new)})
+    fresh.run("apply", "--auto-approve")
+
+    assert (references(old), references(new)) == (0, 1)
+
+
+def test_two_names_of_one_mirror_are_one(fresh: Project) -> None:
+    """A link to the directory that it was: what is dropped there is what has just been written, and is written again."""
+    old, link = fresh.directory.parent / "old", fresh.directory.parent / "link"
+    fresh.write({"d/a.bin": "content", "trainctl.yaml": at(old)})
+    fresh.run("apply", "--auto-approve")
+    link.symlink_to(old)
+    fresh.write({"trainctl.yaml": at(link)})
+    fresh.run("apply", "--auto-approve")
+
+    assert references(old) == 1
+
+
+def test_destroy_drops_the_reference_where_it_is(fresh: Project) -> None:
+    """Also where the manifest names another mirror by then."""
+    old, new = fresh.directory.parent / "old", fresh.directory.parent / "new"
+    fresh.write({"d/a.bin": "content", "trainctl.yaml": at(old)})
+    fresh.run("apply", "--auto-approve")
+    fresh.write({"trainctl.yaml": at(new)})
+    fresh.run("destroy", "--auto-approve")
+
+    assert references(old) == 0
+
+
+def test_a_mirror_that_is_away_is_told_of(fresh: Project) -> None:
+    """Its disk may come back, and keeps what nobody wants until it is said so there."""
+    old, new = fresh.directory.parent / "old", fresh.directory.parent / "new"
+    fresh.write({"d/a.bin": "content", "trainctl.yaml": at(old)})
+    fresh.run("apply", "--auto-approve")
+    old.rename(old.with_name("unmounted"))
+    fresh.write({"trainctl.yaml": at(new)})
+    planned = fresh.run("plan").stdout
+    told = fresh.run("apply", "--auto-approve")
+    again = fresh.run("plan", "--detailed-exitcode")
+
+    assert (
+        f"what the mirror {old.as_uri()} keeps for this project stays there"
+        in told.stdout + told.stderr
+    )
+    assert "trainctl mirror gc --drop-unused 30d" in told.stdout + told.stderr
+    assert "No changes" in again.stdout
+    assert not old.exists()
+    assert f"the mirror was {old.as_uri()}" in planned
+
+
+def test_machines_that_share_a_state_have_a_mirror_each(fresh: Project) -> None:
+    """Where the usual mirror is depends on who applies: that the other's is elsewhere changes nothing for one who has all."""
+    fresh.write({"d/a.bin": "content", "trainctl.yaml": MANIFEST})
+    fresh.run("apply", "--auto-approve")
+    fresh.mirror.rename(fresh.mirror.with_name("of-another-machine"))
+    fresh.variables["XDG_DATA_HOME"] = str(fresh.directory.parent / "mine")
+    fresh.run("apply", "--auto-approve")
+    fresh.variables["XDG_DATA_HOME"] = str(fresh.directory.parent / "others")
+    shutil.copytree(fresh.directory.parent / "mine", fresh.directory.parent / "others")
+    shutil.rmtree(fresh.directory.parent / "mine")
+    again = fresh.run("plan", "--detailed-exitcode")
+
+    assert "No changes" in again.stdout
+
+
+def at(mirror: Path) -> str:
+    """A manifest whose mirror is there."""
+    return f'mirror: {{url: "{mirror.as_uri()}"}}\n{MANIFEST}'
+
+
+def references(mirror: Path) -> int:
+    """How many sources somebody wants of a mirror."""
+    return len([*mirror.glob("references/*/*.json")])

@@ -46,6 +46,7 @@ class Reason(StrEnum):
     GONE = "create_because_gone"
     INTERRUPTED = "create_because_interrupted"
     SOURCE_MOVED = "update_because_source_moved"
+    MIRROR_MOVED = "update_because_mirror_moved"
     CONFIG_CHANGED = "config_changed"
     CODE_CHANGED = "code_changed"
     WEIGHTS_CHANGED = "weights_changed"

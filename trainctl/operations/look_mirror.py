@@ -42,6 +42,8 @@ class MirrorSeen:
     """Of what stops nobody here."""
     unusable: str = ""
     """Why nothing can be brought there."""
+    url: str = ""
+    """Where it is; empty where that can't be told."""
 
 
 def look_at_mirror(
@@ -75,4 +77,5 @@ def look_at_mirror(
             warning(one, DAMAGED_REFERENCE, code="mirror-damaged") for one in found.damaged
         ),
         unusable=found.unusable,
+        url=workspace.mirror.url,
     )

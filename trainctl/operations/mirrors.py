@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -21,7 +22,7 @@ from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
 from trainctl.model.resource import Resource
 from trainctl.objects.place import SCHEMES, place_of
-from trainctl.operations.places import data_home
+from trainctl.operations.places import data_home, directory_of
 from trainctl.resources.agents import as_made, nodes_of
 from trainctl.resources.clusters import section
 from trainctl.spi import discovery
@@ -98,6 +99,22 @@ def is_on_a_host(url: str) -> bool:
 def is_in_a_bucket(url: str) -> bool:
     """Whether the URL names a bucket."""
     return url.partition("://")[0] in SCHEMES
+
+
+def kept_at(url: str, kept: Kept) -> Kept:
+    """The same for another URL: of a bucket of that scheme the same server, opened by the same secret."""
+    alike = (kept.url or "").partition("://")[0] == url.partition("://")[0]
+    return replace(kept, url=url) if alike else Kept(url)
+
+
+def is_there(url: str) -> bool:
+    """False for a directory that isn't on this machine, or is empty, as where a disk isn't mounted; of others only asking tells."""
+    if is_on_a_host(url) or is_in_a_bucket(url):
+        return True
+    try:
+        return any(directory_of(url, "mirror").iterdir())
+    except OSError:
+        return False
 
 
 def bucket_mirror(

@@ -18,6 +18,7 @@ from trainctl.operations.look_mirror import MirrorSeen, look_at_mirror
 from trainctl.operations.look_nodes import look_at_nodes
 from trainctl.operations.look_options import LookOptions
 from trainctl.operations.look_weights import WeightsSeen, look_at_weights
+from trainctl.operations.mirrors import is_there
 from trainctl.operations.support import unsupported
 from trainctl.operations.trust import refusals
 from trainctl.operations.workspace import Workspace
@@ -189,5 +190,11 @@ def mirrored(state: State, mirror: MirrorSeen) -> dict[Address, Observation]:
 def _mirrored(weights: Recorded, mirror: MirrorSeen) -> Observation:
     if mirror.problem is not None:
         return Observation(Presence.UNREACHABLE, detail=mirror.problem.summary)
-    here = weights.outputs.get("listing") in mirror.listings
-    return Observation(Presence.PRESENT if here else Presence.GONE)
+    recorded = str(weights.outputs.get("mirror") or mirror.url)
+    moved = mirror.url not in ("", recorded)
+    # A directory that isn't here is another machine's, of somebody who applies the same project there.
+    if moved and is_there(recorded):
+        return Observation(Presence.PRESENT, elsewhere=recorded)
+    if weights.outputs.get("listing") in mirror.listings:
+        return Observation(Presence.PRESENT)
+    return Observation(Presence.GONE, detail=f"the mirror was {recorded}" if moved else "")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from trainctl.desired.memory import memory_of
 from trainctl.desired.values import CheckpointStore, Desired, SecretSpec
-from trainctl.errors import ManifestError, TrainctlError
+from trainctl.errors import ManifestError, StorageError, TrainctlError
 from trainctl.manifest.files import known_files, manifest_files
 from trainctl.model.address import Kind
 from trainctl.model.json import JsonObject
@@ -162,10 +162,22 @@ class Workspace:
         except ManifestError:
             desired = None
         url = mirrors.mirror_url(desired, self.provider, self.setting.environ)
+        return self._mirror_at(url, desired)
+
+    def mirror_at(self, url: str) -> Mirror:
+        """One that was the mirror before. StorageError where there is none any more."""
+        from trainctl.operations import mirrors
+
+        if not mirrors.is_there(url):
+            raise StorageError(f"there is none on this machine: {url}")
+        return self._mirror_at(url, self.desired)
+
+    def _mirror_at(self, url: str, desired: Desired | None) -> Mirror:
+        from trainctl.operations import mirrors
+
         if desired is not None and mirrors.is_in_a_bucket(url):
-            return mirrors.bucket_mirror(
-                desired.mirror, self.secrets, self.setting.environ, self.retry
-            )
+            kept = mirrors.kept_at(url, desired.mirror)
+            return mirrors.bucket_mirror(kept, self.secrets, self.setting.environ, self.retry)
         if not mirrors.is_on_a_host(url):
             from trainctl.weights.mirror.here import HereMirror
 
@@ -248,6 +260,7 @@ class Workspace:
             home,
             self.checkpoints,
             delete_checkpoints,
+            mirror_at=self.mirror_at,
         )
 
     @cached_property

@@ -47,13 +47,21 @@ def plan_resource(subject: Subject, wish: Wish) -> Change:
         return _make(subject, wish, Action.REPLACE, Reason.CANNOT_UPDATE, replace_paths=paths)
     if before != after and _present(before) != _present(after):
         return _update(subject, wish)
+    return _made_again(subject, wish) or unchanged(subject, after)
+
+
+def _made_again(subject: Subject, wish: Wish) -> Change | None:
+    """What is to be made once more, though nothing of it is to be different."""
+    if subject.elsewhere:
+        note = f"the mirror was {subject.elsewhere}"
+        return _make(subject, wish, Action.UPDATE, Reason.MIRROR_MOVED, note=note)
     if subject.observed is not None and subject.observed.back:
         note = f"{', '.join(subject.observed.back)} can be reached now"
         return _make(subject, wish, Action.UPDATE, note=note)
     if subject.intent is not None:
-        note = "" if attempted(subject.intent, after) else UNDONE
+        note = "" if attempted(subject.intent, wish.after) else UNDONE
         return _make(subject, wish, Action.UPDATE, Reason.INTERRUPTED, note=note)
-    return unchanged(subject, after)
+    return None
 
 
 def unchanged(subject: Subject, after: dict[str, Any], **more: Any) -> Change:
@@ -111,7 +119,7 @@ def _make(
 def _remade(subject: Subject, wish: Wish, action: Action) -> tuple[str, ...]:
     """Outputs that the change may make different."""
     names = _OUTPUTS.get(subject.address.kind, ())
-    if subject.address.kind is Kind.WEIGHTS and action is Action.UPDATE:
+    if subject.address.kind is Kind.WEIGHTS and action is Action.UPDATE and not subject.elsewhere:
         same = subject.before.get("pin") == wish.after.get("pin")
         return () if same and wish.after.get("pin") else ("listing",)
     return names

@@ -41,6 +41,11 @@ class Subject:
         """Whether a look found that the recorded resource isn't there any more."""
         return self.observed is not None and self.observed.presence is Presence.GONE
 
+    @property
+    def elsewhere(self) -> str:
+        """Of weights, the mirror that they are in, if the manifest wants another."""
+        return self.observed.elsewhere if self.observed else ""
+
     @cached_property
     def outputs(self) -> dict[str, Any]:
         """The recorded outputs, as observed where something was."""

@@ -27,6 +27,7 @@ class Observation:
     Of a job: ``run``, its newest run's record as the node tells it, or ``runs``, several of them.
     Of a cluster: ``unseen``, the ids of nodes of which nobody could tell, and ``back``, the names of those that were away when it
     was made and can be reached now.
+    Of weights: ``elsewhere``, the mirror that they are in, where the manifest wants another.
     """
 
     presence: Presence
@@ -34,6 +35,7 @@ class Observation:
     detail: str = ""
     back: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
+    elsewhere: str = ""
 
 
 @dataclass(frozen=True, slots=True)

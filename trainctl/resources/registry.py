@@ -47,6 +47,8 @@ class Ports:
     """Where the plan has its new runs."""
     lock: Callable[[LockEntry], None] = lambda _: None
     """Told what a source resolved to when all of it is in the mirror."""
+    mirror_at: Callable[[str], Mirror] | None = None
+    """The mirror that a record names, where it isn't the manifest's any more."""
 
 
 def handlers(ports: Ports) -> Mapping[Kind, Resource]:
@@ -54,7 +56,9 @@ def handlers(ports: Ports) -> Mapping[Kind, Resource]:
     return {
         Kind.PROJECT: ProjectHandler(),
         Kind.CLUSTER: ClusterHandler(ports.providers, ports.agents, ports.home.lineage),
-        Kind.WEIGHTS: WeightsHandler(ports.mirror, ports.secrets, ports.home, ports.lock),
+        Kind.WEIGHTS: WeightsHandler(
+            ports.mirror, ports.secrets, ports.home, ports.lock, ports.mirror_at
+        ),
         Kind.CACHE: CacheHandler(ports.agents, ports.home.lineage),
         Kind.JOB: JobHandler(
             ports.agents,

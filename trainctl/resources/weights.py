@@ -15,7 +15,7 @@ from trainctl.jobs.bucket_credentials import explained
 from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.delivery import Mirrored
-from trainctl.model.files import ResolvedSource
+from trainctl.model.files import Listing, ResolvedSource
 from trainctl.model.source_uri import parse_source
 from trainctl.plan.values import Observation
 from trainctl.plan.weights import content_of
@@ -44,14 +44,16 @@ class WeightsHandler:
         secrets: Secrets,
         home: Home,
         lock: Callable[[LockEntry], None] = lambda _: None,
+        mirror_at: Callable[[str], Mirror] | None = None,
     ) -> None:
-        """``lock`` is told what a source resolved to when all of it is in the mirror."""
+        """``lock`` is told what a source resolved to when all of it is in the mirror; ``mirror_at`` gives a mirror that was used before."""
         self._mirror = mirror
         self._secrets = secrets
         self._home = home
         self._lock = lock
         self._guard = threading.Lock()
         self._turns: dict[str, threading.Lock] = {}
+        self._mirror_at = mirror_at
 
     def carry_out(self, step: Step) -> Mapping[str, Any]:
         """Mirror what is missing; verified, or an error that names the file."""
@@ -89,22 +91,29 @@ class WeightsHandler:
         credential = None if known.listing else credential_of(step.attributes, self._secrets)
         source = Metered(source_for(parse_source(resolved.source).scheme))
         began = time.monotonic()
+
+        def mirror() -> Listing:
+            return self._mirror.mirror(
+                resolved,
+                source,
+                reference,
+                credential=credential,
+                progress=lambda done, total, _files: step.progress("mirroring", done, total),
+                cancelled=step.cancelled,
+                waiting=lambda text: step.progress(text, 0, 0),
+            )
+
         try:
             with explained(credential):
-                listing = self._mirror.mirror(
-                    resolved,
-                    source,
-                    reference,
-                    credential=credential,
-                    progress=lambda done, total, _files: step.progress("mirroring", done, total),
-                    cancelled=step.cancelled,
-                    waiting=lambda text: step.progress(text, 0, 0),
-                )
+                listing = mirror()
         except (SourceWrong, SourceGone) as error:
             now = self._now(step, credential)
             if now is None or now.pin == resolved.pin:
                 raise
             raise self._moved(step, resolved, now) from error
+        if self._left(step):
+            # Two URLs may be one place, by a link or a share: then that was the reference that has just been written.
+            listing = mirror()
         version = {
             "revision": resolved.revision,
             "pin": resolved.pin,
@@ -166,6 +175,21 @@ class WeightsHandler:
     def delete(self, step: Step) -> None:
         """Drop the reference; the content stays for whoever else refers to it, until it is collected."""
         self._mirror.drop_reference(self._home.lineage, str(step.address))
+        self._left(step)
+
+    def _left(self, step: Step) -> bool:
+        """Drop the reference in the mirror that was used before, if there was one; who can't be asked is told of. Whether it was there."""
+        url = str(step.recorded.outputs.get("mirror") or "") if step.recorded else ""
+        if not url or url == self._mirror.url or self._mirror_at is None:
+            return False
+        try:
+            return self._mirror_at(url).drop_reference(self._home.lineage, str(step.address))
+        except TrainctlError as why:
+            step.tell(
+                f"what the mirror {url} keeps for this project stays there, as it can't be asked: {why.summary}. "
+                f"Once it can, it goes by: trainctl mirror gc --drop-unused 30d, where mirror.url is that."
+            )
+            return False
 
     def abandon(self, intent: Intent, lookup: Lookup) -> None:
         """What an interrupted mirroring fetched is whole content or is resumed; there is nothing to undo."""
