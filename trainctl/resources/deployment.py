@@ -34,6 +34,7 @@ from trainctl.resources.home import Home
 from trainctl.resources.images import pulled_image
 from trainctl.resources.node_cache import cache_settings
 from trainctl.resources.origins import origins_of
+from trainctl.resources.replaced import Replaced
 from trainctl.resources.run_control import RunControl
 from trainctl.resources.runs import specification
 from trainctl.resources.seating import Seating, leader_addresses
@@ -66,36 +67,39 @@ class Deployment:
         self._apply = uuid.uuid4().hex
         self._turns = {address: index for index, address in enumerate(planned)}
 
-    def deploy(self, begun: Beginning, run: RunRecord) -> RunRecord:
+    def deploy(self, begun: Beginning, run: RunRecord, replaced: Replaced) -> RunRecord:
         """Deliver weights and code to the nodes of the ranks and start them; the record of the run that then runs.
+
+        The live run that it replaces is stopped when all is there, or where there is no room before.
 
         NodeUnreachable if nobody can tell whether it was started; where nothing can have been, and there are other nodes for it, NodeError.
         """
         step = begun.step
         try:
-            run, ranks, requests = self._prepare(begun, run)
+            run, ranks, requests = self._prepare(begun, run, replaced)
         except NodeUnreachable as error:
             wanted = Wanted.by(step.attributes).nodes
             if step.resumed or len(nodes_of(self._cluster(step))) <= wanted:
                 raise
             raise NodeError(error.summary, error.detail, code=error.code) from error
+        replaced.stop()
         control = RunControl(self._agents, step.lookup)
         return start_together(step, control, run, ranks, requests, self._secrets.register)
 
     def _prepare(
-        self, begun: Beginning, run: RunRecord
+        self, begun: Beginning, run: RunRecord, replaced: Replaced
     ) -> tuple[RunRecord, list[Rank], list[dict[str, Any]]]:
         """Have on the nodes what the ranks need, and say what starts them."""
         step = begun.step
         self._checkpoint_secrets(step, run)  # before anything moves
         listings = listings_of(step)
         before = self._ahead(step)
-        ranks = self._place(step, run, list(listings.values()), before)
+        ranks = self._place(step, run, list(listings.values()), before, replaced)
         began = time.monotonic()
         with ThreadPoolExecutor(1, thread_name_prefix="listings") as pool:
             found = pool.submit(self._delivery.listings, listings)  # a mirror may be far away
             equipped = _each(ranks, lambda rank: self._equip(begun, rank))
-        moved = self._deliver(step, ranks, found.result())
+        moved = self._deliver(step, ranks, found.result(), replaced)
         image = equipped[0].image
         run = replace(
             run,
@@ -130,24 +134,42 @@ class Deployment:
         return before
 
     def _deliver(
-        self, step: Step, ranks: Sequence[Rank], listings: Mapping[str, Listing]
+        self,
+        step: Step,
+        ranks: Sequence[Rank],
+        listings: Mapping[str, Listing],
+        replaced: Replaced,
     ) -> tuple[Delivered, ...]:
         """Have the weights on the nodes; what moved. Deferred if there is no room before other runs have ended."""
         try:
             return self._delivery.deliver(step, [rank.seat for rank in ranks], listings)
         except NoRoomYet as error:
+            if replaced.stop():
+                return self._deliver(step, ranks, listings, replaced)
             raise Deferred(f"waits: {error.summary}", error.detail, code=error.code) from error
 
     def _cluster(self, step: Step) -> Recorded:
         return step.needed(Address(Kind.CLUSTER, str(step.attributes["cluster"])))
 
     def _place(
-        self, step: Step, run: RunRecord, listings: Sequence[str], before: Ahead
+        self,
+        step: Step,
+        run: RunRecord,
+        listings: Sequence[str],
+        before: Ahead,
+        replaced: Replaced,
     ) -> list[Rank]:
         cluster = self._cluster(step)
         among = [before.node] if before.node else None
         nodes = self._seating.seats(
-            cluster, step.address, run.key, step.attributes, listings, among, resumed=step.resumed
+            cluster,
+            step.address,
+            run.key,
+            step.attributes,
+            listings,
+            among,
+            leaving=replaced.key,
+            resumed=step.resumed,
         )
         project = str(step.attributes["project"])
         used = (step.lookup(address) for address in step.depends_on if address.kind is Kind.CACHE)

@@ -29,6 +29,7 @@ from trainctl.resources.checkpoints import Checkpoints, checkpoint_store_error
 from trainctl.resources.following import ahead, possible_nodes
 from trainctl.resources.home import Home
 from trainctl.resources.node_cache import at
+from trainctl.resources.replaced import Replaced, goes_on
 from trainctl.resources.run_control import STOP_GRACE_SECONDS, RunControl, runs_of
 from trainctl.resources.runs import order
 from trainctl.resources.seating import missing_ranks
@@ -77,7 +78,7 @@ class JobHandler:
         )
 
     def carry_out(self, step: Step) -> Mapping[str, Any]:
-        """One new run; for an update the record alone. A run that could not be deployed is recorded as such."""
+        """One new run; for an update the record alone. A run that could not be deployed is recorded as such, unless the one before it goes on."""
         earlier = runs_of(step.recorded)
         if step.action is Action.UPDATE:
             if earlier and earlier[-1].status.live:
@@ -86,26 +87,28 @@ class JobHandler:
                     earlier[-1], order(step.address, step.attributes, self._home.lineage)
                 )
             return _outputs(*earlier)
-        if earlier and _goes_on(earlier[-1]):
-            earlier = (*earlier[:-1], RunControl(self._agents, step.lookup).stop(earlier[-1]))
+        control = RunControl(self._agents, step.lookup)
+        replaced = Replaced(step, control, earlier)
         run = RunRecord(run_id(step.key), len(earlier) + 1, step.key, created_at=time.time())
         project = str(step.attributes["project"])
         run = replace(run, store=self._checkpoints.place(step.address, project, run))
         try:
-            begun = begin(RunControl(self._agents, step.lookup), self._mirror, step, earlier)
-            run = self._deployment.deploy(begun, begun.mark(run))
+            begun = begin(control, self._mirror, step, earlier)
+            run = self._deployment.deploy(begun, begun.mark(run), replaced)
         except (NodeUnreachable, Interrupted):
             raise  # nobody knows whether it was started: the intent stays open, and the next apply finds out
         except Deferred:
             raise  # nothing was started: no run
         except TrainctlError as error:
+            if replaced.survived(error):
+                raise
             failed = replace(
                 run, status=RunStatus.DEPLOY_FAILED, error=error.summary, ended_at=time.time()
             )
-            raise StepFailed(error, _outputs(*earlier, failed)) from error
+            raise StepFailed(error, _outputs(*replaced.earlier, failed)) from error
         if run.status is RunStatus.DEPLOY_FAILED or _lost_at_once(run):
-            raise StepFailed(_why_not_started(run), _outputs(*earlier, run))
-        return _outputs(*earlier, run)
+            raise StepFailed(_why_not_started(run), _outputs(*replaced.earlier, run))
+        return _outputs(*replaced.earlier, run)
 
     def delete(self, step: Step) -> None:
         """Stop what runs and remove every run's directory. Checkpoints stay, unless the user said otherwise."""
@@ -120,7 +123,7 @@ class JobHandler:
 
     def _delete(self, step: Step, run: RunRecord) -> None:
         control = RunControl(self._agents, step.lookup)
-        if _goes_on(run):
+        if goes_on(run):
             control.stop(run)
         control.remove(run)
         if self._delete_checkpoints:
@@ -168,11 +171,6 @@ def observed(control: RunControl, jobs: Sequence[Recorded]) -> dict[Address, Obs
         else:
             found[address] = Observation(Presence.PRESENT, {"run": seen.to_json()})
     return found
-
-
-def _goes_on(run: RunRecord) -> bool:
-    """Whether anything of it may still do something: of a gang that has lost a rank the others."""
-    return run.status.live or any(rank.status.live for rank in run.ranks)
 
 
 def _lost_at_once(run: RunRecord) -> bool:

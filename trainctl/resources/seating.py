@@ -68,11 +68,12 @@ class Seating:
         listings: Sequence[str],
         among: Sequence[str] | None = None,
         *,
+        leaving: str | None = None,
         resumed: bool = False,
     ) -> tuple[Node, ...]:
         """The nodes of a run, by rank: those on which it was started before, or the best of those that can be asked now.
 
-        ``among`` are the only ones that it may get, by id. TrainctlError if there are not enough; NodeUnreachable also if an
+        ``among`` are the only ones that it may get, by id; the run with the key ``leaving`` makes way for it. TrainctlError if there are not enough; NodeUnreachable also if an
         earlier attempt (``resumed``) may have started it where nobody can ask.
         """
         nodes = nodes_of(cluster)
@@ -80,7 +81,7 @@ class Seating:
         if len(nodes) == 1 == wanted.nodes and not away_nodes(cluster):
             return nodes
         by_id = {node.id: node for node in nodes}
-        said = self._ask(cluster, nodes, key, wanted, listings)
+        said = self._ask(cluster, nodes, {"key": key, "leaving": leaving}, wanted, listings)
         before = next((one.nodes for one in said if one.nodes), ())
         if before and all(node in by_id for node in before):
             return tuple(by_id[node] for node in before)
@@ -111,7 +112,7 @@ class Seating:
         self,
         cluster: Recorded,
         nodes: Sequence[Node],
-        key: str,
+        keys: Mapping[str, str | None],
         wanted: Wanted,
         listings: Sequence[str],
     ) -> list[_Said]:
@@ -124,7 +125,7 @@ class Seating:
             agent = self._agents.of(cluster.provider, node)
             request = {
                 "root": node.root,
-                "key": key,
+                **keys,
                 "declared": node.gpus,
                 "accelerators": [wanted.kind] if wanted.kind else [],
                 "cached": {

@@ -203,6 +203,18 @@ def test_a_plans_look_asks_once_which_gpus_there_are(node: TestNode, gpus: Gpus)
     assert [one.partition("=")[0] for one in asked] == ["--query-gpu", "--query-compute-apps"]
 
 
+def test_the_gpus_of_a_run_that_makes_way_are_free(node: TestNode, gpus: Gpus) -> None:
+    """For whoever asks on behalf of what comes in its place, and for nobody else."""
+    gate = held(node, "mine", gpus=wants(3))
+    vacancy = {"root": str(node.root), "declared": None, "accelerators": ["H100"]}
+
+    asked = [node.call("vacancy", {**vacancy, "leaving": key}) for key in (None, "mine", "other")]
+    gate.unlink()
+
+    assert [sum(one["free"] for one in said["gpus"]) for said in asked] == [1, 4, 1]
+    assert [said["live"] for said in asked] == [["mine"], [], ["mine"]]
+
+
 def test_what_can_never_be_is_refused(node: TestNode, gpus: Gpus) -> None:
     """More GPUs than the host has end the run at once instead of making it wait for ever."""
     status = node.run("true", gpus=wants(5))

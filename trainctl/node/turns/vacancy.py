@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping
+from typing import Any, Callable, Dict, List, Mapping, Set
 
 from trainctl.node.cache.presence import cache_query
 from trainctl.node.runs import record as runs
@@ -21,14 +21,19 @@ def vacancy(
     request: Mapping[str, Any], emit: Emit, reports: gpus.Reports = reported
 ) -> Dict[str, Any]:
     """``gpus`` that jobs may use, each with ``free`` and the ``accelerators`` that it is; ``cpus`` and ``memory``; ``live``: keys of runs that go on;
-    ``nodes``: of the run ``key``, if it was started here before, its nodes by rank, else null; ``cached``: what ``cache_query`` says, if asked."""
+    ``nodes``: of the run ``key``, if it was started here before, its nodes by rank, else null; ``cached``: what ``cache_query`` says, if asked.
+
+    The run ``leaving`` counts as gone, and its GPUs as free.
+    """
     layout = Layout(request["root"])
     kinds = [str(one) for one in request.get("accelerators", [])]
-    live = [run.key for run in all_runs(layout) if _goes_on(run)]
+    live = {run.key: run for run in all_runs(layout) if _goes_on(run)}
+    leaving = live.pop(str(request.get("leaving")), None)
+    freed = set(leaving.record.get("gpus") or ()) if leaving else set()
     spec = (Run(layout, request["key"]).spec if request.get("key") else None) or {}
     return {
-        "gpus": _gpus(request.get("declared", 0), kinds, reports),
-        "live": live,
+        "gpus": _gpus(request.get("declared", 0), kinds, reports, freed),
+        "live": list(live),
         **capacity(),
         "nodes": spec.get("nodes"),
         "cached": cache_query(request["cached"], emit) if "cached" in request else None,
@@ -40,7 +45,9 @@ def _goes_on(run: Run) -> bool:
     return status.get("status") not in (*runs.ENDED, runs.LOST, None)
 
 
-def _gpus(declared: Any, kinds: List[str], reports: gpus.Reports) -> List[Dict[str, Any]]:
+def _gpus(
+    declared: Any, kinds: List[str], reports: gpus.Reports, freed: Set[str]
+) -> List[Dict[str, Any]]:
     try:
         found = gpus.usable(declared, reports)
         used = users(found)
@@ -50,7 +57,7 @@ def _gpus(declared: Any, kinds: List[str], reports: gpus.Reports) -> List[Dict[s
         {
             "name": one.name,
             "is": [kind for kind in kinds if one.is_a(kind)],
-            "free": not is_held(one.claim) and one.id not in used,
+            "free": one.id in freed or (not is_held(one.claim) and one.id not in used),
         }
         for one in found
     ]

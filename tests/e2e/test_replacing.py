@@ -1,0 +1,67 @@
+"""A new run in place of a live one, which goes on until the new one has all that it needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.declared import WEIGHTS, declare, job, lasting
+from tests.support.nodes import wait_for
+from tests.support.project import Project
+
+REPLACE = ("apply", "--auto-approve", "--stop-running")
+
+
+def newest(project: Project) -> tuple[int, str]:
+    """Number and status of the job's newest run."""
+    (found,) = project.json("status")["jobs"]
+    return found["number"], found["status"].removeprefix("TRAINING_JOB_")
+
+
+def declared(project: Project, *commands: str, **more: Any) -> None:
+    """The one job, on a node whose cache has room for one of its weights."""
+    local = {"provider": "local", "cache": {"node": {"size": "40kB"}}}
+    changed = job(*commands, lasting(300), **more)
+    declare(project, {"sft": changed}, weights=WEIGHTS, clusters={"local": local})
+
+
+def begin(project: Project, **more: Any) -> None:
+    """Have a run of the job that goes on."""
+    declared(project, "echo first", **more)
+    project.run("apply", "--auto-approve")
+    wait_for(lambda: newest(project) == (1, "RUNNING"))
+
+
+def test_a_run_goes_on_whose_replacement_cant_be_made(fresh: Project) -> None:
+    """Its error says so; when it is mended, the run is stopped for the new one, and that is said, too."""
+    fresh.write({"src/reqs.txt": "--no-index\nno-such-package==1\n"})
+    begin(fresh)
+
+    declared(fresh, "echo second", runtime={"requirements": "reqs.txt"})
+    failed = fresh.run(*REPLACE, code=1)
+
+    assert "the requirements can't be installed" in failed.stderr
+    assert "Run 1 (" in failed.stderr
+    assert "goes on." in failed.stderr
+    assert newest(fresh) == (1, "RUNNING")
+
+    declared(fresh, "echo second")
+    done = fresh.run(*REPLACE)
+
+    assert "stops run 1 (" in done.stdout + done.stderr
+    assert newest(fresh) == (2, "RUNNING")
+    fresh.run("stop", "sft", "--grace", "0")
+
+
+def test_weights_that_have_room_only_without_the_run_come_when_it_is_stopped(
+    fresh: Project,
+) -> None:
+    """In one apply, as what the cache is full of is the run's that goes."""
+    begin(fresh, weights=["tiny"])
+    fresh.write({"weights/model.bin": bytes(reversed(range(256))) * 100})
+
+    declared(fresh, "echo second", weights=["tiny"])
+    done = fresh.run(*REPLACE)
+
+    assert "stops run 1 (" in done.stdout + done.stderr
+    assert newest(fresh) == (2, "RUNNING")
+    fresh.run("stop", "sft", "--grace", "0")
