@@ -188,10 +188,10 @@ class Listing:
         )
 
 
-def load_listing(path: Path) -> Listing:
+def load_listing(path: Path, listing_id: str | None = None) -> Listing:
     """A stored listing, never all of it in memory. ValueError where it is damaged, or of another version than 1.
 
-    Its name is its id: what is read is what was written.
+    Its id is its name, unless another is given: what is read is what was written.
     """
     found = hashlib.sha256()
     head = tail = b""
@@ -200,7 +200,7 @@ def load_listing(path: Path) -> Listing:
             found.update(piece)
             head = head or piece
             tail = (tail + piece)[-_READ:]
-    if found.hexdigest() != path.stem:
+    if found.hexdigest() != (listing_id or path.stem):
         raise ValueError("its content has another digest than its name")
     if not (head.startswith(_HEAD) and tail.endswith(_TAIL)):
         return Listing.from_bytes(path.read_bytes())  # which says of what version it is

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.mirrors import REFERENCE, MemorySource, contents, mirror_at
+from tests.support.mirrors import REFERENCE, MemorySource, contents, mirror_at, stored
 from tests.support.nodes import python38
 from tests.support.weights_data import noise
 from trainctl.model.files import CHUNK_BYTES, Listing
@@ -39,7 +39,7 @@ def call(
     )
     assert done.stdout, done.stderr.decode()
     *blocks, answer = map(json.loads, done.stdout.splitlines())
-    return {**answer, "rows": [row for block in blocks for row in block["event"]["rows"]]}
+    return {**answer, "rows": [row for block in blocks for row in block["event"].get("rows", ())]}
 
 
 @pytest.fixture
@@ -110,3 +110,18 @@ def test_what_is_wrong_is_said_in_our_own_errors(program: Path, tmp_path: Path) 
     assert damaged["error"]["kind"] == "StorageError"
     assert damaged["error"]["code"] == "mirror-damaged"
     assert "fly" in unknown["error"]["summary"]
+
+
+def test_a_collection_whose_caller_has_gone_deletes_nothing(program: Path, tmp_path: Path) -> None:
+    """It ends in its grace period, and puts back what it had condemned."""
+    mirror = mirror_at(tmp_path / "mirror")
+    source = MemorySource({"a.bin": noise(2**21), "b": b"x"}, piece=2**20)
+    mirror.mirror(source.resolve(URI, None, None), source, REFERENCE)
+    mirror.drop_reference(REFERENCE.lineage, REFERENCE.address)
+    before = stored(mirror.root)
+    asked = {"dry_run": False, "grace_seconds": 5.0, "unused_seconds": None}
+
+    ended = call(sys.executable, program, "collect", {"root": str(mirror.root), **asked})
+
+    assert ended["error"]["kind"] == "Interrupted"
+    assert stored(mirror.root) == before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import secrets
 import shutil
@@ -13,19 +12,23 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
-from trainctl.errors import Busy, StorageError
-from trainctl.model.files import Listing
-from trainctl.node.content.digests import Digests
+from trainctl.errors import Busy
 from trainctl.node.content.packed import packed
 from trainctl.weights.exclusive import holder_name, known_dead, lease
 from trainctl.weights.mirror.collect_packs import Doomed, doomed_packs, move_kept, needed_again
-from trainctl.weights.mirror.condemned import Condemned, restore
+from trainctl.weights.mirror.condemned import (
+    Condemned,
+    condemned_by_others,
+    own_name,
+    restore,
+)
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import FULL, explained
+from trainctl.weights.mirror.keeping import Keeping, readable, require_listings
 from trainctl.weights.mirror.layout import Layout
 from trainctl.weights.mirror.needs import Need, Watch, needs
-from trainctl.weights.mirror.packed import read_index
+from trainctl.weights.mirror.packed import packs_of, read_index
 from trainctl.weights.mirror.partial import sweep
 from trainctl.weights.mirror.records import compact_all
 
@@ -130,7 +133,7 @@ class _Collection:
         dropped = self._unused(found)
         kept = [need for need in found if need not in dropped]
         busy = self.watch.busy(kept)
-        mark = _Mark() if busy else self._mark(kept)
+        mark = _Mark() if busy else self._mark(kept, self._hidden)
         size = _sizes(mark.blobs) + sum(one.bytes for one in mark.packs)
         size += sum(_sizes(path.glob("*")) for path in mark.partials)
         return self._report(mark, dropped, kept, busy, size)
@@ -139,10 +142,16 @@ class _Collection:
         """Mark, condemn, wait, look again, delete."""
         restore(self.layout)
         sweep(self.layout.partial)
-        dropped = self._unused(needs(self.layout))
+        found = needs(self.layout)
+        dropped = self._unused(found)
+        if dropped:  # or none of them, where this is to be refused
+            require_listings(self.layout, (need for need in found if need not in dropped))
         for need in dropped:
             need.path.unlink(missing_ok=True)
-        condemned = Condemned(self.layout)
+        with Condemned.of_one(self.layout) as condemned:
+            return self._run(condemned, dropped)
+
+    def _run(self, condemned: Condemned, dropped: Sequence[Need]) -> Collected:
         condemned.announce()
         kept = needs(self.layout)
         if self.watch.busy(kept):
@@ -152,7 +161,6 @@ class _Collection:
         busy = self.watch.busy(kept)
         mark = _Mark() if busy else self._movable(self._mark(kept))
         if not mark:
-            condemned.close()
             return self._report(mark, dropped, kept, busy, 0)
         removed = self._report(mark, dropped, kept, (), 0)
         condemned.take(mark.all)
@@ -163,7 +171,6 @@ class _Collection:
         condemned.delete(mark.listings)
         freed = condemned.delete(mark.blobs) + sum(_remove(path) for path in mark.partials)
         freed += sum(one.bytes for one in mark.packs if condemned.delete([one.path]))
-        condemned.close()
         self._forget_fingerprints()
         gone = {path.stem for path in mark.listings}
         listings = tuple(one for one in removed.listings if one.listing in gone)
@@ -173,30 +180,27 @@ class _Collection:
         """Look again; what is needed after all is put back, and everything is while somebody mirrors."""
         found = needs(self.layout)
         busy = self.watch.busy(found)
-        wanted = frozenset().union(*(need.listings for need in found))
-        back = [path for path in mark.listings if busy or path.stem in wanted]
-        condemned.put_back(back)
-        named = _named(self._listings(wanted))
-        condemned.put_back(path for path in mark.blobs if busy or path.name in named)
-        packs = self._packs_again(condemned, mark, named, everything=bool(busy))
-        condemned.put_back(one.path for one in packs)
         if busy:
+            condemned.put_back(mark.all)
             return _Mark(), found, busy
+        wanted = _wanted(found)
+        condemned.put_back(path for path in mark.listings if path.stem in wanted)
+        listings = tuple(path for path in mark.listings if path.stem not in wanted)
+        keeping = Keeping(self.layout, found, map(condemned.place, listings), {})
+        condemned.put_back(path for path in mark.blobs if path.name in keeping)
+        packs = self._packs_again(condemned, mark, keeping)
+        condemned.put_back(one.path for one in packs)
         left = _Mark(
-            tuple(path for path in mark.listings if path.stem not in wanted),
-            _paths(path for path in mark.blobs if path.name not in named),
+            listings,
+            _paths(path for path in mark.blobs if path.name not in keeping),
             tuple(one for one in mark.packs if one not in packs),
-            mark.partials,
+            () if keeping.is_unfinished else mark.partials,
         )
         return left, found, busy
 
-    def _packs_again(
-        self, condemned: Condemned, mark: _Mark, named: Digests, *, everything: bool
-    ) -> Sequence[Doomed]:
-        if everything:
-            return mark.packs
+    def _packs_again(self, condemned: Condemned, mark: _Mark, keeping: Keeping) -> Sequence[Doomed]:
         found = ((one, read_index(condemned.place(one.path))) for one in mark.packs)
-        return needed_again(self.layout, found, named)
+        return needed_again(self.layout, found, keeping)
 
     def _movable(self, mark: _Mark) -> _Mark:
         """With those packs only of which what is needed could be put into others: that takes room."""
@@ -208,22 +212,30 @@ class _Collection:
             self.asked.tell("There is no room to put into new packs what is needed of old ones.")
             return replace(mark, packs=tuple(one for one in mark.packs if not one.places))
 
-    def _mark(self, kept: Sequence[Need]) -> _Mark:
-        """What no kept listing names. What is written meanwhile may be marked too, and is reprieved."""
-        listings = self.layout.listings()
-        wanted = frozenset().union(*(need.listings for need in kept))
-        named = _named(self._listings(wanted))
-        unfinished = any(need.record.get("listing") is None for need in kept)
+    def _mark(
+        self, kept: Sequence[Need], hidden: Callable[[str], Iterator[Path]] = lambda kind: iter(())
+    ) -> _Mark:
+        """What no kept listing names. What is written meanwhile may be marked too, and is reprieved.
+
+        ``hidden`` finds what is condemned of one of the mirror's directories.
+        """
+        wanted = _wanted(kept)
+        places = {_listing_id(path): path for path in hidden("listings")}
+        listings = (*self.layout.listings(), *places.values())
+        going = tuple(path for path in listings if _listing_id(path) not in wanted)
+        keeping = Keeping(self.layout, kept, going, places)
+        blobs = chain((path for path, _ in self.layout.blobs()), hidden("blobs"))
+        packs = [*packs_of(self.layout), *hidden("packs")]
         return _Mark(
-            tuple(path for path in listings if path.stem not in wanted),
-            _paths(path for path, _ in self.layout.blobs() if path.name not in named),
-            tuple(doomed_packs(self.layout, named)),
-            () if unfinished else tuple(_abandoned(self.layout)),
+            going,
+            _paths(path for path in blobs if own_name(path) not in keeping),
+            tuple(doomed_packs(packs, keeping)),
+            () if keeping.is_unfinished else tuple(_abandoned(self.layout)),
         )
 
-    def _listings(self, ids: Iterable[str]) -> Iterator[Listing]:
-        found = (self.layout.load_listing(one) for one in ids)
-        return (listing for listing in found if listing is not None)
+    def _hidden(self, kind: str) -> Iterator[Path]:
+        """What a collection has condemned that was interrupted: the next one puts it back before it looks."""
+        return condemned_by_others(self.layout, kind)
 
     def _unused(self, found: Sequence[Need]) -> list[Need]:
         limit = self.asked.unused_seconds
@@ -259,7 +271,7 @@ class _Collection:
         busy: Sequence[Need],
         freed: int,
     ) -> Collected:
-        loaded = _readable(self.layout, mark.listings)
+        loaded = readable(self.layout, mark.listings)
         return Collected(
             dry_run=self.asked.dry_run,
             bytes=freed,
@@ -271,14 +283,18 @@ class _Collection:
         )
 
 
-def _named(listings: Iterable[Listing]) -> Digests:
-    """The contents that listings name; one that only seems to be among them stays for a while."""
-    return Digests(file.sha256 for listing in listings for file in listing.files)
-
-
 def _paths(paths: Iterable[Path]) -> Sequence[Path]:
     """The same, however many."""
     return packed(paths, lambda path: (str(path),), Path)
+
+
+def _wanted(found: Iterable[Need]) -> frozenset[str]:
+    """The listings that references name."""
+    return frozenset().union(*(need.listings for need in found))
+
+
+def _listing_id(path: Path) -> str:
+    return Path(own_name(path)).stem
 
 
 def _sizes(paths: Iterable[Path]) -> int:
@@ -304,11 +320,3 @@ def _remove(directory: Path) -> int:
     freed = _sizes(mine.glob("*"))
     shutil.rmtree(mine, ignore_errors=True)
     return freed
-
-
-def _readable(layout: Layout, paths: Iterable[Path]) -> Iterator[Listing]:
-    for path in paths:
-        with contextlib.suppress(StorageError):
-            listing = layout.load_listing(path.stem)
-            if listing is not None:
-                yield listing

@@ -10,8 +10,9 @@ from pathlib import Path
 from trainctl.node.content.digests import Digests
 from trainctl.node.content.pack_index import Row, rows_of
 from trainctl.weights.mirror.contents import Contents
+from trainctl.weights.mirror.keeping import Keeping
 from trainctl.weights.mirror.layout import Layout
-from trainctl.weights.mirror.packed import packs_of, read_index, repack, wrong_rows
+from trainctl.weights.mirror.packed import read_index, repack, wrong_rows
 from trainctl.weights.mirror.packing import MOST_BYTES
 
 _LITTLE = 0.5
@@ -39,7 +40,7 @@ class Doomed:
 class _Split:
     """What of a pack is needed, and what of that another pack before it seems to have, too: places in its index, as few bytes each."""
 
-    def __init__(self, path: Path, named: Digests, met: Digests) -> None:
+    def __init__(self, path: Path, needed: Keeping, met: Digests) -> None:
         self.path = path
         self.needed = array("I")
         self.doubles = array("I")
@@ -47,7 +48,7 @@ class _Split:
         for place, row in enumerate(rows_of(read_index(path))):
             self.rows += 1
             self.size += row.length
-            if (name := row.digest.hex()) not in named:
+            if (name := row.digest.hex()) not in needed:
                 continue
             if met.add(name):
                 self.keep(place, row)
@@ -66,12 +67,12 @@ class _Split:
         return Doomed(self.path, self.rows - len(self.needed), size - self.used, self.needed)
 
 
-def doomed_packs(layout: Layout, named: Digests) -> list[Doomed]:
-    """What goes when these contents are needed, where a wrong yes does no harm: a content that lies in two packs is needed in one."""
-    met, packs = Digests(), packs_of(layout)
+def doomed_packs(packs: Sequence[Path], needed: Keeping) -> list[Doomed]:
+    """What goes of these when such contents are needed: one that lies in two packs is needed in one."""
+    met = Digests()
     found, small = [], []
     for path in packs:
-        one = _Split(path, named, met)
+        one = _Split(path, needed, met)
         if not one.needed or one.used < _LITTLE * one.size:
             found.append(one)
         elif one.size < _SMALL_BYTES:
@@ -110,14 +111,14 @@ def move_kept(layout: Layout, doomed: Iterable[Doomed]) -> list[Doomed]:
 
 
 def needed_again(
-    layout: Layout, doomed: Iterable[tuple[Doomed, bytes]], named: Digests
+    layout: Layout, doomed: Iterable[tuple[Doomed, bytes]], needed: Keeping
 ) -> list[Doomed]:
     """Of packs that are out of sight, each with its index, those with something that is needed by now and lies nowhere else."""
     here = Contents(layout)
 
     def is_needed(row: Row) -> bool:
         name = row.digest.hex()
-        return name in named and not here.has(name, row.length)
+        return name in needed and not here.has(name, row.length)
 
     return [one for one, index in doomed if any(map(is_needed, rows_of(index)))]
 

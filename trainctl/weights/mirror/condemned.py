@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import secrets
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -26,6 +27,16 @@ class Condemned:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._directory = _place(layout) / f"{holder_name()}.{secrets.token_hex(4)}"
+
+    @classmethod
+    @contextlib.contextmanager
+    def of_one(cls, layout: Layout) -> Iterator[Condemned]:
+        """For as long as a collection lasts: what is still condemned when it ends, as when it breaks off, is put back."""
+        condemned = cls(layout)
+        try:
+            yield condemned
+        finally:
+            _empty(layout, condemned._directory)
 
     def announce(self) -> None:
         """Say that files are about to be condemned. To be done before the references are read that decide which: a writer
@@ -51,18 +62,30 @@ class Condemned:
         """Delete those that nobody took back meanwhile; the bytes freed."""
         return sum(_delete(self.place(path)) for path in paths)
 
-    def close(self) -> None:
-        """Remove the directory once it is empty."""
-        with contextlib.suppress(OSError):
-            self._directory.rmdir()
+
+def condemned_by_others(layout: Layout, kind: str) -> Iterator[Path]:
+    """Where everything lies that anybody has condemned of what is in the mirror's directory of that name; ``own_name`` tells what it is."""
+    beginning = quote(f"{kind}/", safe="")
+    for name in names_in(_place(layout)):
+        with contextlib.suppress(FileNotFoundError), os.scandir(_place(layout) / name) as entries:
+            yield from (Path(one.path) for one in entries if one.name.startswith(beginning))
+
+
+def own_name(path: Path) -> str:
+    """The name that a file of a mirror has where it belongs, also while it is condemned."""
+    return path.name.rpartition(quote("/", safe=""))[2]
 
 
 def restore(layout: Layout) -> None:
     """Put everything back that anybody has condemned, and see to it that nobody who has not seen this process's reference
     condemns more: before a writer looks for content, and after a killed collection."""
     for name in names_in(_place(layout)):
-        while not _emptied(layout, _place(layout) / name):
-            pass  # its collection condemned more just now; there is an end to what it can
+        _empty(layout, _place(layout) / name)
+
+
+def _empty(layout: Layout, directory: Path) -> None:
+    while not _emptied(layout, directory):
+        pass  # its collection condemned more just now; there is an end to what it can
 
 
 def _emptied(layout: Layout, directory: Path) -> bool:

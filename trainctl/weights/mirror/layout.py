@@ -27,6 +27,9 @@ from trainctl.weights.exclusive import holder_name
 from trainctl.weights.mirror.disk import write_record
 from trainctl.weights.mirror.hashing import file_sha256
 
+DAMAGED = "mirror-damaged"
+"""How it is called that a record is not what was written."""
+
 
 @dataclass(frozen=True)
 class Content:
@@ -187,14 +190,15 @@ class Layout:
         """How many chunk digests a file of this size has: none where one chunk is all."""
         return -(-size // self.chunk_bytes) if size > self.chunk_bytes else 0
 
-    def load_listing(self, listing_id: str) -> Listing | None:
-        """The listing, or None if it is not here. StorageError when it is not what its name says."""
+    def load_listing(self, listing_id: str, place: Path | None = None) -> Listing | None:
+        """The listing, or None if it is not here, or in its ``place`` if it has another. StorageError when it is not what its name says."""
+        path = place or self.listing(listing_id)
         try:
-            return load_listing(self.listing(listing_id))
+            return load_listing(path, listing_id)
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
-            raise _damaged(self.listing(listing_id), str(error)) from None
+            raise _damaged(path, str(error)) from None
 
     def has_listing(self, listing_id: str) -> bool:
         """Whether the listing is here, and is what its name says: to hash it costs far less than to read it."""
@@ -251,13 +255,13 @@ def _damaged_reference(path: Path, why: str) -> StorageError:
     return StorageError(
         f"{path} is damaged: {why}",
         "trainctl mirror verify --repair writes it anew in the project whose it is. If that is no more, remove the file.",
-        code="mirror-damaged",
+        code=DAMAGED,
     )
 
 
 def _damaged(path: Path, why: str) -> StorageError:
     return StorageError(
         f"{path} is damaged: {why}",
-        "Remove that file and run apply again; what is missing then is mirrored again.",
-        code="mirror-damaged",
+        "trainctl mirror verify --repair writes it anew, or the next apply of the project whose it is.",
+        code=DAMAGED,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any, BinaryIO, Callable, Iterator, Mapping, Sequence
 
+from trainctl.errors import Interrupted
 from trainctl.node.calls.protocol import emit
 from trainctl.node.calls.rows import received
 from trainctl.node.system.failure import Failure
@@ -38,11 +39,17 @@ def do(verb: str, mirror: DirectoryMirror, request: Request, stream: BinaryIO) -
 
 
 def collect_unused(mirror: DirectoryMirror, request: Request, caller: Caller) -> Answer:
-    """Delete what nobody needs; events ``{say}``."""
+    """Delete what nobody needs; events ``{say}``. Interrupted where the caller goes while it waits."""
+
+    def wait(seconds: float) -> None:
+        if caller.gone.wait(seconds):
+            raise Interrupted("the command that collected has ended", "Nothing was deleted.")
+
     asked = Collecting(
         dry_run=request["dry_run"],
         grace_seconds=request["grace_seconds"],
         unused_seconds=request["unused_seconds"],
+        wait=wait,
         tell=lambda text: caller.tell({"say": text}),
     )
     return collected_to_json(collect(mirror, asked))
