@@ -65,6 +65,27 @@ def test_a_damaged_listing_comes_back_by_applying(fresh: Project) -> None:
     assert path.read_bytes() == right
 
 
+def test_a_lost_listing_stops_a_collection_only_and_comes_back_by_a_repair(fresh: Project) -> None:
+    """A list says so, a verification finds it, and nothing that its reference keeps goes."""
+    fresh.write({"d/a.bin": "content", "trainctl.yaml": MANIFEST})
+    fresh.run("apply", "--auto-approve")
+    (path,) = fresh.mirror.glob("listings/*.json")
+    right = path.read_bytes()
+    path.unlink()
+
+    listed = fresh.run("mirror", "list")
+    found = fresh.run("mirror", "verify", code=1)
+    refused = fresh.run("mirror", "gc", "--grace", "0s", code=1)
+    fresh.run("mirror", "verify", "--repair")
+
+    assert "  missing  " in listed.stdout
+    assert f"is missing ({path.stem}): trainctl mirror verify --repair" in listed.stderr
+    assert "  listing missing  " in found.stdout
+    assert f"{path} is missing" in refused.stderr
+    assert path.read_bytes() == right
+    assert fresh.run("mirror", "gc", "--grace", "0s").stdout.endswith("0 B freed: 0 contents of 0 listings.\n")  # fmt: skip
+
+
 def test_a_mirror_that_can_not_be_made_is_an_error_of_the_plan(fresh: Project) -> None:
     """Nothing is begun. Where something got in its way later, a destroy ends all the same."""
     place = fresh.directory / "place"

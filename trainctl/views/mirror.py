@@ -12,7 +12,7 @@ from trainctl.views.plan_tables import short_revision
 from trainctl.weights.mirror.report import MirroredSource
 
 MIRROR_COLUMNS = (
-    "source", "revision", "listing", "files", "bytes", "bytes_shared", "bytes_stored", "last_used", "projects", "people", "endpoint",
+    "source", "revision", "listing", "files", "bytes", "bytes_shared", "bytes_stored", "last_used", "projects", "people", "endpoint", "listing_is",
 )  # fmt: skip
 
 
@@ -32,6 +32,7 @@ def mirror_json(rows: Sequence[MirroredSource], unfinished: int = 0) -> dict[str
                 "projects": list(row.projects),
                 "people": list(row.people),
                 "endpoint": row.endpoint,
+                "listing_is": _listing_is(row),
             }
             for row in rows
         ],
@@ -63,6 +64,7 @@ def mirror_lines(
 
 _SERVER = "SERVER"
 _ALWAYS = ("SOURCE", _SERVER, "REVISION", "FILES", "SIZE", "SHARED")
+_WHOLE = "whole"
 _DAY = "LAST USED/by day"
 _MINUTE = "LAST USED (UTC)"
 _CHOICES: tuple[tuple[str, ...], ...] = (
@@ -79,13 +81,28 @@ _NARROWEST = {"SOURCE": 32, "PROJECTS": 10, "PEOPLE": 10}
 """Narrower than that they would tell nothing."""
 
 
+def _listing_is(row: MirroredSource) -> str:
+    return row.listing_is or (_WHOLE if row.listing else "not whole")
+
+
+def lost_lines(rows: Sequence[MirroredSource]) -> list[str]:
+    """What to do about each listing that is lost, a warning each."""
+    return [
+        f"the listing of {row.source} is {row.listing_is} ({row.listing}): trainctl mirror verify --repair writes it anew, or the next apply that needs it"
+        for row in rows
+        if row.listing_is
+    ]
+
+
 def _cells(row: MirroredSource) -> dict[str, str]:
     return {
         "SOURCE": row.source,
         "REVISION": short_revision(row.revision),
         "FILES": str(row.files),
         "SIZE": format_bytes(row.bytes),
-        "SHARED": format_bytes(row.bytes_shared) if row.listing else "not whole",
+        "SHARED": _listing_is(row)
+        if _listing_is(row) != _WHOLE
+        else format_bytes(row.bytes_shared),
         _MINUTE: minute(row.last_used),
         _DAY: minute(row.last_used).partition(" ")[0],
         "PROJECTS": ", ".join(row.projects),

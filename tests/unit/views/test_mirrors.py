@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainctl.views.mirror import mirror_json, mirror_lines
+from trainctl.views.mirror import lost_lines, mirror_json, mirror_lines
 from trainctl.views.mirror_care import collected_lines, verified_lines
 from trainctl.weights.mirror.collect import Collected
 from trainctl.weights.mirror.needs import Need
@@ -159,3 +159,17 @@ def test_what_is_kept_is_told_by_its_source_and_project(width: int, last: str) -
     assert header.split()[-1] == last
     assert len(row.split()[0]) >= 32
     assert "21.0 MB  pretraining" in row
+
+
+def test_a_row_whose_listing_is_lost_says_so() -> None:
+    """And in which state each is; a warning tells what to do."""
+    lost = replace(ROWS[0], listing_is="damaged", bytes_shared=0, bytes_stored=0, bytes_saved=0)
+    coming = replace(lost, listing=None, listing_is="")
+
+    _, line, _, other, *_ = mirror_lines([lost, coming, ROWS[1]], 120)
+    assert "  damaged  " in line
+    assert "  5.0 MB  " in other
+    rows = mirror_json([lost, coming, ROWS[1]])["sources"]
+    assert [row["listing_is"] for row in rows] == ["damaged", "not whole", "whole"]
+    (warning,) = lost_lines([lost, coming, ROWS[1]])
+    assert f"{lost.source} is damaged ({lost.listing}): trainctl mirror verify --repair" in warning

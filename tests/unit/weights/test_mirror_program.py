@@ -125,3 +125,22 @@ def test_a_collection_whose_caller_has_gone_deletes_nothing(program: Path, tmp_p
 
     assert ended["error"]["kind"] == "Interrupted"
     assert stored(mirror.root) == before
+
+
+def test_a_collection_there_refuses_as_here(program: Path, tmp_path: Path) -> None:
+    """Where a listing is lost that a reference names."""
+    mirror = mirror_at(tmp_path / "mirror")
+    source = MemorySource({"b": b"x"})
+    listing = mirror.mirror(source.resolve(URI, None, None), source, REFERENCE)
+    mirror._layout.listing(listing.id).unlink()
+    asked = {"dry_run": False, "grace_seconds": 0.0, "unused_seconds": None}
+
+    refused = call(sys.executable, program, "collect", {"root": str(mirror.root), **asked})
+    (row,) = call(sys.executable, program, "sources", {"root": str(mirror.root)})["result"][
+        "sources"
+    ]
+
+    assert refused["error"]["code"] == "mirror-damaged"
+    assert f"{listing.id}.json is missing" in refused["error"]["summary"]
+    assert row["listing_is"] == "missing"
+    assert len(stored(mirror.root)) == 1

@@ -433,20 +433,19 @@ def test_a_disk_without_room_for_a_journal_takes_nothing_away(
     assert leftovers(mirrored.mirror.root) == []
 
 
-def test_a_damaged_listing_goes(mirrored: Mirrored) -> None:
-    """It is found by its digest; the contents stay, and the next mirroring writes it anew without fetching."""
+def test_a_damaged_listing_that_nobody_needs_goes(mirrored: Mirrored) -> None:
+    """It is found by its digest; what it named is anybody's garbage."""
+    mirrored.mirror.drop_reference(REFERENCE.lineage, REFERENCE.address)
     mirrored.mirror._layout.listing(mirrored.listing).write_bytes(b"{}")
 
     told = mirrored.verify(repair=False)
     report = mirrored.verify()
-    listing = mirrored.mirror.mirror(
-        mirrored.source.resolve(URI, None, None), mirrored.source, REFERENCE
-    )
 
-    assert [one.what for one in told.findings] == ["listing changed"]
+    assert [(one.what, one.outcome) for one in told.findings] == [
+        ("listing changed", Outcome.WRONG)
+    ]
     assert [one.outcome for one in report.findings] == [Outcome.REMOVED]
-    assert listing.id == mirrored.listing
-    assert mirrored.source.asked == []
+    assert mirrored.verify().findings == ()
 
 
 def test_progress_ends_at_the_total(mirrored: Mirrored) -> None:

@@ -10,7 +10,7 @@ from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_trusting
 from trainctl.operations.look_mirror import DAMAGED_REFERENCE
-from trainctl.views.mirror import MIRROR_COLUMNS, mirror_json, mirror_lines
+from trainctl.views.mirror import MIRROR_COLUMNS, lost_lines, mirror_json, mirror_lines
 from trainctl.views.text import warned
 
 
@@ -28,6 +28,7 @@ def command(
     form = mirror_json(rows, looked.unfinished)
     lines = mirror_lines(rows, session.output.width, looked.unfinished)
     show(session.output, format_, form, (MIRROR_COLUMNS, form["sources"]), lines)
-    for one in looked.damaged:
-        session.output.note(warned(f"{one}. {DAMAGED_REFERENCE}", code="mirror-damaged"))
+    lost = (f"{one}." for one in lost_lines(rows))
+    for one in (*lost, *(f"{one}. {DAMAGED_REFERENCE}" for one in looked.damaged)):
+        session.output.note(warned(one, code="mirror-damaged"))
     return 0

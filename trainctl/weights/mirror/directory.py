@@ -17,17 +17,16 @@ from trainctl.model.files import (
     ListedFile,
     Listing,
     ResolvedSource,
-    SourceFile,
     listed_arriving,
     listed_in_order,
 )
-from trainctl.node.system.files import make_durable, unusable
+from trainctl.node.system.files import unusable
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.exclusive import shown
 from trainctl.weights.mirror.batch import Batch
 from trainctl.weights.mirror.condemned import restore
 from trainctl.weights.mirror.contents import Contents
-from trainctl.weights.mirror.disk import explained, require_space, write_record
+from trainctl.weights.mirror.disk import explained, require_space
 from trainctl.weights.mirror.fetch import (
     Crowd,
     Progress,
@@ -36,12 +35,12 @@ from trainctl.weights.mirror.fetch import (
     parts,
     present,
 )
-from trainctl.weights.mirror.layout import Content, Layout, Reference, fingerprint
+from trainctl.weights.mirror.layout import Layout, Reference, fingerprint
+from trainctl.weights.mirror.listed import have, write_listing
 from trainctl.weights.mirror.others import Waiting, nobody
 from trainctl.weights.mirror.packing import packing_alone, salvage
 from trainctl.weights.mirror.partial import bytes_kept, sweep
 from trainctl.weights.mirror.parts import Buffers
-from trainctl.weights.mirror.rebuild import relearn
 from trainctl.weights.mirror.reception import Upstream
 from trainctl.weights.mirror.report import MirroredSource, sources
 from trainctl.weights.mirror.transfer import Transfer
@@ -128,7 +127,7 @@ class DirectoryMirror:
         """Every file of a part; all of it is here when the batch has ended."""
         part, tally = upstream.resolved, bringing.tally
         groups = by_fingerprint(part)
-        found = self._have(bringing.contents, part.source, groups)
+        found = have(bringing.contents, part.source, groups)
         for key in found:
             tally.add(sum(file.size for file in groups[key]), len(groups[key]))
         missing = {key: files for key, files in groups.items() if key not in found}
@@ -151,7 +150,7 @@ class DirectoryMirror:
     def _still_to_come(self, contents: Contents, part: ResolvedSource) -> int:
         """The bytes of a part that are missing."""
         groups = by_fingerprint(part)
-        here = self._have(contents, part.source, groups)
+        here = have(contents, part.source, groups)
         kept = bytes_kept(self._layout.partial)
         missing = {key: files[0].size for key, files in groups.items() if key not in here}
         return sum(max(0, size - kept.get(key, 0)) for key, size in missing.items())
@@ -214,31 +213,16 @@ class DirectoryMirror:
     def _layout(self) -> Layout:
         return Layout(self.root, self.chunk_bytes)
 
-    def _have(
-        self, contents: Contents, source: str, groups: Mapping[str, list[SourceFile]]
-    ) -> dict[str, Content]:
-        found = present(contents, source, groups)
-        for key, files in groups.items():
-            if key not in found and files[0].sha256 is not None:
-                content = relearn(self._layout, files[0].sha256, files[0].size)
-                found.update({key: content} if content else {})
-        return found
-
     def _list(self, resolved: ResolvedSource, reference: Reference, listing: Listing) -> Listing:
         layout = self._layout
         with explained(self.root):
             with contextlib.suppress(FileNotFoundError):  # a destroy dropped it meanwhile
                 os.utime(layout.reference(reference.lineage, reference.address))
-            contents = Contents(layout)
-            places = {contents.named_in(file.sha256, file.size) for file in listing.files}
-            if None in places:
+            if not write_listing(layout, listing):
                 raise StorageError(
                     f"the mirror {self.root} lost content while it was mirrored",
                     "This machine was asleep, or somebody removes files there. Apply again.",
                 )
-            if not self.has_listing(listing.id):
-                make_durable(filter(None, places), layout.partial)
-                write_record(layout.listing(listing.id), listing.pieces(), layout.partial)
             self._refer(resolved, reference, listing.id)
         return listing
 

@@ -8,9 +8,10 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Callable, NamedTuple
 
+from trainctl.errors import StorageError
 from trainctl.model.files import Listing
 from trainctl.node.content.packed import packed_sorted
-from trainctl.weights.mirror.layout import Layout, named_in
+from trainctl.weights.mirror.layout import DAMAGED, Layout, named_in
 from trainctl.weights.mirror.needs import Need, references
 
 
@@ -37,6 +38,8 @@ class MirroredSource:
     people: tuple[str, ...]
     endpoint: str | None = None
     """The server that it came from, where that is not its platform's own."""
+    listing_is: str = ""
+    """What is wrong with its listing, ``missing`` or ``damaged``: nobody knows then what of it others have."""
 
 
 def sources(layout: Layout) -> list[MirroredSource]:
@@ -66,9 +69,10 @@ class _Held(NamedTuple):
 
 @dataclass
 class _Sharing:
-    """What of a row others have, in bytes; ``is_known`` where its listing is there."""
+    """What of a row others have, in bytes; ``is_known`` where its listing is there, ``listing_is`` what is wrong with it where it isn't."""
 
     is_known: bool = False
+    listing_is: str = ""
     shared: int = 0
     stored: int = 0
 
@@ -100,10 +104,20 @@ def _held(
     load_listing: Callable[[str], Listing | None],
 ) -> Iterator[_Held]:
     for number, key in enumerate(keys):
-        listing = load_listing(key.listing) if key.listing else None
-        if listing is not None:
-            sharing[number].is_known = True
-            yield from (_Held(file.sha256, number, file.size) for file in listing.files)
+        if not key.listing:
+            continue
+        try:
+            listing = load_listing(key.listing)
+        except StorageError as error:
+            if error.code != DAMAGED:
+                raise
+            sharing[number].listing_is = "damaged"
+            continue
+        if listing is None:
+            sharing[number].listing_is = "missing"
+            continue
+        sharing[number].is_known = True
+        yield from (_Held(file.sha256, number, file.size) for file in listing.files)
 
 
 def _row(key: _Key, records: Sequence[Mapping[str, Any]], sharing: _Sharing) -> MirroredSource:
@@ -121,4 +135,5 @@ def _row(key: _Key, records: Sequence[Mapping[str, Any]], sharing: _Sharing) -> 
         projects=tuple(sorted({record["project"] for record in records})),
         people=tuple(sorted({record["owner"] for record in records})),
         endpoint=key.endpoint or None,
+        listing_is=sharing.listing_is,
     )

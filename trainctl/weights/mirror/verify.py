@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -22,8 +23,9 @@ from trainctl.weights.mirror.fetch import LARGE_FROM_BYTES, SMALL_AT_ONCE, Progr
 from trainctl.weights.mirror.hashed import Wrong, counted, hash_all
 from trainctl.weights.mirror.in_turn import in_turn
 from trainctl.weights.mirror.layout import Layout
+from trainctl.weights.mirror.lost_listings import Lost, lost_listings, repaired
 from trainctl.weights.mirror.mend import Mender, set_aside, turned_out
-from trainctl.weights.mirror.needs import Need, references
+from trainctl.weights.mirror.needs import Need, References, references
 
 _MOST_THREADS = 8
 _AT_ONCE = 20_000
@@ -108,34 +110,33 @@ def verify(mirror: DirectoryMirror, asked: Verifying) -> Verified:
         findings = list(_of_references(layout, asked))
         seen = references(layout)
         found = seen.needs
-        listings, damaged = _listings(layout)
+        lost_ones = list(_lost_listings(layout, seen, asked))
+        findings += map(partial(_of_listing, layout), lost_ones)
+        all_known = not (seen.damaged or any(map(_is_needed_still, lost_ones)))
+        listings = _listings(layout)
         count, total = counted(layout)
         hashed = hash_all(layout, Tally(total, asked.progress), asked.parallelism)
         if asked.repair:
             hashed.leave_wrong(layout)
-        findings += _of_listings(damaged, found, repair=asked.repair)
         findings += _of_packs(hashed.files, repair=asked.repair)
         lost = chain(_changed(hashed.wrong), _missing(layout, found, listings, hashed.wrong))
         while some := list(islice(lost, _AT_ONCE)):
             uses = _uses(found, listings, {one.sha256 for one in some})
             doubtful = {(one.place, one.digest) for one in hashed.wrong if one.doubtful}
             sure = (one for one in some if one.sha256 in uses or one[:2] not in doubtful)
-            findings += _Settling(layout, asked, uses, not seen.damaged).run(sure)
+            findings += _Settling(layout, asked, uses, all_known).run(sure)
     return Verified(count, total, tuple(findings))
 
 
-def _listings(layout: Layout) -> tuple[list[Listing], list[Path]]:
-    """The listings that can be read, and the files of those that can't."""
-    good, damaged = [], []
+def _listings(layout: Layout) -> list[Listing]:
+    """The listings that can be read."""
+    good = []
     for path in layout.listings():
-        try:
+        with suppress(StorageError):
             listing = layout.load_listing(path.stem)
-        except StorageError:
-            damaged.append(path)
-            continue
-        if listing is not None:
-            good.append(listing)
-    return good, damaged
+            if listing is not None:
+                good.append(listing)
+    return good
 
 
 def _referred(found: Sequence[Need], listings: Sequence[Listing]) -> Iterator[tuple[Need, Listing]]:
@@ -191,16 +192,22 @@ def _of_references(layout: Layout, asked: Verifying) -> Iterator[Finding]:
         yield Finding(path, "reference changed", 0, users, outcome)
 
 
-def _of_listings(
-    damaged: Sequence[Path], found: Sequence[Need], *, repair: bool
-) -> Iterator[Finding]:
-    """A listing can't be repaired from itself: it goes, and the next apply writes it anew."""
-    for path in damaged:
-        if repair:
-            path.unlink(missing_ok=True)
-        outcome = Outcome.REMOVED if repair else Outcome.WRONG
-        users = {str(need.record.get("source")) for need in found if path.stem in need.listings}
-        yield Finding(path, "listing changed", 0, tuple(sorted(users)), outcome)
+def _lost_listings(layout: Layout, seen: References, asked: Verifying) -> Iterable[Lost]:
+    """Before contents, as they say what is right."""
+    lost = lost_listings(layout, seen)
+    if asked.origins is None or not asked.repair:
+        return lost
+    return repaired(layout, seen, lost, asked.origins)
+
+
+def _of_listing(layout: Layout, lost: Lost) -> Finding:
+    path, outcome = layout.listing(lost.listing_id), Outcome(lost.outcome)
+    return Finding(path, lost.what, 0, lost.sources, outcome, lost.detail)
+
+
+def _is_needed_still(lost: Lost) -> bool:
+    """Nobody knows then what of the mirror is needed."""
+    return bool(lost.sources) and lost.outcome != Outcome.REPAIRED.value
 
 
 def _of_packs(damaged: Mapping[Path, str], *, repair: bool) -> Iterator[Finding]:
@@ -212,7 +219,7 @@ def _of_packs(damaged: Mapping[Path, str], *, repair: bool) -> Iterator[Finding]
 @dataclass(frozen=True)
 class _Settling:
     """What becomes of some contents that are lost. ``uses`` are theirs, by sha256; ``all_known``: there are no others, as
-    whoever has a damaged reference may need what nobody else does.
+    whoever has a damaged reference, or a lost listing, may need what nobody else does.
     """
 
     layout: Layout

@@ -1,0 +1,85 @@
+"""Listings of a mirror's directory that are damaged, or missing though references name them: found, and written anew."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import AbstractSet, NamedTuple
+
+from trainctl.errors import Interrupted, StorageError, TrainctlError
+from trainctl.weights.mirror.afresh import Origins
+from trainctl.weights.mirror.layout import Layout, named_in
+from trainctl.weights.mirror.listed import listed_anew
+from trainctl.weights.mirror.needs import Need, References, references
+
+
+class Lost(NamedTuple):
+    """A listing that is lost: ``what`` in words, the sources whose it is, and what became of it, as ``Outcome`` has it."""
+
+    listing_id: str
+    what: str
+    sources: tuple[str, ...]
+    outcome: str = "wrong"
+    detail: str = ""
+
+
+def lost_listings(layout: Layout, seen: References) -> list[Lost]:
+    """Those that are lost, as they are."""
+    here, damaged = set(), set()
+    for path in layout.listings():
+        here.add(path.stem)
+        try:
+            layout.load_listing(path.stem)
+        except StorageError:
+            damaged.add(path.stem)
+    missing = _named(seen.needs) - here
+    if missing:  # one that was collected meanwhile is named no more
+        missing &= _named(references(layout).needs)
+    return [
+        *(Lost(one, "listing changed", _sources(one, seen)) for one in sorted(damaged)),
+        *(Lost(one, "listing missing", _sources(one, seen)) for one in sorted(missing)),
+    ]
+
+
+def repaired(
+    layout: Layout, seen: References, lost: Iterable[Lost], origins: Origins
+) -> Iterator[Lost]:
+    """The same, written anew as far as that can be. One that nobody needs goes; where a reference is damaged nobody knows that."""
+    for one in lost:
+        users = [need for need in seen.needs if one.listing_id in need.listings]
+        if users:
+            outcome, detail = _written_anew(layout, one.listing_id, users, origins)
+            yield one._replace(outcome=outcome, detail=detail)
+        elif seen.damaged:
+            yield one
+        else:
+            layout.listing(one.listing_id).unlink(missing_ok=True)
+            yield one._replace(outcome="removed")
+
+
+def _written_anew(
+    layout: Layout, listing_id: str, users: Sequence[Need], origins: Origins
+) -> tuple[str, str]:
+    """From what its source has, as far as that is here. Where that isn't it, nothing goes, and the next apply writes it."""
+    why = ""
+    records = (need.record for need in users if need.record.get("listing") == listing_id)
+    for record in {named_in(one): one for one in records}.values():
+        try:
+            resolved = origins(record, threading.Event()).resolved
+        except Interrupted:
+            raise
+        except TrainctlError as error:
+            why = error.summary
+            continue
+        if listed_anew(layout, resolved, listing_id):
+            return "repaired", ""
+    return "wrong", why or "the next apply writes it anew"
+
+
+def _named(found: Iterable[Need]) -> AbstractSet[str]:
+    return frozenset().union(*(need.listings for need in found))
+
+
+def _sources(listing_id: str, seen: References) -> tuple[str, ...]:
+    users = (need for need in seen.needs if listing_id in need.listings)
+    return tuple(sorted({str(need.record.get("source")) for need in users}))
