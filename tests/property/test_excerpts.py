@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -144,3 +145,21 @@ def test_a_token_is_left_out_wherever_it_stands() -> None:
     assert [one and one[0] for one in shown] == [
         "a: (not shown)", "b: [x, '(not shown)', y]", "c: |", "  (not shown)", None, None, "d: x",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("auth_secret_name: hub  # declared below", "auth_secret_name: hub  # declared below"),
+        ('auth_secret_name = "hub"', 'auth_secret_name = "hub"'),
+        ("a: {auth_secret_name: 'hub', password: planted}", "a: {auth_secret_name: 'hub', password: (not shown)"),
+        ("auth_secret_name: planted+value", "auth_secret_name: (not shown)"),
+        ("auth_secret_name: hub planted", "auth_secret_name: (not shown)"),
+        ("auth_secret_name: hub,planted", "auth_secret_name: (not shown)"),
+        ("auth_secret_name: hub#planted", "auth_secret_name: (not shown)"),
+        ("secret: planted", "secret: (not shown)"),
+    ],
+)  # fmt: skip
+def test_the_name_of_a_secret_is_no_secret(line: str, shown: str) -> None:
+    """What is said of one that nobody declared is about it. What can't be a name, and what is behind it, stay hidden."""
+    assert excerpt(Position("f", 1, 1, lines=[line])) == (shown, 0)

@@ -1,7 +1,8 @@
 """The line of a manifest that a diagnostic is about, without what may be a secret.
 
 What a line holds is judged by the text alone, as files that can't be parsed are shown, too, and on the safe side: left out is what stands
-behind or below a key that sounds like a secret, ``environment_variables``, or an anchor (an alias may put it below such a key).
+behind or below a key that sounds like a secret, ``environment_variables``, or an anchor (an alias may put it below such a key). The name
+of a secret behind ``auth_secret_name`` is none.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ import re
 from collections.abc import Iterator, Sequence
 
 from trainctl.manifest.tokens import HIDDEN, secret_spans, sounds_secret
+from trainctl.model.address import NAME
 from trainctl.model.diagnostics import Position
 
 _KEY = re.compile(r"""(?<![\w.-])([\w.-]++)["']?\s*+[:=]\s*+""")
+_NAME = re.compile(rf"""(["']?){NAME.pattern}\1""")
+_ENDS = re.compile(r"\s*$|\s+#")
+_ENDS_IN_BRACES = re.compile(r"\s*(?:[,}]|$)")
 _HEADER = re.compile(r"\s*\[{1,2}[^\]]*")
 _ANCHOR = re.compile(r"(?:^|(?<=[\s,\[{]))&\S+\s*+")
 _VARIABLES = re.compile(r"""environment_variables["']?\s*+[:=]?\s*+""")
@@ -57,7 +62,8 @@ def _masked(line: str, column: int) -> tuple[str, int]:
 def _behind_key(line: str) -> list[tuple[int, int]]:
     """What follows the first key or anchor that hides what follows it."""
     end = len(line.rstrip())
-    starts = [key.end() for key in _KEY.finditer(line) if _hides(key[1])]
+    keys = (key for key in _KEY.finditer(line) if _hides(key[1]))
+    starts = [key.end() for key in keys if not _names_one(line, key)]
     starts += [anchor.end() for anchor in _ANCHOR.finditer(line)]
     starts += [variables.end() for variables in _VARIABLES.finditer(line)]
     return [(start, end) for start in sorted(starts)[:1] if start < end]
@@ -65,6 +71,15 @@ def _behind_key(line: str) -> list[tuple[int, int]]:
 
 def _hides(key: str) -> bool:
     return key != "secrets" and sounds_secret(key)
+
+
+def _names_one(line: str, key: re.Match[str]) -> bool:
+    """Whether this is the name that a secret is declared under: what is said of it names it, too."""
+    name = _NAME.match(line, key.end()) if key[1].endswith("secret_name") else None
+    if name is None:
+        return False
+    ends = _ENDS_IN_BRACES if "{" in line[: key.start()] else _ENDS
+    return ends.match(line, name.end()) is not None
 
 
 def _in_secret(above: Sequence[str], line: str) -> bool:

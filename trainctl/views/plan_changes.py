@@ -38,7 +38,8 @@ def similar_lines(change: Change, shown: Change, page: Page) -> list[str]:
         for row in changed(_shown(shown), _shown(change))
         if row.after is not MISSING
     ]
-    head = f"{page.style(f'{sign:>3}', COLOURS[sign])} {change.address}, as above but for"
+    differs = " but for" if rows else ""
+    head = f"{page.style(f'{sign:>3}', COLOURS[sign])} {change.address}, as above{differs}"
     return [head, *row_lines(rows, page)]
 
 

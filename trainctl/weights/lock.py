@@ -151,6 +151,8 @@ class LockFile:
         ]
 
     def _entry(self, number: int, row: Any) -> LockEntry:
+        if not isinstance(row, dict):
+            raise self._broken(None, f"entry {number} of sources is no object")
         try:
             entry = LockEntry(
                 source=row["source"],
@@ -162,7 +164,9 @@ class LockFile:
                 bytes=row["bytes"],
                 endpoint_url=row.get("endpoint_url"),
             )
-        except (KeyError, TypeError) as error:
+        except KeyError as error:
+            raise self._broken(None, f"entry {number} of sources lacks {error}") from None
+        except TypeError as error:
             raise self._broken(None, f"entry {number} of sources: {error}") from None
         texts = (entry.source, entry.revision, entry.pin, entry.endpoint_url or "")
         if not all(isinstance(text, str) for text in texts):

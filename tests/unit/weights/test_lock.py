@@ -75,8 +75,11 @@ def test_members_of_others_are_kept(tmp_path: Path) -> None:
         ("[]", "version"),
         ('{"version": 2, "sources": []}', "newer trainctl"),
         ("{\n<<<<<<< HEAD\n", ":2: "),
-        ('{"version": 1, "sources": [{"source": "x"}]}', "entry 1"),
-        ('{"version": 1, "sources": [3]}', "entry 1"),
+        (
+            '{"version": 1, "sources": [{"source": "x"}]}',
+            "entry 1 of sources lacks 'allow_patterns'",
+        ),
+        ('{"version": 1, "sources": [3]}', "entry 1 of sources is no object"),
         ("[" * 100_000, "nested too deep"),
         ("1" * 10_000, "numbers are too long"),
         (
