@@ -50,5 +50,4 @@ class Reason(StrEnum):
     CONFIG_CHANGED = "config_changed"
     CODE_CHANGED = "code_changed"
     WEIGHTS_CHANGED = "weights_changed"
-    LIVE_RUN = "live_run"
     ENDED = "forget_because_ended"

@@ -10,9 +10,6 @@ from trainctl.model.address import Address
 from trainctl.model.diagnostics import Position
 from trainctl.model.json import JsonObject
 
-RERUN_CAUSES = ("config", "code", "weights")
-"""What ``lifecycle.rerun_on`` may name: a change of which makes a job run again."""
-
 
 @dataclass(frozen=True, slots=True)
 class Lifecycle:

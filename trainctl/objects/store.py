@@ -23,7 +23,7 @@ from trainctl.objects.place import Place
 from trainctl.objects.shared_signature import shared_signature
 
 if TYPE_CHECKING:
-    from obstore import GetResult, PutMode, UpdateVersion
+    from obstore import GetResult
 
     from trainctl.objects.client import Store
 
@@ -166,16 +166,16 @@ class Bucket:
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Create an object; False, and nothing written, if there is one. As good as the server's word: see DESIGN.md."""
-        return self._put_under(key, data, "create")
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-    def put_if_unchanged(self, key: str, data: bytes, found: Found) -> bool:
-        """Replace an object that is still as it was found; False, and nothing written, if it isn't."""
-        mode: UpdateVersion = {}
-        if found.etag:
-            mode["e_tag"] = found.etag
-        if found.version:
-            mode["version"] = found.version
-        return self._put_under(key, data, mode)
+        def ask(store: Store) -> bool:
+            try:
+                store.put(key, data, mode="create", use_multipart=False)
+            except (AlreadyExistsError, PreconditionError):
+                return False
+            return True
+
+        return self._ask(key, ask)
 
     def delete(self, key: str) -> None:
         """Remove an object; no error if there is none."""
@@ -302,18 +302,6 @@ class Bucket:
                     return
         if left:
             raise SourceCut(f"{self._named(key)}: the body ended {left} bytes early")
-
-    def _put_under(self, key: str, data: bytes, mode: PutMode) -> bool:
-        from obstore.exceptions import AlreadyExistsError, PreconditionError
-
-        def ask(store: Store) -> bool:
-            try:
-                store.put(key, data, mode=mode, use_multipart=False)
-            except (AlreadyExistsError, PreconditionError, FileNotFoundError):
-                return False
-            return True
-
-        return self._ask(key, ask)
 
     def _explained(self, key: str) -> Any:
         return explained(self._named(key), self.place.host, self._origin)

@@ -28,7 +28,6 @@ _KEYS: dict[str, Callable[[CachedFile], Any]] = {
     "type": lambda one: (file_type(one.mode), one.path),
     "permissions": lambda one: (stat.filemode(one.mode), one.path),
 }
-SORTS = tuple(_KEYS)
 
 
 def human(count: int) -> str:

@@ -83,5 +83,6 @@ def _piece(token: str) -> str:
     if token in _WILD:
         return _WILD[token]
     if len(token) > 2 and token.startswith("["):
-        return f"(?!/){fnmatch.translate(token).removeprefix('(?s:').removesuffix(')' + chr(92) + 'Z')}"
+        # What stands behind the group, the end of the text, is written in another way from Python 3.14 on.
+        return "(?!/)" + fnmatch.translate(token).removeprefix("(?s:").rpartition(")")[0]
     return re.escape(token)

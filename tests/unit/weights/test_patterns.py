@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import fnmatch
+
 import pytest
 
 from trainctl.model.files import SourceFile
@@ -54,3 +56,18 @@ def test_patterns_without_a_file_are_reported_once() -> None:
     """A pattern that matches nothing comes back, whichever list it is in."""
     _, unmatched = select(FILES, ["*.gguf", "*.json", "*.gguf"], ["*.md"])
     assert unmatched == ("*.gguf", "*.md")
+
+
+def test_a_class_means_the_same_where_python_writes_the_end_of_a_text_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """``\\Z`` became ``\\z`` with Python 3.14."""
+    translate = fnmatch.translate
+    monkeypatch.setattr(fnmatch, "translate", lambda one: translate(one).replace(r"\Z", r"\z"))
+
+    matches = matcher("/[a)b]*.json")
+
+    assert matches("a.json")
+    assert matches(").json")
+    assert not matches("c.json")
+    assert not matches("a.json5")

@@ -13,8 +13,6 @@ from typing import Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 from urllib.parse import quote
 
 UNSIGNED = "UNSIGNED-PAYLOAD"
-MOST_SECONDS = 7 * 24 * 3600
-"""How long a presigned URL may live."""
 
 _ALGORITHM = "AWS4-HMAC-SHA256"
 _NONE: Mapping[str, str] = {}

@@ -262,16 +262,6 @@ def _remove_entry(entry: os.DirEntry[str], within: int) -> int:
     return 0
 
 
-def tree_size(path: Path) -> int:
-    """The bytes of all regular files below a directory."""
-    total = 0
-    for directory, _, names in os.walk(str(path)):
-        for name in names:
-            found = _lstat(Path(directory, name))
-            total += found.st_size if found is not None and stat.S_ISREG(found.st_mode) else 0
-    return total
-
-
 def names_in(path: Path) -> List[str]:
     """The entries of a directory, sorted; none if there is no such directory."""
     try:
