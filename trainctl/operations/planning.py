@@ -19,6 +19,7 @@ from trainctl.operations.look_nodes import look_at_nodes
 from trainctl.operations.look_options import LookOptions
 from trainctl.operations.look_weights import WeightsSeen, look_at_weights
 from trainctl.operations.mirrors import is_there
+from trainctl.operations.own_mirror import entangled
 from trainctl.operations.support import unsupported
 from trainctl.operations.trust import refusals
 from trainctl.operations.workspace import Workspace
@@ -75,7 +76,11 @@ def plan_of(
         )
         observed, caches = recorded.result()
     if not options.destroy:
-        diagnostics += [*unsupported(desired), *leaks(workspace, weights.facts)]
+        diagnostics += [
+            *unsupported(desired),
+            *entangled(workspace),
+            *leaks(workspace, weights.facts),
+        ]
     inputs = Inputs(
         desired=desired,
         state=state,

@@ -1,0 +1,91 @@
+"""A source that holds the mirror, or lies in it, would never come to rest: it is told of at its line, before anything is begun."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.project import Project
+
+MANIFEST = """\
+mirror: {url: "MIRROR"}
+weights:
+  g:
+    source: "SOURCE"
+    mount_location: m
+"""
+
+
+def write(project: Project, mirror: str, source: str, more: str = "") -> None:
+    """A manifest of one source, with a file in every place that it may name."""
+    text = MANIFEST.replace("MIRROR", mirror).replace("SOURCE", source) + more
+    project.write(
+        {"trainctl.yaml": text.replace("TOP", str(project.directory)), "tree/a.bin": "content", "tree/mir/x": "y"}
+    )  # fmt: skip
+
+
+TREE = "file://TOP/tree"
+
+
+@pytest.mark.parametrize(
+    ("mirror", "source", "more", "says"),
+    [
+        (f"{TREE}/mir", "file:./tree", "", "holds the mirror"),
+        (f"{TREE}/mir", "file:./tree/../tree", "    ignore_patterns: ['*.safetensors']\n", "holds the mirror"),
+        (f"{TREE}/mir", "file:./tree", "    allow_patterns: ['*.json']\n", "holds the mirror"),
+        (TREE, TREE, "", "lies in the mirror"),
+        (TREE, "file:./tree/mir", "", "lies in the mirror"),
+        (TREE, "file:./tree/mir/x", "", "lies in the mirror"),
+        (f"{TREE}/mir", "file:./link", "", "holds the mirror"),
+        ("s3://models/a/mir", "s3://models", "", "holds the mirror"),
+        ("s3://models/a", "s3://models/a/mir", "", "lies in the mirror"),
+        ("s3://models/a", "s3://models/a", "    endpoint_url: https://s3.eu-west-1.amazonaws.com\n", "lies in the mirror"),
+    ],
+)  # fmt: skip
+def test_source_and_mirror_in_each_other_are_an_error(
+    fresh: Project, mirror: str, source: str, more: str, says: str
+) -> None:
+    """By whatever name they go."""
+    (fresh.directory / "link").symlink_to("tree")
+    write(fresh, mirror, source, more)
+    told = fresh.run("validate", code=1).stderr
+
+    assert says in told
+    assert "mirror-in-source" in told
+    assert "trainctl.yaml:3" in told
+
+
+@pytest.mark.parametrize(
+    ("mirror", "source", "more"),
+    [
+        (f"{TREE}/mir", "file:./tree", "    ignore_patterns: [/mir/]\n"),
+        (f"{TREE}/mir", "file:./tree", "    allow_patterns: ['*.bin']\n"),
+        (f"{TREE}/mir", "file:./tree/mirror", ""),
+        ("s3://models/a", "s3://models/ab", ""),
+        ("s3://models/a", "s3://models", "    endpoint_url: https://elsewhere.example\n"),
+        ("s3://models/a", "gs://models/a", ""),
+    ],
+)
+def test_what_is_apart_is_nothing(fresh: Project, mirror: str, source: str, more: str) -> None:
+    """Patterns may see to it, too."""
+    write(fresh, mirror, source, more)
+    fresh.run("validate")
+
+
+def test_a_plan_tells_of_it_and_destroy_does_not(fresh: Project) -> None:
+    """What was made so before may go."""
+    write(fresh, f"{TREE}/mir", "file:./tree", "    ignore_patterns: [/mir/]\n")
+    fresh.run("apply", "--auto-approve")
+    again = fresh.run("plan", "--detailed-exitcode").stdout
+    write(fresh, f"{TREE}/mir", "file:./tree")
+    told = fresh.run("plan", code=1).stderr
+    fresh.run("destroy", "--auto-approve")
+
+    assert "No changes" in again
+    assert "which would change it whenever it is mirrored" in told
+    assert 'Leave it out by ignore_patterns: ["/mir/"]' in told
+
+
+def test_the_usual_mirror_counts_as_well(fresh: Project) -> None:
+    """Nobody named it."""
+    fresh.write({"trainctl.yaml": f'weights: {{g: {{source: "file://{fresh.mirror.parent}", mount_location: m}}}}\n'})  # fmt: skip
+    assert "holds the mirror" in fresh.run("validate", code=1).stderr
