@@ -15,8 +15,10 @@ from itertools import islice
 from pathlib import PurePosixPath
 
 from trainctl.model.files import SourceFile, in_order
+from trainctl.weights.safe_path import is_unusable
 
 _MOST_COMPARED = 1000
+_LITERAL = re.compile(r"[^*?\[]*")
 Matcher = Callable[[str], object]
 
 
@@ -25,7 +27,8 @@ def select(
 ) -> tuple[Sequence[SourceFile], tuple[str, ...]]:
     """The wanted files, sorted by path, and the patterns that matched no file at all.
 
-    Without ``allow`` every file is wanted; with an empty ``allow`` none is. ``ignore`` wins.
+    Without ``allow`` every file is wanted; with an empty ``allow`` none is. ``ignore`` wins. What the source can't give is among them
+    unless they surely leave it out.
     """
     allowing = None if allow is None else {pattern: matcher(pattern) for pattern in allow}
     ignoring = {pattern: matcher(pattern) for pattern in ignore or ()}
@@ -41,6 +44,11 @@ def select(
             path = file.path.replace("\\", "/")
             allowed = allowing is None or hit(allowing, path)
             ignored = hit(ignoring, path)
+            if is_unusable(file):
+                # By its name as a file or a directory: nobody could tell what it would be.
+                other = path[:-1] if path.endswith("/") else f"{path}/"
+                ignored = hit(ignoring, other) or ignored
+                allowed = allowed or (path.endswith("/") and _any_below(allow or (), path))
             if allowed and not ignored:
                 yield file
 
@@ -48,6 +56,13 @@ def select(
     everything = [*(allow or ()), *(ignore or ())]
     unmatched = tuple(dict.fromkeys(pattern for pattern in everything if pattern not in used))
     return wanted, unmatched
+
+
+def _any_below(patterns: Iterable[str], directory: str) -> bool:
+    """Whether one of the patterns may match something in a directory of which nobody knows what is in it."""
+    beginnings = (_LITERAL.match(one.replace("\\", "/").lstrip("/")) for one in patterns)
+    fixed = [found[0] for found in beginnings if found]
+    return any(one.startswith(directory) or directory.startswith(one) for one in fixed)
 
 
 def nearest_pattern(pattern: str, files: Iterable[SourceFile]) -> str | None:

@@ -5,20 +5,34 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from trainctl.errors import SourceError
+from trainctl.errors import SourceDenied, SourceError
 from trainctl.model.files import SourceFile
 
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\\]")
 _LONGEST = 255
 _LONGEST_PATH = 4000
+_UNUSABLE = "unusable:"
+DENIED = "may not be read by this user"
+
+
+def unusable(path: str, problem: str) -> SourceFile:
+    """What a source has and can't give, which is an error for who wants it; ``path`` ends in ``/`` where it is a directory."""
+    return SourceFile(path, 0, f"{_UNUSABLE}{problem}")
+
+
+def is_unusable(file: SourceFile) -> bool:
+    """Whether that is what the source says of it."""
+    return file.validator.startswith(_UNUSABLE)
 
 
 def check_paths(source: str, files: Iterable[SourceFile]) -> None:
-    """``files`` are sorted by path. SourceError naming the source and the first file that could not be put safely below a directory."""
+    """``files`` are sorted by path. SourceError naming the source and the first file that its source can't give, or that could not be put safely below a directory."""
     beginnings: list[
         str
     ] = []  # earlier paths that this one begins with: nothing else sorts between
     for file in files:
+        if is_unusable(file):
+            raise _not_given(source, file)
         problem = _problem(file.path)
         if problem:
             raise _refused(source, file.path, problem)
@@ -51,6 +65,20 @@ def _problem(path: str) -> str | None:
     if max(encoded) > _LONGEST or sum(encoded) + len(parts) > _LONGEST_PATH:
         return f"is longer than a file name can be ({_LONGEST} bytes)"
     return None
+
+
+def _not_given(source: str, file: SourceFile) -> SourceError:
+    problem = file.validator[len(_UNUSABLE) :]
+    summary = f"{source}: {shown(file.path)} {problem}"
+    if problem == DENIED:
+        return SourceDenied(
+            summary, "Give this user the right to read it, or leave it out with ignore_patterns."
+        )
+    return SourceError(
+        summary,
+        "Put the content itself into the directory, take it out, or leave it out with ignore_patterns.",
+        code="unsafe-link",
+    )
 
 
 def _refused(source: str, path: str, problem: str) -> SourceError:

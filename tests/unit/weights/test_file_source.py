@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.mirrors import REFERENCE, contents, leftovers, mirror_at
+from tests.support.permissions import unreadable
 from trainctl.errors import SourceDenied, SourceError, SourceGone, SourceWrong
 from trainctl.model.files import ResolvedSource
-from trainctl.weights.resolve import Wanted, resolve
+from trainctl.weights.resolve import Resolution, Wanted, resolve
 from trainctl.weights.sources.file import FileSource
 
 
@@ -19,6 +23,18 @@ def place(tmp_path: Path) -> Path:
     (root / "w.bin").write_bytes(b"0123456789")
     (root / "sub" / "c.json").write_bytes(b"{}")
     return root
+
+
+@pytest.fixture
+def reachable(place: Path) -> Iterator[Path]:
+    """The same where other users get to."""
+    with tempfile.TemporaryDirectory() as top:
+        Path(top).chmod(0o755)
+        yield Path(shutil.copytree(place, f"{top}/model"))
+
+
+def wanted(root: Path, **patterns: tuple[str, ...]) -> Resolution:
+    return resolve(Wanted("file:.", root, **patterns))  # type: ignore[arg-type]  # allow or ignore
 
 
 def listed(root: Path) -> ResolvedSource:
@@ -66,15 +82,29 @@ def test_other_links_are_errors_that_name_them(place: Path, target: str, says: s
     (place.parent / "other").write_bytes(b"x")
     (place / "sub" / "bad").symlink_to(target)
     with pytest.raises(SourceError, match="sub/bad") as caught:
-        listed(place)
+        wanted(place)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("target", ["/etc", "/etc/passwd", "nothing", ".", "bad"])
+@pytest.mark.parametrize("ignore", ["sub/bad", "/sub/bad/", "sub/", "*/bad", "/sub/b*"])
+def test_patterns_leave_out_what_can_not_be_used(place: Path, target: str, ignore: str) -> None:
+    """A link that leads nowhere, or out, and a pipe stop nobody who doesn't want them; the pattern counts as one that matched."""
+    (place / "sub" / "bad").symlink_to(target)
+    os.mkfifo(place / "pipe")
+    found = wanted(place, ignore=(ignore, "pipe"))
+    assert {file.path for file in found.resolved.files} - {"sub/c.json"} == {"w.bin"}
+    assert not found.unmatched
+    assert [file.path for file in wanted(place, allow=("w*",)).resolved.files] == ["w.bin"]
 
 
 def test_a_pipe_is_refused(place: Path) -> None:
     """What is no file is named instead of waited for."""
     os.mkfifo(place / "pipe")
     with pytest.raises(SourceError, match="pipe is neither a file nor a directory"):
-        listed(place)
+        wanted(place)
+    with pytest.raises(SourceError, match="pipe is neither a file nor a directory"):
+        resolve(Wanted("file:./pipe", place))
 
 
 @pytest.mark.parametrize("name", [b"new\nline", b"esc\x1b", b"not-\xff-utf8", b"back\\slash"])
@@ -98,12 +128,31 @@ def test_what_is_missing_or_empty_is_gone(place: Path) -> None:
         resolve(Wanted("file:./model", place.parent, allow=("*.gguf",)))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
-def test_what_may_not_be_read_is_denied(place: Path) -> None:
-    """A directory without permission is SourceDenied and named."""
-    (place / "sub").chmod(0)
-    with pytest.raises(SourceDenied, match="sub"):
-        listed(place)
+@pytest.mark.parametrize("name", ["sub", "sub/c.json"])
+def test_what_may_not_be_read_is_denied(reachable: Path, name: str) -> None:
+    """A directory or a file without permission is SourceDenied and named before a byte is asked for, unless patterns leave it out."""
+    with unreadable(reachable / name, reachable):
+        with pytest.raises(SourceDenied, match=f": {name}/? may not be read"):
+            wanted(reachable)
+        with pytest.raises(SourceDenied, match=name):
+            wanted(reachable, allow=("*.json", "w.bin"))
+        without = [wanted(reachable, ignore=(one,)) for one in (f"{name}/", "sub/", "/sub/**")]
+        beside = wanted(reachable, allow=("w.*", "/suburb/*"))
+    assert [[file.path for file in one.resolved.files] for one in (*without, beside)] == [
+        ["w.bin"]
+    ] * 4
+
+
+@pytest.mark.parametrize("mode", [0o100, 0o400])
+def test_a_directory_that_may_be_listed_or_entered_only_is_denied(
+    reachable: Path, mode: int
+) -> None:
+    """Neither is enough."""
+    with unreadable(reachable / "sub", reachable):
+        (reachable / "sub").chmod(mode)
+        with pytest.raises(SourceDenied, match=r"sub/.* may not be read"):
+            wanted(reachable)
+        assert len(wanted(reachable, ignore=("sub/",)).resolved.files) == 1
 
 
 @pytest.mark.parametrize("change", ["content", "touch", "replace"])

@@ -14,9 +14,10 @@ from trainctl.model.files import ResolvedSource, SourceFile, in_order
 from trainctl.model.source_uri import parse_source
 from trainctl.node.content.packed import Arriving
 from trainctl.spi.sources import Credential
-from trainctl.weights.safe_path import shown
+from trainctl.weights.safe_path import DENIED, shown, unusable
 
 _PIECE = 2**20
+_EFFECTIVE = os.access in os.supports_effective_ids
 
 
 class FileSource:
@@ -30,8 +31,7 @@ class FileSource:
         files: Iterator[SourceFile] = _walk(uri, root)
         with _named(uri, root):
             if not stat.S_ISDIR(root.stat().st_mode):
-                _regular(uri, root, root.name)
-                files = iter([_described(root, root.name)])
+                files = iter([_file(str(root), root.name)])
         return ResolvedSource(uri, "", in_order(files))
 
     def server(self, uri: str, credential: Credential | None) -> str | None:
@@ -111,44 +111,53 @@ def _in_directory(
 ) -> Iterator[SourceFile]:
     """Its files; ``below`` takes the directories in it. ``above`` is where it and those above it are."""
     directory = root / prefix
-    with _named(source, directory), os.scandir(directory) as entries:
-        for entry in entries:
-            name, real = f"{prefix}{entry.name}", f"{above[-1].rstrip('/')}/{entry.name}"
-            if entry.is_symlink():
-                _inside(source, entry.path, name, above[0])
-                real = os.path.realpath(entry.path)
+    with _named(source, directory):
+        try:
+            entries = os.scandir(directory)
+        except PermissionError:
+            if not prefix:
+                raise
+            yield unusable(prefix, DENIED)
+            return
+        with entries:
+            for entry in entries:
+                found = _found(entry, f"{prefix}{entry.name}", above)
+                if isinstance(found, _Directory):
+                    below.add([found])
+                else:
+                    yield found
+
+
+def _found(entry: os.DirEntry[str], name: str, above: Sequence[str]) -> SourceFile | _Directory:
+    """What can't be used stops nobody who doesn't want it."""
+    try:
+        if not entry.is_symlink():
             if entry.is_dir():
-                if real in above:
-                    raise _unusable(source, name, "is a link to a directory above it")
-                below.add([_Directory(f"{name}/", real)])
-            else:
-                _regular(source, Path(entry.path), name)
-                yield _described(Path(entry.path), name)
+                return _Directory(f"{name}/", f"{above[-1].rstrip('/')}/{entry.name}")
+            return _file(entry.path, name)
+        target = os.path.realpath(entry.path)
+        problem = _wrong_link(target, above)
+        if problem is not None:
+            return unusable(f"{name}/" if Path(target).is_dir() else name, problem)
+        return _Directory(f"{name}/", target) if entry.is_dir() else _file(entry.path, name)
+    except PermissionError:
+        return unusable(name, DENIED)
 
 
-def _inside(source: str, path: str, name: str, real_root: str) -> None:
-    target = os.path.realpath(path)
-    if target != real_root and not target.startswith(real_root.rstrip("/") + "/"):
-        raise _unusable(source, name, f"is a link out of the directory, to {shown(target)}")
-    if not Path(target).exists():
-        raise _unusable(source, name, "is a link to nothing")
+def _wrong_link(target: str, above: Sequence[str]) -> str | None:
+    if target != above[0] and not target.startswith(above[0].rstrip("/") + "/"):
+        return f"is a link out of the directory, to {shown(target)}"
+    if target in above:
+        return "is a link to a directory above it"
+    return None if Path(target).exists() else "is a link to nothing"
 
 
-def _regular(source: str, path: Path, name: str) -> None:
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise _unusable(source, name, "is neither a file nor a directory")
-
-
-def _unusable(source: str, name: str, problem: str) -> SourceError:
-    return SourceError(
-        f"{source}: {shown(name)} {problem}",
-        "Put the content itself into the directory, or take it out.",
-        code="unsafe-link",
-    )
-
-
-def _described(path: Path, name: str) -> SourceFile:
-    status = path.stat()
+def _file(path: str, name: str) -> SourceFile:
+    status = Path(path).stat()
+    if not stat.S_ISREG(status.st_mode):
+        return unusable(name, "is neither a file nor a directory")
+    if not os.access(path, os.R_OK, effective_ids=_EFFECTIVE):
+        return unusable(name, DENIED)
     return SourceFile(name, status.st_size, _validator(status))
 
 
