@@ -227,7 +227,11 @@ def intent_of(change: Change, key: str = "interrupted-key") -> Intent:
         change.action.name.lower(),
         change.provider,
         key,
-        {"cluster": "lab", "attributes": change.after},
+        {
+            "cluster": "lab",
+            "attributes": change.after,
+            "depends_on": [str(one) for one in change.depends_on],
+        },
         HOLDER,
         0.0,
     )

@@ -25,6 +25,7 @@ from trainctl.errors import (
 )
 from trainctl.ledger.leases import LeaseKeeper
 from trainctl.ledger.ledger import Ledger, Start
+from trainctl.ledger.runs import merge_outputs
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action, Reason
 from trainctl.model.address import Address, Kind
@@ -47,7 +48,11 @@ class Permit:
 
     def allows(self, change: Change) -> bool:
         """Whether this change may be made although it stops a live run."""
-        return change.stops is None or self.stop_running or change.stops.id in self.runs
+        return change.stops is None or self.may_stop(change.stops.id)
+
+    def may_stop(self, run: str) -> bool:
+        """Whether a live run of that id may be stopped."""
+        return self.stop_running or run in self.runs
 
 
 class Engine:
@@ -239,7 +244,8 @@ class Engine:
             try:
                 for attempt in state.unfinished.get(change.address, ()):
                     if attempt.key != intent.key:
-                        handler.abandon(attempt, step.lookup)
+                        left = handler.abandon(attempt, step.lookup, permit.may_stop)
+                        step = replace(step, recorded=self._left(attempt, step.recorded, left))
                 return self._effect(handler, step, change, intent)
             except Deferred as error:
                 self._ledger.fail(intent, error.summary, waits=not step.resumed)
@@ -252,6 +258,16 @@ class Engine:
             except TrainctlError as error:
                 self._end_badly(intent, change, error)
                 raise
+
+    def _left(
+        self, attempt: Intent, recorded: Recorded | None, left: Mapping[str, object]
+    ) -> Recorded | None:
+        """The record with what an attempt that was undone has left on purpose; kept at once where there is one to keep it in."""
+        if not left:
+            return recorded
+        self._ledger.observe(attempt.address, left)
+        known = recorded or _as_attempted(attempt)
+        return replace(known, outputs=merge_outputs(known.outputs, left))
 
     def _end_badly(self, intent: Intent, change: Change, error: TrainctlError) -> None:
         """Record a failure; an attempt of which nobody knows how it ended stays open for the next apply."""
@@ -334,12 +350,21 @@ def _start(change: Change, key: str, plan: Plan) -> Start:
         change.action.name.lower(),
         change.provider,
         key,
-        {"cluster": attributes.get("cluster"), "attributes": change.after},
+        {
+            "cluster": attributes.get("cluster"),
+            "attributes": change.after,
+            "depends_on": [str(one) for one in change.depends_on],
+        },
         plan.digest,
         change.reason or "",
         change.seen,
         lambda attempt: _carries_on(attempt, change),
     )
+
+
+def _as_attempted(attempt: Intent) -> Recorded:
+    attributes = attempt.inputs.get("attributes") or {}
+    return Recorded(attempt.address, attempt.provider, attributes, {}, attempt.depends_on)
 
 
 def _record(change: Change, key: str, outputs: Mapping[str, object]) -> Recorded:

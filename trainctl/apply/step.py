@@ -16,6 +16,9 @@ from trainctl.model.files import ResolvedSource
 Lookup = Callable[[Address], Recorded | None]
 """The present record of another resource: what steps before this one made."""
 
+MayStop = Callable[[str], bool]
+"""Whether a live run of that id may be stopped."""
+
 
 def _nobody(text: str) -> None:
     """For steps that nobody watches."""
@@ -83,6 +86,12 @@ class Deferred(TrainctlError):
     lapses = False
 
 
+class WouldStop(TrainctlError):
+    """An attempt can't be undone, as its run is live, and nobody allowed it to be stopped."""
+
+    usual_code = "live-run"
+
+
 class Handler(Protocol):
     """What create, update and delete mean for one kind of resource. Every method may be repeated with the same key."""
 
@@ -94,6 +103,7 @@ class Handler(Protocol):
         """Remove it; no error if it is gone."""
         ...
 
-    def abandon(self, intent: Intent, lookup: Lookup) -> None:
-        """Undo what an interrupted attempt may have left that the new plan does not carry on."""
+    def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
+        """Undo what an interrupted attempt may have left that the new plan does not carry on; what of it is to be recorded,
+        as an observation would be. WouldStop where that is a live run that may not be stopped."""
         ...

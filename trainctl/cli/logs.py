@@ -58,7 +58,8 @@ def print_logs(
     run = _now(workspace, run, wanted)
     if not run.record.ranks and format_ is Format.TEXT:
         why = f": {run.record.error}" if run.record.error else "."
-        session.output.note(f"Run {run.record.number} ({run.record.id}) never started{why}")
+        how = "has not reached a node yet" if run.record.status.live else "never started"
+        session.output.note(f"Run {run.record.number} ({run.record.id}) {how}{why}")
     if format_ is Format.JSON and closes:
         emit.close("end of log", {"run": run.record.id, "status": run.record.status.value})
     return Printed(run, told_of(session, away, "the log"))

@@ -50,6 +50,11 @@ class Intent:
     reason: str = ""
     renewed: float = 0.0
 
+    @property
+    def depends_on(self) -> tuple[Address, ...]:
+        """What its effect stands on."""
+        return tuple(Address.parse(str(one)) for one in self.inputs.get("depends_on") or ())
+
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
@@ -97,6 +102,11 @@ class State:
     def remembered(self, address: Address) -> Recorded | None:
         """The record of an address, or of what was forgotten there."""
         return self.resources.get(address) or self.forgotten.get(address)
+
+    def attempts(self, address: Address) -> tuple[Intent, ...]:
+        """All that may have left something at an address: the open one, then those that ended badly, the newest first."""
+        intent = self.open_intents.get(address)
+        return (*([intent] if intent else ()), *reversed(self.unfinished.get(address, ())))
 
     def moved(self, address: Address, seen: int, plan: str = "") -> bool:
         """Whether the address has moved since a plan saw that version; moves under the same plan don't count."""

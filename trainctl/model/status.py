@@ -55,12 +55,23 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True)
+class Beginner:
+    """Whose apply begins a run that is not recorded yet, since when in Unix seconds, and whether it was interrupted; where
+    nobody here can tell, it wasn't."""
+
+    who: str
+    since: float
+    interrupted: bool
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """A job's run with its checkpoints. ``stale`` says why its nodes could not be asked, if they couldn't.
 
     ``matrix`` has the values of a job of a matrix, as written and in the order declared.
     ``deadline`` is when a live run is ended, in Unix seconds; ``forecast`` how long its phases should take, in seconds: as long as
     those of ``like``, the newest run before it that completed. ``work`` has the working directories on the nodes, by rank.
+    ``apply`` is whose apply begins it, as long as nobody has recorded the run.
     """
 
     address: Address
@@ -72,6 +83,7 @@ class JobStatus:
     forecast: Mapping[str, float] = field(default_factory=dict)
     like: int | None = None
     work: Mapping[int, str] = field(default_factory=dict)
+    apply: Beginner | None = None
 
 
 @dataclass(frozen=True, slots=True)

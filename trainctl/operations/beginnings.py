@@ -13,6 +13,7 @@ from trainctl.model.address import Address
 from trainctl.model.resource import Resource
 from trainctl.model.status import Checkpoint
 from trainctl.node.checkpoints.ranking import newest
+from trainctl.operations.begun import with_begun
 from trainctl.operations.checkpoints import checkpoint_from, complete_rows
 from trainctl.operations.look_mirror import look_at_mirror
 from trainctl.operations.look_options import LookOptions
@@ -33,7 +34,7 @@ def resumptions(workspace: Workspace, addresses: Iterable[Address]) -> dict[Addr
 
     The name of a job that has a matrix stands for all of its jobs.
     """
-    state = workspace.ledger.state()
+    state = with_begun(workspace)
 
     def start(address: Address) -> Start:
         run = find_run(state, address)

@@ -34,7 +34,7 @@ def download_code(workspace: Workspace, run: Run, target: Path) -> Path:
             yield piece
 
     def check() -> None:
-        if found.hexdigest() != record.code_archive:
+        if record.code_archive and found.hexdigest() != record.code_archive:
             raise NodeError(
                 f"{what} is not what the run unpacked",
                 f"{record.ranks[0].node} sent an archive of sha256 {found.hexdigest()}, recorded is {record.code_archive}.",

@@ -10,7 +10,9 @@ from trainctl.errors import NodeError, StalePlan, TrainctlError
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
+from trainctl.model.run import RunRecord
 from trainctl.operations.ahead import connect
+from trainctl.operations.begun import begun_runs
 from trainctl.operations.leaks import leaks
 from trainctl.operations.look_caches import look_at_caches
 from trainctl.operations.look_code import CodeSeen, look_at_code, tree_of
@@ -74,7 +76,7 @@ def plan_of(
             asked=lambda provider: not options.destroy and _is_asked(workspace, provider, look),
             parallelism=look.parallelism,
         )
-        observed, caches = recorded.result()
+        observed, caches, begun = recorded.result()
     if not options.destroy:
         diagnostics += [
             *unsupported(desired),
@@ -85,6 +87,7 @@ def plan_of(
         desired=desired,
         state=state,
         observed={**observed, **(mirrored(state, mirror) if look.refresh else {})},
+        begun=begun,
         code=code.trees,
         weights=weights.facts,
         nodes=nodes.facts,
@@ -109,13 +112,18 @@ def plan_of(
 
 def _look_at_recorded(
     workspace: Workspace, state: State, look: LookOptions
-) -> tuple[dict[Address, Observation], dict[Address, tuple[CacheFacts, ...]]]:
-    """What is recorded and not in the mirror, as it is now: while others look for what is wanted."""
+) -> tuple[
+    dict[Address, Observation],
+    dict[Address, tuple[CacheFacts, ...]],
+    dict[Address, tuple[RunRecord, ...]],
+]:
+    """What is recorded and not in the mirror, as it is now, and what attempts have begun that nobody recorded: while others
+    look for what is wanted."""
     if not look.refresh:
-        return {}, {}
+        return {}, {}, {}
     near = _near(workspace, state) if look.offline else state
     found = observe(workspace, near, look.parallelism)
-    return found, look_at_caches(workspace, near, look.parallelism)
+    return found, look_at_caches(workspace, near, look.parallelism), begun_runs(workspace, near)
 
 
 def _is_asked(workspace: Workspace, provider: str, look: LookOptions) -> bool:

@@ -6,6 +6,7 @@ from trainctl.errors import NodeError, StorageError
 from trainctl.jobs.environment import checkpoint_directory
 from trainctl.model.address import Address, Kind
 from trainctl.model.status import Remain
+from trainctl.operations.begun import with_begun
 from trainctl.operations.checkpoints import checkpoints_of
 from trainctl.operations.runs import Run
 from trainctl.operations.workspace import Workspace
@@ -17,7 +18,7 @@ from trainctl.weights.mirror.port import Mirror
 
 def remains_of(workspace: Workspace) -> list[Remain]:
     """What a destroy would leave, as far as it can be asked; directories that hold nothing are not named."""
-    state = workspace.ledger.state()
+    state = with_begun(workspace)
     found = [
         remain
         for address, job in sorted(state.resources.items())

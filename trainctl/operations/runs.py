@@ -11,6 +11,7 @@ from trainctl.ledger.state import Recorded, State
 from trainctl.manifest.nearest import nearest
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RunRecord
+from trainctl.operations.begun import is_unrecorded
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.run_control import RunControl, Told, runs_of
 
@@ -142,7 +143,8 @@ def refresh(workspace: Workspace, run: Run) -> Run:
 def refresh_all(workspace: Workspace, runs: Sequence[Run]) -> list[tuple[Run, NodeError | None]]:
     """As ``refresh``, of many runs: each node is asked once, and one append holds what changed.
 
-    A run of which some node could not be asked is as it was, but for the ranks of the others, with the reason beside it.
+    A run of which some node could not be asked is as it was, but for the ranks of the others, with the reason beside it. What an
+    apply has begun and not recorded yet is not appended.
     """
     live = [run.record for run in runs if run.record.status.live]
     told = control(workspace).statuses(live) if live else {}
@@ -151,7 +153,7 @@ def refresh_all(workspace: Workspace, runs: Sequence[Run]) -> list[tuple[Run, No
     for run in runs:
         now, problem = told.get(run.record.key, Told(run.record, None))
         found.append((Run(run.job, now), problem))
-        if problem is None and now != run.record:
+        if problem is None and now != run.record and _is_recorded(workspace, run):
             changed[run.job.address] = {"run": now.to_json()}
     if changed:
         workspace.ledger.observe_many(changed)
@@ -159,5 +161,10 @@ def refresh_all(workspace: Workspace, runs: Sequence[Run]) -> list[tuple[Run, No
 
 
 def note(workspace: Workspace, job: Recorded, record: RunRecord) -> None:
-    """Append what was seen of a run."""
-    workspace.ledger.observe(job.address, {"run": record.to_json()})
+    """Append what was seen of a run, unless the apply that began it has still to record it."""
+    if _is_recorded(workspace, Run(job, record)):
+        workspace.ledger.observe(job.address, {"run": record.to_json()})
+
+
+def _is_recorded(workspace: Workspace, run: Run) -> bool:
+    return not is_unrecorded(workspace.ledger.known(), run.job.address, run.record.key)

@@ -13,6 +13,7 @@ from trainctl.model.away import Away
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.model.status import Checkpoint, JobStatus
 from trainctl.model.units import parse_duration
+from trainctl.operations.begun import beginner, with_begun
 from trainctl.operations.checkpoints import known_checkpoints
 from trainctl.operations.runs import Run, find_run, jobs_of_matrix, newest_runs, refresh_all
 from trainctl.operations.workspace import Workspace
@@ -25,24 +26,27 @@ _AT_ONCE = 8
 
 def status(workspace: Workspace, address: Address, run: str | None = None) -> JobStatus:
     """How one job stands."""
-    return _look(workspace, [find_run(workspace.ledger.state(), address, run)])[0]
+    return _look(workspace, [find_run(with_begun(workspace), address, run)])[0]
 
 
 def is_matrix(workspace: Workspace, address: Address) -> bool:
     """Whether the address is what the jobs of a matrix have in common."""
-    return bool(jobs_of_matrix(workspace.ledger.state(), address))
+    return bool(jobs_of_matrix(with_begun(workspace), address))
 
 
 def all_statuses(workspace: Workspace, address: Address | None = None) -> list[JobStatus]:
     """How every job in the state stands, or every job of one matrix."""
-    return _look(workspace, list(newest_runs(workspace.ledger.state(), address)))
+    return _look(workspace, list(newest_runs(with_begun(workspace), address)))
 
 
-def not_begun(workspace: Workspace, matrix: Address | None = None) -> list[Address]:
+def not_begun(
+    workspace: Workspace, found: Sequence[JobStatus], matrix: Address | None = None
+) -> list[Address]:
     """The jobs, or those of one matrix, that an apply was allowed to give a run and has left for later; as far as the
-    manifest, if it can be read, still has them."""
-    state = workspace.ledger.state()
-    jobs = [one for one in state.approved if one.kind is Kind.JOB and one not in state.open_intents]
+    manifest, if it can be read, still has them. Those ``found`` to be given one are not among them."""
+    begun = {one.address for one in found if one.apply is not None}
+    approved = workspace.ledger.known().approved
+    jobs = [one for one in approved if one.kind is Kind.JOB and one not in begun]
     if jobs:
         with contextlib.suppress(TrainctlError):
             jobs = [one for one in jobs if one in workspace.desired.resources]
@@ -77,6 +81,7 @@ def _one(workspace: Workspace, run: Run, problem: TrainctlError | None) -> JobSt
         forecast=like.phases if like else {},
         like=like.number if like else None,
         work=_work(workspace, run.record),
+        apply=beginner(workspace.ledger.known(), run.job.address, run.record.key),
     )
 
 

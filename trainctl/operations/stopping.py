@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from trainctl.errors import NodeError
+from trainctl.errors import Busy, NodeError
 from trainctl.model.events import Emit, Event, EventType
+from trainctl.operations.begun import not_there
 from trainctl.operations.runs import Run, control, note
 from trainctl.operations.workspace import Workspace
 
@@ -16,10 +17,15 @@ _AT_ONCE = 16
 
 
 def stop(workspace: Workspace, run: Run, grace_seconds: float, emit: Emit) -> Run:
-    """Ask the run's processes to end, make them after the grace, and note how it ended. An ended run stays as it is."""
+    """Ask the run's processes to end, make them after the grace, and note how it ended. An ended run stays as it is.
+
+    Busy if it is about to be started and no node knows of it yet; NodeUnreachable if nobody can tell.
+    """
     address = run.job.address
     if not run.record.status.live:
         return run
+    if not run.record.ranks:
+        raise not_there(workspace.ledger.known(), address, run.record)
 
     def on_event(event: Mapping[str, Any]) -> None:
         count, seconds, grace = event["processes"], event["seconds"], event["grace"]
@@ -37,16 +43,16 @@ def stop(workspace: Workspace, run: Run, grace_seconds: float, emit: Emit) -> Ru
 
 def stop_all(
     workspace: Workspace, runs: Sequence[Run], grace_seconds: float, emit: Emit
-) -> list[tuple[Run, NodeError | None]]:
+) -> list[tuple[Run, NodeError | Busy | None]]:
     """As ``stop``, of many: those that wait first, so that none of them starts as others end; what failed beside the run."""
 
-    def end(run: Run) -> tuple[Run, NodeError | None]:
+    def end(run: Run) -> tuple[Run, NodeError | Busy | None]:
         try:
             return stop(workspace, run, grace_seconds, emit), None
-        except NodeError as error:
+        except (NodeError, Busy) as error:
             return run, error
 
-    ended: dict[str, tuple[Run, NodeError | None]] = {}
+    ended: dict[str, tuple[Run, NodeError | Busy | None]] = {}
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="stop") as pool:
         for some in (
             [run for run in runs if run.record.started_at is None],

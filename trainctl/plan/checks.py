@@ -62,11 +62,10 @@ def protected(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]
 def displaced(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
     """Live runs whose machine would be taken from under them, by a change that is not theirs."""
     by_address = {change.address: change for change in changes}
-    for address, recorded in sorted(inputs.state.resources.items()):
-        run = _live(inputs, address) if address.kind is Kind.JOB else None
-        if run is None or (by_address[address].stops if address in by_address else None):
+    for address, run in _live_runs(inputs):
+        if not run.ranks or (by_address[address].stops if address in by_address else None):
             continue
-        cluster = Address(Kind.CLUSTER, str(recorded.attributes.get("cluster")))
+        cluster = Address(Kind.CLUSTER, run.ranks[0].node.partition("/")[0])
         lost = _lost_nodes(inputs, by_address.get(cluster))
         if any(rank.node in lost for rank in run.ranks):
             yield error(
@@ -217,11 +216,16 @@ def _unknown(address: Address, what: str, known: Iterable[Address]) -> Diagnosti
     )
 
 
-def _live(inputs: Inputs, address: Address) -> RunRecord | None:
-    observed = inputs.observed.get(address)
-    runs = outputs_seen(inputs.state.resources[address], observed).get("runs")
-    run = RunRecord.from_json(runs[-1]) if runs else None
-    return run if run is not None and run.status.live else None
+def _live_runs(inputs: Inputs) -> Iterator[tuple[Address, RunRecord]]:
+    """The newest run of each recorded job and all that attempts have begun, as far as they are live."""
+    jobs = {one for one in inputs.state.resources if one.kind is Kind.JOB}
+    for address in sorted(jobs | inputs.begun.keys()):
+        recorded, observed = inputs.state.resources.get(address), inputs.observed.get(address)
+        known = outputs_seen(recorded, observed).get("runs") or ()
+        newest = [RunRecord.from_json(one) for one in known[-1:]]
+        for run in (*newest, *inputs.begun.get(address, ())):
+            if run.status.live:
+                yield address, run
 
 
 def _lost_nodes(inputs: Inputs, change: Change | None) -> set[str]:

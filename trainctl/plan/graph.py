@@ -76,7 +76,8 @@ def waits_for(
                 if needed in changes and changes[needed].action not in REMOVES
             }
         record = recorded.get(address)
-        for needed in record.depends_on if record else ():
+        never_recorded = change.depends_on if change.action in REMOVES else ()
+        for needed in record.depends_on if record else never_recorded:
             if needed in changes and changes[needed].action in REMOVES and needed != address:
                 waits[needed].add(address)
     return waits

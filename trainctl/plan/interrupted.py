@@ -12,6 +12,7 @@ from trainctl.model.address import Kind
 from trainctl.model.json import digest
 from trainctl.plan.diff import plain
 from trainctl.plan.graph import REMOVES
+from trainctl.plan.runs import begun_run
 from trainctl.plan.subject import Subject
 from trainctl.plan.values import Change
 
@@ -28,10 +29,13 @@ def attempted(intent: Intent | None, after: Mapping[str, Any]) -> bool:
 
 
 def resumed(subject: Subject, change: Change) -> Change:
-    """The change, with the key of an earlier attempt at the same, if there was one."""
+    """The change, with the key of an earlier attempt at the same, if there was one, and with the live run that it would stop
+    as another attempt began it."""
     if change.action is Action.NOOP:
         return change
     same = next((one for one in subject.attempts if same_effect(one, change)), None)
+    undone = begun_run(subject, same.key if same else "")
+    change = replace(change, stops=undone or change.stops)
     if same is None:
         return replace(change, note=change.note or UNDONE) if subject.intent else change
     reason = Reason.INTERRUPTED if change.action is Action.CREATE else None
@@ -50,6 +54,7 @@ def never_recorded(subject: Subject) -> Change | None:
         provider=intent.provider,
         reason=Reason.INTERRUPTED,
         before=plain(intent.inputs.get("attributes")) or {},
+        depends_on=intent.depends_on,
         seen=subject.seen,
         note="what an interrupted attempt left is removed",
     )

@@ -25,7 +25,21 @@ def live_run(subject: Subject) -> LiveRun | None:
     run = subject.newest_run if subject.address.kind is Kind.JOB else None
     if run is None or not run.status.live:
         return None
-    gpus = gpu_count(subject.before.get("compute"))
+    return _told(run, subject.before)
+
+
+def begun_run(subject: Subject, carried_on: str = "") -> LiveRun | None:
+    """The newest live run of attempts that nobody recorded, but for the one with the key that a change carries on: any other
+    change of this job would stop it."""
+    live = [run for run in subject.begun if run.status.live and run.key != carried_on]
+    if not live:
+        return None
+    inputs = next((one.inputs for one in subject.attempts if one.key == live[-1].key), {})
+    return _told(live[-1], inputs.get("attributes") or {})
+
+
+def _told(run: RunRecord, attributes: Mapping[str, Any]) -> LiveRun:
+    gpus = gpu_count(attributes.get("compute"))
     ranks = max(len(run.ranks), 1)
     return LiveRun(run.id, run.number, run.started_at or run.created_at, ranks, gpus * ranks)
 

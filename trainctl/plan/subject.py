@@ -21,7 +21,8 @@ from trainctl.spi.provider import Presence
 class Subject:
     """One address: wanted (``resource``), recorded, observed, interrupted (``intent``), asked for (``replace``).
 
-    ``attempts`` are all that may have left something: the interrupted one, then those that failed, the newest first.
+    ``attempts`` are all that may have left something: the interrupted one, then those that failed, the newest first; ``begun``
+    the runs that a look found of these.
     ``destroying`` tells a resource that goes with everything from one whose block is gone.
     """
 
@@ -33,6 +34,7 @@ class Subject:
     lifecycle: Lifecycle
     seen: int
     attempts: tuple[Intent, ...] = ()
+    begun: tuple[RunRecord, ...] = ()
     replace: bool = False
     destroying: bool = False
 
@@ -125,7 +127,8 @@ def subject(inputs: Inputs, address: Address) -> Subject:
         intent=intent,
         lifecycle=own,
         seen=state.versions.get(address, 0),
-        attempts=(*([intent] if intent else ()), *reversed(state.unfinished.get(address, ()))),
+        attempts=state.attempts(address),
+        begun=inputs.begun.get(address, ()),
         replace=address in options.replace or address in options.run,
         destroying=options.destroy,
     )

@@ -15,6 +15,7 @@ from trainctl.model.address import Address
 from trainctl.model.diagnostics import Diagnostic, Severity
 from trainctl.model.files import ResolvedSource
 from trainctl.model.resource import Lifecycle
+from trainctl.model.run import RunRecord
 from trainctl.model.serving import TO_ALL, Serving
 from trainctl.model.trust import Policy
 from trainctl.spi.provider import Presence
@@ -246,6 +247,8 @@ class Inputs:
     desired: Desired
     state: State
     observed: Mapping[Address, Observation] = field(default_factory=dict)
+    begun: Mapping[Address, tuple[RunRecord, ...]] = field(default_factory=dict)
+    """Of each job, the runs that attempts have begun and nobody has recorded, as their nodes tell them."""
     code: Mapping[Address, CodeTree] = field(default_factory=dict)
     weights: Mapping[Address, WeightsFacts] = field(default_factory=dict)
     nodes: Mapping[Address, tuple[NodeFacts, ...]] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from trainctl.apply.step import Lookup, Step
+from trainctl.apply.step import Lookup, MayStop, Step
 from trainctl.errors import NodeUnreachable, TrainctlError
 from trainctl.jobs.environment import team_cache
 from trainctl.ledger.state import Intent, Recorded
@@ -65,8 +65,9 @@ class CacheHandler:
         for kept in _keepers(cluster, recorded.attributes)[1:]:
             self._tell("remove_cache", step.address, kept)
 
-    def abandon(self, intent: Intent, lookup: Lookup) -> None:
+    def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
         """A directory that an interrupted creation made is found again, or goes with the cluster."""
+        return {}
 
     def read(self, recorded: Recorded, lookup: Lookup) -> Observation:
         """A cache's content belongs to its jobs; there is nothing to compare."""

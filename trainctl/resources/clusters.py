@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from trainctl.apply.step import Lookup, Step
+from trainctl.apply.step import Lookup, MayStop, Step
 from trainctl.errors import NodeError
 from trainctl.jobs.environment import team_cache
 from trainctl.ledger.state import Intent, Recorded
@@ -49,11 +49,11 @@ class ClusterHandler:
         if step.recorded is not None:
             self._remove_others(step.recorded, frozenset())
 
-    def abandon(self, intent: Intent, lookup: Lookup) -> None:
+    def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
         """Remove the nodes that an interrupted attempt made and nobody recorded."""
         attributes = intent.inputs.get("attributes")
         if not attributes:
-            return
+            return {}
         provider = self._providers(intent.provider)
         cluster = section(intent.address.name, attributes)
         recorded = lookup(intent.address)
@@ -62,6 +62,7 @@ class ClusterHandler:
             node = provider.find(cluster, f"{intent.key}/{planned.name}")
             if node is not None and node.key not in kept:
                 self._remove(intent.provider, node, attributes)
+        return {}
 
     def read(self, recorded: Recorded, lookup: Lookup) -> Observation:
         """The worst of what its nodes say, and which of those that were away when it was made can be reached now."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from trainctl.apply.step import Deferred, Lookup, Step, StepFailed
+from trainctl.apply.step import Deferred, Lookup, MayStop, Step, StepFailed, WouldStop
 from trainctl.errors import (
     Interrupted,
     NodeError,
@@ -25,6 +25,7 @@ from trainctl.plan.seats import Planned
 from trainctl.plan.values import Change, Observation
 from trainctl.resources.agents import Agents, nodes_of
 from trainctl.resources.beginnings import begin
+from trainctl.resources.begun import begun
 from trainctl.resources.checkpoints import Checkpoints, checkpoint_store_error
 from trainctl.resources.following import ahead, possible_nodes
 from trainctl.resources.home import Home
@@ -79,7 +80,7 @@ class JobHandler:
 
     def carry_out(self, step: Step) -> Mapping[str, Any]:
         """One new run; for an update the record alone. A run that could not be deployed is recorded as such, unless the one before it goes on."""
-        earlier = runs_of(step.recorded)
+        earlier = tuple(run for run in runs_of(step.recorded) if run.key != step.key)
         if step.action is Action.UPDATE:
             if earlier and earlier[-1].status.live:
                 control = RunControl(self._agents, step.lookup)
@@ -93,8 +94,8 @@ class JobHandler:
         project = str(step.attributes["project"])
         run = replace(run, store=self._checkpoints.place(step.address, project, run))
         try:
-            begun = begin(control, self._mirror, step, earlier)
-            run = self._deployment.deploy(begun, begun.mark(run), replaced)
+            beginning = begin(control, self._mirror, step, earlier)
+            run = self._deployment.deploy(beginning, beginning.mark(run), replaced)
         except (NodeUnreachable, Interrupted):
             raise  # nobody knows whether it was started: the intent stays open, and the next apply finds out
         except Deferred:
@@ -130,17 +131,30 @@ class JobHandler:
             project = str(step.attributes["project"])
             Checkpoints(control, self._checkpoints, step.address, project, run).remove()
 
-    def abandon(self, intent: Intent, lookup: Lookup) -> None:
-        """Stop and remove the run that an interrupted attempt may have started."""
+    def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
+        """Stop the run that an interrupted attempt may have started. One that did something is to be recorded, as it may have
+        saved checkpoints; of any other nothing stays."""
         cluster = lookup(Address(Kind.CLUSTER, str(intent.inputs.get("cluster"))))
         if cluster is None:
-            return
+            return {}
+        (found,) = begun(self._agents, lookup, [intent], self._checkpoints.place)
+        if found.silent is not None:
+            raise found.silent
+        run = found.run
+        if run is not None and run.status.live:
+            if not may_stop(run.id):
+                raise _would_stop(run)
+            run = RunControl(self._agents, lookup).stop(run)
+        keep = run is not None and run.started_at is not None
         for node in nodes_of(cluster):
             agent = self._agents.of(cluster.provider, node)
+            # Where it was never started it can't be any more.
             agent.call(
                 "stop", {"root": node.root, "key": intent.key, "grace_seconds": STOP_GRACE_SECONDS}
             )
-            agent.call("remove", {**at(node, cluster.attributes), "key": intent.key})
+            if not keep:
+                agent.call("remove", {**at(node, cluster.attributes), "key": intent.key})
+        return {"run": run.to_json()} if run is not None and keep else {}
 
     def read(self, recorded: Recorded, lookup: Lookup) -> Observation:
         """The newest run as its nodes tell it; nobody is asked about a run that has ended."""
@@ -176,6 +190,13 @@ def observed(control: RunControl, jobs: Sequence[Recorded]) -> dict[Address, Obs
 def _lost_at_once(run: RunRecord) -> bool:
     """Whether nobody is left to begin it."""
     return run.status is RunStatus.LOST and run.started_at is None
+
+
+def _would_stop(run: RunRecord) -> WouldStop:
+    return WouldStop(
+        f"run {run.number} ({run.id}), which an interrupted apply began, is live",
+        "Pass --stop-running to stop it, or put back what it was begun with: it is carried on then.",
+    )
 
 
 def _outputs(*runs: RunRecord) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainctl.apply.step import Lookup, Step
+from trainctl.apply.step import Lookup, MayStop, Step
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.plan.values import Observation
 from trainctl.spi.provider import Presence
@@ -21,8 +21,9 @@ class ProjectHandler:
     def delete(self, step: Step) -> None:
         """Nothing to remove."""
 
-    def abandon(self, intent: Intent, lookup: Lookup) -> None:
+    def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
         """Nothing can be left."""
+        return {}
 
     def read(self, recorded: Recorded, lookup: Lookup) -> Observation:
         """A project is where the state is."""

@@ -19,6 +19,7 @@ from trainctl.resources.runs import with_status
 from trainctl.spi.provider import Node
 
 _POLL_SECONDS = 0.2
+_GOES_ON = "Its run may go on there: trainctl status. Apply again: it is carried on."
 _ON_THE_WAY = frozenset({RunStatus.CREATED, RunStatus.DEPLOYING})
 
 Request = dict[str, Any]
@@ -80,8 +81,11 @@ def start_together(
             answers = [pool.submit(_start, step, rank, request) for rank, request in others]
             run = with_status(run, [first, *(answer.result() for answer in answers)])
         return _settled(step, control, run)
-    except (NodeUnreachable, Busy):
-        raise  # nobody can be asked; or a newer attempt has the run, and what it started is its own
+    except NodeUnreachable as error:
+        error.detail = f"{error.detail} {_GOES_ON}".lstrip()
+        raise  # nobody can be asked
+    except Busy:
+        raise  # a newer attempt has the run, and what it started is its own
     except TrainctlError:
         for rank in ranks:
             _make_sure_it_ended(rank, run)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainctl.apply.step import Lookup, Step
+from trainctl.apply.step import Lookup, MayStop, Step
 from trainctl.errors import SourceError, SourceGone, SourceWrong, StalePlan, TrainctlError
 from trainctl.jobs.bucket_credentials import explained
 from trainctl.jobs.secrets import Secrets
@@ -191,8 +191,9 @@ class WeightsHandler:
             )
             return False
 
-    def abandon(self, intent: Intent, lookup: Lookup) -> None:
+    def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
         """What an interrupted mirroring fetched is whole content or is resumed; there is nothing to undo."""
+        return {}
 
     def read(self, recorded: Recorded, lookup: Lookup) -> Observation:
         """Whether the mirror still has the listing."""

@@ -11,7 +11,7 @@ from typing import Any
 from trainctl.model.address import Address
 from trainctl.model.delivery import THROUGH_OPERATOR, Delivered, Mirrored
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.model.status import JobStatus
+from trainctl.model.status import Beginner, JobStatus
 from trainctl.model.units import format_bytes, format_duration
 from trainctl.node.checkpoints.ranking import standing
 from trainctl.views.checkpoints import checkpoint_json, kept_words
@@ -72,7 +72,15 @@ def status_json(status: JobStatus) -> dict[str, Any]:
         "retries": run.retries,
         "rerun_of": run.rerun_of,
         "checkpoints": [checkpoint_json(one) for one in status.checkpoints],
+        "apply": _apply_json(status.apply),
     }
+
+
+def _apply_json(apply: Beginner | None) -> dict[str, Any] | None:
+    if apply is None:
+        return None
+    since = moment(apply.since)
+    return {"who": apply.who, "since": since, "interrupted": apply.interrupted}
 
 
 def status_lines(status: JobStatus, now: float, *, named: bool = False) -> list[str]:
@@ -82,6 +90,8 @@ def status_lines(status: JobStatus, now: float, *, named: bool = False) -> list[
     if status.stale:
         lines.append(f"  as last seen: {status.stale}")
     lines += [f"  {word:<13} {text}" for word, text in _remarks(run)]
+    if status.apply:
+        lines.append(f"  {'apply':<13} {_apply_words(status.apply)}")
     for rank in run.ranks:
         lines.append(f"  {f'rank {rank.rank}':<13} {_rank_words(rank, len(run.ranks))}")
         if rank.rank in status.work:
@@ -129,6 +139,14 @@ def _remarks(run: RunRecord) -> list[tuple[str, str]]:
         ("upload", upload),
     ]
     return [(word, escape(text)) for word, text in said if text]
+
+
+def _apply_words(apply: Beginner) -> str:
+    """Whose apply it is that has the run to record."""
+    whose = (
+        f"of {escape(apply.who)}, since {(moment(apply.since) or '')[:19].replace('T', ' ')} UTC"
+    )
+    return f"{whose}: interrupted; the next one goes on with it" if apply.interrupted else whose
 
 
 def _rank_words(rank: RankRecord, ranks: int) -> str:
@@ -276,7 +294,8 @@ def _matrix_row(address: Address, ones: Sequence[JobStatus]) -> list[str]:
 def state_words(one: JobStatus) -> str:
     """``completed``; ``pending: waits for 2 of 4 GPUs``."""
     waiting = f": {escape(one.run.waiting)}" if one.run.waiting else ""
-    return run_words(one.run) + waiting + (" (as last seen)" if one.stale else "")
+    apply = " (its apply was interrupted)" if one.apply and one.apply.interrupted else ""
+    return run_words(one.run) + waiting + apply + (" (as last seen)" if one.stale else "")
 
 
 def counts_by_state(ones: Iterable[JobStatus]) -> str:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from tests.support.ledgers import dead_here, elsewhere, ledger_on
+from tests.support.desk import DIGEST, EVAL, LAB, SFT, TEAM, Desk, change
+from tests.support.ledgers import elsewhere, ledger_on
 from trainctl.apply.engine import Engine, Permit
 from trainctl.apply.interrupt import Interrupt
-from trainctl.apply.result import Result
-from trainctl.apply.step import Handler, Lookup, Step, StepFailed
+from trainctl.apply.step import Step, StepFailed
 from trainctl.errors import (
     Busy,
     Interrupted,
@@ -22,99 +20,17 @@ from trainctl.errors import (
     StorageError,
     TrainctlError,
 )
-from trainctl.ledger.ledger import Ledger
-from trainctl.ledger.state import Holder, Intent
+from trainctl.ledger.state import Intent
 from trainctl.model.action import Action, Reason
 from trainctl.model.address import Address, Kind
-from trainctl.model.events import Event, EventType
-from trainctl.plan.values import Change, LiveRun, Plan
-from trainctl.testing.memory import MemoryLog
-
-SFT, EVAL, LAB = map(Address.parse, ("job.sft", "job.eval", "cluster.lab"))
-TEAM = Address.parse("project.team")
-DIGEST = "sha256:plan"
-
-
-class Fake:
-    """A handler that notes what it is asked, and does what a test says."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-        self.steps: dict[Address, Step] = {}
-        self.does: dict[Address, Callable[[Step], Mapping[str, Any] | None]] = {}
-
-    def carry_out(self, step: Step) -> Mapping[str, Any]:
-        """Make it."""
-        self.calls.append(f"make {step.address} {step.key}")
-        return self._do(step) or {"made": step.key}
-
-    def delete(self, step: Step) -> None:
-        """Remove it."""
-        self.calls.append(f"delete {step.address}")
-        self._do(step)
-
-    def abandon(self, intent: Intent, lookup: Lookup) -> None:
-        """Undo it."""
-        self.calls.append(f"abandon {intent.address} {intent.key}")
-
-    def _do(self, step: Step) -> Mapping[str, Any] | None:
-        self.steps[step.address] = step
-        return self.does[step.address](step) if step.address in self.does else None
-
-
-_: type[Handler] = Fake
-
-
-class Desk:
-    """An engine on a state in memory, and everything it said."""
-
-    def __init__(self) -> None:
-        self.log = MemoryLog()
-        self.ledger = ledger_on(self.log)
-        self.fake = Fake()
-        self.interrupt = Interrupt()
-        self.events: list[Event] = []
-        self.given_up = threading.Event()
-
-    def run(self, *changes: Change, permit: Permit = Permit(), parallelism: int = 4) -> Result:
-        """Apply these changes."""
-        kinds = dict.fromkeys(Kind, self.fake)
-        engine = Engine(
-            self.ledger, kinds, self.events.append, self.interrupt, self.given_up.set, parallelism
-        )
-        plan = Plan("", 0, "", changes, digest=DIGEST)
-        return engine.run(plan, permit)
-
-    def attempt(
-        self, key: str, holder: Holder, attributes: Mapping[str, Any] | None = None
-    ) -> Ledger:
-        """An intent on the job that somebody else began and never ended."""
-        other = ledger_on(self.log, holder=holder)
-        other.begin(SFT, "create", "local", key, {"attributes": attributes or {"v": 1}})
-        return other
-
-    def fail(self, error: BaseException, address: Address = SFT) -> None:
-        """Let the effect on an address fail."""
-
-        def raise_it(step: Step) -> None:
-            raise error
-
-        self.fake.does[address] = raise_it
-
-    def said(self, type_: EventType) -> list[str]:
-        """What was told of a type, in turn."""
-        return [f"{one.address}: {one.message}" for one in self.events if one.type is type_]
+from trainctl.model.events import EventType
+from trainctl.plan.values import LiveRun, Plan
 
 
 @pytest.fixture
 def desk() -> Desk:
     """An empty state and a willing handler."""
     return Desk()
-
-
-def change(address: Address = SFT, action: Action = Action.CREATE, **more: Any) -> Change:
-    """A change to the value 1."""
-    return Change(address, action, "local", **{"after": {"v": 1}, **more})
 
 
 def test_the_outcome_is_what_the_handler_gave(desk: Desk) -> None:
@@ -137,9 +53,13 @@ def test_the_intent_is_written_before_the_effect(desk: Desk) -> None:
         seen.append(ledger_on(desk.log).state().open_intents[SFT])
 
     desk.fake.does[SFT] = look
-    desk.run(change(after={"v": 1, "cluster": "lab"}))
+    desk.run(change(after={"v": 1, "cluster": "lab"}, depends_on=(LAB,)))
     (intent,) = seen
-    assert intent.inputs == {"cluster": "lab", "attributes": {"v": 1, "cluster": "lab"}}
+    assert intent.inputs == {
+        "cluster": "lab",
+        "attributes": {"v": 1, "cluster": "lab"},
+        "depends_on": ["cluster.lab"],
+    }
     assert (intent.action, intent.plan) == ("create", DIGEST)
     assert intent.key == desk.fake.steps[SFT].key
 
@@ -264,57 +184,6 @@ def test_an_effect_of_which_nobody_knows_stays_open(desk: Desk) -> None:
     desk.run(change(resumes=intent.key))
     assert desk.fake.calls == [f"make job.sft {intent.key}"] * 2
     assert desk.ledger.state().resources[SFT].key == intent.key
-
-
-def test_an_interrupted_attempt_is_carried_on_with_its_key(desk: Desk) -> None:
-    """Its holder is dead; the same key twice has one effect, so nothing is undone."""
-    desk.attempt("old", dead_here())
-    assert desk.run(change(resumes="old")).complete
-    assert desk.fake.calls == ["make job.sft old"]
-
-
-def test_an_attempt_begun_since_the_plan_is_carried_on(desk: Desk) -> None:
-    """Though the plan knows nothing of it: undone and made again, a run would have run twice."""
-    desk.attempt("since", dead_here())
-    assert desk.run(change(resumes=None)).complete
-    assert desk.fake.calls == ["make job.sft since"]
-    assert desk.ledger.state().resources[SFT].key == "since"
-
-
-def test_a_run_that_was_asked_for_carries_on_nobody_elses(desk: Desk) -> None:
-    """What another began since is undone, and the run is a new one."""
-    desk.attempt("theirs", dead_here())
-    assert desk.run(change(reason=Reason.BY_REQUEST)).complete
-    assert desk.fake.calls[0] == "abandon job.sft theirs"
-    assert desk.ledger.state().resources[SFT].key != "theirs"
-
-
-def test_an_attempt_at_something_else_is_undone_first(desk: Desk) -> None:
-    """By its key, and so are earlier ones that failed; after the outcome they are forgotten."""
-    failed = desk.attempt("first", dead_here())
-    failed.fail(failed.state().open_intents[SFT], "no")
-    desk.attempt("second", dead_here())
-    assert desk.run(change(after={"v": 2})).complete
-    key = desk.ledger.state().resources[SFT].key
-    assert desk.fake.calls == [
-        "abandon job.sft first",
-        "abandon job.sft second",
-        f"make job.sft {key}",
-    ]
-    assert desk.ledger.state().unfinished == {}
-
-
-def test_what_cannot_be_undone_keeps_its_key(desk: Desk) -> None:
-    """The new change is not begun, and the next apply tries again."""
-    desk.attempt("old", dead_here())
-
-    def unreachable(intent: Intent, lookup: Lookup) -> None:
-        raise NodeUnreachable("silent")
-
-    desk.fake.abandon = unreachable  # type: ignore[method-assign]
-    desk.run(change(after={"v": 2}))
-    assert desk.fake.calls == []
-    assert [one.key for one in desk.ledger.state().unfinished[SFT]] == ["old"]
 
 
 def test_an_address_that_another_changes_is_refused(desk: Desk) -> None:

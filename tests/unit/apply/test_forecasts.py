@@ -9,7 +9,7 @@ from typing import Any
 from tests.support.ledgers import ledger_on
 from trainctl.apply.engine import Engine, Permit
 from trainctl.apply.interrupt import Interrupt
-from trainctl.apply.step import Handler, Lookup, Step
+from trainctl.apply.step import Handler, Lookup, MayStop, Step
 from trainctl.ledger.state import Intent
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
@@ -31,7 +31,8 @@ class Noting:
 
     def delete(self, step: Step) -> None: ...
 
-    def abandon(self, intent: Intent, lookup: Lookup) -> None: ...
+    def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
+        return {}
 
 
 _: type[Handler] = Noting

@@ -293,6 +293,55 @@ def test_an_interrupted_start_is_carried_on() -> None:
     assert (other.action, other.resumes) == (Action.CREATE, None)
 
 
+def test_a_run_that_an_interrupted_start_began_is_live() -> None:
+    """A change that doesn't carry it on would stop it, and says so, as of any live run; so does the end of the whole."""
+    world = World()
+    first = planned(world, State())
+    state = State(open_intents={first.address: intent_of(first, "key-1")})
+    begun = {first.address: (a_run(1, RunStatus.RUNNING),)}
+
+    same = planned(world, state, begun=begun)
+    other = planned(with_rate(world), state, begun=begun)
+    gone = planned(world, state, Options(destroy=True), begun=begun)
+    ended = {first.address: (a_run(1, RunStatus.STOPPED),)}
+
+    assert (same.resumes, same.stops) == ("key-1", None)
+    assert other.stops is not None
+    assert (other.stops.id, other.stops.number) == ("run0001", 1)
+    assert (gone.action, gone.stops) == (Action.DELETE, other.stops)
+    assert planned(with_rate(world), state, begun=ended).stops is None
+
+
+def test_a_job_that_left_with_a_run_that_an_interrupted_start_began_is_not_forgotten() -> None:
+    """Its run would be stopped, as a recorded one."""
+    world = World()
+    state = ran(world)
+    again = planned(world, state, Options(run=(at("job.sft"),)))
+    state = replace(state, open_intents={again.address: intent_of(again, "key-2")})
+    rest = [one for one in world.resources() if one.address != again.address]
+    begun = {again.address: (a_run(2, RunStatus.RUNNING),)}
+
+    change = planned(world, state, desired=desired(*rest), begun=begun)
+
+    assert (change.action, change.stops and change.stops.number) == (Action.DELETE, 2)
+
+
+def test_what_an_attempt_alone_knows_goes_before_what_it_stands_on() -> None:
+    """As what is recorded does: a cluster is not taken from under a run that nobody recorded."""
+    world = World()
+    job = planned(world, State())
+    state = applied(make_plan(world.inputs()))
+    state = replace(
+        state,
+        resources={name: one for name, one in state.resources.items() if name != job.address},
+        open_intents={job.address: intent_of(job)},
+    )
+    plan = make_plan(world.inputs(state, Options(destroy=True)))
+    order = [str(one.address) for one in plan.changes]
+
+    assert order.index("job.sft") < order.index("cluster.lab")
+
+
 def test_an_interrupted_rerun_is_carried_on() -> None:
     """A killed ``run`` is resumed by the next plan although nothing has changed."""
     world = World()

@@ -148,9 +148,9 @@ def test_an_attempt_that_nobody_recorded_is_undone_by_its_key(lab: Lab) -> None:
     lab.handler.carry_out(step)
     inputs = {"attributes": dict(step.attributes)}
     intent = Intent("id", LAB, "update", "local", "two", inputs, this_process(), 0.0)
-    lab.handler.abandon(intent, lambda _: lab.recorded)
+    lab.handler.abandon(intent, lambda _: lab.recorded, lambda _: False)
     assert lab.left == ["lab-0"]
-    lab.handler.abandon(intent, lambda _: lab.recorded)
+    lab.handler.abandon(intent, lambda _: lab.recorded, lambda _: False)
     lab.destroy()
     assert lab.left == []
 

@@ -8,13 +8,15 @@ from typing import Any, cast
 
 import pytest
 
+from trainctl.apply.step import Step
 from trainctl.errors import NodeError, NodeUnreachable, StorageError, TrainctlError
 from trainctl.jobs.environment import places
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.delivery import Seat
-from trainctl.resources.starting import Rank, _make_sure_it_ended
+from trainctl.resources.run_control import RunControl
+from trainctl.resources.starting import Rank, _make_sure_it_ended, start_together
 from trainctl.spi.provider import Node
 
 NODE = Node("lab", "lab-0", "local", root="/cache/lab-0", data="/data", python="python3")
@@ -24,7 +26,7 @@ RUN = RunRecord("abc1234", 1, "key")
 def rank(calls: list[tuple[str, Mapping[str, Any]]], error: TrainctlError | None = None) -> Rank:
     """A rank on a node that notes what it is told, and may refuse."""
 
-    def call(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    def call(verb: str, request: Mapping[str, Any], **_: object) -> dict[str, Any]:
         calls.append((verb, request))
         if error is not None:
             raise error
@@ -32,6 +34,17 @@ def rank(calls: list[tuple[str, Mapping[str, Any]]], error: TrainctlError | None
 
     agent = cast(NodeAgent, SimpleNamespace(call=call))
     return Rank(0, Seat(NODE, agent, {}), places(NODE, Address.parse("job.sft"), "demo", RUN, 0))
+
+
+def test_who_is_cut_off_learns_that_the_run_may_go_on() -> None:
+    """And what to do then."""
+    cut = NodeUnreachable("lab/lab-0: the connection was cut")
+    lone = rank([], cut)
+    step, control = cast(Step, None), cast(RunControl, None)
+    with pytest.raises(NodeUnreachable) as told:
+        start_together(step, control, RUN, [lone], [{}], str)
+    assert "may go on there" in told.value.detail
+    assert "Apply again" in told.value.detail
 
 
 def test_what_may_have_been_started_is_ended() -> None:

@@ -12,6 +12,7 @@ from trainctl.cli.options import RunOption
 from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_trusting
+from trainctl.operations.begun import with_begun
 from trainctl.operations.downloading import download
 from trainctl.operations.runs import find_run, job_address
 from trainctl.views.checkpoints import left_out_words
@@ -36,7 +37,7 @@ def command(
     """Copy a checkpoint of a run here."""
     session = session_of(ctx)
     with open_trusting(session, PlanningFlags(trust=trust)) as workspace:
-        found = find_run(workspace.ledger.state(), job_address(address), run)
+        found = find_run(with_begun(workspace), job_address(address), run)
         place, left_out = download(workspace, found, target, name=name, rank=rank)
     session.output.print(str(place))
     if left_out:

@@ -12,6 +12,7 @@ from trainctl.cli.partial import told_of
 from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_trusting
+from trainctl.operations.begun import with_begun
 from trainctl.operations.checkpoints import all_known
 from trainctl.operations.runs import job_address, runs_meant
 from trainctl.views.checkpoints import checkpoint_csv, checkpoint_table, checkpoints_json
@@ -27,7 +28,7 @@ def command(
     """List the checkpoints of a run, or of the newest runs of a sweep."""
     session = session_of(ctx)
     with open_trusting(session, PlanningFlags(trust=trust)) as workspace:
-        runs = runs_meant(workspace.ledger.state(), job_address(address), run)
+        runs = runs_meant(with_begun(workspace), job_address(address), run)
         found, away = all_known(workspace, runs)
     if format_ is ListingFormat.JSON:
         session.output.json(checkpoints_json(found, away))

@@ -11,6 +11,7 @@ from trainctl.cli.options import RunOption
 from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_trusting
+from trainctl.operations.begun import with_begun
 from trainctl.operations.checkpoints import upload
 from trainctl.operations.runs import find_run, job_address
 
@@ -24,7 +25,7 @@ def command(
     """Bring to the store what an ended or lost run left on its node."""
     session = session_of(ctx)
     with open_trusting(session, PlanningFlags(trust=trust)) as workspace:
-        found = find_run(workspace.ledger.state(), job_address(address), run)
+        found = find_run(with_begun(workspace), job_address(address), run)
         sync = upload(workspace, found)
     if not sync:
         session.output.print("The run keeps no checkpoints.")

@@ -14,6 +14,7 @@ from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_trusting
 from trainctl.errors import UsageError
 from trainctl.model.units import parse_duration
+from trainctl.operations.begun import with_begun
 from trainctl.operations.checkpoints import artifacts
 from trainctl.operations.runs import find_run, job_address
 from trainctl.views.checkpoints import artifacts_json
@@ -40,7 +41,7 @@ def command(
     session = session_of(ctx)
     seconds = _seconds(expires)
     with open_trusting(session, PlanningFlags(trust=trust)) as workspace:
-        of = find_run(workspace.ledger.state(), job_address(address), run)
+        of = find_run(with_begun(workspace), job_address(address), run)
         found = artifacts(workspace, of, name, seconds)
     if format_ is Format.JSON:
         job = str(of.job.address).removeprefix("job.")

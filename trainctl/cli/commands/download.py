@@ -10,6 +10,7 @@ import typer
 from trainctl.cli.options import RunOption
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
+from trainctl.operations.begun import with_begun
 from trainctl.operations.code import download_code
 from trainctl.operations.runs import find_run, job_address
 
@@ -26,7 +27,7 @@ def command(
     """Copy the code that a run ran here, as the directory PROJECT_JOB_RUN."""
     session = session_of(ctx)
     with open_workspace(session) as workspace:
-        found = find_run(workspace.ledger.state(), job_address(address), run)
+        found = find_run(with_begun(workspace), job_address(address), run)
         place = download_code(workspace, found, target)
     session.output.print(str(place))
     return 0

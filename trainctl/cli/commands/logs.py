@@ -11,6 +11,7 @@ from trainctl.cli.moments import moment
 from trainctl.cli.options import Format, FormatOption, RunOption
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
+from trainctl.operations.begun import with_begun
 from trainctl.operations.logs import Selection
 from trainctl.operations.runs import find_run, job_address
 
@@ -61,5 +62,5 @@ def command(
         prepare=prepare,
     )
     with open_workspace(session) as workspace:
-        found = find_run(workspace.ledger.state(), job_address(address), run)
+        found = find_run(with_begun(workspace), job_address(address), run)
         return print_logs(session, workspace, found, wanted, format_).code

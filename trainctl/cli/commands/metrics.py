@@ -15,6 +15,7 @@ from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import UsageError
 from trainctl.model.metrics import Sample
+from trainctl.operations.begun import with_begun
 from trainctl.operations.metrics import look, watch
 from trainctl.operations.runs import Run, find_run, job_address
 from trainctl.operations.workspace import Workspace
@@ -59,7 +60,7 @@ def command(
             "--follow has no CSV form", "With --format json it prints one sample a line."
         )
     with open_workspace(session) as workspace:
-        found = find_run(workspace.ledger.state(), job_address(address), run)
+        found = find_run(with_begun(workspace), job_address(address), run)
         if follow:
             _follow(session, workspace, found, rank, format_, plot=plot)
             return 0

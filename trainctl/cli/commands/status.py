@@ -44,8 +44,8 @@ def command(
     job = job_address(address) if address is not None else None
     with open_workspace(session) as workspace:
         if job is None or (run is None and is_matrix(workspace, job)):
-            found, waiting = all_statuses(workspace, job), not_begun(workspace, job)
-            _show_all(session, found, waiting, job, format_)
+            found = all_statuses(workspace, job)
+            _show_all(session, found, not_begun(workspace, found, job), job, format_)
         else:
             _show_one(session, status(workspace, job, run), format_, named=run is not None)
         for text in full_caches(workspace):

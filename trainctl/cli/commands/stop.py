@@ -14,6 +14,7 @@ from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import PartlyDone, UsageError
 from trainctl.model.address import Address
+from trainctl.operations.begun import with_begun
 from trainctl.operations.runs import Run, find_run, job_address, newest_runs, refresh_all
 from trainctl.operations.status import is_matrix
 from trainctl.operations.stopping import stop, stop_all
@@ -48,7 +49,7 @@ def command(
         job = job_address(address)
         if run is None and is_matrix(workspace, job):
             return _stop_matrix(session, workspace, job, seconds, auto_approve=auto_approve)
-        found = find_run(workspace.ledger.state(), job, run)
+        found = find_run(with_begun(workspace), job, run)
         with Progress(session.output) as progress:
             ended = stop(workspace, found, seconds, progress.listen)
     before = "" if found.record.status.live else " already"
@@ -58,7 +59,7 @@ def command(
 
 def _live(workspace: Workspace, job: Address | None = None) -> list[Run]:
     """The live runs of all jobs, or of those of one matrix."""
-    seen = refresh_all(workspace, list(newest_runs(workspace.ledger.state(), job)))
+    seen = refresh_all(workspace, list(newest_runs(with_begun(workspace), job)))
     return [run for run, _ in seen if run.record.status.live]
 
 
@@ -68,7 +69,7 @@ def _stop_matrix(
     live = _live(workspace, job)
     if live and not auto_approve:
         if not session.stdin.isatty():
-            jobs = len(list(newest_runs(workspace.ledger.state(), job)))
+            jobs = len(list(newest_runs(with_begun(workspace), job)))
             raise UsageError(
                 f"{job} is {counted(jobs, 'job')}, of which {counted(len(live), 'run')} would be stopped",
                 f"Pass --auto-approve, or name one, such as {live[0].job.address.typed}.",

@@ -1,0 +1,104 @@
+"""Attempts of which nobody recorded how they ended: carried on, or undone before something else is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.support.desk import SFT, Desk, change
+from tests.support.ledgers import dead_here
+from trainctl.apply.engine import Permit
+from trainctl.apply.step import Lookup, MayStop
+from trainctl.errors import (
+    NodeUnreachable,
+    TrainctlError,
+)
+from trainctl.ledger.state import Intent
+from trainctl.model.action import Action, Reason
+
+
+@pytest.fixture
+def desk() -> Desk:
+    """An empty state and a willing handler."""
+    return Desk()
+
+
+def test_an_interrupted_attempt_is_carried_on_with_its_key(desk: Desk) -> None:
+    """Its holder is dead; the same key twice has one effect, so nothing is undone."""
+    desk.attempt("old", dead_here())
+    assert desk.run(change(resumes="old")).complete
+    assert desk.fake.calls == ["make job.sft old"]
+
+
+def test_an_attempt_begun_since_the_plan_is_carried_on(desk: Desk) -> None:
+    """Though the plan knows nothing of it: undone and made again, a run would have run twice."""
+    desk.attempt("since", dead_here())
+    assert desk.run(change(resumes=None)).complete
+    assert desk.fake.calls == ["make job.sft since"]
+    assert desk.ledger.state().resources[SFT].key == "since"
+
+
+def test_a_run_that_was_asked_for_carries_on_nobody_elses(desk: Desk) -> None:
+    """What another began since is undone, and the run is a new one."""
+    desk.attempt("theirs", dead_here())
+    assert desk.run(change(reason=Reason.BY_REQUEST)).complete
+    assert desk.fake.calls[0] == "abandon job.sft theirs"
+    assert desk.ledger.state().resources[SFT].key != "theirs"
+
+
+def test_an_attempt_at_something_else_is_undone_first(desk: Desk) -> None:
+    """By its key, and so are earlier ones that failed; after the outcome they are forgotten."""
+    failed = desk.attempt("first", dead_here())
+    failed.fail(failed.state().open_intents[SFT], "no")
+    desk.attempt("second", dead_here())
+    assert desk.run(change(after={"v": 2})).complete
+    key = desk.ledger.state().resources[SFT].key
+    assert desk.fake.calls == [
+        "abandon job.sft first",
+        "abandon job.sft second",
+        f"make job.sft {key}",
+    ]
+    assert desk.ledger.state().unfinished == {}
+
+
+def test_an_attempt_whose_run_is_live_is_left_alone(desk: Desk) -> None:
+    """Though no plan knew of it; its key is kept, and once it may be stopped it is undone."""
+    desk.attempt("live", dead_here())
+    desk.fake.live.add("live")
+    failed = desk.run(change(after={"v": 2}))
+    assert (failed.failed[SFT].code, desk.fake.calls) == ("live-run", [])
+    assert "live" in [one.key for one in desk.ledger.state().unfinished[SFT]]
+    assert desk.run(change(after={"v": 2}), permit=Permit(runs=frozenset({"live"}))).complete
+    assert desk.fake.calls[0] == "abandon job.sft live"
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_what_an_undone_attempt_leaves_is_of_the_record(desk: Desk, recorded: bool) -> None:
+    """As if it was recorded when it ended, for the change that follows; where there is a record it is kept although that fails."""
+    if recorded:
+        desk.run(change(after={"v": 0}))
+    desk.attempt("old", dead_here())
+    desk.fake.left["old"] = {"run": {"id": "its"}}
+    desk.fail(TrainctlError("no"))
+    desk.run(change(action=Action.REPLACE, after={"v": 2}, seen=None))
+    known = desk.fake.steps[SFT].recorded
+    assert known is not None
+    assert known.outputs["runs"] == [{"id": "its"}]
+    assert known.attributes == {"v": 0 if recorded else 1}
+    kept = desk.ledger.state().resources.get(SFT)
+    assert (kept is not None and "runs" in kept.outputs) is recorded
+
+
+def test_what_cannot_be_undone_keeps_its_key(desk: Desk) -> None:
+    """The new change is not begun, and the next apply tries again."""
+    desk.attempt("old", dead_here())
+
+    def unreachable(intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
+        raise NodeUnreachable("silent")
+
+    desk.fake.abandon = unreachable  # type: ignore[method-assign]
+    desk.run(change(after={"v": 2}))
+    assert desk.fake.calls == []
+    assert [one.key for one in desk.ledger.state().unfinished[SFT]] == ["old"]
