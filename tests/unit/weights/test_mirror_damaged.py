@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.flipping import each_flipped, flip, noticed
 from tests.support.mirrors import REFERENCE, MemorySource, contents, impatient
 from trainctl.errors import StorageError
 from trainctl.model.files import ResolvedSource
@@ -56,37 +56,11 @@ def mirrored(tmp_path: Path) -> Mirrored:
     return Mirrored(tmp_path / "mirror")
 
 
-def flip(path: Path, at: int = 0) -> None:
-    """Flip a bit of one byte."""
-    data = bytearray(path.read_bytes())
-    data[at] ^= 4
-    path.write_bytes(data)
-
-
-def each_flipped(path: Path) -> Iterator[int]:
-    """Have one byte after another wrong, and all right at last."""
-    right = path.read_bytes()
-    for at in range(len(right)):
-        flip(path, at)
-        yield at
-        path.write_bytes(right)
-
-
 def test_a_flipped_bit_of_a_reference_is_noticed_wherever_it_is(mirrored: Mirrored) -> None:
     """Else a collection would take what it kept, because it names another listing."""
-    right = mirrored.record(REFERENCE)
-    noticed = 0
+    path = mirrored.reference(REFERENCE)
 
-    for _ in each_flipped(mirrored.reference(REFERENCE)):
-        try:
-            found = needs(mirrored.mirror._layout)
-        except StorageError as error:
-            noticed += error.code == "mirror-damaged"
-        else:  # in the name of the check itself
-            (kept,) = (one for one in found if one.record["lineage"] == REFERENCE.lineage)
-            assert kept.record.items() >= right.items()
-
-    assert noticed > 400
+    assert noticed(path, lambda: mirrored.record(REFERENCE)) > 400
 
 
 def test_a_plan_goes_on_and_says_which_references_are_damaged(mirrored: Mirrored) -> None:

@@ -18,6 +18,7 @@ from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.objects import Objects
 from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.exclusive import BEAT_SECONDS, holder_name
+from trainctl.weights.mirror.checked import checked
 from trainctl.weights.mirror.needs import Need, Watch
 from trainctl.weights.mirror.others import SAY_SECONDS, Waiting, WaitsFor
 from trainctl.weights.mirror.reception import stopped
@@ -46,7 +47,7 @@ class Beating:
     @property
     def document(self) -> bytes:
         """What is put next."""
-        return canonical({**self._record, "beat": self._count})
+        return checked({**self._record, "beat": self._count})
 
     @property
     def late(self) -> bool:

@@ -47,8 +47,13 @@ def source_of(resolved: ResolvedSource) -> str:
 
 
 def record(resolved: ResolvedSource) -> str:
-    """What the fingerprints of a source at a pin turned out to be."""
-    return f"{FINGERPRINTS}/{source_of(resolved)}/{_pin(resolved)}.json"
+    """What the fingerprints of a source at its pin turned out to be."""
+    return record_at(resolved, resolved.pin)
+
+
+def record_at(resolved: ResolvedSource, pin: str) -> str:
+    """The same at any pin."""
+    return f"{FINGERPRINTS}/{source_of(resolved)}/{pin.rpartition(':')[2]}.json"
 
 
 def marks(resolved: ResolvedSource) -> str:
@@ -89,10 +94,6 @@ def clock(nonce: str) -> str:
 def stem(key: str) -> str:
     """The last part of a key, without its suffix."""
     return key.rpartition("/")[2].removesuffix(".json")
-
-
-def _pin(resolved: ResolvedSource) -> str:
-    return resolved.pin.rpartition(":")[2]
 
 
 def _name(text: str) -> str:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from trainctl.errors import StorageError
 from trainctl.model.files import Listing, ResolvedSource, SourceFile
 from trainctl.node.content.packed import packed
 from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket.beating import watched
 from trainctl.weights.bucket.in_packs import InPacks
-from trainctl.weights.bucket.shelf import Shelf, at_once
+from trainctl.weights.bucket.shelf import Shelf, at_once, damaged_reference
+from trainctl.weights.mirror.checked import reference_in
 from trainctl.weights.mirror.fetch import by_fingerprint, parts
 from trainctl.weights.mirror.known import Known, Row
 from trainctl.weights.mirror.layout import Content, fingerprint
-from trainctl.weights.mirror.needs import Need
+from trainctl.weights.mirror.needs import Need, References
 from trainctl.weights.mirror.partial import Arrived
 
 
@@ -68,20 +73,21 @@ class Looking:
         self._shelf = shelf
         self._earlier = shelf.turned_out(resolved)
         self.marks = shelf.marked(resolved)
-        hinted = {pack for one in self._earlier.listings for pack in packs.hinted(shelf, one)}
+        listings = (*self._earlier.listings, *self._earlier.lost)
+        hinted = {pack for one in listings for pack in packs.hinted(shelf, one)}
         self._packs = InPacks(shelf.objects, hinted | set(self.marks.packs))
 
     def have(self, groups: Mapping[str, list[SourceFile]]) -> Here:
         """What is there of these files."""
         sizes = {one: files[0].size for one, files in groups.items()}
         found = self._earlier.find(sizes)
+        hints = self._hints(one for one in groups if one not in found)
         is_small = self._shelf.is_small
         earlier = {one.sha256 for one in found.values() if is_small(one.size)}
-        marked = self.marks.whole.find(one for one in groups if one not in found)
         likely = {
             one: (sha256, sizes[one])
             for one, files in groups.items()
-            if one not in found and (sha256 := marked.get(one) or files[0].sha256)
+            if one not in found and (sha256 := hints.get(one) or files[0].sha256)
         }
         large = {one: named for one, named in likely.items() if not is_small(named[1])}
         answers = at_once(lambda one: self._shelf.content(*one), list(large.values()))
@@ -92,13 +98,37 @@ class Looking:
         used = {*places.values(), *self._packs.known(earlier).values()}
         return Here(found, frozenset(used))
 
+    def _hints(self, fingerprints: Iterable[str]) -> dict[str, str]:
+        """What these are said to be, whether it is there or not."""
+        wanted = list(fingerprints)
+        return {**self._earlier.claims.find(wanted), **self.marks.whole.find(wanted)}
+
 
 def referred(shelf: Shelf) -> list[Need]:
     """Every reference as it is now. StorageError where one can't be read: nothing may be deleted then."""
+    found = references(shelf)
+    for problem in found.damaged.values():
+        raise problem
+    return list(found.needs)
+
+
+def said(shelf: Shelf, key: str) -> dict[str, Any]:
+    """What a reference says; nothing where there is none, or one that is damaged: who writes it says it anew."""
+    data = shelf.objects.get(key)
+    with suppress(ValueError):
+        return {} if data is None else reference_in(data)
+    return {}
+
+
+def references(shelf: Shelf) -> References:
+    """The same for who wants to know what there is."""
     listed = list(shelf.objects.list(keys.REFERENCES))
-    documents = at_once(lambda one: shelf.document(one.key), listed)
-    return [
-        watched(one.key, record, one.modified)
-        for one, record in zip(listed, documents, strict=True)
-        if record
-    ]
+    found: list[Need] = []
+    damaged: dict[Path, StorageError] = {}
+    data = at_once(lambda one: shelf.objects.get(one.key), listed)
+    for one, its in zip(listed, data, strict=True):
+        try:
+            found += [] if its is None else [watched(one.key, reference_in(its), one.modified)]
+        except ValueError as error:
+            damaged[Path(one.key)] = damaged_reference(shelf.objects, one.key, str(error))
+    return References(tuple(found), damaged, ())

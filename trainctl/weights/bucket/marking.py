@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
+from trainctl.errors import StorageError
+from trainctl.model.files import Listing
 from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket.merging import Double, Remnant, batches, doubles, is_small
 from trainctl.weights.bucket.objects import Found
 from trainctl.weights.bucket.packs import Slice
-from trainctl.weights.bucket.shelf import Shelf
+from trainctl.weights.bucket.shelf import DAMAGED, Shelf
 from trainctl.weights.mirror.in_turn import in_turn
 from trainctl.weights.mirror.needs import Need
 
@@ -61,7 +63,7 @@ def mark(shelf: Shelf, kept: Sequence[Need], now: float) -> Mark:
     hints, _ = is_free(keys.PACKS, lambda name: name not in wanted)
     records = _stale_records(shelf, wanted, now)
     marks, left = is_free(keys.PARTIAL, lambda _: not unfinished)
-    listed, parts = _named(shelf, map(keys.stem, staying))
+    listed, parts = _named(shelf, {keys.stem(one) for one in staying}, kept)
     marked = {digest(one.rpartition(".")[2]) for one in left}
     named = listed | marked
     chunked, parted = is_free(keys.CHUNKED, lambda name: digest(name) not in named)
@@ -179,15 +181,40 @@ def _stale_records(shelf: Shelf, wanted: frozenset[str], now: float) -> list[str
     ]
 
 
-def _named(shelf: Shelf, listings: Iterable[str]) -> tuple[set[bytes], set[bytes]]:
-    """The contents that listings name, and the chunks of them."""
+def _named(shelf: Shelf, listings: Set[str], kept: Iterable[Need]) -> tuple[set[bytes], set[bytes]]:
+    """The contents that listings name, and the chunks of them. StorageError where one that is kept is missing or damaged."""
+    users = {listing_id: need for need in kept for listing_id in need.listings}
+
+    def read(listing_id: str) -> Listing | None:
+        try:
+            listing = shelf.read_listing(listing_id)
+        except StorageError as error:
+            if error.code != DAMAGED or listing_id not in users:
+                raise
+            raise _not_known(shelf, users[listing_id], error.summary) from None
+        if listing is None and listing_id in users:
+            why = f"{shelf.objects.url}/{keys.listing(listing_id)} is missing"
+            raise _not_known(shelf, users[listing_id], why)
+        return listing
+
     found: set[bytes] = set()
     parts: set[bytes] = set()
-    for _, listing in in_turn(shelf.read_listing, listings, _FEW):
+    for _, listing in in_turn(read, listings | users.keys(), _FEW):
         for file in listing.files if listing else ():
             found.add(digest(file.sha256))
             parts.update(map(digest, file.chunks))
     return found, parts
+
+
+def _not_known(shelf: Shelf, need: Need, why: str) -> StorageError:
+    """What a reference keeps can't be told, as its listing can't be read."""
+    record = need.record
+    return StorageError(
+        f"{why}: nobody knows what {record.get('source')} for {record.get('address')} of {record.get('project')} keeps",
+        "Nothing was deleted. trainctl mirror verify --repair writes the listing anew, or else an apply in that project. "
+        f"If the project is no more, remove its reference: {shelf.objects.url}/{need.path}",
+        code=DAMAGED,
+    )
 
 
 def digest(name: str) -> bytes:

@@ -16,17 +16,17 @@ from trainctl.model.files import (
     SourceFile,
     listed_in_order,
 )
-from trainctl.model.json import canonical
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.bucket import keys, long, packs
 from trainctl.weights.bucket.beating import Beating, await_collections, leased
 from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.in_packs import InPacks
-from trainctl.weights.bucket.look import Looking, look_at, referred
+from trainctl.weights.bucket.look import Looking, look_at, references, said
 from trainctl.weights.bucket.packing import Packing
 from trainctl.weights.bucket.room import Room
-from trainctl.weights.bucket.shelf import Marks, Shelf, at_once
+from trainctl.weights.bucket.shelf import Marks, Shelf, at_once, unless_damaged
 from trainctl.weights.bucket.upload import MOST_AHEAD, MOST_CHUNKS, Uploads
+from trainctl.weights.mirror.checked import checked
 from trainctl.weights.mirror.fetch import (
     SMALL_AT_ONCE,
     Crowd,
@@ -95,23 +95,26 @@ class BucketMirror:
         """See Mirror."""
         shelf, cancelled = self.shelf, cancelled or threading.Event()
         key = keys.reference(reference.lineage, reference.address)
-        before = shelf.document(key) or {}
+        before = said(shelf, key)
         upstream = Upstream(source, resolved, credential, self.retry)
         with Beating(shelf.objects, key, reference.record(before, resolved, None, 0)) as beating:
             await_collections(shelf, cancelled, waiting)
             who = WaitsFor(
-                resolved, reference, waiting, lambda: (one.record for one in referred(shelf))
+                resolved,
+                reference,
+                waiting,
+                lambda: (one.record for one in references(shelf).needs),
             )
             with leased(shelf, resolved, cancelled, who):
                 listing = self._bring(upstream, Tally(resolved.size, progress), cancelled, beating)
-        shelf.objects.put(key, canonical(reference.record({}, resolved, listing.id, 0)))
+        shelf.objects.put(key, checked(reference.record({}, resolved, listing.id, 0)))
         self._forget_marks(resolved)
         return listing
 
     def kept(self, wanted: ResolvedSource) -> Listing | None:
         """See Mirror."""
         listing_id = self.shelf.listing_of(keys.record(wanted))
-        return self.shelf.load_listing(listing_id) if listing_id else None
+        return unless_damaged(lambda: self.load_listing(listing_id)) if listing_id else None
 
     def load_listing(self, listing_id: str) -> Listing | None:
         """See Mirror."""
@@ -119,7 +122,7 @@ class BucketMirror:
 
     def sources(self) -> list[MirroredSource]:
         """See Mirror."""
-        return rows_of(referred(self.shelf), self.shelf.read_listing)
+        return rows_of(references(self.shelf).needs, self.shelf.read_listing)
 
     def stored_bytes(self) -> int:
         """See Mirror."""
@@ -146,10 +149,10 @@ class BucketMirror:
         return collect(self.shelf, asked)
 
     def verify(self, origins: Origins | None, progress: Progress | None = None, own: Own = ()) -> Verified:  # fmt: skip
-        """See Mirror. A store finds out by itself that a reference was damaged."""
+        """See Mirror."""
         from trainctl.weights.bucket.verify import verify
 
-        return verify(self.shelf, origins, progress)
+        return verify(self.shelf, origins, progress, own)
 
     def _bring(
         self, upstream: Upstream, tally: Tally, cancelled: threading.Event, beating: Beating
@@ -272,7 +275,7 @@ class BucketMirror:
             name = key.rpartition("/")[2].partition(".")[0]
             if name != keys.PACK:
                 return name in done
-            files = (self.shelf.document(key) or {}).get("files") or {}
+            files = self.shelf.hint(key).get("files") or {}
             return len(done.find(files)) == len(files)
 
         self.shelf.objects.delete([one for one in listed if is_done(one)])

@@ -131,7 +131,7 @@ def newest(objects: Objects, wanted: int) -> list[str]:
 
 def hinted(shelf: Shelf, listing_id: str) -> list[str]:
     """The packs in which a listing's small files are said to be."""
-    found = (shelf.document(keys.packs(listing_id)) or {}).get("packs")
+    found = shelf.hint(keys.packs(listing_id)).get("packs")
     return [str(one) for one in found] if isinstance(found, list) else []
 
 

@@ -7,19 +7,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from trainctl.errors import StorageError
+from trainctl.errors import Interrupted, TrainctlError
 from trainctl.model.files import ListedFile, ResolvedSource, SourceFile
+from trainctl.model.json import canonical
 from trainctl.weights.bucket import keys, long, packs
 from trainctl.weights.bucket.marking import digest
 from trainctl.weights.bucket.packs import Slice
+from trainctl.weights.bucket.relisting import listed_anew
 from trainctl.weights.bucket.repack import cut
 from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.mirror.afresh import Afresh, Origin, Origins, read_again
 from trainctl.weights.mirror.fetch import SMALL_AT_ONCE
 from trainctl.weights.mirror.in_turn import in_turn
-from trainctl.weights.mirror.layout import fingerprint
+from trainctl.weights.mirror.layout import fingerprint, named_in
 from trainctl.weights.mirror.needs import Need
 from trainctl.weights.mirror.verify import Finding, Outcome
 
@@ -61,12 +63,14 @@ class WrongPack(NamedTuple):
 class Repair:
     """Without ``origins`` it only says what is wrong. ``uses`` are those of contents that aren't right, all of them before the first is fetched.
 
-    Small contents are fetched as many at a time as they are mirrored.
+    ``all_known``: there are no others. Where a reference or its listing is damaged nobody knows who else needs what: nothing goes then that
+    nobody is known to need. Small contents are fetched as many at a time as they are mirrored.
     """
 
     shelf: Shelf
     origins: Origins | None
     uses: dict[str, list[Use]] = field(default_factory=dict)
+    all_known: bool = True
     _looked_at: set[bytes] = field(default_factory=set)
     _halt: threading.Event = field(default_factory=threading.Event)
 
@@ -77,12 +81,39 @@ class Repair:
         wanted = frozenset(use.file.sha256 for uses in self.uses.values() for use in uses)
         return Afresh(self.origins, wanted, partial(turned_out, self.shelf, wanted), self._halt)
 
-    def listing(self, listing_id: str, found: Sequence[Need]) -> Finding:
-        """A listing can't be repaired from itself: it goes, and the next apply writes it anew."""
-        users = {str(need.record.get("source")) for need in found if listing_id in need.listings}
-        outcome = self._gone([keys.listing(listing_id)])
-        path = Path(keys.listing(listing_id))
-        return Finding(path, "listing changed", 0, tuple(sorted(users)), outcome)
+    def listing(self, listing_id: str, what: str, found: Sequence[Need]) -> Finding:
+        """A listing can't be repaired from itself. It is written anew from what else is known; where that isn't enough the next apply does it,
+        and one that nobody needs goes."""
+        needs = [need for need in found if listing_id in need.listings]
+        outcome, detail = Outcome.WRONG, ""
+        if needs and self.origins is not None:
+            outcome, detail = self._listed_anew(self.origins, listing_id, needs)
+        elif self.all_known:
+            outcome = self._gone([keys.listing(listing_id)])
+        users = sorted({str(need.record.get("source")) for need in needs})
+        return Finding(Path(keys.listing(listing_id)), what, 0, tuple(users), outcome, detail)
+
+    def _listed_anew(
+        self, origins: Origins, listing_id: str, needs: Sequence[Need]
+    ) -> tuple[Outcome, str]:
+        why = "the next apply writes it anew"
+        records = (one.record for one in needs if one.record.get("listing") == listing_id)
+        for record in {named_in(one): one for one in records}.values():
+            try:
+                resolved = origins(record, self._halt).resolved
+            except Interrupted:
+                raise
+            except TrainctlError as error:
+                why = error.summary
+                continue
+            if listed_anew(self.shelf, resolved, str(record.get("pin")), listing_id):
+                return Outcome.REPAIRED, ""
+        return Outcome.WRONG, why
+
+    def hint(self, listing_id: str) -> Finding:
+        """What says in which packs small files are is made anew when all of them are where they stay."""
+        outcome = Outcome.WRONG if self.origins is None else Outcome.REPAIRED
+        return Finding(Path(keys.packs(listing_id)), "packs changed", 0, (), outcome)
 
     def slices(self, pack: str) -> Finding:
         """Nor can a record of slices: what it named is missing then."""
@@ -162,22 +193,45 @@ class Repair:
         unwanted = [keys.slices(wrong.pack), keys.blob(wrong.pack)]
         self._gone([key for key in unwanted if key not in map(keys.blob, left)])
 
-    def chunked(self, files: Iterable[ListedFile]) -> None:
-        """What is said of larger contents must be what listings say; what isn't goes, and costs nobody anything that is there."""
-        if self.origins is None:
-            return
-        new = (file for file in files if digest(file.sha256) not in self._looked_at)
-        for file, chunks in in_turn(self._chunks, new):
-            self._looked_at.add(digest(file.sha256))
-            if chunks != file.chunks:
-                self.shelf.objects.delete([keys.chunked(file.sha256)])
+    def chunked(self, files: Iterable[ListedFile]) -> Iterator[Finding]:
+        """What is said of larger contents must be what listings say."""
+        new = {file.sha256: file for file in files if digest(file.sha256) not in self._looked_at}
+        self._looked_at.update(map(digest, new))
+        for file, found in in_turn(self._chunks, new.values()):
+            right: dict[str, Any] = {"version": 1, "size": file.size, "chunks": list(file.chunks)}
+            if found not in (None, right):
+                if self.origins is not None:
+                    self.shelf.objects.put(keys.chunked(file.sha256), canonical(right))
+                yield self._chunks_changed(file.sha256, Outcome.REPAIRED)
 
-    def _chunks(self, file: ListedFile) -> tuple[str, ...]:
-        try:
-            content = self.shelf.content(file.sha256, file.size)
-        except StorageError:
-            return ()
-        return content.chunks if content else ()
+    def chunked_alone(self, contents: Iterable[str], right: Set[bytes]) -> Iterator[Finding]:
+        """Those that no listing names must be of chunks that are there. What is wrong goes, and costs nobody anything that is there."""
+
+        def is_wrong(sha256: str) -> bool:
+            data = self.shelf.objects.get(keys.chunked(sha256))
+            said = self.shelf.hint(keys.chunked(sha256))
+            chunks = said.get("chunks")
+            if data is None or not isinstance(chunks, list):
+                return data is not None
+            is_whole = said == {"version": 1, "size": said.get("size"), "chunks": chunks}
+            lost = (one for one in map(str, chunks) if digest(one) not in right)
+            wrong = not is_whole or not all(map(self.shelf.has_blob, lost))
+            return wrong and data == self.shelf.objects.get(keys.chunked(sha256))  # not collected
+
+        alone = (one for one in contents if digest(one) not in self._looked_at)
+        for sha256, wrong in in_turn(is_wrong, alone):
+            if wrong:
+                self._gone([keys.chunked(sha256)])
+                yield self._chunks_changed(sha256, Outcome.REMOVED)
+
+    def _chunks_changed(self, sha256: str, outcome: Outcome) -> Finding:
+        path, its = Path(keys.chunked(sha256)), Outcome.WRONG if self.origins is None else outcome
+        return Finding(path, "chunks changed", 0, (), its)
+
+    def _chunks(self, file: ListedFile) -> dict[str, Any] | None:
+        """What is said of a content; None where nothing is."""
+        key = keys.chunked(file.sha256)
+        return self.shelf.hint(key) or (None if self.shelf.objects.head(key) is None else {})
 
     def _slice(self, afresh: Afresh, wanted: Slice) -> Fetched:
         return self._fetched(afresh, wanted.sha256, self.uses.get(wanted.sha256, ()))
@@ -185,6 +239,8 @@ class Repair:
     def _fetched(self, afresh: Afresh, sha256: str, uses: Sequence[Use]) -> Fetched:
         """The content from any of its sources."""
         found: list[bytes] = []
+        if not self.all_known and all(use.need is None for use in uses):
+            return Fetched(None, Outcome.WRONG)
 
         def act(origin: Origin, file: SourceFile, use: Use) -> None:
             length = self._length(use)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from trainctl.errors import StorageError
@@ -13,10 +14,12 @@ from trainctl.model.files import CHUNK_BYTES, Listing, ResolvedSource, load_list
 from trainctl.weights.bucket import keys, long
 from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.objects import Objects
+from trainctl.weights.mirror.hashing import file_sha256
 from trainctl.weights.mirror.in_turn import in_turn
 from trainctl.weights.mirror.layout import Content
 
-"""Small requests at the same time: what takes time is the way there and back."""
+DAMAGED = "mirror-damaged"
+"""How it is called that an object is not what was written."""
 SMALL_BYTES = 2**20
 """Below this size files are put into packs."""
 _MOST_RECORDS = 8
@@ -50,6 +53,10 @@ class Shelf:
             raise damaged(self.objects, key, "it is no JSON object")
         return found
 
+    def hint(self, key: str) -> dict[str, Any]:
+        """A JSON object that everybody can do without; an empty one where there is none, or none that can be read."""
+        return unless_damaged(lambda: self.document(key)) or {}
+
     def load_listing(self, listing_id: str) -> Listing | None:
         """The listing, or None if it is not there. StorageError when it is not what its name says."""
         if listing_id not in self._listings:
@@ -74,17 +81,21 @@ class Shelf:
             return None if path is None else long.listing_in(path)
 
     def has_listing(self, listing_id: str) -> bool:
-        """Whether the listing is there, and so all its content."""
-        return self.objects.head(keys.listing(listing_id)) is not None
+        """Whether the listing is there, and so all its content; one that is damaged is not. To hash it costs less than to read it."""
+        key = keys.listing(listing_id)
+        if listing_id in self._listings:
+            return self.objects.head(key) is not None
+        with long.opened(self.objects, key) as path:
+            return path is not None and file_sha256(path) == listing_id
 
     def content(self, sha256: str, size: int) -> Content | None:
         """The content of that digest, if it is there: all its chunks are then."""
         if size <= self.chunk_bytes:
             found = self.objects.head(keys.blob(sha256))
             return Content(sha256, size) if found and found.size == size else None
-        document = self.document(keys.chunked(sha256))
+        document = self.hint(keys.chunked(sha256))
         try:
-            chunks = tuple(map(str, document["chunks"])) if document else ()
+            chunks = tuple(map(str, document["chunks"]))
         except (KeyError, TypeError):
             return None
         whole = len(chunks) == -(-size // self.chunk_bytes)
@@ -100,12 +111,16 @@ class Shelf:
         if listing_id is None:
             return None
         gone = listing_id in self._listings and not self.has_listing(listing_id)
-        return None if gone else self.load_listing(listing_id)
+        return None if gone else unless_damaged(lambda: self.load_listing(str(listing_id)))
 
     def turned_out(self, resolved: ResolvedSource) -> Earlier:
-        """What is there of a source's fingerprints by what its other pins turned out to be; the newest of these count."""
-        contents, chunks = DiskMap(), DiskMap()
+        """What is there of a source's fingerprints by what its other pins turned out to be; the newest of these count.
+
+        What a record says whose listing is lost has to be looked for.
+        """
+        contents, chunks, claims = DiskMap(), DiskMap(), DiskMap()
         listings: list[str] = []
+        lost: list[str] = []
         records = sorted(
             self.objects.list(f"{keys.FINGERPRINTS}/{keys.source_of(resolved)}"),
             key=lambda one: one.modified,
@@ -113,15 +128,15 @@ class Shelf:
         for record in records[-_MOST_RECORDS:]:
             with long.opened(self.objects, record.key) as path:
                 listing_id = long.listing_in(path) if path else None
-                listing = self.read_listing(listing_id) if listing_id else None
-                if path is None or listing_id is None or listing is None:
+                if path is None or listing_id is None:
                     continue
-                listings.append(listing_id)
-                parted = (file for file in listing.files if file.chunks)
+                listing = unless_damaged(partial(self.read_listing, listing_id))
+                (lost if listing is None else listings).append(listing_id)
+                parted = (file for file in listing.files if file.chunks) if listing else ()
                 chunks.update((one.sha256, json.dumps(one.chunks)) for one in parted)
                 with path.open("rb") as stream:
-                    contents.update(long.fingerprints_in(stream))
-        return Earlier(contents, chunks, tuple(listings))
+                    (contents if listing else claims).update(long.fingerprints_in(stream))
+        return Earlier(contents, chunks, tuple(listings), claims, tuple(lost))
 
     def marked(self, resolved: ResolvedSource) -> Marks:
         """What is known of a source that is not whole."""
@@ -138,19 +153,24 @@ class Shelf:
             elif what.isdecimal():
                 chunks.setdefault(fingerprint, {})[int(what)] = sha256
         marks = (keys.pack_mark(resolved, pack) for pack in packs)
-        for _, document in in_turn(self.document, marks):
-            whole.update(((document or {}).get("files") or {}).items())
+        for _, document in in_turn(self.hint, marks):
+            whole.update((document.get("files") or {}).items())
         unbroken = {one: tuple(_unbroken(found)) for one, found in chunks.items()}
         return Marks(whole, unbroken, tuple(packs))
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """What other versions of a source have: the sha256 by fingerprint, of large contents their chunks as JSON, and the listings that these are of."""
+    """What other versions of a source have: the sha256 by fingerprint, of large contents their chunks as JSON, and the listings that these are of.
+
+    ``claims`` are the sha256 of versions whose listings are ``lost``: nobody knows whether they are there.
+    """
 
     contents: DiskMap
     chunks: DiskMap
     listings: tuple[str, ...]
+    claims: DiskMap
+    lost: tuple[str, ...]
 
     def find(self, sizes: Mapping[str, int]) -> dict[str, Content]:
         """The contents of these fingerprints, by size, as far as they are known."""
@@ -186,10 +206,29 @@ def at_once(act: Callable[[T], R], values: Sequence[T], most: int = 32) -> list[
         return list(pool.map(act, values))
 
 
+def unless_damaged(read: Callable[[], T | None]) -> T | None:
+    """What is read by who can do without: what is damaged is as good as not there."""
+    try:
+        return read()
+    except StorageError as error:
+        if error.code != DAMAGED:
+            raise
+        return None
+
+
 def damaged(objects: Objects, key: str, why: str) -> StorageError:
     """An object of ours that is not what it should be."""
     return StorageError(
         f"{objects.url}/{key} is damaged: {why}",
-        "Remove that object and run apply again; what is missing then is mirrored again.",
-        code="mirror-damaged",
+        "trainctl mirror verify --repair mends or removes it; what is missing then the next apply mirrors again.",
+        code=DAMAGED,
+    )
+
+
+def damaged_reference(objects: Objects, key: str, why: str) -> StorageError:
+    """A reference that is not what was written."""
+    return StorageError(
+        f"{objects.url}/{key} is damaged: {why}",
+        "trainctl mirror verify --repair writes it anew in the project whose it is. If that is no more, remove the object.",
+        code=DAMAGED,
     )

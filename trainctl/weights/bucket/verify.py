@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import NamedTuple
 
 from trainctl.errors import StorageError
 from trainctl.model.files import Listing
 from trainctl.weights.bucket import keys, packs
-from trainctl.weights.bucket.look import referred
+from trainctl.weights.bucket.hints import put_anew, wrong_hints
+from trainctl.weights.bucket.look import references
 from trainctl.weights.bucket.marking import digest
 from trainctl.weights.bucket.objects import Found
 from trainctl.weights.bucket.packs import Slice
 from trainctl.weights.bucket.repack import cut
 from trainctl.weights.bucket.repair import Repair, Use, Wrong, WrongPack
-from trainctl.weights.bucket.shelf import Shelf
+from trainctl.weights.bucket.shelf import DAMAGED, Shelf
 from trainctl.weights.mirror.afresh import Origins
+from trainctl.weights.mirror.checked import checked
 from trainctl.weights.mirror.fetch import Progress, Tally
 from trainctl.weights.mirror.in_turn import in_turn
 from trainctl.weights.mirror.needs import Need
-from trainctl.weights.mirror.verify import Finding, Verified
+from trainctl.weights.mirror.port import Own
+from trainctl.weights.mirror.verify import Finding, Outcome, Verified
 
 _AT_ONCE = 8
 _FEW = 4
@@ -49,14 +53,25 @@ class _Seen:
     """Packs of which nobody can tell what is in them, or that are no more."""
 
 
-def verify(shelf: Shelf, origins: Origins | None, progress: Progress | None) -> Verified:
+def verify(
+    shelf: Shelf, origins: Origins | None, progress: Progress | None, own: Own = ()
+) -> Verified:
     """Read every content and look for what listings miss; with ``origins`` it is repaired. StorageError where the bucket refuses."""
-    found = referred(shelf)
+    damaged = _references(shelf, own, repair=origins is not None)
+    referred = references(shelf)
     # Before contents, as whoever mirrors meanwhile puts them the other way round.
-    listings = [keys.stem(one.key) for one in shelf.objects.list(keys.LISTINGS)]
+    chunked, listings = (
+        [keys.stem(one.key) for one in shelf.objects.list(some)]
+        for some in (keys.CHUNKED, keys.LISTINGS)
+    )
     seen = _look(shelf, progress)
-    repair = Repair(shelf, origins)
-    findings = _read(shelf, listings, found, seen.right, repair)
+    repair = Repair(shelf, origins, all_known=not referred.damaged)
+    listed = _read(shelf, listings, referred.needs, seen.right, repair)
+    still_lost = any(one.sources and one.outcome is not Outcome.REPAIRED for one in listed)
+    repair = replace(repair, all_known=repair.all_known and not still_lost)
+    findings = [*damaged, *listed, *repair.chunked_alone(chunked, seen.right)]
+    hints = list(wrong_hints(shelf, listings))
+    findings += map(repair.hint, hints)
     findings += [repair.slices(pack) for pack in seen.useless]
     for wrong in seen.packs:
         findings += repair.pack(wrong, seen.right)
@@ -64,7 +79,23 @@ def verify(shelf: Shelf, origins: Origins | None, progress: Progress | None) -> 
     known = seen.wrong.keys() | {one.sha256 for pack in seen.packs for one in pack.wrong}
     missing = _missing(shelf, sorted(repair.uses.keys() - known))
     findings += repair.contents([Wrong(one, "missing") for one in missing])
+    if origins is not None:  # a repair leaves packs that are no more, too
+        put_anew(shelf, {*hints, *wrong_hints(shelf, listings)})
     return Verified(seen.contents, seen.size, tuple(findings))
+
+
+def _references(shelf: Shelf, own: Own, *, repair: bool) -> list[Finding]:
+    """One's own are written anew; only its project knows what another says."""
+    mine = {Path(keys.reference(str(one["lineage"]), str(one["address"]))): one for one in own}
+    findings = []
+    for path in references(shelf).damaged:
+        repaired = repair and path in mine
+        if repaired:
+            shelf.objects.put(str(path), checked(mine[path]))
+        outcome = Outcome.REPAIRED if repaired else Outcome.WRONG
+        users = (str(mine[path]["source"]),) if path in mine else ()
+        findings.append(Finding(path, "reference changed", 0, users, outcome))
+    return findings
 
 
 def _look(shelf: Shelf, progress: Progress | None) -> _Seen:
@@ -129,27 +160,49 @@ def _is_useless(shelf: Shelf, pack: str) -> bool:
 def _read(
     shelf: Shelf, listings: Sequence[str], found: Sequence[Need], right: set[bytes], repair: Repair
 ) -> list[Finding]:
-    """Listings that are damaged; ``repair`` is told of contents that aren't right which files they are or are a part of."""
+    """Listings that are damaged or missing, and what else says other things than they do; ``repair`` is told of contents that aren't right
+    which files they are or are a part of."""
     users = {one: need for need in found for one in need.listings}
+    lost = _lost(shelf, users.keys() - set(listings))
     findings: list[Finding] = []
 
     def load(listing_id: str) -> Listing | None:
+        """None for one that is wrong or missing; what was collected meanwhile is empty."""
         try:
-            return shelf.read_listing(listing_id) or Listing(())
-        except StorageError:
+            return shelf.read_listing(listing_id) or (None if listing_id in lost else Listing(()))
+        except StorageError as error:
+            if error.code != DAMAGED:
+                raise
             return None
 
-    for listing_id, listing in in_turn(load, listings, _FEW):
+    for listing_id, its in in_turn(load, (*listings, *lost), _FEW):
+        listing = its
         if listing is None:
-            findings.append(repair.listing(listing_id, found))
-            continue
-        for file in listing.files:
-            for number, sha256 in enumerate(file.chunks or (file.sha256,)):
-                if digest(sha256) not in right:
-                    use = Use(users.get(listing_id), listing_id, file, number * shelf.chunk_bytes)
-                    repair.uses.setdefault(sha256, []).append(use)
-        repair.chunked(file for file in listing.files if file.chunks)
+            what = "listing missing" if listing_id in lost else "listing changed"
+            findings.append(repair.listing(listing_id, what, found))
+            listing = load(listing_id) or Listing(())
+        for sha256, use in _uses(shelf, users.get(listing_id), listing_id, listing):
+            if digest(sha256) not in right:
+                repair.uses.setdefault(sha256, []).append(use)
+        findings += repair.chunked(file for file in listing.files if file.chunks)
     return findings
+
+
+def _uses(
+    shelf: Shelf, need: Need | None, listing_id: str, listing: Listing
+) -> Iterator[tuple[str, Use]]:
+    """What every object that a listing names is to it."""
+    for file in listing.files:
+        for number, sha256 in enumerate(file.chunks or (file.sha256,)):
+            yield sha256, Use(need, listing_id, file, number * shelf.chunk_bytes)
+
+
+def _lost(shelf: Shelf, unseen: Set[str]) -> list[str]:
+    """Listings that references name and that aren't there; those of references that were dropped meanwhile were collected."""
+    if not unseen:
+        return []
+    named = {one for need in references(shelf).needs for one in need.listings}
+    return sorted(one for one in unseen & named if not shelf.objects.head(keys.listing(one)))
 
 
 def _missing(shelf: Shelf, contents: Sequence[str]) -> list[str]:

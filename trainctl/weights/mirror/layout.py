@@ -24,6 +24,7 @@ from trainctl.node.system.files import make_directory as make_private_directory
 from trainctl.node.system.files import names_in
 from trainctl.node.system.sharing import make_directory
 from trainctl.weights.exclusive import holder_name
+from trainctl.weights.mirror.checked import checked, reference_in
 from trainctl.weights.mirror.disk import write_record
 from trainctl.weights.mirror.hashing import file_sha256
 
@@ -207,23 +208,16 @@ class Layout:
     def read_reference(self, path: Path) -> dict[str, Any] | None:
         """A reference's record, or None where there is none. StorageError when it is not what was written."""
         try:
-            record = json.loads(path.read_bytes())
+            return reference_in(path.read_bytes())
         except FileNotFoundError:
             return None
         except ValueError as error:
             raise _damaged_reference(path, str(error)) from None
-        if not isinstance(record, dict):
-            raise _damaged_reference(path, "it is not an object")
-        check = record.pop("check", None)
-        if check not in (None, hex_digest(record)):  # None: of an earlier release
-            raise _damaged_reference(path, "its content has another digest than it says")
-        return record
 
     def write_reference(self, record: Mapping[str, Any]) -> Path:
         """Write a reference's record; where it is."""
         path = self.reference(record["lineage"], record["address"])
-        checked = {**record, "check": hex_digest(record)}
-        write_record(path, canonical(checked), self.partial)
+        write_record(path, checked(record), self.partial)
         return path
 
     def recorded(self, key: str) -> Content | None:

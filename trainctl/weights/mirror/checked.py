@@ -1,0 +1,36 @@
+"""What a reference says, and its digest beside it, so that a flipped bit is noticed wherever it is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Mapping
+
+from trainctl.model.json import canonical, hex_digest
+
+_SAYS: Mapping[str, Any] = {
+    "source": str,
+    "revision": str,
+    "files": int,
+    "bytes": int,
+    "owner": str,
+    "project": str,
+    "listing": (str, type(None)),
+}
+"""What every release wrote, and everybody relies on."""
+
+
+def checked(record: Mapping[str, Any]) -> bytes:
+    """The stored form of a record."""
+    return canonical({**record, "check": hex_digest(record)})
+
+
+def reference_in(data: bytes) -> dict[str, Any]:
+    """A reference's record out of that; ValueError where it is not what was written. Earlier releases wrote no check."""
+    record = json.loads(data)
+    check = record.pop("check", None) if isinstance(record, dict) else "none"
+    if check not in (None, hex_digest(record)):
+        raise ValueError("its content has another digest than it says")
+    lacking = [name for name, kind in _SAYS.items() if not isinstance(record.get(name, ...), kind)]
+    if lacking:
+        raise ValueError(f"it doesn't say its {lacking[0]}")
+    return dict(record)
