@@ -25,9 +25,9 @@ from trainctl.weights.mirror.fetch import Progress
 from trainctl.weights.mirror.forms import (
     collected_from_json,
     file_rows,
+    inventory_from_json,
     listed_file,
     resolved_to_json,
-    source_from_json,
     verified_from_json,
 )
 from trainctl.weights.mirror.known import Known, Row
@@ -36,7 +36,7 @@ from trainctl.weights.mirror.others import Waiting, nobody
 from trainctl.weights.mirror.partial import Arrived
 from trainctl.weights.mirror.place import Place
 from trainctl.weights.mirror.port import Looked, Mirror, Own
-from trainctl.weights.mirror.report import MirroredSource
+from trainctl.weights.mirror.report import Inventory
 from trainctl.weights.mirror.verify import Verified
 from trainctl.weights.retry import Retry
 
@@ -126,7 +126,6 @@ class HostMirror:
             found["free"],
             tuple(found["damaged"]),
             found["unusable"],
-            found["unfinished"],
         )
 
     def mirror(
@@ -174,9 +173,9 @@ class HostMirror:
             found = self._call(verb, request, on_event=_adding(arriving), **more)
         return None if found["listing"] is None else Listing(arriving.all())
 
-    def sources(self) -> list[MirroredSource]:
+    def inventory(self) -> Inventory:
         """See Mirror."""
-        return [source_from_json(one) for one in self._call("sources", {})["sources"]]
+        return inventory_from_json(self._call("inventory", {}, timeout=_LONG_SECONDS))
 
     def stored_bytes(self) -> int:
         """See Mirror."""

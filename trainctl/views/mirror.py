@@ -9,15 +9,15 @@ from trainctl.model.units import format_bytes
 from trainctl.views.choices import chosen, table_of
 from trainctl.views.moments import minute, moment
 from trainctl.views.plan_tables import short_revision
-from trainctl.weights.mirror.report import MirroredSource
+from trainctl.weights.mirror.report import Inventory, MirroredSource
 
 MIRROR_COLUMNS = (
     "source", "revision", "listing", "files", "bytes", "bytes_shared", "bytes_stored", "last_used", "projects", "people", "endpoint", "listing_is",
 )  # fmt: skip
 
 
-def mirror_json(rows: Sequence[MirroredSource], unfinished: int = 0) -> dict[str, Any]:
-    """The object that CONTRACT's ``mirror list --format json`` describes; ``unfinished`` are the bytes of what isn't whole."""
+def mirror_json(found: Inventory) -> dict[str, Any]:
+    """The object that CONTRACT's ``mirror list --format json`` describes."""
     return {
         "sources": [
             {
@@ -34,20 +34,24 @@ def mirror_json(rows: Sequence[MirroredSource], unfinished: int = 0) -> dict[str
                 "endpoint": row.endpoint,
                 "listing_is": _listing_is(row),
             }
-            for row in rows
+            for row in found.rows
         ],
-        "bytes_stored": sum(row.bytes_stored for row in rows),
-        "bytes_saved": sum(row.bytes_saved for row in rows),
-        "bytes_unfinished": unfinished,
+        "bytes_stored": sum(row.bytes_stored for row in found.rows),
+        "bytes_saved": sum(row.bytes_saved for row in found.rows),
+        "bytes_unfinished": found.unfinished,
+        "bytes_unreferenced": found.unreferenced,
     }
 
 
-def mirror_lines(
-    rows: Sequence[MirroredSource], width: int | None = None, unfinished: int = 0
-) -> list[str]:
+def mirror_lines(found: Inventory, width: int | None = None) -> list[str]:
     """A line for each source, and what all of them take; in so many columns if they must fit, where the last columns may be missing."""
-    if not rows:
-        return ["The mirror is empty."]
+    if not found.rows:
+        is_empty = not (found.unfinished or found.unreferenced)
+        return ["The mirror is empty." if is_empty else _total(found)]
+    return [*_table(found.rows, width), "", _total(found)]
+
+
+def _table(rows: Sequence[MirroredSource], width: int | None) -> list[str]:
     said = [
         {**_cells(row), _SERVER: server} for row, server in zip(rows, _servers(rows), strict=True)
     ]
@@ -58,8 +62,7 @@ def mirror_lines(
         choices = _CHOICES
     headers = chosen(choices, cells, width, _NARROWEST)
     right = frozenset({"FILES", "SIZE", "SHARED"})
-    lines = table_of(headers, cells, width, _NARROWEST, right=right)
-    return [*lines, "", _total(rows, unfinished)]
+    return table_of(headers, cells, width, _NARROWEST, right=right)
 
 
 _SERVER = "SERVER"
@@ -120,9 +123,12 @@ def _servers(rows: Sequence[MirroredSource]) -> Iterator[str]:
         yield said if len(servers[row.source]) > 1 else ""
 
 
-def _total(rows: Sequence[MirroredSource], unfinished: int) -> str:
-    stored = format_bytes(sum(row.bytes_stored for row in rows))
-    saved = sum(row.bytes_saved for row in rows)
+def _total(found: Inventory) -> str:
+    stored = format_bytes(sum(row.bytes_stored for row in found.rows))
+    saved = sum(row.bytes_saved for row in found.rows)
+    coming, left = found.unfinished, found.unreferenced
     by_sharing = f", {format_bytes(saved)} saved by sharing" if saved else ""
-    coming = f", {format_bytes(unfinished)} of what isn't whole" if unfinished else ""
-    return f"{stored} stored{by_sharing}{coming}."
+    of_parts = f", {format_bytes(coming)} of what isn't whole" if coming else ""
+    unused = f", {format_bytes(left)} that nothing refers to" if left else ""
+    hint = " trainctl mirror gc deletes that." if left else ""
+    return f"{stored} stored{by_sharing}{of_parts}{unused}.{hint}"

@@ -33,7 +33,7 @@ from trainctl.views.state_json import history_json, resource_json, state_json
 from trainctl.views.statuses import status_json
 from trainctl.weights.mirror.collect import Collected, Removed
 from trainctl.weights.mirror.needs import Need
-from trainctl.weights.mirror.report import MirroredSource
+from trainctl.weights.mirror.report import Inventory, MirroredSource
 from trainctl.weights.mirror.verify import Finding, Outcome, Verified
 from trainctl_schemas import schema
 
@@ -201,7 +201,7 @@ def test_the_other_listings_hold_against_their_schemas() -> None:
     jobs = {"jobs": [status_json(status)], "not_begun": ["job.next"]}
     assert problems("status", jobs) == []
     assert problems("checkpoints", checkpoints_json((checkpoint,), (away,))) == []
-    assert problems("mirror", mirror_json([source])) == []
+    assert problems("mirror", mirror_json(Inventory((source,)))) == []
 
 
 def test_care_of_caches_and_mirror_holds_against_its_schemas() -> None:

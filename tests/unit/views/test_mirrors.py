@@ -11,7 +11,7 @@ from trainctl.views.mirror import lost_lines, mirror_json, mirror_lines
 from trainctl.views.mirror_care import collected_lines, verified_lines
 from trainctl.weights.mirror.collect import Collected
 from trainctl.weights.mirror.needs import Need
-from trainctl.weights.mirror.report import MirroredSource
+from trainctl.weights.mirror.report import Inventory, MirroredSource
 from trainctl.weights.mirror.verify import Finding, Outcome, Verified
 
 SOURCE = "hf://acme/model"
@@ -48,13 +48,13 @@ def test_the_verdict_of_a_verification_promises_what_can_be_kept(
 
 
 MB = 10**6
-ROWS = [
+ROWS = tuple(
     MirroredSource(
         f"hf://some-organization/{name}-instruct-with-a-long-name", "6" * 40, "a" * 64, 12, 10 * MB,
         5 * MB, stored * MB, (10 - stored) * MB, 1_700_000_000.0, ("pretraining", "evaluation"), ("ann@laptop", "bo@desk"),
     )
     for name, stored in (("model", 10), ("copy", 5))
-]  # fmt: skip
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ ROWS = [
 )
 def test_a_listing_fits_and_tells_sources_apart(width: int | None, last: str) -> None:
     """What is less important goes where it is narrow, and no row is broken."""
-    lines = mirror_lines(ROWS, width)
+    lines = mirror_lines(Inventory(ROWS), width)
 
     assert lines[0].rstrip().endswith(last)
     assert max(map(len, lines)) <= (width or 1000)
@@ -83,29 +83,28 @@ def test_a_listing_fits_and_tells_sources_apart(width: int | None, last: str) ->
 
 def test_short_sources_leave_room_for_the_day() -> None:
     """A column is as wide as it must be."""
-    rows = [
-        MirroredSource(
-            "hf://Qwen/Qwen3-0.6B-Instruct", "6" * 40, "a", 9, MB, 0, MB, 0, 0.0, ("p",), ("a@b",)
-        )
-    ]
+    row = MirroredSource(
+        "hf://Qwen/Qwen3-0.6B-Instruct", "6" * 40, "a", 9, MB, 0, MB, 0, 0.0, ("p",), ("a@b",)
+    )
+    rows = (row,)
 
-    header, row, *_ = mirror_lines(rows, 80)
+    header, line, *_ = mirror_lines(Inventory(rows), 80)
 
     assert header.split()[-2:] == ["LAST", "USED"]
-    assert row.endswith("1970-01-01")
-    assert "hf://Qwen/Qwen3-0.6B-Instruct " in row
+    assert line.endswith("1970-01-01")
+    assert "hf://Qwen/Qwen3-0.6B-Instruct " in line
 
 
 def test_what_sharing_saves_is_said_once() -> None:
     """And not at all where nothing is shared, as it would be nothing."""
-    form = mirror_json(ROWS)
+    form = mirror_json(Inventory(ROWS))
 
-    assert mirror_lines(ROWS)[-2:] == ["", "15.0 MB stored, 5.0 MB saved by sharing."]
-    assert mirror_lines(ROWS[:1])[-1] == "10.0 MB stored."
-    assert mirror_lines(ROWS, None, 7_000_000)[-1] == (
+    assert mirror_lines(Inventory(ROWS))[-2:] == ["", "15.0 MB stored, 5.0 MB saved by sharing."]
+    assert mirror_lines(Inventory(ROWS[:1]))[-1] == "10.0 MB stored."
+    assert mirror_lines(Inventory(ROWS, 7_000_000))[-1] == (
         "15.0 MB stored, 5.0 MB saved by sharing, 7.0 MB of what isn't whole."
     )
-    assert mirror_json(ROWS, 7_000_000)["bytes_unfinished"] == 7_000_000
+    assert mirror_json(Inventory(ROWS, 7_000_000))["bytes_unfinished"] == 7_000_000
     assert (form["bytes_stored"], form["bytes_saved"]) == (15 * MB, 5 * MB)
     assert sum(row["bytes_stored"] for row in form["sources"]) == 15 * MB
 
@@ -113,13 +112,13 @@ def test_what_sharing_saves_is_said_once() -> None:
 @pytest.mark.parametrize("width", [None, 120, 80])
 def test_sources_of_two_servers_are_told_apart(width: int | None) -> None:
     """Where a URI stands twice each says which server's it is; what stands once says nothing of servers in text."""
-    twice = [
+    twice = tuple(
         replace(ROWS[0], endpoint=one)
         for one in (None, "http://minio.lab:9000", "https://b.example")
-    ]
+    )
     alone = replace(ROWS[1], source="s3://alone", endpoint="http://minio.lab:9000")
 
-    header, own, minio, other, last, *_ = mirror_lines([*twice, alone], width)
+    header, own, minio, other, last, *_ = mirror_lines(Inventory((*twice, alone)), width)
 
     assert header.split()[1] == "SERVER"
     assert "  its own  " in own
@@ -127,8 +126,8 @@ def test_sources_of_two_servers_are_told_apart(width: int | None) -> None:
     assert max(map(len, (header, own, minio, other, last))) <= (width or 1000)
     assert "  b.example  " in other
     assert "minio" not in last
-    assert "SERVER" not in mirror_lines([twice[1], alone], width)[0]
-    assert [one["endpoint"] for one in mirror_json(twice)["sources"]] == [
+    assert "SERVER" not in mirror_lines(Inventory((twice[1], alone)), width)[0]
+    assert [one["endpoint"] for one in mirror_json(Inventory(twice))["sources"]] == [
         None,
         "http://minio.lab:9000",
         "https://b.example",
@@ -139,9 +138,9 @@ def test_what_never_came_is_told_apart() -> None:
     """A source that was asked for and isn't all there has a size that it would have."""
     coming = replace(ROWS[0], listing=None, bytes_shared=0, bytes_stored=0, bytes_saved=0)
 
-    _, line, *_ = mirror_lines([coming], 120)
+    _, line, *_ = mirror_lines(Inventory((coming,)), 120)
     assert "not whole" in line
-    assert "not whole" not in "".join(mirror_lines(ROWS, 120))
+    assert "not whole" not in "".join(mirror_lines(Inventory(ROWS), 120))
 
 
 @pytest.mark.parametrize(("width", "last"), [(120, "(UTC)"), (80, "USED"), (60, "PROJECT")])
@@ -165,11 +164,27 @@ def test_a_row_whose_listing_is_lost_says_so() -> None:
     """And in which state each is; a warning tells what to do."""
     lost = replace(ROWS[0], listing_is="damaged", bytes_shared=0, bytes_stored=0, bytes_saved=0)
     coming = replace(lost, listing=None, listing_is="")
+    found = Inventory((lost, coming, ROWS[1]))
 
-    _, line, _, other, *_ = mirror_lines([lost, coming, ROWS[1]], 120)
+    _, line, _, other, *_ = mirror_lines(found, 120)
     assert "  damaged  " in line
     assert "  5.0 MB  " in other
-    rows = mirror_json([lost, coming, ROWS[1]])["sources"]
+    rows = mirror_json(found)["sources"]
     assert [row["listing_is"] for row in rows] == ["damaged", "not whole", "whole"]
-    (warning,) = lost_lines([lost, coming, ROWS[1]])
+    (warning,) = lost_lines(found.rows)
     assert f"{lost.source} is damaged ({lost.listing}): trainctl mirror verify --repair" in warning
+
+
+def test_a_mirror_is_empty_if_nothing_lies_there() -> None:
+    """What nothing refers to is told, and what deletes it; programs are told, too."""
+    left = Inventory((), unreferenced=22 * MB)
+
+    assert mirror_lines(Inventory(())) == ["The mirror is empty."]
+    assert mirror_lines(left) == [
+        "0 B stored, 22.0 MB that nothing refers to. trainctl mirror gc deletes that."
+    ]
+    assert mirror_lines(Inventory((), 7 * MB)) == ["0 B stored, 7.0 MB of what isn't whole."]
+    assert mirror_lines(Inventory(ROWS[:1], 7 * MB, MB))[-1] == (
+        "10.0 MB stored, 7.0 MB of what isn't whole, 1.0 MB that nothing refers to. trainctl mirror gc deletes that."
+    )
+    assert mirror_json(left)["bytes_unreferenced"] == 22 * MB

@@ -130,13 +130,14 @@ def test_a_damaged_reference_stops_a_collection_and_nothing_else(mirrored: Mirro
     mirror = mirrored.mirror
 
     looked = mirror.look([mirrored.resolved], [mirrored.listing])
-    rows = mirror.sources()
+    told = mirror.inventory()
     with pytest.raises(StorageError, match="damaged"):
         gc(mirror)
 
     assert [one.listing for one in looked.known] == [mirrored.listing]
     assert looked.listings == {mirrored.listing}
-    assert [row.projects for row in rows] == [("demo",)]
+    assert [row.projects for row in told.rows] == [("demo",)]
+    assert [OTHER.lineage in text for text in told.damaged] == [True]
 
 
 def test_who_mirrors_writes_a_damaged_reference_anew(mirrored: Mirrored) -> None:

@@ -110,7 +110,7 @@ def test_another_project_with_the_same_source_fetches_nothing(make: Make) -> Non
 
     assert again == listing
     assert second.asked == []
-    (row,) = make().sources()
+    (row,) = make().inventory().rows
     assert row.projects == ("demo", "other")
     assert row.listing == listing.id
 

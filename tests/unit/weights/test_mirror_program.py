@@ -83,7 +83,7 @@ def test_it_works_under_python_38(program: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     loaded = call(python, program, "load_listing", {**root, "listing": listing.id})
     long = call(python, program, "load_listing", {**root, "listing": listing.id, "most": 1})
-    (row,) = call(python, program, "sources", root)["result"]["sources"]
+    (row,) = call(python, program, "inventory", root)["result"]["rows"]
     renewed = {"lineage": REFERENCE.lineage, "address": REFERENCE.address}
     dropped = call(python, program, "drop_reference", {**root, **renewed})["result"]
 

@@ -67,7 +67,7 @@ def test_two_servers_of_a_uri_are_two_rows(make: Make, tmp_path: Path) -> None:
         source = at(server, b"a")
         mirror.mirror(version(source), source, reference)
 
-    rows = mirror.sources()
+    rows = mirror.inventory().rows
 
     assert [(row.source, row.endpoint, row.projects) for row in rows] == [
         (URI, None, ("demo",)),

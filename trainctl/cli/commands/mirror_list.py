@@ -22,13 +22,11 @@ def command(
     """List what the mirror holds, and who wants it."""
     session = session_of(ctx)
     with open_trusting(session, PlanningFlags(trust=trust)) as workspace:
-        mirror = workspace.declared_mirror
-        rows = mirror.sources()
-        looked = mirror.look()
-    form = mirror_json(rows, looked.unfinished)
-    lines = mirror_lines(rows, session.output.width, looked.unfinished)
+        found = workspace.declared_mirror.inventory()
+    form = mirror_json(found)
+    lines = mirror_lines(found, session.output.width)
     show(session.output, format_, form, (MIRROR_COLUMNS, form["sources"]), lines)
-    lost = (f"{one}." for one in lost_lines(rows))
-    for one in (*lost, *(f"{one}. {DAMAGED_REFERENCE}" for one in looked.damaged)):
+    lost = (f"{one}." for one in lost_lines(found.rows))
+    for one in (*lost, *(f"{one}. {DAMAGED_REFERENCE}" for one in found.damaged)):
         session.output.note(warned(one, code="mirror-damaged"))
     return 0

@@ -40,13 +40,13 @@ from trainctl.weights.mirror.others import Waiting, WaitsFor, nobody
 from trainctl.weights.mirror.parts import Buffers
 from trainctl.weights.mirror.port import Looked, Mirror
 from trainctl.weights.mirror.reception import Upstream
-from trainctl.weights.mirror.report import MirroredSource, rows_of
 from trainctl.weights.retry import Retry
 
 if TYPE_CHECKING:  # what looks after a mirror is loaded when it is asked for
     from trainctl.weights.mirror.afresh import Origins
     from trainctl.weights.mirror.collect import Collected, Collecting
     from trainctl.weights.mirror.port import Own
+    from trainctl.weights.mirror.report import Inventory
     from trainctl.weights.mirror.verify import Verified
 
 _FILES_AT_ONCE = 20_000
@@ -120,13 +120,15 @@ class BucketMirror:
         """See Mirror."""
         return self.shelf.load_listing(listing_id)
 
-    def sources(self) -> list[MirroredSource]:
+    def inventory(self) -> Inventory:
         """See Mirror."""
-        return rows_of(references(self.shelf).needs, self.shelf.read_listing)
+        from trainctl.weights.bucket.inventory import inventory
+
+        return inventory(self.shelf)
 
     def stored_bytes(self) -> int:
         """See Mirror."""
-        return sum(one.size for one in self.shelf.objects.list(keys.BLOBS))
+        return self.shelf.lying_bytes()
 
     def renew(self, lineage: str, address: str) -> None:
         """See Mirror."""

@@ -105,6 +105,10 @@ class Shelf:
         """Whether there is an object of that content alone."""
         return self.objects.head(keys.blob(sha256)) is not None
 
+    def lying_bytes(self) -> int:
+        """The bytes of all content."""
+        return sum(one.size for one in self.objects.list(keys.BLOBS))
+
     def whole(self, resolved: ResolvedSource) -> Listing | None:
         """The listing of the source at this very pin, if all of it is there."""
         listing_id = self.listing_of(keys.record(resolved))

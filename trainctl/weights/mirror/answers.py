@@ -12,7 +12,7 @@ from trainctl.node.system.addresses import Serving
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import free_bytes
 from trainctl.weights.mirror.forms import resolved_from_json
-from trainctl.weights.mirror.known import kept, known, stored_bytes, unfinished_bytes
+from trainctl.weights.mirror.known import kept, known, stored_bytes
 
 Request = Mapping[str, Any]
 Answer = Mapping[str, Any]
@@ -36,7 +36,6 @@ def look(mirror: DirectoryMirror, request: Request, stream: BinaryIO) -> Answer:
         "free": free_bytes(mirror.root),
         "damaged": damaged,
         "unusable": mirror.unusable,
-        "unfinished": unfinished_bytes(mirror),
     }
 
 
@@ -61,9 +60,11 @@ def listed(listing: Listing | None, request: Request) -> Answer:
     return {"listing": listing.id}
 
 
-def sources(mirror: DirectoryMirror, request: Request) -> Answer:
-    """The rows of ``mirror list``."""
-    return {"sources": [asdict(one) for one in mirror.sources()]}
+def inventory(mirror: DirectoryMirror, request: Request) -> Answer:
+    """What ``mirror list`` tells."""
+    from trainctl.weights.mirror.inventory import inventory  # brings collecting along
+
+    return asdict(inventory(mirror))
 
 
 def stored(mirror: DirectoryMirror, request: Request) -> Answer:
@@ -85,7 +86,7 @@ def drop_reference(mirror: DirectoryMirror, request: Request) -> Answer:
 VERBS: Mapping[str, Callable[[DirectoryMirror, Request], Answer]] = {
     "load_listing": load_listing,
     "kept": kept_listing,
-    "sources": sources,
+    "inventory": inventory,
     "stored": stored,
     "renew": renew,
     "drop_reference": drop_reference,

@@ -11,7 +11,7 @@ from trainctl.errors import SourceBusy, TrainctlError, named
 from trainctl.model.files import ListedFile, ResolvedSource, SourceFile, in_order
 from trainctl.weights.mirror.collect import Collected, Removed
 from trainctl.weights.mirror.needs import Need
-from trainctl.weights.mirror.report import MirroredSource
+from trainctl.weights.mirror.report import Inventory, MirroredSource
 from trainctl.weights.mirror.verify import Finding, Outcome, Verified
 
 Row = Sequence[Any]
@@ -44,8 +44,13 @@ def listed_file(path: str, size: int, sha256: str, chunks: Iterable[str]) -> Lis
     return ListedFile(path, size, sha256, tuple(chunks))
 
 
-def source_from_json(value: Mapping[str, Any]) -> MirroredSource:
-    """Read a row of ``mirror list`` that ``asdict`` wrote."""
+def inventory_from_json(value: Mapping[str, Any]) -> Inventory:
+    """Read what ``mirror list`` tells, as ``asdict`` wrote it."""
+    rows = tuple(map(_source_from_json, value["rows"]))
+    return Inventory(**{**value, "rows": rows, "damaged": tuple(value["damaged"])})
+
+
+def _source_from_json(value: Mapping[str, Any]) -> MirroredSource:
     lists = {name: tuple(value[name]) for name in ("projects", "people")}
     return MirroredSource(**{**value, **lists})
 

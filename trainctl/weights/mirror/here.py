@@ -9,13 +9,14 @@ from trainctl.model.files import Listing, ResolvedSource
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import free_bytes
 from trainctl.weights.mirror.fetch import Progress
-from trainctl.weights.mirror.known import kept, known, stored_bytes, unfinished_bytes
+from trainctl.weights.mirror.known import kept, known, stored_bytes
 from trainctl.weights.mirror.port import Looked, Mirror
 
 if TYPE_CHECKING:  # what looks after a mirror is loaded when it is asked for
     from trainctl.weights.mirror.afresh import Origins
     from trainctl.weights.mirror.collect import Collected, Collecting
     from trainctl.weights.mirror.port import Own
+    from trainctl.weights.mirror.report import Inventory
     from trainctl.weights.mirror.verify import Verified
 
 
@@ -48,7 +49,6 @@ class HereMirror(DirectoryMirror):
             free=free_bytes(self.root),
             damaged=damaged,
             unusable=self.unusable,
-            unfinished=unfinished_bytes(self),
         )
 
     def kept(self, wanted: ResolvedSource) -> Listing | None:
@@ -58,6 +58,12 @@ class HereMirror(DirectoryMirror):
     def stored_bytes(self) -> int:
         """See Mirror."""
         return stored_bytes(self)
+
+    def inventory(self) -> Inventory:
+        """See Mirror."""
+        from trainctl.weights.mirror.inventory import inventory
+
+        return inventory(self)
 
     def collect(self, asked: Collecting) -> Collected:
         """See Mirror."""

@@ -14,7 +14,7 @@ from trainctl.weights.mirror.known import Known
 from trainctl.weights.mirror.layout import Reference
 from trainctl.weights.mirror.others import Waiting, nobody
 from trainctl.weights.mirror.place import Place
-from trainctl.weights.mirror.report import MirroredSource
+from trainctl.weights.mirror.report import Inventory
 
 if TYPE_CHECKING:
     from trainctl.weights.mirror.afresh import Origins
@@ -41,8 +41,6 @@ class Looked:
     """References, of whatever project, that can't be read; what is wrong with each."""
     unusable: str = ""
     """Why nothing can be brought there; empty where that isn't known."""
-    unfinished: int = 0
-    """The bytes of what isn't whole, of whatever project; in a bucket nobody tells them from others."""
 
 
 class Mirror(Protocol):
@@ -106,8 +104,8 @@ class Mirror(Protocol):
         """The listing, or None if it is not there."""
         ...
 
-    def sources(self) -> list[MirroredSource]:
-        """What is there and who wants it."""
+    def inventory(self) -> Inventory:
+        """What is there and who wants it, and what nobody does. Writes nothing."""
         ...
 
     def stored_bytes(self) -> int:

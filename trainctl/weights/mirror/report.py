@@ -42,6 +42,37 @@ class MirroredSource:
     """What is wrong with its listing, ``missing`` or ``damaged``: nobody knows then what of it others have."""
 
 
+@dataclass(frozen=True)
+class Inventory:
+    """What ``mirror list`` tells: beside the rows, in bytes, what lies there of sources that aren't whole, and what a collection would delete.
+
+    Together they are all that lies there, but for what is in packs that stay for other files' sake. ``damaged``: what is wrong with each
+    reference that can't be read. Where nobody knows what is needed, nothing would be deleted.
+    """
+
+    rows: tuple[MirroredSource, ...]
+    unfinished: int = 0
+    unreferenced: int = 0
+    damaged: tuple[str, ...] = ()
+
+
+def inventory_of(
+    rows: Sequence[MirroredSource], damaged: Sequence[str], lying: int, free: Callable[[], int]
+) -> Inventory:
+    """``lying`` are all bytes that are there; ``free`` tells those that a collection would delete, or why it refuses."""
+    is_known, unreferenced = not damaged, 0
+    try:
+        unreferenced = free() if is_known else 0
+    except StorageError as error:
+        if error.code != "mirror-damaged":
+            raise
+        is_known = False
+    is_whole = is_known and all(row.listing for row in rows)
+    rest = lying - unreferenced - sum(row.bytes_stored for row in rows)
+    unfinished = 0 if is_whole else max(0, rest)
+    return Inventory(tuple(rows), unfinished, unreferenced, tuple(damaged))
+
+
 def sources(layout: Layout) -> list[MirroredSource]:
     """The rows, in the order of sources and revisions, but for damaged references. StorageError where one may not be read."""
     found = references(layout)
