@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,8 +14,12 @@ from tests.support.mirrors import REFERENCE
 from trainctl.model.files import ResolvedSource, SourceFile, in_order
 from trainctl.node.content import packs
 from trainctl.weights.mirror import DirectoryMirror, fetch, hashing, packing
+from trainctl.weights.mirror import verify as verify_module
+from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.mirror.collect import Collecting, collect
 from trainctl.weights.mirror.known import known
+from trainctl.weights.mirror.verify import Verifying, verify
+from trainctl.weights.retry import Retry
 from trainctl.weights.sources.file import FileSource
 
 _IN_A_PACK = 300
@@ -95,6 +100,48 @@ def _collected(mirror: DirectoryMirror) -> None:
     assert collect(mirror, Collecting(grace_seconds=0)).blobs
 
 
+def _verify(place: Path, count: int) -> Do:
+    """All of it is right, in listings that would each be held."""
+    for first in range(0, count, _IN_A_PACK):
+        mirror = mirrored(place, min(_IN_A_PACK, count - first), first)
+
+    def look() -> None:
+        assert verify(mirror, Verifying()).whole
+
+    return look
+
+
+def _wrong(place: Path, count: int) -> Do:
+    """Each content is wrong, and told."""
+    mirror = mirrored(place, count)
+    for data in mirror.root.glob("packs/*/data"):
+        data.chmod(0o600)
+        data.write_bytes(b"x" * data.stat().st_size)
+
+    def look() -> None:
+        assert len(verify(mirror, Verifying()).findings) == count
+
+    return look
+
+
+def _repair(place: Path, count: int) -> Do:
+    """In each pack something is wrong, half of all packs have gone, and everything comes again."""
+    mirror, source = mirrored(place, count), MadeUp(count)
+    resolved = source.resolved()
+    for number, data in enumerate(mirror.root.glob("packs/*/data")):
+        data.chmod(0o600)
+        with data.open("r+b") as stream:
+            stream.write(b"x")
+        if number % 2:
+            shutil.rmtree(data.parent)
+
+    def mend() -> None:
+        origin = Origin(source, resolved, None, Retry())  # type: ignore[arg-type]
+        assert verify(mirror, Verifying(True, lambda record, halt: origin)).whole
+
+    return mend
+
+
 if __name__ == "__main__":
     packing.MOST_CONTENTS = _IN_A_PACK
     packs._HELD_BYTES, packs._ROWS_AT_ONCE = (
@@ -102,8 +149,9 @@ if __name__ == "__main__":
         16,
     )  # less than the index of such a pack, as it is of a full one
     hashing._PIECE_BYTES = 2**16
-    fetch.AT_ONCE = 500
+    fetch.AT_ONCE = verify_module._AT_ONCE = 500
     kinds = {
         "files": _files, "mirror": _mirror, "again": _again, "collect": _collect, "anew": _anew,
+        "verify": _verify, "wrong": _wrong, "repair": _repair,
     }  # fmt: skip
     sys.exit(measured(kinds))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -10,7 +10,7 @@ import typer
 
 from trainctl.errors import UsageError
 from trainctl.model.units import parse_duration
-from trainctl.views.csv import csv_text
+from trainctl.views.csv import csv_lines
 from trainctl.views.output import Output
 
 
@@ -30,7 +30,7 @@ NodesOption = Annotated[
     typer.Option("--node", metavar="NODE", help="Only this node; may be given several times."),
 ]
 
-Rows = tuple[Sequence[str], Sequence[Mapping[str, Any]]]
+Rows = tuple[Sequence[str], Iterable[Mapping[str, Any]]]
 """Names of columns, and rows that have those members."""
 
 
@@ -39,13 +39,18 @@ def show(
     format_: ListingFormat,
     form: Mapping[str, Any],
     rows: Rows,
-    lines: Sequence[str],
+    lines: Iterable[str],
+    *,
+    member: str | None = None,
 ) -> None:
-    """Print a listing in the form that was asked for."""
-    if format_ is ListingFormat.JSON:
+    """Print a listing in the form that was asked for; ``member`` names what the rows are in JSON, where the form lacks them as there may be very many."""
+    if format_ is ListingFormat.JSON and member is not None:
+        output.json_rows(form, member, rows[1])
+    elif format_ is ListingFormat.JSON:
         output.json(form)
     elif format_ is ListingFormat.CSV:
-        output.print(csv_text(*rows))
+        for line in csv_lines(*rows):
+            output.print(line)
     else:
         for line in lines:
             output.prose(line)

@@ -193,6 +193,19 @@ def load_listing(path: Path, listing_id: str | None = None) -> Listing:
 
     Its id is its name, unless another is given: what is read is what was written.
     """
+    if not _is_usual(path, listing_id or path.stem):
+        return Listing.from_bytes(path.read_bytes())  # which says of what version it is
+    return Listing(packed(read_files(path), _values, ListedFile))
+
+
+def check_listing(path: Path) -> None:
+    """The same ValueError, for who reads its files later: to hash it costs far less."""
+    if not _is_usual(path, path.stem):
+        Listing.from_bytes(path.read_bytes())
+
+
+def _is_usual(path: Path, listing_id: str) -> bool:
+    """Whether a stored listing has the form that is written."""
     found = hashlib.sha256()
     head = tail = b""
     with path.open("rb") as stream:
@@ -200,11 +213,9 @@ def load_listing(path: Path, listing_id: str | None = None) -> Listing:
             found.update(piece)
             head = head or piece
             tail = (tail + piece)[-_READ:]
-    if found.hexdigest() != (listing_id or path.stem):
+    if found.hexdigest() != listing_id:
         raise ValueError("its content has another digest than its name")
-    if not (head.startswith(_HEAD) and tail.endswith(_TAIL)):
-        return Listing.from_bytes(path.read_bytes())  # which says of what version it is
-    return Listing(packed(read_files(path), _values, ListedFile))
+    return head.startswith(_HEAD) and tail.endswith(_TAIL)
 
 
 def read_files(path: Path) -> Iterator[ListedFile]:

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import starmap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainctl.errors import NodeForgot, TrainctlError
-from trainctl.model.files import ListedFile, Listing, ResolvedSource, listed_arriving
+from trainctl.model.files import Listing, ResolvedSource, listed_arriving
 from trainctl.model.serving import Serving
 from trainctl.node.calls.rows import sent
 from trainctl.node.content.packed import AS_TUPLE, Arriving
@@ -28,7 +28,6 @@ from trainctl.weights.mirror.forms import (
     inventory_from_json,
     listed_file,
     resolved_to_json,
-    verified_from_json,
 )
 from trainctl.weights.mirror.known import Known, Row
 from trainctl.weights.mirror.layout import Reference
@@ -37,12 +36,14 @@ from trainctl.weights.mirror.partial import Arrived
 from trainctl.weights.mirror.place import Place
 from trainctl.weights.mirror.port import Looked, Mirror, Own
 from trainctl.weights.mirror.report import Inventory
-from trainctl.weights.mirror.verify import Verified
+from trainctl.weights.mirror.verify import Verified, finding_of, findings_arriving
 from trainctl.weights.retry import Retry
 
 if TYPE_CHECKING:
     from trainctl.resources.conversation import Told
     from trainctl.resources.desk import Desk, Register
+
+T = TypeVar("T")
 
 _LOOK_SECONDS = 60.0
 _LONG_SECONDS = 600.0
@@ -142,7 +143,9 @@ class HostMirror:
         """See Mirror. The host fetches from the source; what there is no link for goes through this machine."""
         agent = self._program(installs=True)
         arriving = listed_arriving()
-        with self._desk(agent, progress, cancelled, arriving, waiting) as desk:
+        with self._desk(
+            agent, progress, cancelled, _adding(arriving, listed_file), waiting
+        ) as desk:
             desk.offer(Origin(source, resolved, credential, self._retry))
             request = {"source": resolved_to_json(resolved), "reference": asdict(reference)}
             rows = sent([file_rows(resolved.files)])
@@ -167,10 +170,12 @@ class HostMirror:
     def _listed(self, verb: str, request: Mapping[str, Any]) -> Listing | None:
         """A listing that the program tells; a long one by a stream of its own."""
         arriving = listed_arriving()
-        found = self._call(verb, {**request, "most": AS_TUPLE}, on_event=_adding(arriving))
+        found = self._call(
+            verb, {**request, "most": AS_TUPLE}, on_event=_adding(arriving, listed_file)
+        )
         if found.get("long"):
             more = {"payload": iter(()), "timeout": _LONG_SECONDS}
-            found = self._call(verb, request, on_event=_adding(arriving), **more)
+            found = self._call(verb, request, on_event=_adding(arriving, listed_file), **more)
         return None if found["listing"] is None else Listing(arriving.all())
 
     def inventory(self) -> Inventory:
@@ -208,10 +213,12 @@ class HostMirror:
 
     def verify(self, origins: Origins | None, progress: Progress | None = None, own: Own = ()) -> Verified:  # fmt: skip
         """See Mirror."""
-        with self._desk(self.agent, progress, None, listed_arriving()) as desk:
+        arriving = findings_arriving()
+        with self._desk(self.agent, progress, None, _adding(arriving, finding_of)) as desk:
             desk.origins = origins
             request = self._request({"repair": origins is not None, "own": [*own]})
-            return verified_from_json(desk.call("verify", request))
+            found = desk.call("verify", request)
+        return Verified(found["blobs"], found["bytes"], arriving.all())
 
     def _program(self, *, installs: bool) -> NodeAgent:
         """What an apply asks installs it: the next one then waits for less."""
@@ -225,12 +232,12 @@ class HostMirror:
         agent: NodeAgent,
         progress: Progress | None,
         stop: threading.Event | None,
-        arriving: Arriving[ListedFile],
+        take: OnEvent,
         waiting: Waiting = nobody,
     ) -> Desk:
         def told(event: Mapping[str, Any]) -> None:
             if "rows" in event:
-                arriving.add(starmap(listed_file, event["rows"]))
+                take(event)
             elif "say" in event:
                 self._retry.tell(event["say"])
             elif "waiting" in event:
@@ -253,8 +260,9 @@ class HostMirror:
         return {"root": self.path, **request}
 
 
-def _adding(arriving: Arriving[ListedFile]) -> OnEvent:
-    return lambda event: arriving.add(starmap(listed_file, event["rows"]))
+def _adding(arriving: Arriving[T], make: Callable[..., T]) -> OnEvent:
+    """Takes rows that come before a result."""
+    return lambda event: arriving.add(starmap(make, event["rows"]))
 
 
 def _as_row(sha256: str | None, size: int, here: bool) -> Row:

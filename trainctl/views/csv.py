@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 
-def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows' values under the columns; lists are joined by ``;``, nothing stands for null. No newline at the end."""
+def csv_lines(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """The names of the columns, then each row's values under them; lists are joined by ``;``, nothing stands for null. No newline at their ends."""
+    yield _line(columns)
+    for row in rows:
+        yield _line([_cell(row.get(column)) for column in columns])
+
+
+def _line(cells: Sequence[Any]) -> str:
     stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_cell(row.get(column)) for column in columns] for row in rows)
-    return stream.getvalue().rstrip("\n")
+    csv.writer(stream, lineterminator="").writerow(cells)
+    return stream.getvalue()
 
 
 def _cell(value: Any) -> Any:

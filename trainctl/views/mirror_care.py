@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from trainctl.model.units import format_bytes
@@ -15,6 +17,8 @@ from trainctl.weights.mirror.collect import Collected
 from trainctl.weights.mirror.needs import Need
 from trainctl.weights.mirror.verify import Finding, Verified
 
+_MOST_LINES = 1000
+"""Findings that are shown to people."""
 FINDING_COLUMNS = ("path", "what", "bytes", "sources", "outcome", "detail")
 GC_COLUMNS = (
     "action", "source", "revision", "listing", "files", "bytes", "project", "owner", "address", "lineage", "last_used",
@@ -22,13 +26,8 @@ GC_COLUMNS = (
 
 
 def verified_json(report: Verified) -> dict[str, Any]:
-    """The form of ``mirror verify --format json``."""
-    return {
-        "whole": report.whole,
-        "blobs": report.blobs,
-        "bytes": report.bytes,
-        "findings": [finding_json(one) for one in report.findings],
-    }
+    """The form of ``mirror verify --format json`` but for its ``findings``, of which there may be very many."""
+    return {"whole": report.whole, "blobs": report.blobs, "bytes": report.bytes}
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:
@@ -44,7 +43,7 @@ def finding_json(finding: Finding) -> dict[str, Any]:
 
 
 def verified_lines(report: Verified, width: int | None = None) -> list[str]:
-    """What was wrong, and the counts."""
+    """What was wrong, as far as somebody may want to read it, and the counts."""
     lines: list[str] = []
     if report.findings:
         cells = [
@@ -56,11 +55,14 @@ def verified_lines(report: Verified, width: int | None = None) -> list[str]:
                 escape(", ".join(finding.sources)),
                 escape(finding.detail),
             ]
-            for finding in report.findings
+            for finding in islice(report.findings, _MOST_LINES)
         ]
         headers = ["CONTENT", "WHAT", "SIZE", "OUTCOME", "SOURCES", "DETAIL"]
         shrinks = frozenset({"SOURCES", "DETAIL"})
         lines = [*table(headers, cells, width=width, shrinks=shrinks), ""]
+    more = len(report.findings) - _MOST_LINES
+    if more > 0:
+        lines[-1:] = [f"and {more} more, which --format json or csv name.", ""]
     looked = f"{counted(report.blobs, 'content')} verified, {format_bytes(report.bytes)}"
     return [*lines, f"{looked}: {_verdict(report.findings)}"]
 
@@ -68,16 +70,13 @@ def verified_lines(report: Verified, width: int | None = None) -> list[str]:
 def _verdict(findings: Sequence[Finding]) -> str:
     if not findings:
         return "all right."
-    counts = {
-        outcome: sum(one.outcome.value == outcome for one in findings)
-        for outcome in ("wrong", "repaired", "removed")
-    }
-    said = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
-    wrong = [one for one in findings if one.outcome.value == "wrong"]
+    counts = Counter(one.outcome.value for one in findings)
+    order = ("wrong", "repaired", "removed")
+    said = ", ".join(f"{counts[outcome]} {outcome}" for outcome in order if counts[outcome])
     hints = ""
-    if any(one.detail for one in wrong):
+    if any(one.detail for one in findings if one.outcome.value == "wrong"):
         hints = " What is wrong stays until its source can be asked: run mirror verify --repair again then."
-    elif wrong:
+    elif counts["wrong"]:
         hints = " mirror verify --repair mends what it can."
     if any(one.outcome.value == "removed" and one.sources for one in findings):
         hints += " The next apply asks the sources of what was removed for what they have now."

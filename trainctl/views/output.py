@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain, islice
+from textwrap import indent
 from typing import Any, TextIO
 
 from trainctl.model.redaction import Redactor
@@ -131,6 +133,22 @@ class Output:
         self.print(json.dumps(value, indent=indent, ensure_ascii=False), links=links)
         if indent is None:
             self._stdout.flush()
+
+    def json_rows(self, form: Mapping[str, Any], member: str, rows: Iterable[Any]) -> None:
+        """A value as JSON whose last member is a list of rows, which are printed one by one."""
+        whole = json.dumps({**form, member: []}, indent=2, ensure_ascii=False)
+        rows = iter(rows)
+        first = list(islice(rows, 1))
+        if not first:
+            self.print(whole)
+            return
+        self.print(whole.removesuffix("]\n}"))
+        before = None
+        for row in chain(first, rows):
+            if before is not None:
+                self.print(f"{before},")
+            before = indent(json.dumps(row, indent=2, ensure_ascii=False), "    ")
+        self.print(f"{before}\n  ]\n}}")
 
     def note(self, text: str) -> None:
         """A line about the work, on standard error, after whatever was printed before; a terminal breaks it between words."""

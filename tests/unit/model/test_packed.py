@@ -20,7 +20,7 @@ from trainctl.model.files import (
 )
 from trainctl.model.json import digest
 from trainctl.node.content import packed
-from trainctl.node.content.packed import AS_TUPLE, Packed
+from trainctl.node.content.packed import AS_TUPLE, Arriving, Packed
 
 
 def made(count: int) -> list[SourceFile]:
@@ -108,6 +108,21 @@ def test_sorting_has_few_files_open(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert list(in_order(files())) == sorted(made(9_000))
     assert max(opened) - opened[0] <= 3 * 3
+
+
+def test_what_arrives_is_one_sequence_in_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whatever portions: the last block alone may be short."""
+    monkeypatch.setattr(packed, "AS_TUPLE", 600)
+    arriving = Arriving(tuple, lambda *row: row)
+    opened = len(list(Path("/proc/self/fd").iterdir()))
+
+    for first in range(0, 5_000, 7):
+        arriving.add((one, "x") for one in range(first, min(first + 7, 5_000)))
+    found = arriving.all()
+
+    assert found == tuple((one, "x") for one in range(5_000))
+    assert (found[0], found[4_321], found[-1]) == ((0, "x"), (4_321, "x"), (4_999, "x"))
+    assert len(list(Path("/proc/self/fd").iterdir())) <= opened + 1
 
 
 def test_a_listing_is_read_file_by_file(tmp_path: Path) -> None:

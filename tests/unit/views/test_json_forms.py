@@ -26,7 +26,7 @@ from trainctl.plan.values import Observation, Options, Plan, WeightsFacts
 from trainctl.spi.provider import Presence
 from trainctl.views.checkpoints import checkpoints_json
 from trainctl.views.mirror import mirror_json
-from trainctl.views.mirror_care import collected_json, verified_json
+from trainctl.views.mirror_care import collected_json, finding_json, verified_json
 from trainctl.views.node_cache import evict_json, verify_json
 from trainctl.views.plan_json import plan_json
 from trainctl.views.state_json import history_json, resource_json, state_json
@@ -224,5 +224,6 @@ def test_care_of_caches_and_mirror_holds_against_its_schemas() -> None:
     assert problems("cache-evict", evict_json(CacheReport((row,), 5), dry_run=True)) == []
     verified = CacheReport((replace(row, outcome="wrong"),), 5, 6)
     assert problems("cache-verify", verify_json(verified)) == []
-    assert problems("mirror-verify", verified_json(Verified(1, 2, (finding,)))) == []
+    form = verified_json(Verified(1, 2, (finding,)))
+    assert problems("mirror-verify", {**form, "findings": [finding_json(finding)]}) == []
     assert problems("mirror-gc", collected_json(collected)) == []

@@ -47,6 +47,19 @@ def test_the_verdict_of_a_verification_promises_what_can_be_kept(
     assert lines[-1] == f"1 content verified, 1 B: {said}"
 
 
+def test_of_very_many_findings_a_thousand_are_shown() -> None:
+    """The verdict counts all of them, and who wants them all is told how."""
+    one = Finding(Path("blobs/sha256/ab/abc"), "changed", 1, (SOURCE,), Outcome.WRONG)
+
+    whole = verified_lines(Verified(1, 1, (one,) * 1000))
+    lines = verified_lines(Verified(1, 1, (one,) * 1003))
+
+    assert lines[:1001] == whole[:1001]
+    assert len(whole) == 1 + 1000 + 2
+    assert lines[1001:-1] == ["and 3 more, which --format json or csv name.", ""]
+    assert "1003 wrong." in lines[-1]
+
+
 MB = 10**6
 ROWS = tuple(
     MirroredSource(

@@ -12,7 +12,7 @@ from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_trusting
 from trainctl.operations.mirror_repair import verify_mirror
-from trainctl.views.mirror_care import FINDING_COLUMNS, verified_json, verified_lines
+from trainctl.views.mirror_care import FINDING_COLUMNS, finding_json, verified_json, verified_lines
 from trainctl.views.progress import Progress
 
 
@@ -36,7 +36,7 @@ def command(
             repair=repair,
             progress=lambda done, total, files: progress.track("mirror", "verifying", done, total),
         )
-    form = verified_json(report)
+    rows = (FINDING_COLUMNS, map(finding_json, report.findings))
     lines = verified_lines(report, session.output.width)
-    show(session.output, format_, form, (FINDING_COLUMNS, form["findings"]), lines)
+    show(session.output, format_, verified_json(report), rows, lines, member="findings")
     return 0 if report.whole else 1

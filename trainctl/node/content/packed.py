@@ -37,6 +37,10 @@ class Packed(Sequence[Row]):
         self._ends: List[int] = [0]
         self._count = 0
         self._held: Dict[int, List[Row]] = {}
+        self.extend(rows)
+
+    def extend(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Put more behind those that are there, before anybody reads; these are so many that they fill blocks."""
         rows = iter(rows)
         while block := list(islice(rows, _BLOCK)):
             self._count += len(block)
@@ -89,21 +93,28 @@ class Arriving(Generic[Row]):
         self._values = values
         self._make = make
         self._few: List[Row] = []
-        self._runs: List[Sequence[Row]] = []
+        self._many: Packed[Row] | None = None
 
     def add(self, rows: Iterable[Row]) -> None:
         """These come next."""
-        self._few += rows
-        if len(self._few) > AS_TUPLE:
-            self._runs.append(packed(self._few, self._values, self._make))
-            self._few = []
+        rows = iter(rows)
+        while some := list(islice(rows, _BLOCK)):
+            self._few += some
+            if len(self._few) > AS_TUPLE:
+                self._put_away(len(self._few) // _BLOCK * _BLOCK)
 
     def all(self) -> Sequence[Row]:
-        """Every row that came, in order."""
-        if not self._runs:
+        """Every row that came, in order; none may come after that."""
+        if self._many is None:
             return tuple(self._few)
-        every = (row for run in (*self._runs, self._few) for row in run)
-        return packed(every, self._values, self._make)
+        self._put_away(len(self._few))
+        return self._many
+
+    def _put_away(self, count: int) -> None:
+        some, self._few = self._few[:count], self._few[count:]
+        if self._many is None:
+            self._many = Packed((), self._make)
+        self._many.extend(map(self._values, some))
 
 
 def packed(

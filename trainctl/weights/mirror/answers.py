@@ -27,7 +27,7 @@ def look(mirror: DirectoryMirror, request: Request, stream: BinaryIO) -> Answer:
         resolved_from_json(one, rows) for one, rows in zip(request["sources"], received(stream))
     ]
     found, damaged = known(mirror, sources)
-    _tell(one.files for one in found)
+    tell(one.files for one in found)
     return {
         "known": [one.listing for one in found],
         "arrived": [[(place, *some) for place, some in one.arrived.items()] for one in found],
@@ -56,7 +56,7 @@ def listed(listing: Listing | None, request: Request) -> Answer:
         return {"listing": None}
     if most is not None and len(listing.files) > most:
         return {"listing": listing.id, "long": True}
-    _tell([listing.rows()])
+    tell([listing.rows()])
     return {"listing": listing.id}
 
 
@@ -93,7 +93,7 @@ VERBS: Mapping[str, Callable[[DirectoryMirror, Request], Answer]] = {
 }
 
 
-def _tell(lists: Iterable[Rows]) -> None:
+def tell(lists: Iterable[Rows]) -> None:
     """Say lists of rows, before the result."""
     for block in blocks(lists):
         emit(block)

@@ -12,7 +12,7 @@ from trainctl.node.content.pack_index import Row, rows_of
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.keeping import Keeping
 from trainctl.weights.mirror.layout import Layout
-from trainctl.weights.mirror.packed import read_index, repack, wrong_rows
+from trainctl.weights.mirror.packed import read_index, repack, rows_at, wrong_rows
 from trainctl.weights.mirror.packing import MOST_BYTES
 
 _LITTLE = 0.5
@@ -33,8 +33,7 @@ class Doomed:
 
     def kept(self) -> list[Row]:
         """What is needed of it. It is read again, as there may be millions in all."""
-        rows = list(rows_of(read_index(self.path)))
-        return [rows[place] for place in self.places]
+        return rows_at(self.path, self.places)
 
 
 class _Split:

@@ -12,7 +12,6 @@ from trainctl.model.files import ListedFile, ResolvedSource, SourceFile, in_orde
 from trainctl.weights.mirror.collect import Collected, Removed
 from trainctl.weights.mirror.needs import Need
 from trainctl.weights.mirror.report import Inventory, MirroredSource
-from trainctl.weights.mirror.verify import Finding, Outcome, Verified
 
 Row = Sequence[Any]
 
@@ -78,28 +77,6 @@ def collected_from_json(value: Mapping[str, Any]) -> Collected:
     }
     listings = tuple(Removed(**one) for one in value["listings"])
     return Collected(value["dry_run"], value["bytes"], value["blobs"], listings, **needs)
-
-
-def verified_to_json(found: Verified) -> dict[str, Any]:
-    """What a verification found."""
-    findings = [{**asdict(one), "path": str(one.path)} for one in found.findings]
-    return {"blobs": found.blobs, "bytes": found.bytes, "findings": findings}
-
-
-def verified_from_json(value: Mapping[str, Any]) -> Verified:
-    """Read what ``verified_to_json`` wrote."""
-    findings = tuple(
-        Finding(
-            Path(one["path"]),
-            one["what"],
-            one["bytes"],
-            tuple(one["sources"]),
-            Outcome(one["outcome"]),
-            one["detail"],
-        )
-        for one in value["findings"]
-    )
-    return Verified(value["blobs"], value["bytes"], findings)
 
 
 def error_to_json(error: TrainctlError) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -10,19 +11,27 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainctl.node.content.pack_index import Row, is_right, rows_of
+from trainctl.node.content.packed import Arriving
 from trainctl.weights.mirror.fetch import Tally
 from trainctl.weights.mirror.hashing import file_sha256
 from trainctl.weights.mirror.layout import Layout
-from trainctl.weights.mirror.packed import packs_of, read_index, remove, repack, wrong_rows
+from trainctl.weights.mirror.packed import (
+    packs_of,
+    read_index,
+    remove,
+    repack,
+    rows_at,
+    wrong_rows,
+)
 
 _FILES_AT_ONCE = 1000
 _ROWS_AT_ONCE = 256
 
 
 class Wrong(NamedTuple):
-    """A content that isn't right, in few bytes, as there may be many: in a directory or a pack. ``doubtful``: only a damaged index speaks of it."""
+    """A content that isn't right: in a directory or a pack. ``doubtful``: only a damaged index speaks of it."""
 
-    place: Path
+    place: str
     digest: bytes
     size: int
     doubtful: bool = False
@@ -30,18 +39,18 @@ class Wrong(NamedTuple):
 
 @dataclass
 class Hashed:
-    """What isn't right: contents, and ``files`` of packs that are not as they were written, with what is wrong.
+    """What isn't right, however much: contents, and ``files`` of packs that are not as they were written, with what is wrong.
 
-    ``right`` is what is right in packs with something wrong.
+    ``right`` are the places, in the index, of what is right in packs with something wrong.
     """
 
-    wrong: list[Wrong] = field(default_factory=list)
+    wrong: Sequence[Wrong] = ()
     files: dict[Path, str] = field(default_factory=dict)
-    right: dict[Path, list[Row]] = field(default_factory=dict)
+    right: dict[Path, array[int]] = field(default_factory=dict)
 
     def leave_wrong(self, layout: Layout) -> None:
         """Have no pack with anything wrong: what is right in them lies in others first."""
-        repack(layout, self.right.items())
+        repack(layout, ((pack, rows_at(pack, places)) for pack, places in self.right.items()))
         for pack in self.right:
             remove(layout, pack)
 
@@ -60,14 +69,17 @@ def counted(layout: Layout) -> tuple[int, int]:
 def hash_all(layout: Layout, tally: Tally, parallelism: int) -> Hashed:
     """Read everything; some of it at a time, as there may be millions."""
     found = Hashed()
+    wrong = Arriving(tuple, Wrong)
     with ThreadPoolExecutor(max(1, parallelism), thread_name_prefix="verify") as pool:
-        found.wrong += _wrong_files(layout, tally, pool)
+        for some in _wrong_files(layout, tally, pool):
+            wrong.add(some)
         for pack in packs_of(layout):
-            _look_through(pack, found, tally, pool)
+            wrong.add(_look_through(pack, found, tally, pool))
+    found.wrong = wrong.all()
     return found
 
 
-def _wrong_files(layout: Layout, tally: Tally, pool: ThreadPoolExecutor) -> Iterator[Wrong]:
+def _wrong_files(layout: Layout, tally: Tally, pool: ThreadPoolExecutor) -> Iterator[list[Wrong]]:
     def look(blob: tuple[Path, int]) -> bool:
         path, size = blob
         right = file_sha256(path) in (path.name, None)
@@ -77,13 +89,14 @@ def _wrong_files(layout: Layout, tally: Tally, pool: ThreadPoolExecutor) -> Iter
     blobs = layout.blobs()
     while some := list(islice(blobs, _FILES_AT_ONCE)):
         wrong = (blob for blob, right in zip(some, pool.map(look, some)) if not right)
-        yield from (Wrong(path.parent, bytes.fromhex(path.name), size) for path, size in wrong)
+        yield [Wrong(str(path.parent), bytes.fromhex(path.name), size) for path, size in wrong]
 
 
-def _look_through(pack: Path, found: Hashed, tally: Tally, pool: ThreadPoolExecutor) -> None:
-    """A pack without an index is one that was half removed: nobody finds anything in it."""
+def _look_through(pack: Path, found: Hashed, tally: Tally, pool: ThreadPoolExecutor) -> list[Wrong]:
+    """What is wrong in a pack. One without an index was half removed: nobody finds anything in it."""
     index = read_index(pack)
-    rows = sorted(rows_of(index), key=lambda row: row.offset)
+    numbered = list(enumerate(rows_of(index)))
+    rows = sorted((row for _, row in numbered), key=lambda row: row.offset)
     some = [rows[first : first + _ROWS_AT_ONCE] for first in range(0, len(rows), _ROWS_AT_ONCE)]
 
     def look(rows: list[Row]) -> list[Row]:
@@ -93,13 +106,13 @@ def _look_through(pack: Path, found: Hashed, tally: Tally, pool: ThreadPoolExecu
 
     wrong = {row for each in pool.map(look, some) for row in each}
     damaged = not is_right(index) and (pack / "index").exists()
-    found.wrong += (Wrong(pack, row.digest, row.length, damaged) for row in rows if row in wrong)
     if damaged:
         found.files[pack / "index"] = "index changed"
     elif rows and _size(pack / "data") > max(row.offset + row.length for row in rows):
         found.files[pack / "data"] = "pack changed"
     if wrong or pack in {path.parent for path in found.files}:
-        found.right[pack] = [row for row in rows if row not in wrong]
+        found.right[pack] = array("I", (place for place, row in numbered if row not in wrong))
+    return [Wrong(str(pack), row.digest, row.length, damaged) for row in rows if row in wrong]
 
 
 def _size(path: Path) -> int:

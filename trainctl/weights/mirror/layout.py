@@ -7,7 +7,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Iterator, Mapping
+from typing import Any, Callable, Iterator, Mapping, TypeVar
 from urllib.parse import quote
 
 from trainctl.errors import StorageError
@@ -17,7 +17,9 @@ from trainctl.model.files import (
     Listing,
     ResolvedSource,
     SourceFile,
+    check_listing,
     load_listing,
+    read_files,
 )
 from trainctl.model.json import canonical, hex_digest
 from trainctl.node.system.files import make_directory as make_private_directory
@@ -30,6 +32,7 @@ from trainctl.weights.mirror.hashing import file_sha256
 
 DAMAGED = "mirror-damaged"
 """How it is called that a record is not what was written."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -194,8 +197,21 @@ class Layout:
     def load_listing(self, listing_id: str, place: Path | None = None) -> Listing | None:
         """The listing, or None if it is not here, or in its ``place`` if it has another. StorageError when it is not what its name says."""
         path = place or self.listing(listing_id)
+        return self._looked_at(path, lambda: load_listing(path, listing_id))
+
+    def check_listing(self, listing_id: str) -> None:
+        """The same StorageError, without reading its files."""
+        path = self.listing(listing_id)
+        self._looked_at(path, lambda: check_listing(path))
+
+    def files_of(self, listing_id: str) -> Iterator[ListedFile]:
+        """The files of a listing that was right when it was checked; none of one that has gone since."""
+        with contextlib.suppress(FileNotFoundError):
+            yield from read_files(self.listing(listing_id))
+
+    def _looked_at(self, path: Path, look: Callable[[], T]) -> T | None:
         try:
-            return load_listing(path, listing_id)
+            return look()
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from trainctl.model.json import hex_digest
-from trainctl.node.content.pack_index import Row
+from trainctl.node.content.pack_index import Row, rows_of
 from trainctl.node.content.runs import Place, read_runs
 from trainctl.weights.mirror.disk import scratch_name
 from trainctl.weights.mirror.layout import Layout
@@ -33,6 +33,12 @@ def read_index(pack: Path) -> bytes:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EIO):
             raise
         return b""
+
+
+def rows_at(pack: Path, places: Iterable[int]) -> list[Row]:
+    """The contents of a pack that stand at these places of its index; none where somebody else has taken it away."""
+    rows = list(rows_of(read_index(pack)))
+    return [rows[place] for place in places] if rows else []
 
 
 def wrong_rows(pack: Path, rows: Sequence[Row]) -> list[Row]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, count, groupby, islice, takewhile
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
 from trainctl.errors import StorageError
-from trainctl.model.files import ListedFile, Listing
+from trainctl.model.files import ListedFile
+from trainctl.node.content.packed import Arriving, packed_sorted
 from trainctl.weights.mirror.afresh import Afresh, Origins, Refusal
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.directory import DirectoryMirror
@@ -54,13 +57,37 @@ class Finding:
     detail: str = ""
 
 
+def findings_arriving() -> Arriving[Finding]:
+    """Takes findings as they come, however many."""
+    return Arriving(finding_row, finding_of)
+
+
+def finding_row(finding: Finding) -> tuple[str, str, int, Sequence[str], str, str]:
+    """A finding as plain values."""
+    return (
+        str(finding.path),
+        finding.what,
+        finding.bytes,
+        finding.sources,
+        finding.outcome.value,
+        finding.detail,
+    )
+
+
+def finding_of(
+    path: str, what: str, size: int, sources: Sequence[str], outcome: str, detail: str
+) -> Finding:
+    """The finding that was such values."""
+    return Finding(Path(path), what, size, tuple(sources), Outcome(outcome), detail)
+
+
 @dataclass(frozen=True)
 class Verified:
     """What was looked at, and what was wrong."""
 
     blobs: int
     bytes: int
-    findings: tuple[Finding, ...]
+    findings: Sequence[Finding]
 
     @property
     def whole(self) -> bool:
@@ -85,17 +112,22 @@ class _Use:
     """A file of a listing that somebody refers to."""
 
     need: Need
-    listing: Listing
+    listing: str
     file: ListedFile
 
 
 class _Lost(NamedTuple):
-    """A content that is wrong or missing: ``what`` in words, where it lay or should lie, and its size as far as that is known."""
+    """A content that is wrong or missing: ``what`` in words, where it lay or should lie, and its size as far as that is known.
 
-    place: Path
+    ``number`` is that in which it was found; ``doubtful`` as in ``Wrong``.
+    """
+
     digest: bytes
+    number: int
     what: str
+    place: str
     size: int
+    doubtful: bool
 
     @property
     def sha256(self) -> str:
@@ -106,73 +138,85 @@ class _Lost(NamedTuple):
 def verify(mirror: DirectoryMirror, asked: Verifying) -> Verified:
     """Hash every content and look for what listings miss. StorageError where the disk refuses."""
     layout = Layout(mirror.root, mirror.chunk_bytes)
+    findings = findings_arriving()
     with explained(mirror.root):
-        findings = list(_of_references(layout, asked))
+        findings.add(_of_references(layout, asked))
         seen = references(layout)
         found = seen.needs
         lost_ones = list(_lost_listings(layout, seen, asked))
-        findings += map(partial(_of_listing, layout), lost_ones)
+        findings.add(map(partial(_of_listing, layout), lost_ones))
         all_known = not (seen.damaged or any(map(_is_needed_still, lost_ones)))
         listings = _listings(layout)
-        count, total = counted(layout)
-        hashed = hash_all(layout, Tally(total, asked.progress), asked.parallelism)
+        blobs, size = counted(layout)
+        hashed = hash_all(layout, Tally(size, asked.progress), asked.parallelism)
         if asked.repair:
             hashed.leave_wrong(layout)
-        findings += _of_packs(hashed.files, repair=asked.repair)
-        lost = chain(_changed(hashed.wrong), _missing(layout, found, listings, hashed.wrong))
+        findings.add(_of_packs(hashed.files, repair=asked.repair))
+        lost = iter(_each_once(chain(_changed(hashed.wrong), _missing(layout, found, listings))))
         while some := list(islice(lost, _AT_ONCE)):
-            uses = _uses(found, listings, {one.sha256 for one in some})
-            doubtful = {(one.place, one.digest) for one in hashed.wrong if one.doubtful}
-            sure = (one for one in some if one.sha256 in uses or one[:2] not in doubtful)
-            findings += _Settling(layout, asked, uses, all_known).run(sure)
-    return Verified(count, total, tuple(findings))
+            uses = _uses(layout, found, listings, {one.sha256 for one in some})
+            sure = (one for one in some if one.sha256 in uses or not one.doubtful)
+            findings.add(_Settling(layout, asked, uses, all_known).run(sure))
+    return Verified(blobs, size, findings.all())
 
 
-def _listings(layout: Layout) -> list[Listing]:
-    """The listings that can be read."""
+def _listings(layout: Layout) -> list[str]:
+    """The ids of the listings that are right."""
     good = []
     for path in layout.listings():
         with suppress(StorageError):
-            listing = layout.load_listing(path.stem)
-            if listing is not None:
-                good.append(listing)
+            layout.check_listing(path.stem)
+            good.append(path.stem)
     return good
 
 
-def _referred(found: Sequence[Need], listings: Sequence[Listing]) -> Iterator[tuple[Need, Listing]]:
-    by_id = {listing.id: listing for listing in listings}
+def _referred(found: Sequence[Need], listings: Sequence[str]) -> Iterator[tuple[Need, str]]:
+    there = set(listings)
     for need in found:
-        yield from ((need, by_id[one]) for one in need.listings if one in by_id)
+        yield from ((need, one) for one in need.listings if one in there)
 
 
 def _changed(wrong: Iterable[Wrong]) -> Iterator[_Lost]:
-    return (_Lost(one.place, one.digest, "changed", one.size) for one in wrong)
+    for number, (place, digest, size, doubtful) in enumerate(wrong):
+        yield _Lost(digest, number, "changed", place, size, doubtful)
 
 
-def _missing(
-    layout: Layout, found: Sequence[Need], listings: Sequence[Listing], wrong: Iterable[Wrong]
-) -> Iterator[_Lost]:
-    """What is referred to and not there; looked for at once, as what is repaired is there then."""
-    contents, known = Contents(layout), {one.digest for one in wrong}
-    missing: dict[bytes, int] = {}
-    for listing in {listing.id: listing for _, listing in _referred(found, listings)}.values():
-        for file in listing.files:
+def _missing(layout: Layout, found: Sequence[Need], listings: Sequence[str]) -> Iterator[_Lost]:
+    """What is referred to and not there; after what has changed, as that may not be there any more."""
+    contents, numbers = Contents(layout), count(sys.maxsize // 2)
+    for listing in dict.fromkeys(listing for _, listing in _referred(found, listings)):
+        for file in layout.files_of(listing):
             if contents.find(file.sha256) is None:
-                missing[bytes.fromhex(file.sha256)] = file.size
-    for digest, size in missing.items():
-        if digest not in known:
-            yield _Lost(layout.blob(digest.hex()).parent, digest, "missing", size)
+                digest, place = bytes.fromhex(file.sha256), str(layout.blob(file.sha256).parent)
+                yield _Lost(digest, next(numbers), "missing", place, file.size, doubtful=False)
+
+
+def _each_once(lost: Iterable[_Lost]) -> Sequence[_Lost]:
+    """In the order in which they were found, all of them before the first is mended: what is missing once, and only if it hasn't changed, too."""
+    alike = groupby(packed_sorted(lost, tuple, _Lost), key=attrgetter("digest"))
+    kept = (one for _, some in alike for one in _kept(some))
+    return packed_sorted(kept, lambda one: (one.number, *one), lambda _, *one: _Lost(*one))
+
+
+def _kept(alike: Iterator[_Lost]) -> Iterator[_Lost]:
+    first = next(alike)
+    yield first
+    yield from takewhile(lambda one: one.what == "changed", alike)
 
 
 def _uses(
-    found: Sequence[Need], listings: Sequence[Listing], contents: Set[str]
+    layout: Layout, found: Sequence[Need], listings: Sequence[str], contents: Set[str]
 ) -> dict[str, list[_Use]]:
     """By content, of those asked about, who refers to it and as which file."""
-    uses: dict[str, list[_Use]] = {}
+    needs: dict[str, list[Need]] = {}
     for need, listing in _referred(found, listings):
-        for file in listing.files:
+        needs.setdefault(listing, []).append(need)
+    uses: dict[str, list[_Use]] = {}
+    for listing, its in needs.items():
+        for file in layout.files_of(listing):
             if file.sha256 in contents:
-                uses.setdefault(file.sha256, []).append(_Use(need, listing, file))
+                its_uses = (_Use(need, listing, file) for need in its)
+                uses.setdefault(file.sha256, []).extend(its_uses)
     return uses
 
 
@@ -259,13 +303,13 @@ class _Settling:
         if self.asked.repair and (uses or self.all_known):
             outcome, detail = self._mended(mender, afresh, uses)
         if outcome is Outcome.REMOVED:
-            for listing in {use.listing.id for use in uses}:
+            for listing in {use.listing for use in uses}:
                 self.layout.listing(listing).unlink(missing_ok=True)
             if uses:
                 set_aside(self.layout, uses[0].file)
         findings = []
         for one in lost:
-            path = one.place / one.sha256
+            path = Path(one.place, one.sha256)
             if outcome is Outcome.REMOVED:
                 path.unlink(missing_ok=True)
             findings.append(Finding(path, one.what, one.size, sources, outcome, detail))

@@ -12,20 +12,19 @@ from trainctl.node.system.failure import Failure
 from trainctl.node.transfer.caller import serve_others
 from trainctl.node.transfer.shelf import MirrorShelf
 from trainctl.weights.mirror.afresh import Origin
-from trainctl.weights.mirror.answers import Answer, Request, listed
+from trainctl.weights.mirror.answers import Answer, Request, listed, tell
 from trainctl.weights.mirror.caller import Caller
 from trainctl.weights.mirror.collect import Collecting, collect
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.forms import (
     collected_to_json,
     resolved_from_json,
-    verified_to_json,
 )
 from trainctl.weights.mirror.layout import Reference, named_in
 from trainctl.weights.mirror.links import Links
 from trainctl.weights.mirror.paced import Paced
 from trainctl.weights.mirror.signed import SignedSource
-from trainctl.weights.mirror.verify import Verifying, verify
+from trainctl.weights.mirror.verify import Verifying, finding_row, verify
 from trainctl.weights.retry import Retry
 
 
@@ -56,7 +55,7 @@ def collect_unused(mirror: DirectoryMirror, request: Request, caller: Caller) ->
 
 
 def verify_all(mirror: DirectoryMirror, request: Request, caller: Caller) -> Answer:
-    """Hash everything; with ``repair`` what is wrong is fetched by links that the caller makes. Events ``{done, total, files}``."""
+    """Hash everything; with ``repair`` what is wrong is fetched by links that the caller makes. Events ``{done, total, files}``; rows of findings."""
     source = SignedSource(Links(caller, in_turn=False))
     known_origins: dict[tuple[str, str | None, str], Origin] = {}
 
@@ -70,7 +69,9 @@ def verify_all(mirror: DirectoryMirror, request: Request, caller: Caller) -> Ans
         return known_origins[key]
 
     asked = Verifying(request["repair"], origin_of, _progress(caller), own=request["own"])
-    return verified_to_json(verify(mirror, asked))
+    found = verify(mirror, asked)
+    tell([map(finding_row, found.findings)])
+    return {"blobs": found.blobs, "bytes": found.bytes}
 
 
 def _upstream_rows(caller: Caller, resolved: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
