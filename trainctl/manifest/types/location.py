@@ -36,6 +36,12 @@ def _url(text: str) -> str:
             "Write file:///DIRECTORY.",
             code="invalid-location",
         )
+    if scheme not in BUCKETS and "%2f" in rest.lower():
+        raise wrong(
+            "the URL holds a / that is written %2F, which would be one directory in another",
+            "Write / where that is meant, and another name where it isn't.",
+            code="invalid-location",
+        )
     path = rest if scheme in BUCKETS else unquote(rest)
     if not path.strip("/") or ".." in path.split("/") or "\0" in path:
         raise wrong("the URL names no place", f"Write {_FORMS}.", code="invalid-location")
