@@ -116,6 +116,19 @@ def test_the_beginning_of_a_tree_that_nobody_refers_to_goes(cache: Cache) -> Non
     assert not [path for path in cache.place.rglob("*") if path.stat().st_size == SIZE]
 
 
+def test_a_tree_that_was_being_removed_goes(cache: Cache) -> None:
+    """An earlier program gave it a name that was never given again; it may be the last to link what the listing names."""
+    cache.deliver("a")
+    cache.age("a")
+    tree = cache.place / "trees" / cache.listing("a")
+    tree.rename(cache.place / "partial" / f".gone-{cache.listing('a')}.77.c0ffee")
+
+    said = cache.call("cache_evict", listings=None)
+
+    assert said["freed"] == SIZE
+    assert not [path for path in cache.place.rglob("*") if path.stat().st_size == SIZE]
+
+
 def test_what_live_runs_need_is_never_evicted(cache: Cache) -> None:
     """A run that goes on and a delivery whose run is still to come hold theirs; the error says who and how much."""
     cache.deliver("a")

@@ -9,7 +9,7 @@ from typing import Callable, Dict, Iterable, Iterator, Optional, Sequence
 from trainctl.node.cache.inventory import Kept
 from trainctl.node.cache.references import References
 from trainctl.node.cache.reservations import reservations
-from trainctl.node.cache.trees import STAGE, Trees
+from trainctl.node.cache.trees import GONE, STAGE, Trees
 from trainctl.node.content.digests import Digests
 from trainctl.node.system.files import names_in, remove_tree
 from trainctl.node.system.layout import Layout
@@ -48,12 +48,15 @@ class Removal:
                 self._trees.settle(kept.id)
                 return None
             freed = self._trees.remove(kept.id)
+            self._unfinished.pop(kept.id, None)
+            self._listings.pop(kept.id, None)  # so that it names nothing any more
+            freed += self.unlinked(file.sha256 for file in contents)
+            # Until here whoever comes after one who was killed knows what it was.
             self._trees.settle(kept.id)
             References(self._layout).drop_listing(kept.id)
         finally:
             lock.release()
-        self._unfinished.pop(kept.id, None)
-        return freed + self.unlinked(file.sha256 for file in contents)
+        return freed
 
     def unlinked(self, digests: Iterable[str]) -> int:
         """Remove those contents that no tree links, no delivery brings and no unfinished one left for later."""
@@ -68,7 +71,7 @@ class Removal:
         """Remove contents that no listing names, and trees that somebody was killed while making or removing; the bytes freed."""
         freed = 0
         for name in names_in(self._layout.partial):
-            if name.startswith(".gone-"):
+            if name.startswith(GONE):
                 freed += remove_tree(self._layout.partial / name)
             elif name.startswith(STAGE):
                 freed += self._unknown_stage(name[len(STAGE) :])

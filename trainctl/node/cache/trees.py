@@ -23,6 +23,8 @@ from trainctl.node.system.layout import Layout
 _READ_ONLY = 0o555
 STAGE = "tree-"
 """What the name of a tree that is being made begins with; the listing's id follows."""
+GONE = ".gone-"
+"""The same of a tree that is being removed."""
 FEW = 256
 """Up to so many files of a sealed tree are looked at on every use."""
 
@@ -107,13 +109,14 @@ class Trees:
                 aside.unlink()
 
     def remove(self, listing_id: str) -> int:
-        """Remove a tree whose seal is gone already; the bytes that only it held."""
+        """Remove a tree whose seal is gone already, and what is left of it where somebody was killed at that; the bytes that only it held."""
         remove_tree(self._layout.partial / f"{STAGE}{listing_id}")
-        doomed = self._layout.partial / unique(f"gone-{listing_id}")
+        doomed = self._layout.partial / f"{GONE}{listing_id}"
+        freed = remove_tree(doomed)
         with contextlib.suppress(FileNotFoundError):
             self._layout.tree(listing_id).chmod(0o700)
             self._layout.tree(listing_id).replace(doomed)
-        return remove_tree(doomed)
+        return freed + remove_tree(doomed)
 
     def _right(self, tree: Path, file: File) -> bool:
         try:
