@@ -129,6 +129,20 @@ def test_a_tree_that_was_being_removed_goes(cache: Cache) -> None:
     assert not [path for path in cache.place.rglob("*") if path.stat().st_size == SIZE]
 
 
+def test_a_tree_that_nobody_knows_makes_room(cache: Cache) -> None:
+    """A delivery was killed before it sealed the tree, and its lineage's end before it removed it: nothing tells its contents."""
+    for name in ("a", "b"):
+        cache.deliver(name)
+    cache.age("a")
+    (cache.place / "seals" / f"{cache.listing('a')}.json").unlink()
+    for reference in cache.place.glob(f"references/*/{cache.listing('a')}.json"):
+        reference.unlink()
+
+    cache.deliver("c")
+
+    assert cache.held == ["b", "c"]
+
+
 def test_what_live_runs_need_is_never_evicted(cache: Cache) -> None:
     """A run that goes on and a delivery whose run is still to come hold theirs; the error says who and how much."""
     cache.deliver("a")

@@ -92,6 +92,7 @@ def _evict(
             return
         if kept.id != listing.id:
             freed += removal.listing(kept, leases.need) or 0
+    removal.strays()  # contents of trees that nobody knew any more
 
 
 class _Room:
