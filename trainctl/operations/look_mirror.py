@@ -58,7 +58,7 @@ def look_at_mirror(
     if not (sources or listings):
         return MirrorSeen(asked=True)
     try:
-        found = workspace.mirror.look(sources, listings)
+        found = workspace.mirror.look(sources, listings, state.lineage)
     except (NodeError, StorageError) as failure:
         if isinstance(failure, StorageError) and failure.code not in _PASSING:
             raise

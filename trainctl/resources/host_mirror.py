@@ -104,7 +104,7 @@ class HostMirror:
             if self.place.node.key:
                 self.agent.open(("look",))
 
-    def look(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = ()) -> Looked:
+    def look(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = (), lineage: str = "") -> Looked:  # fmt: skip
         """See Mirror."""
         asked = {"sources": [resolved_to_json(one) for one in sources], "listings": [*listings]}
         arriving: list[Arriving[Row]] = [Arriving(tuple, _as_row) for _ in sources]

@@ -129,7 +129,8 @@ def test_a_damaged_reference_stops_a_collection_and_nothing_else(mirrored: Mirro
     flip(mirrored.reference(OTHER))
     mirror = mirrored.mirror
 
-    looked = mirror.look([mirrored.resolved], [mirrored.listing])
+    looked = mirror.look([mirrored.resolved], [mirrored.listing], OTHER.lineage)
+    others = mirror.look([mirrored.resolved], [mirrored.listing], REFERENCE.lineage)
     told = mirror.inventory()
     with pytest.raises(StorageError, match="damaged"):
         gc(mirror)
@@ -138,6 +139,7 @@ def test_a_damaged_reference_stops_a_collection_and_nothing_else(mirrored: Mirro
     assert looked.listings == {mirrored.listing}
     assert [row.projects for row in told.rows] == [("demo",)]
     assert [OTHER.lineage in text for text in told.damaged] == [True]
+    assert (looked.damaged, others.damaged) == (told.damaged, ())
 
 
 def test_who_mirrors_writes_a_damaged_reference_anew(mirrored: Mirrored) -> None:

@@ -71,9 +71,14 @@ def pack_mark(resolved: ResolvedSource, pack: str) -> str:
     return f"{marks(resolved)}/{PACK}.{pack}"
 
 
+def references(lineage: str) -> str:
+    """The prefix of the references of one state."""
+    return f"{REFERENCES}/{_name(lineage)}"
+
+
 def reference(lineage: str, address: str) -> str:
     """The reference of one resource."""
-    return f"{REFERENCES}/{_name(lineage)}/{_name(address)}.json"
+    return f"{references(lineage)}/{_name(address)}.json"
 
 
 def lease(resolved: ResolvedSource) -> str:

@@ -120,9 +120,15 @@ def said(shelf: Shelf, key: str) -> dict[str, Any]:
     return {}
 
 
-def references(shelf: Shelf) -> References:
+def damaged_of(shelf: Shelf, lineage: str) -> tuple[str, ...]:
+    """What is wrong with references of one state: its project can mend them."""
+    found = references(shelf, keys.references(lineage))
+    return tuple(error.summary for error in found.damaged.values())
+
+
+def references(shelf: Shelf, prefix: str = keys.REFERENCES) -> References:
     """The same for who wants to know what there is."""
-    listed = list(shelf.objects.list(keys.REFERENCES))
+    listed = list(shelf.objects.list(prefix))
     found: list[Need] = []
     damaged: dict[Path, StorageError] = {}
     data = at_once(lambda one: shelf.objects.get(one.key), listed)

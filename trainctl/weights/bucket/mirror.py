@@ -21,7 +21,7 @@ from trainctl.weights.bucket import keys, long, packs
 from trainctl.weights.bucket.beating import Beating, await_collections, leased
 from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.in_packs import InPacks
-from trainctl.weights.bucket.look import Looking, look_at, references, said
+from trainctl.weights.bucket.look import Looking, damaged_of, look_at, references, said
 from trainctl.weights.bucket.packing import Packing
 from trainctl.weights.bucket.room import Room
 from trainctl.weights.bucket.shelf import Marks, Shelf, at_once, unless_damaged
@@ -72,13 +72,14 @@ class BucketMirror:
     def connect(self) -> None:
         """See Mirror. Each request is its own."""
 
-    def look(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = ()) -> Looked:
+    def look(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = (), lineage: str = "") -> Looked:  # fmt: skip
         """See Mirror."""
         known = at_once(lambda one: look_at(self.shelf, one), sources)
         here = at_once(self.shelf.has_listing, listings)
         return Looked(
             tuple(known),
             frozenset(one for one, is_here in zip(listings, here, strict=True) if is_here),
+            damaged=damaged_of(self.shelf, lineage) if lineage else (),
         )
 
     def mirror(

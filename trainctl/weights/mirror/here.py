@@ -40,7 +40,7 @@ class HereMirror(DirectoryMirror):
     def connect(self) -> None:
         """See Mirror. It is here."""
 
-    def look(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = ()) -> Looked:
+    def look(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = (), lineage: str = "") -> Looked:  # fmt: skip
         """See Mirror."""
         found, damaged = known(self, sources)
         return Looked(

@@ -38,7 +38,7 @@ class Looked:
     free: int | None = None
     """The bytes that may still be written there, where there is a limit."""
     damaged: tuple[str, ...] = ()
-    """References, of whatever project, that can't be read; what is wrong with each."""
+    """References that can't be read, of whatever project if that costs nothing; what is wrong with each."""
     unusable: str = ""
     """Why nothing can be brought there; empty where that isn't known."""
 
@@ -75,8 +75,8 @@ class Mirror(Protocol):
         """Have what will be asked be there, as far as it can be beforehand; what goes wrong is told when it is asked."""
         ...
 
-    def look(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = ()) -> Looked:
-        """All of it in one question. Writes nothing."""
+    def look(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = (), lineage: str = "") -> Looked:  # fmt: skip
+        """All of it in one question. Writes nothing. ``lineage``: whose references are looked at where each costs a request."""
         ...
 
     def mirror(
