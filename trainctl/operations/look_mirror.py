@@ -20,7 +20,7 @@ _PASSING = (SourceBusy.usual_code, SourceCut.usual_code)
 
 DAMAGED_REFERENCE = (
     "Nothing is collected meanwhile. trainctl mirror verify --repair writes it anew in the project whose it is; "
-    "if that is no more, remove the file."
+    "if that is no more, remove it."
 )
 
 

@@ -251,6 +251,20 @@ def test_a_collection_refuses_where_a_listing_is_lost(mirrored: Mirrored, gone: 
 
 
 @pytest.mark.parametrize("gone", [True, False])
+def test_a_list_goes_on_and_says_which_listing_is_lost(mirrored: Mirrored, gone: bool) -> None:
+    """Nobody knows what of it others have; the other row is as ever."""
+    elsewhere = MemorySource({"d": b"of another"})
+    mirrored.mirror.mirror(elsewhere.resolve("hf://c/d", None, None), elsewhere, OTHER)
+    harmed(mirrored.root / keys.listing(mirrored.listing), gone=gone)
+
+    lost, other = mirrored.mirror.inventory().rows
+
+    assert (lost.listing, lost.listing_is) == (mirrored.listing, "missing" if gone else "damaged")
+    assert lost.bytes_stored == 0
+    assert (other.listing_is, other.bytes_stored) == ("", len(b"of another"))
+
+
+@pytest.mark.parametrize("gone", [True, False])
 def test_a_repair_lists_anew_what_is_all_there(mirrored: Mirrored, gone: bool) -> None:
     """The very listing, or none: no file is fetched for it. Then a collection goes on."""
     path = mirrored.root / keys.listing(mirrored.listing)

@@ -11,8 +11,10 @@ from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket.merging import Double, Remnant, batches, doubles, is_small
 from trainctl.weights.bucket.objects import Found
 from trainctl.weights.bucket.packs import Slice
-from trainctl.weights.bucket.shelf import DAMAGED, Shelf
+from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.mirror.in_turn import in_turn
+from trainctl.weights.mirror.keeping import not_known
+from trainctl.weights.mirror.layout import DAMAGED
 from trainctl.weights.mirror.needs import Need
 
 _FEW = 4
@@ -184,6 +186,7 @@ def _stale_records(shelf: Shelf, wanted: frozenset[str], now: float) -> list[str
 def _named(shelf: Shelf, listings: Set[str], kept: Iterable[Need]) -> tuple[set[bytes], set[bytes]]:
     """The contents that listings name, and the chunks of them. StorageError where one that is kept is missing or damaged."""
     users = {listing_id: need for need in kept for listing_id in need.listings}
+    url = f"{shelf.objects.url}/"
 
     def read(listing_id: str) -> Listing | None:
         try:
@@ -191,10 +194,9 @@ def _named(shelf: Shelf, listings: Set[str], kept: Iterable[Need]) -> tuple[set[
         except StorageError as error:
             if error.code != DAMAGED or listing_id not in users:
                 raise
-            raise _not_known(shelf, users[listing_id], error.summary) from None
+            raise not_known(users[listing_id], error.summary, url) from None
         if listing is None and listing_id in users:
-            why = f"{shelf.objects.url}/{keys.listing(listing_id)} is missing"
-            raise _not_known(shelf, users[listing_id], why)
+            raise not_known(users[listing_id], f"{url}{keys.listing(listing_id)} is missing", url)
         return listing
 
     found: set[bytes] = set()
@@ -204,17 +206,6 @@ def _named(shelf: Shelf, listings: Set[str], kept: Iterable[Need]) -> tuple[set[
             found.add(digest(file.sha256))
             parts.update(map(digest, file.chunks))
     return found, parts
-
-
-def _not_known(shelf: Shelf, need: Need, why: str) -> StorageError:
-    """What a reference keeps can't be told, as its listing can't be read."""
-    record = need.record
-    return StorageError(
-        f"{why}: nobody knows what {record.get('source')} for {record.get('address')} of {record.get('project')} keeps",
-        "Nothing was deleted. trainctl mirror verify --repair writes the listing anew, or else an apply in that project. "
-        f"If the project is no more, remove its reference: {shelf.objects.url}/{need.path}",
-        code=DAMAGED,
-    )
 
 
 def digest(name: str) -> bytes:

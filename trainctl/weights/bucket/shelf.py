@@ -16,10 +16,8 @@ from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.objects import Objects
 from trainctl.weights.mirror.hashing import file_sha256
 from trainctl.weights.mirror.in_turn import in_turn
-from trainctl.weights.mirror.layout import Content
+from trainctl.weights.mirror.layout import DAMAGED, Content
 
-DAMAGED = "mirror-damaged"
-"""How it is called that an object is not what was written."""
 SMALL_BYTES = 2**20
 """Below this size files are put into packs."""
 _MOST_RECORDS = 8

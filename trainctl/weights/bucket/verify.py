@@ -18,11 +18,12 @@ from trainctl.weights.bucket.objects import Found
 from trainctl.weights.bucket.packs import Slice
 from trainctl.weights.bucket.repack import cut
 from trainctl.weights.bucket.repair import Repair, Use, Wrong, WrongPack
-from trainctl.weights.bucket.shelf import DAMAGED, Shelf
+from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.mirror.afresh import Origins
 from trainctl.weights.mirror.checked import checked
 from trainctl.weights.mirror.fetch import Progress, Tally
 from trainctl.weights.mirror.in_turn import in_turn
+from trainctl.weights.mirror.layout import DAMAGED
 from trainctl.weights.mirror.needs import Need
 from trainctl.weights.mirror.port import Own
 from trainctl.weights.mirror.verify import Finding, Outcome, Verified

@@ -56,13 +56,13 @@ def require_listings(layout: Layout, found: Iterable[Need]) -> None:
         pass
 
 
-def not_known(need: Need, why: str) -> StorageError:
-    """What a reference keeps can't be told, as its listing can't be read."""
+def not_known(need: Need, why: str, place: str = "") -> StorageError:
+    """What a reference keeps can't be told, as its listing can't be read; ``place`` is what its path begins with."""
     record = need.record
     return StorageError(
         f"{why}: nobody knows what {record.get('source')} for {record.get('address')} of {record.get('project')} keeps",
         "Nothing was deleted. trainctl mirror verify --repair writes the listing anew, or else an apply in that project. "
-        f"If the project is no more, remove its reference: {need.path}",
+        f"If the project is no more, remove its reference: {place}{need.path}",
         code=DAMAGED,
     )
 
