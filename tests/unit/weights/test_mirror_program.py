@@ -136,9 +136,8 @@ def test_a_collection_there_refuses_as_here(program: Path, tmp_path: Path) -> No
     asked = {"dry_run": False, "grace_seconds": 0.0, "unused_seconds": None}
 
     refused = call(sys.executable, program, "collect", {"root": str(mirror.root), **asked})
-    (row,) = call(sys.executable, program, "sources", {"root": str(mirror.root)})["result"][
-        "sources"
-    ]
+    told = call(sys.executable, program, "inventory", {"root": str(mirror.root)})
+    (row,) = told["result"]["rows"]
 
     assert refused["error"]["code"] == "mirror-damaged"
     assert f"{listing.id}.json is missing" in refused["error"]["summary"]
