@@ -49,7 +49,7 @@ def build(
     expander = _expander(documents, variables or {}, var_files, found)
     root = expander.manifest(documents.root)
     found += credential_problems(root)
-    told = frozenset(one.where for one in found)
+    told = frozenset(one.where for one in (*found, *documents.problems))
     checked = check(root, told)
     manifest = checked.manifest
     found += [*documents.problems, *checked.problems]

@@ -68,11 +68,18 @@ def describe(errors: Sequence[Mapping[str, Any]], path: Path, node: Node | None)
         return Words(f"{inside(path)}: {context['summary']}", context["detail"], context["code"])
     if kind == "extra_forbidden":
         place = _place_below(path[:-1], str(key))
-        hint = (
-            f"It belongs under {inside((*path[:-1], place))!r}."
-            if place
-            else did_you_mean(str(key), known_keys(path[:-1]))
-        )
+        above = None if place else _place_above(path[:-1], str(key))
+        if place:
+            hint = f"It belongs under {inside((*path[:-1], place))!r}."
+        elif above is not None:
+            beside = path[len(above)]
+            hint = (
+                f"It belongs one level up, beside {str(beside)!r}."
+                if len(above) == len(path) - 2
+                else f"It belongs beside {str(beside)!r}."
+            )
+        else:
+            hint = did_you_mean(str(key), known_keys(path[:-1]))
         return Words(f"unknown key {str(key)!r}", hint, "unknown-key")
     if kind == "missing":
         return Words(f"{inside(path)} is missing", "Add it.", "missing-key")
@@ -92,6 +99,12 @@ def _place_below(path: Path, key: str) -> str | None:
     """The section inside the one at a path that has this very key, if there is only one."""
     found = {place for section in _sections_at(path) for place in _inner(section).get(key, ())}
     return found.pop() if len(found) == 1 else None
+
+
+def _place_above(path: Path, key: str) -> Path | None:
+    """The nearest section around the one at a path that has this very key."""
+    around = (path[:length] for length in range(len(path) - 1, -1, -1))
+    return next((one for one in around if key in known_keys(one)), None)
 
 
 @cache

@@ -161,9 +161,10 @@ class _Builder:
         try:
             return scalar_node(self._value(event), self._at(event))
         except ValueError as why:
-            raise self._stop(
-                str(why), "If text is meant, write it in quotes.", event, code="unsupported-value"
-            ) from None
+            advice = "Take it out." if event.style else "If text is meant, write it in quotes."
+            where = self._at(event)
+            self._problems.append(error(str(why), advice, where=where, code="unsupported-value"))
+            return scalar_node("", where)
 
     def _value(self, event: Any) -> Scalar:
         tag = (event.tag or "").removeprefix(_CORE)

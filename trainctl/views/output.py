@@ -29,6 +29,8 @@ _OURS = frozenset({*_STYLES.values(), _RESET})
 
 _HIDDEN = re.compile(UNSEEN.pattern + r"(?:(?<=\x1b)\[\d{1,2}m)?")
 """What acts or hides, perhaps a style of ours. It begins with one set of characters, which makes long texts fast."""
+_HALF = re.compile("[\ud800-\udfff]")
+"""Bytes of a name that are no UTF-8, as Python holds them, and any other half of a character: no JSON can have them."""
 _USUAL_WIDTH = 80
 _CI = ("CI", "GITHUB_ACTIONS", "TF_BUILD")
 
@@ -129,8 +131,9 @@ class Output:
         return "\n".join(tamed(line, color=self.color) for line in text.split("\n"))
 
     def json(self, value: Any, *, indent: int | None = 2, links: bool = False) -> None:
-        """A value of the result as JSON; ``indent`` None puts it on one line and sends it at once."""
-        self.print(json.dumps(value, indent=indent, ensure_ascii=False), links=links)
+        """A value of the result as JSON; ``indent`` None puts it on one line and sends it at once. Bytes that are no text are `�`."""
+        text = _HALF.sub("\ufffd", json.dumps(value, indent=indent, ensure_ascii=False))
+        self.print(text, links=links)
         if indent is None:
             self._stdout.flush()
 

@@ -174,8 +174,9 @@ def _phase_lines(status: JobStatus, now: float) -> list[str]:
             beside = f", in run {status.like} {format_duration(expected)}" if expected else ""
             lines.append(f"  {name:<13} {took}{beside}")
     if status.deadline is not None:
-        left = format_duration(max(0.0, status.deadline - now))
-        lines.append(f"  {'deadline':<13} in {left}")
+        left = status.deadline - now
+        said = f"in {format_duration(left)}" if left > 0 else "over, being ended"
+        lines.append(f"  {'deadline':<13} {said}")
     return lines
 
 

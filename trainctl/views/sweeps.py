@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -11,6 +12,9 @@ from trainctl.node.checkpoints.ranking import standing
 from trainctl.views.escape import escape
 from trainctl.views.statuses import NARROWEST_STATE, counts_by_state, state_words
 from trainctl.views.text import table
+
+_TOLD = 5
+"""So many reasons are told of runs that failed."""
 
 
 def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = None) -> list[str]:
@@ -44,7 +48,20 @@ def sweep_lines(statuses: Sequence[JobStatus], now: float, width: int | None = N
     )
     head = [f"All with {escape(', '.join(shared))}", ""] if shared else []
     group = statuses[0].address.group
-    return [*head, *lines, "", f"{group}: {counts_by_state(statuses)}"]
+    return [*head, *lines, "", f"{group}: {counts_by_state(statuses)}", *_reasons(ordered)]
+
+
+def _reasons(statuses: Sequence[JobStatus]) -> list[str]:
+    """Why runs failed, each reason once with how often, the most frequent first: a row has no room for it."""
+    said = Counter(
+        (one.run.status.words, one.run.error.splitlines()[0]) for one in statuses if one.run.error
+    )
+    told = [
+        f"  {state}{f' ({count})' if count > 1 else ''}: {escape(error)}"
+        for (state, error), count in said.most_common(_TOLD)
+    ]
+    more = len(said) - _TOLD
+    return [*told, *([f"  … and {more} more reasons: trainctl status JOB"] if more > 0 else [])]
 
 
 def _order(value: str) -> tuple[int, float, str]:

@@ -69,6 +69,13 @@ def test_problems_say_what_to_write(tmp_path: Path) -> None:
         found["unknown key 'prepare_commands'"].detail == "It belongs under 'runtime.cache_config'."
     )
     assert found["unknown key 'accelerator'"].detail == "It belongs under 'compute'."
+    deep = "jobs: {sft: {runtime: {max_duration: 4s, start_commands: [x], cache_config: {enabled: true, retry: {}, start_commands: []}}}}"
+    found_deep = {one.summary: one.detail for one in problems(tmp_path, deep)}
+    assert found_deep == {
+        "unknown key 'max_duration'": "It belongs one level up, beside 'runtime'.",
+        "unknown key 'retry'": "It belongs beside 'runtime'.",
+        "unknown key 'start_commands'": "It belongs one level up, beside 'cache_config'.",
+    }
     assert "Did you mean 'local'?" in found["cluster: no cluster is called 'locl'"].detail
     assert {one.address for one in found.values()} == {"job.sft"}
 
@@ -84,6 +91,14 @@ def test_what_is_wrong_hides_nothing_beside_it(tmp_path: Path) -> None:
         "3:25": "unknown key 'sorce'",
         "4:14": "cluster: no cluster is called 'nowhere'",
     }
+
+
+def test_values_that_no_manifest_can_have_hide_nothing(tmp_path: Path) -> None:
+    """Each is told at its place, beside whatever else is wrong."""
+    text = 'jobs:\n  a:\n    labels: {x: "a\\0b", y: .inf}\n    cluster: nowhere\n    runtime: {start_commands: ["c\\0d"]}\n'
+    found = told(problems(tmp_path, text))
+    assert list(found) == ["3:17", "3:28", "4:14", "5:32"]
+    assert ["NUL" in said for said in found.values()] == [True, False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -294,6 +309,11 @@ def test_keys_of_secrets_fit_where_they_come_from(tmp_path: Path, section: str, 
         ),
         ("clusters: {a: {provider: loacl}}", "no provider is called 'loacl'"),
         ("clusters: {a: {}}", "provider is missing"),
+        (
+            "jobs: {a: {max_duration: 0s, runtime: {start_commands: [x]}}}",
+            "max_duration: nothing can be done in no time",
+        ),
+        ('jobs: {a: {runtime: {start_commands: ["a\\0b"]}}}', "text may not hold NUL"),
     ],
 )
 def test_single_rules(tmp_path: Path, text: str, summary: str) -> None:

@@ -127,18 +127,10 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("a: &x " + "y" * 500_000 + "\nb: [" + "*x," * 1000 + "]", "too large once its aliases"),
         ("a: &a [*a]", "an alias without an anchor"),
         ("a: !!python/object/apply:os.system [id]", "only the core tags"),
-        ("a: !env HOME", "the tag !env does not fit"),
-        ("a: !!binary aGk=", "does not fit"),
-        ("a: !!int x", "does not fit"),
-        ("a: .inf", "infinity"),
-        ("a: .NaN", "infinity"),
-        ("a: 1e999", "infinity"),
-        ("a: " + "9" * 5000, "digits"),
         ("a: 1\n---\nb: 2", "more than one document"),
         ("a:\n\tb: 1", "a tab indents this line"),
         ("? [a]\n: b", "a key must be text"),
         ("<<: [1]\na: 2", "'<<' merges mappings only"),
-        ('a: "x\\0y"', "NUL"),
         ("a: [1", "not YAML"),
         ("a: 'x", "not YAML"),
         ("a: \x01", "not YAML"),
@@ -151,6 +143,31 @@ def test_what_is_not_a_manifest_is_refused_where_it_stands(text: str, summary: s
         parse_yaml(text, "f.yaml", [])
     assert stop.value.diagnostic.where is not None
     assert stop.value.diagnostic.where.line is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "summary"),
+    [
+        ("!env HOME", "the tag !env does not fit"),
+        ("!!binary aGk=", "does not fit"),
+        ("!!int x", "does not fit"),
+        (".inf", "infinity"),
+        (".NaN", "infinity"),
+        ("1e999", "infinity"),
+        ("9" * 5000, "digits"),
+        ('"x\\0y"', "NUL"),
+    ],
+)
+def test_a_value_that_is_none_is_a_problem_beside_others(text: str, summary: str) -> None:
+    """At its place; the rest of the file is read. Quotes are advised where there are none."""
+    problems: list[Diagnostic] = []
+    root = parse_yaml(f"a: [{text}]\nb: {text}\nc: 1", "f.yaml", problems)
+
+    assert root is not None
+    assert root.entries["c"].value == 1
+    assert [(one.where.line, one.where.column) for one in problems if one.where] == [(1, 5), (2, 4)]
+    assert [summary in one.summary for one in problems] == [True, True]
+    assert ["quotes" in one.detail for one in problems] == ['"' not in text] * 2
 
 
 def test_merged_mappings_are_counted() -> None:

@@ -47,6 +47,16 @@ def test_a_registered_secret_leaves_by_no_door() -> None:
     assert said.count("(redacted)") >= 5
 
 
+def test_json_has_no_halves_of_characters() -> None:
+    """As of a file whose name is no UTF-8: strict parsers refuse the whole document."""
+    output, out, _ = make()
+    output.json({"name": "checkpoint-5\udcff", "other": "\U0001f600"})
+
+    text = out.getvalue()
+    assert json.loads(text) == {"name": "checkpoint-5\ufffd", "other": "\U0001f600"}
+    assert "\\ud" not in text
+
+
 @given(st.text(alphabet=st.characters(exclude_categories=())))
 def test_no_control_reaches_the_terminal(text: str) -> None:
     """Of all text, only newline and tab are left as controls, and no direction marks or lone surrogates."""

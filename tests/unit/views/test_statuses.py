@@ -135,3 +135,31 @@ def test_of_many_checkpoints_the_newest_are_shown() -> None:
     assert len(status_json(many)["checkpoints"]) == 2001
     few = status_lines(replace(one, checkpoints=tuple(steps[:3])), 0.0)
     assert ["more" in line for line in few[-3:]] == [False] * 3
+
+
+def test_a_run_past_its_deadline_is_being_ended() -> None:
+    """It may take its grace, and ignore what asks it to end."""
+    late = replace(job("lr=1", RunStatus.RUNNING, {}), deadline=100.0)
+
+    assert "  deadline      in 5.0 s" in status_lines(late, 95.0)
+    assert "  deadline      over, being ended" in status_lines(late, 100.0)
+
+
+def test_a_sweep_tells_why_its_runs_failed() -> None:
+    """Each reason once, below its rows."""
+
+    def failed(key: str, status: RunStatus, error: str) -> JobStatus:
+        one = job(key, status, {"lr": key})
+        return replace(one, run=replace(one.run, error=error))
+
+    found = [
+        failed("1", RunStatus.FAILED, "exited with 1\nmore"),
+        failed("2", RunStatus.FAILED, "exited with 1"),
+        failed("3", RunStatus.DEPLOY_FAILED, "no such image"),
+        *(failed(f"{n}", RunStatus.LOST, f"lost {n}") for n in range(4, 8)),
+        job("8", RunStatus.COMPLETED, {"lr": "8"}),
+    ]
+    lines = sweep_lines(found, 0.0)
+
+    assert lines[-6:-4] == ["  failed (2): exited with 1", "  deploy failed: no such image"]
+    assert lines[-1] == "  … and 1 more reasons: trainctl status JOB"

@@ -71,6 +71,16 @@ def _duration(value: int | float | str) -> int | float | str:
     return value
 
 
+def _lasting(value: int | float | str) -> int | float | str:
+    if not parse_duration(value):
+        raise wrong(
+            "nothing can be done in no time",
+            "Leave the key out for as long as it takes, or write for example 30s, 15m, 2h or 1d12h.",
+            code="invalid-duration",
+        )
+    return value
+
+
 _LONGEST = 10 * 366 * 86_400
 
 NAME_PATTERN = f"^{NAME.pattern}$"
@@ -88,6 +98,9 @@ Size = Annotated[int | str, AfterValidator(_size)]
 
 Duration = Annotated[int | float | str, AfterValidator(_duration)]
 """Seconds, as a number or as text such as 90s, 15m, 2h or 1d12h."""
+
+Lasting = Annotated[Duration, AfterValidator(_lasting)]
+"""A duration that is more than nothing."""
 
 Text = Annotated[str, AfterValidator(_filled), Field(json_schema_extra={"minLength": 1})]
 """Text that is not empty."""

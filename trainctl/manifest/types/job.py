@@ -6,7 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from trainctl.manifest.types.base import Duration, Labels, Lifecycle, Name, Section, Text, wrong
+from trainctl.manifest.types.base import (
+    Duration,
+    Labels,
+    Lasting,
+    Lifecycle,
+    Name,
+    Section,
+    Text,
+    wrong,
+)
 from trainctl.manifest.types.compute import Compute
 from trainctl.manifest.types.image import Image
 from trainctl.manifest.types.matrix import Matrix
@@ -86,7 +95,7 @@ class Job(Section):
     """Jobs whose newest runs have to complete before it starts: ``job.NAME``, which means all jobs of a sweep."""
     priority: int = 0
     """Who goes first where several wait: the higher."""
-    max_duration: Duration | None = None
+    max_duration: Lasting | None = None
     """How long a run may last from its first command on, all attempts together; then it is ended as FAILED."""
     retry: Retry = Retry()
     """Whether and how a failed run is tried again."""
