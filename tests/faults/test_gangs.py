@@ -133,6 +133,15 @@ def test_a_killed_supervisor_ends_the_gang(two: list[TestNode], rank: int) -> No
     assert gang.processes() == []
 
 
+def freeze(node: TestNode) -> list[int]:
+    """Stop all of a rank's processes, whose connections stay open; which they are."""
+    supervisor = node.status()["pid"]
+    found = [supervisor, *descendants(supervisor)]
+    for pid in found:
+        os.kill(pid, signal.SIGSTOP)
+    return found
+
+
 def test_a_node_that_falls_silent_is_lost_and_ends_itself_when_it_comes_back(
     two: list[TestNode],
 ) -> None:
@@ -140,10 +149,7 @@ def test_a_node_that_falls_silent_is_lost_and_ends_itself_when_it_comes_back(
     gang = Gang(two, "echo begun; sleep 600", gang={**QUICK, "silent_seconds": 4})
     gang.start()
     gang.printed("begun")
-    supervisor = two[1].status()["pid"]
-    frozen = [supervisor, *descendants(supervisor)]
-    for pid in frozen:
-        os.kill(pid, signal.SIGSTOP)
+    frozen = freeze(two[1])
 
     ended = two[0].ended()
 
@@ -165,6 +171,22 @@ def test_a_stop_of_any_rank_stops_all(four: list[TestNode]) -> None:
     four[2].call("stop", {"key": "run-1", "grace_seconds": 5})
 
     assert {one["status"] for one in gang.ended()} == {"TRAINING_JOB_STOPPED"}
+    assert gang.processes() == []
+
+
+def test_a_rank_that_is_stopped_while_rank_0_is_silent_was_stopped(two: list[TestNode]) -> None:
+    """It waits for a word until that counts as gone, and doesn't take its own end for a consequence."""
+    gang = Gang(two, "echo begun; sleep 600", gang={**QUICK, "silent_seconds": 4})
+    gang.start()
+    gang.printed("begun")
+    frozen = freeze(two[0])
+
+    told = two[1].call("stop", {"key": "run-1", "grace_seconds": 5})
+
+    assert (told["status"], told.get("error")) == ("TRAINING_JOB_STOPPED", None)
+    for pid in frozen:
+        os.kill(pid, signal.SIGCONT)
+    assert two[0].ended()["status"] == "TRAINING_JOB_STOPPED"
     assert gang.processes() == []
 
 

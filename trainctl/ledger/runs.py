@@ -35,7 +35,9 @@ def newest_run(outputs: Json) -> Json | None:
 def _with_run(runs: list[Any], run: Json) -> list[Any]:
     for index, known in enumerate(runs):
         if isinstance(known, Mapping) and known.get("id") == run.get("id"):
-            return runs if _is_older(run, known) else [*runs[:index], run, *runs[index + 1 :]]
+            if _is_older(run, known):
+                return runs
+            return [*runs[:index], {**run, **_wish(run, known)}, *runs[index + 1 :]]
     return [*runs, run]
 
 
@@ -45,3 +47,9 @@ def _is_older(run: Json, known: Json) -> bool:
     if generation != known_generation:
         return bool(generation < known_generation)
     return known.get("ended_at") is not None and run.get("ended_at") is None
+
+
+def _wish(run: Json, known: Json) -> Json:
+    """That somebody wanted its end stays, also where a look that arrives now was begun before."""
+    same = run.get("generation") == known.get("generation")
+    return {"stop_asked": True} if same and known.get("stop_asked") else {}

@@ -95,6 +95,8 @@ class RunRecord:
     rerun_of: str | None = None
     blamed: int | None = None
     """Of several ranks the one whose failure or loss ended the run."""
+    stop_asked: bool = False
+    """Whether somebody wanted its end: nothing begins it again, whatever became of its nodes meanwhile."""
 
     @property
     def exit_code(self) -> int | None:
@@ -106,7 +108,10 @@ class RunRecord:
 
     def to_json(self) -> dict[str, Any]:
         """The form kept in the state."""
-        return {name: value for name, value in asdict(self).items() if name not in _NOT_RECORDED}
+        found = {name: value for name, value in asdict(self).items() if name not in _NOT_RECORDED}
+        if not self.stop_asked:
+            del found["stop_asked"]
+        return found
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RunRecord:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
-from trainctl.errors import Busy, NodeError
+from trainctl.errors import Busy, NodeError, NodeUnreachable
 from trainctl.model.events import Emit, Event, EventType
+from trainctl.model.run import RankRecord, RunRecord
 from trainctl.operations.begun import not_there
 from trainctl.operations.runs import Run, control, note
 from trainctl.operations.workspace import Workspace
@@ -20,6 +22,7 @@ def stop(workspace: Workspace, run: Run, grace_seconds: float, emit: Emit) -> Ru
     """Ask the run's processes to end, make them after the grace, and note how it ended. An ended run stays as it is.
 
     Busy if it is about to be started and no node knows of it yet; NodeUnreachable if nobody can tell.
+    That somebody wants its end is noted first: nothing begins it again, even where its nodes can't be told. NodeError where some can't.
     """
     address = run.job.address
     if not run.record.status.live:
@@ -35,10 +38,35 @@ def stop(workspace: Workspace, run: Run, grace_seconds: float, emit: Emit) -> Ru
         emit(Event(EventType.STEP_PROGRESS, phase, address, {"phase": phase}))
 
     emit(Event(EventType.STEP_STARTED, "stopping", address, {"phase": "stopping;"}))
-    now = control(workspace).stop(run.record, grace_seconds, on_event)
-    note(workspace, run.job, now)
+    asked = replace(run.record, stop_asked=True)
+    note(workspace, run.job, asked)
+    now, error = control(workspace).stopped(asked, grace_seconds, on_event)
+    if now != asked:
+        note(workspace, run.job, now)
+    if error is not None:
+        raise _told(now, error)
     emit(Event(EventType.RUN_STATUS, now.status.words, address))
     return Run(run.job, now)
+
+
+def _told(run: RunRecord, error: NodeError) -> NodeError:
+    """Which ranks have ended, where some could not be told, and what becomes of these."""
+    ended = [rank for rank in run.ranks if not rank.status.live]
+    left = [rank for rank in run.ranks if rank.status.live]
+    if not ended or not isinstance(error, NodeUnreachable):
+        return error
+    places = ", ".join(f"rank {rank.rank} on {rank.node}" for rank in left)
+    done = f"{_named(ended)} {'are' if len(ended) > 1 else 'is'} ended"
+    ends = "they end themselves" if len(left) > 1 else "it ends itself"
+    return NodeUnreachable(
+        f"{done}, and {places} couldn't be told: {ends} within a minute",
+        f"{error.summary}. The run isn't begun again. `trainctl status` says how it ended once that node can be asked.",
+    )
+
+
+def _named(ranks: Sequence[RankRecord]) -> str:
+    numbers = ", ".join(str(rank.rank) for rank in ranks)
+    return f"ranks {numbers}" if len(ranks) > 1 else f"rank {numbers}"
 
 
 def stop_all(

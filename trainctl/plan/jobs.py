@@ -115,7 +115,8 @@ class _Verdict:
 
     def new_run(self) -> tuple[Reason, tuple[Path, ...]] | None:
         """Why a new run is due and which paths force it, or None."""
-        if self.run.status is RunStatus.LOST or (self.subject.gone and self.run.status.live):
+        lost = self.run.status is RunStatus.LOST or (self.subject.gone and self.run.status.live)
+        if lost and not self.run.stop_asked:
             return Reason.RUN_LOST, ()
         if self.run.status is RunStatus.DEPLOY_FAILED:
             return Reason.DEPLOY_FAILED, ()

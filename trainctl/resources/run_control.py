@@ -119,12 +119,30 @@ class RunControl:
         on_event: OnEvent | None = None,
     ) -> RunRecord:
         """End the run: its processes are asked, and after the grace made to. Events: ``seconds, grace, processes``."""
+        now, error = self.stopped(run, grace_seconds, on_event)
+        if error is not None:
+            raise error
+        return now
+
+    def stopped(
+        self, run: RunRecord, grace_seconds: float, on_event: OnEvent | None = None
+    ) -> Told:
+        """As ``stop``; where some rank's node could not be asked, what became of the others."""
         request = {"key": run.key, "grace_seconds": grace_seconds}
 
         def ask(agent: NodeAgent, node: Node) -> Answer | None:
             return agent.call("stop", {"root": node.root, **request}, on_event=on_event)
 
-        return with_status(run, self._each(run, ask))
+        answers = self._answers(run, ask)
+        heard = {
+            rank.rank: answer
+            for rank, answer in zip(run.ranks, answers, strict=True)
+            if not isinstance(answer, NodeError)
+        }
+        failed = next((one for one in answers if isinstance(one, NodeError)), None)
+        if failed is None:
+            return Told(with_status(run, [*heard.values()]), None)
+        return Told(with_some(run, heard), failed)
 
     def remove(self, run: RunRecord) -> None:
         """Remove what the run left on its nodes, but for its checkpoints."""
@@ -163,16 +181,31 @@ class RunControl:
     def _each(
         self, run: RunRecord, ask: Callable[[NodeAgent, Node], Answer | None]
     ) -> Sequence[Answer | None]:
+        """As ``_answers``; the first error is raised once all have answered."""
+        answers = self._answers(run, ask)
+        failed = next((one for one in answers if isinstance(one, NodeError)), None)
+        if failed is not None:
+            raise failed
+        return [one for one in answers if not isinstance(one, NodeError)]
+
+    def _answers(
+        self, run: RunRecord, ask: Callable[[NodeAgent, Node], Answer | None]
+    ) -> Sequence[Answer | NodeError | None]:
         """What each rank's node answers, all at once, so that none learns from another what it was about to be told; None of one
         that the state has no more.
         """
 
-        def answer(rank: RankRecord) -> Answer | None:
+        def answer(rank: RankRecord) -> Answer | NodeError | None:
             try:
                 place = self.of_rank(run, rank.rank)
             except NodeForgot:
                 return None
-            return ask(*place)
+            except NodeError as error:
+                return error
+            try:
+                return ask(*place)
+            except NodeError as error:
+                return error
 
         if len(run.ranks) < 2:
             return [answer(rank) for rank in run.ranks]

@@ -133,8 +133,13 @@ def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> 
     hopeless = not started and any(rank.status is RunStatus.LOST for rank in ranks)
     # Nobody has stopped ranks that lost each other, as by an outage that is over.
     parted = status is RunStatus.STOPPED and blame and blame["status"] == RunStatus.LOST
-    if hopeless or parted:
+    if hopeless or (parted and not run.stop_asked):
         status = RunStatus.LOST
+    elif run.stop_asked and status is RunStatus.LOST and _any_stopped(ranks):
+        status = RunStatus.STOPPED  # what isn't there any more was to end as well
+    wished = status is RunStatus.STOPPED and (run.stop_asked or _stopped(blame))
+    if wished:
+        ranks = tuple(map(_ended_together, ranks, answers))
     phases = dict(run.phases)
     unknown = (
         None if known else run.error
@@ -148,7 +153,7 @@ def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> 
         status=status,
         started_at=started[0] if started else run.started_at,
         ended_at=ended[0] if over else run.ended_at,
-        error=_error(known, blame, len(ranks)) or unknown,
+        error=None if wished else _error(known, blame, len(ranks)) or unknown,
         blamed=blame["rank"] if blame else None,
         phases=phases,
         cause=next((answer["cause"] for answer in known if answer.get("cause")), None),
@@ -157,6 +162,22 @@ def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> 
         sync=_worst([answer["sync"] for answer in known if answer.get("sync")]) or run.sync,
         retries=max((answer.get("retries") or 0 for answer in known), default=run.retries),
     )
+
+
+def _any_stopped(ranks: Sequence[RankRecord]) -> bool:
+    return any(rank.status is RunStatus.STOPPED for rank in ranks)
+
+
+def _stopped(blame: Mapping[str, Any] | None) -> bool:
+    return blame is not None and blame.get("status") == RunStatus.STOPPED
+
+
+def _ended_together(rank: RankRecord, answer: Mapping[str, Any] | None) -> RankRecord:
+    """Of a run that was stopped: a rank that heard nothing of another any more takes that for lost."""
+    blame = (answer or {}).get("blame")
+    if rank.error is None or not blame or blame["status"] != RunStatus.LOST:
+        return rank
+    return replace(rank, error=f"ended with rank {blame['rank']}")
 
 
 def with_some(run: RunRecord, answers: Mapping[int, Mapping[str, Any] | None]) -> RunRecord:

@@ -131,6 +131,7 @@ def _remarks(run: RunRecord) -> list[tuple[str, str]]:
     upload = f"{run.sync['state'].lower()}: {run.sync['error']}" if run.sync.get("error") else ""
     said = [
         ("error", run.error),
+        ("stop", "asked for, and not all of its nodes have told its end" if _to_end(run) else None),
         ("retries", str(run.retries or "")),
         ("repeats", f"run {run.rerun_of}" if run.rerun_of else None),
         (run_words(run), run.waiting),
@@ -147,6 +148,10 @@ def _apply_words(apply: Beginner) -> str:
         f"of {escape(apply.who)}, since {(moment(apply.since) or '')[:19].replace('T', ' ')} UTC"
     )
     return f"{whose}: interrupted; the next one goes on with it" if apply.interrupted else whose
+
+
+def _to_end(run: RunRecord) -> bool:
+    return run.stop_asked and run.status.live
 
 
 def _rank_words(rank: RankRecord, ranks: int) -> str:

@@ -37,3 +37,12 @@ def test_nothing_new_is_the_same_object() -> None:
     outputs = {"runs": [run("a")], "x": 1}
     assert merge_outputs(outputs, {"x": 1, "run": run("a")}) is outputs
     assert merge_outputs(outputs, {}) is outputs
+
+
+def test_that_an_end_was_wanted_is_kept() -> None:
+    """Who looked before that was said, and tells it afterwards, doesn't take it back; a later attempt is another."""
+    outputs = {"runs": [run("a", stop_asked=True)]}
+    seen = merge_outputs(outputs, {"run": run("a", "LOST")})["runs"][0]
+    assert (seen["status"], seen["stop_asked"]) == ("LOST", True)
+    again = merge_outputs(outputs, {"run": run("a", generation=2)})["runs"][0]
+    assert "stop_asked" not in again

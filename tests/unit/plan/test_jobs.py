@@ -33,9 +33,9 @@ MOVED = source_of("hf://Qwen/Qwen3-0.6B@main", 7, revision="f" * 40)
 OTHER_CODE = CodeTree("sha256:" + "99" * 32, 13, 40_000)
 
 
-def ran(world: World, status: RunStatus = RunStatus.COMPLETED) -> State:
+def ran(world: World, status: RunStatus = RunStatus.COMPLETED, **of_run: Any) -> State:
     """The state after the first run of that world's job ended so."""
-    return applied(make_plan(world.inputs()), status=status)
+    return applied(make_plan(world.inputs()), status=status, **of_run)
 
 
 def planned(world: World, state: State, options: Options = Options(), **more: Any) -> Change:
@@ -189,6 +189,15 @@ def test_what_never_got_to_its_end_is_planned_again(status: RunStatus, reason: R
     change = planned(world, ran(world, status))
 
     assert (change.action, change.reason, change.stops) == (Action.REPLACE, reason, None)
+
+
+def test_a_run_that_was_to_end_is_not_begun_again_because_it_was_lost() -> None:
+    """Somebody asked for its end, and its node went before that could be told."""
+    world = World()
+
+    change = planned(world, ran(world, RunStatus.LOST, stop_asked=True))
+
+    assert change.action is Action.NOOP
 
 
 def test_config_that_rerun_on_does_not_name_is_told_not_run() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -199,3 +200,35 @@ def test_a_node_is_told_everything_but_secret_values() -> None:
     assert told["weights"] == [
         {"name": "weights.qwen3", "listing": "1157", "mount_location": "/app/qwen3"}
     ]
+
+
+STOPPED_BY_0 = {"rank": 0, "status": S.STOPPED.value, "exit_code": None, "error": None}
+GONE = {"rank": 0, "status": S.LOST.value, "exit_code": None, "error": "rank 0 can't be reached"}
+GONE_1 = {**GONE, "rank": 1, "error": "was lost: silent for 60 s"}
+
+
+def test_ranks_that_heard_nothing_of_one_that_was_stopped_ended_with_it() -> None:
+    """Nobody was lost: it was asked to end, and who couldn't be told took its silence for that."""
+    first = answer(S.STOPPED, ended_at=1.0, blame=STOPPED_BY_0)
+    second = answer(S.STOPPED, ended_at=2.0, blame=GONE, error="ended because rank 0 was lost")
+
+    now = with_status(run_of(S.RUNNING, S.RUNNING), [first, second])
+
+    assert (now.status, now.error) == (S.STOPPED, None)
+    assert [rank.error for rank in now.ranks] == [None, "ended with rank 0"]
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_run_that_was_to_end_is_stopped_whoever_was_silent_then(away: bool) -> None:
+    """A minute without a word, amid which somebody wants its end: that is no loss that another run makes good."""
+    because = "ended because rank 1 was lost"
+    first = answer(S.STOPPED, started_at=0.5, ended_at=1.0, blame=GONE_1, error=because)
+    second = None if away else answer(S.STOPPED, ended_at=2.0, blame=GONE)
+    run = run_of(S.RUNNING, S.RUNNING)
+
+    told = with_status(replace(run, stop_asked=True), [first, second])
+    untold = with_status(run, [first, second])
+
+    assert (told.status, told.error) == (S.STOPPED, None)
+    assert told.ranks[0].error == "ended with rank 1"
+    assert (untold.status, untold.error) == (S.LOST, "rank 1 was lost: silent for 60 s")

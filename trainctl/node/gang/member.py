@@ -272,6 +272,8 @@ class GangMember(Peers):
         cause = over.get("cause")
         if over.get("alone") and own.status in (runs.COMPLETED, runs.FAILED):
             return own  # its own commands had ended: that is known, whoever is gone
+        if over.get("alone") and self._stop_said:
+            return own  # somebody wanted its end, and not even that reached the others
         if not cause:
             return own
         status = str(cause.get("status") or runs.LOST)
