@@ -29,7 +29,7 @@ def lost_listings(layout: Layout, seen: References) -> list[Lost]:
     for path in layout.listings():
         here.add(path.stem)
         try:
-            layout.load_listing(path.stem)
+            layout.check_listing(path.stem)
         except StorageError:
             damaged.add(path.stem)
     missing = _named(seen.needs) - here
