@@ -219,8 +219,19 @@ def test_a_run_that_no_node_knows_yet(fresh: Project) -> None:
     assert "of alive@here, since" in shown
     assert "deploying" in table
     assert "has not reached a node yet" in log.stderr
-    assert "about to start run 2 of job.j" in one.stderr
-    assert "about to start run 2 of job.j" in every.stdout
+    assert "about to start run 2" in one.stderr
+    assert "about to start run 2" in every.stdout
+
+
+def test_a_run_that_is_about_to_be_replaced_can_be_stopped_by_its_number(fresh: Project) -> None:
+    """It goes on until its successor is there, and that one is the newest meanwhile."""
+    declare(fresh, {"j": job("exec sleep 1000")})
+    fresh.run(*APPLY)
+    begin(fresh, alive_here())
+    refused = fresh.run("stop", "j", code=10).stderr
+
+    assert "trainctl stop job.j --run 1" in " ".join(refused.split())
+    assert "is stopped" in fresh.run("stop", "j", "--run", "1").stdout
 
 
 def test_an_attempt_that_began_nothing_is_no_run(fresh: Project) -> None:

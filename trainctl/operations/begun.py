@@ -61,13 +61,19 @@ def not_there(state: State, job: Address, run: RunRecord) -> Busy | NodeUnreacha
     begins = beginner(state, job, run.key)
     if begins is not None and begins.interrupted:
         return NodeUnreachable(
-            f"nobody can tell whether run {run.number} of {job} was started",
+            f"nobody can tell whether run {run.number} was started",
             "Its apply was interrupted, and of its nodes some can't be reached: trainctl nodes.",
             address=str(job),
         )
+    before = [one for one in runs_of(state.remembered(job)) if one.status.live]
+    still = (
+        f" Run {before[-1].number} goes on until then: trainctl stop {job.typed} --run {before[-1].number}."
+        if before
+        else ""
+    )
     return Busy(
-        f"an apply is about to start run {run.number} of {job}, and no node knows of it yet",
-        f"See trainctl status {job.typed}. Stop that apply, or try again once the run is there.",
+        f"an apply is about to start run {run.number}, and no node knows of it yet",
+        f"See trainctl status {job.typed}. Stop that apply, or try again once the run is there.{still}",
         address=str(job),
     )
 
