@@ -44,6 +44,10 @@ def visible(text: str, *, styles: bool = False) -> str:
     return _HIDDEN.sub(lambda match: _written(match[0], styles), text)
 
 
+def _json(value: Any, indent: int | None) -> str:
+    return _HALF.sub("\ufffd", json.dumps(value, indent=indent, ensure_ascii=False))
+
+
 class Output:
     """Standard output for results, standard error for everything said about them. ``color`` False is final."""
 
@@ -132,14 +136,13 @@ class Output:
 
     def json(self, value: Any, *, indent: int | None = 2, links: bool = False) -> None:
         """A value of the result as JSON; ``indent`` None puts it on one line and sends it at once. Bytes that are no text are `�`."""
-        text = _HALF.sub("\ufffd", json.dumps(value, indent=indent, ensure_ascii=False))
-        self.print(text, links=links)
+        self.print(_json(value, indent), links=links)
         if indent is None:
             self._stdout.flush()
 
     def json_rows(self, form: Mapping[str, Any], member: str, rows: Iterable[Any]) -> None:
         """A value as JSON whose last member is a list of rows, which are printed one by one."""
-        whole = json.dumps({**form, member: []}, indent=2, ensure_ascii=False)
+        whole = _json({**form, member: []}, 2)
         rows = iter(rows)
         first = list(islice(rows, 1))
         if not first:
@@ -150,7 +153,7 @@ class Output:
         for row in chain(first, rows):
             if before is not None:
                 self.print(f"{before},")
-            before = indent(json.dumps(row, indent=2, ensure_ascii=False), "    ")
+            before = indent(_json(row, 2), "    ")
         self.print(f"{before}\n  ]\n}}")
 
     def note(self, text: str) -> None:

@@ -55,6 +55,8 @@ def test_json_has_no_halves_of_characters() -> None:
     text = out.getvalue()
     assert json.loads(text) == {"name": "checkpoint-5\ufffd", "other": "\U0001f600"}
     assert "\\ud" not in text
+    output.json_rows({"name": "a\udcff"}, "rows", [{"path": "b\udcff"}])
+    assert "\\ud" not in out.getvalue()
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=())))
