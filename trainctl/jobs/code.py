@@ -32,7 +32,7 @@ _ASK_BY_NAME = (
     ".env*", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*.pem", "*.key", "*.p12", "*.pfx", ".netrc",
 )  # fmt: skip
 _NEVER = (
-    ".git/", ".trainctl/", "trainctl.lock", "trainctl.yaml", "trainctl.yml", "trainctl.toml",
+    ".git/", ".trainctl/", "trainctl.lock", ".trainctl.lock.*", "trainctl.yaml", "trainctl.yml", "trainctl.toml",
     "*.trainctl.yaml", "*.trainctl.yml", "*.trainctl.toml",
 )  # fmt: skip
 _IGNORE_FILES = (".trainctlignore", ".truss_ignore")

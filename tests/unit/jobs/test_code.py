@@ -163,6 +163,7 @@ def test_what_is_never_code(any_tree: Path) -> None:
             "trainctl.yaml": "a",
             "b.trainctl.toml": "a",
             "trainctl.lock": "{}",
+            ".trainctl.lock.0123456789abcdef": "{}",  # of an apply that was killed
             ".trainctl/state/log": "x",
             "p.bin": '{"trainctl_plan": {"major": 1}}',
             "aws.json": "secret",
