@@ -68,7 +68,7 @@ def test_source_and_mirror_in_each_other_are_an_error(
 def test_what_is_apart_is_nothing(fresh: Project, mirror: str, source: str, more: str) -> None:
     """Patterns may see to it, too."""
     write(fresh, mirror, source, more)
-    fresh.run("validate")
+    assert fresh.run("validate").returncode == 0
 
 
 def test_a_plan_tells_of_it_and_destroy_does_not(fresh: Project) -> None:
