@@ -128,6 +128,7 @@ def test_different_addresses_are_changed_at_the_same_time(slow: Project, hub: Hu
     settled(slow)
 
 
+@pytest.mark.usefixtures("hangs_up")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_interrupt_finishes_what_is_in_flight(
     slow: Project, hub: Hub, number: int
@@ -152,6 +153,7 @@ def test_the_first_interrupt_finishes_what_is_in_flight(
 TERMINAL = "import pty, sys; pty.spawn(sys.argv[1:])"
 
 
+@pytest.mark.usefixtures("hangs_up")
 def test_a_closed_terminal_finishes_what_is_in_flight(slow: Project, hub: Hub) -> None:
     """Though nothing can be said there any more; the step under way is recorded, and nothing more is begun."""
     inside = replace(slow, prefix=(sys.executable, "-c", TERMINAL))

@@ -25,6 +25,7 @@ def test_once_finishes_and_twice_stops(number: signal.Signals) -> None:
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.usefixtures("hangs_up")
 def test_a_closed_terminal_is_told_more_than_once_and_only_finishes() -> None:
     """The kernel and the shell both say so; neither is a second Ctrl-C."""
     told: list[str] = []
