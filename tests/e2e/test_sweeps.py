@@ -164,9 +164,9 @@ def test_a_job_waits_for_one_that_failed(fresh: Project, gate: Path) -> None:
     warned = [one["summary"] for one in fresh.json("plan")["diagnostics"]]
     told = fresh.events("apply", "--auto-approve", code=12)[-1]["data"]
 
-    assert 'job.sweep["lr=1e-4,seed=1"] will wait: run 1 of job.prep failed' in warned
+    assert 'job.sweep["lr=1e-5,seed=1"] will wait: run 1 of job.prep failed' in warned
     assert told["left_alone"][0] == {
-        "address": 'job.sweep["lr=1e-4,seed=1"]',
+        "address": 'job.sweep["lr=1e-5,seed=1"]',
         "reason": "waits",
         "detail": "waits: run 1 of job.prep: failed",
     }

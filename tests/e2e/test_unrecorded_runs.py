@@ -77,6 +77,12 @@ def sleeping(made: Project) -> set[int]:
     return {pid for pid in found if b"\x000.05" not in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
 
+def saved(made: Project, *more: str) -> list[str]:
+    """The checkpoints that are listed."""
+    rows = made.json("checkpoints", "list", "j", *more)["checkpoints"]
+    return [one["name"] for one in rows]
+
+
 def runs(made: Project) -> list[str]:
     """How the recorded runs stand."""
     found = [one for one in made.json("show")["resources"] if one["address"] == "job.j"]
@@ -105,8 +111,7 @@ def test_a_run_whose_apply_was_killed_is_seen_and_not_stopped_by_the_next(fresh:
     fresh.run(*APPLY, "--stop-running")
     assert sleeping(fresh).isdisjoint(before)
     assert runs(fresh) == ["TRAINING_JOB_STOPPED", RUNNING]
-    names = fresh.json("checkpoints", "list", "j", "--run", "1")["checkpoints"]
-    assert [one["name"] for one in names] == ["checkpoint-500"]
+    assert saved(fresh, "--run", "1") == ["checkpoint-500"]
     fresh.run("destroy", "--auto-approve", "--stop-running", "--delete-checkpoints")
     store = fresh.directory.parent / "store"
     assert [path for path in store.rglob("*") if path.is_file()] == []
@@ -116,14 +121,13 @@ def test_a_run_whose_apply_was_killed_can_be_looked_at_and_stopped(fresh: Projec
     """And the next apply records it as it is then, as the very same is wanted."""
     interrupted(fresh)
     log = fresh.run("logs", "j", "--prepare").stdout
-    names = fresh.json("checkpoints", "list", "j")["checkpoints"]
+    until(lambda: saved(fresh) == ["checkpoint-500"])
     shown = fresh.run("status", "j").stdout
     stopped = fresh.run("stop", "--all").stdout
     again = fresh.run("stop", "j").stdout
     fresh.run(*APPLY)
 
     assert log == "preparing\n"
-    assert [one["name"] for one in names] == ["checkpoint-500"]
     assert "run 1" in shown
     assert "interrupted; the next one goes on with it" in shown
     assert "is stopped" in stopped

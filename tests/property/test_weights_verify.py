@@ -85,7 +85,7 @@ def test_every_single_flipped_bit_of_an_index_is_found_and_repaired(tmp_path: Pa
 
 
 def test_every_single_flipped_bit_of_a_listing_is_found(tmp_path: Path) -> None:
-    """It goes, contents stay, and mirroring again writes it anew and asks upstream for nothing."""
+    """It is written anew, contents stay, and mirroring again asks upstream for nothing."""
     source = MemorySource(SHORT, announce=True, piece=CHUNK)
     mirror = mirror_at(tmp_path, CHUNK)
     resolved = source.resolve("memory://model", None, None)
@@ -99,8 +99,8 @@ def test_every_single_flipped_bit_of_a_listing_is_found(tmp_path: Path) -> None:
 
         found = _verified(mirror, source)
 
-        assert [one.outcome for one in found.findings] == [Outcome.REMOVED], bit
-        assert not place.exists()
+        assert [one.outcome for one in found.findings] == [Outcome.REPAIRED], bit
+        assert place.read_bytes() == right, bit
     source.asked.clear()
     assert mirror.mirror(resolved, source, REFERENCE) == listing
     assert source.asked == []

@@ -67,18 +67,20 @@ class HostMirror:
         self._register = register
         self._lock = threading.Lock()
         self._found: Place | None = None
-        self._forgotten = False
+        self._forgotten: NodeForgot | None = None
         self._listings: dict[str, Listing] = {}  # one that was there is what it was
 
     @property
     def place(self) -> Place:
         """Where it is."""
         with self._lock:
+            if self._forgotten is not None:
+                raise self._forgotten
             if self._found is None:
                 try:
                     self._found = self._find()
-                except NodeForgot:
-                    self._forgotten = True
+                except NodeForgot as error:
+                    self._forgotten = error
                     raise
             return self._found
 
@@ -193,12 +195,10 @@ class HostMirror:
 
     def drop_reference(self, lineage: str, address: str) -> bool:
         """See Mirror."""
-        if self._forgotten:  # with the host that had it
-            return False
         asked = {"lineage": lineage, "address": address}
         try:
             return bool(self._call("drop_reference", asked)["dropped"])
-        except NodeForgot:
+        except NodeForgot:  # with the host that had it
             return False
 
     def collect(self, asked: Collecting) -> Collected:

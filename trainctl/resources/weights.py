@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from trainctl.apply.step import Lookup, MayStop, Step
-from trainctl.errors import SourceError, SourceGone, SourceWrong, StalePlan, TrainctlError
+from trainctl.errors import (
+    NodeForgot,
+    SourceError,
+    SourceGone,
+    SourceWrong,
+    StalePlan,
+    TrainctlError,
+)
 from trainctl.jobs.bucket_credentials import explained
 from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Intent, Recorded
@@ -180,10 +187,14 @@ class WeightsHandler:
     def _left(self, step: Step) -> bool:
         """Drop the reference in the mirror that was used before, if there was one; who can't be asked is told of. Whether it was there."""
         url = str(step.recorded.outputs.get("mirror") or "") if step.recorded else ""
-        if not url or url == self._mirror.url or self._mirror_at is None:
+        if not url or self._mirror_at is None:
             return False
         try:
+            if url == self._mirror.url:
+                return False
             return self._mirror_at(url).drop_reference(self._home.lineage, str(step.address))
+        except NodeForgot:
+            return False
         except TrainctlError as why:
             step.tell(
                 f"what the mirror {url} keeps for this project stays there, as it can't be asked: {why.summary}. "
