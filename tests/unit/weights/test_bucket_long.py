@@ -86,7 +86,7 @@ def test_many_files_are_brought_some_at_a_time(
         return mirror, mirror.mirror(resolved, source, REFERENCE).id
 
     _, expected = mirrored(tmp_path / "once")
-    monkeypatch.setattr(fetch, "_AT_ONCE", 50)
+    monkeypatch.setattr(fetch, "AT_ONCE", 50)
     mirror, found = mirrored(tmp_path / "parts")
     source.files["new"] = b"new"
     source.asked = []
