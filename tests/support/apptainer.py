@@ -33,7 +33,7 @@ _SETTINGS = {"root default capabilities": "no", "systemd cgroups": "no"}
 
 @dataclass
 class Apptainer(Engine):
-    """It keeps no list of containers: they are the processes that hold one. Images come to it from a registry alone."""
+    """It keeps no list of containers: they are the processes of this very program that hold one. Images come to it from a registry alone."""
 
     offer: Callable[[str], str] = str
 
@@ -66,8 +66,16 @@ def apptainer(top: Path, registry: Registry, pusher: Engine) -> Apptainer:
         registry.push(pusher, image, name)
         return f"{registry.address}/{name}"
 
-    place = apptainer_program()
+    # By links in a place of its own: by that its processes are told from those of tests that run beside.
+    place = shutil.copytree(apptainer_program(), top / "own", symlinks=True, copy_function=_linked)
     return Apptainer("apptainer", top, _variables(place, top), small=offer(BUSYBOX), offer=offer)
+
+
+def _linked(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
 
 
 def anybodys(engine: Apptainer, base: Path) -> Apptainer:
