@@ -19,8 +19,9 @@ def shared(
 ) -> dict[Address, Shared]:
     """Of each weights the bytes that are missing in the mirror and come with weights before it, or with another file of its own.
 
-    All of one that names the ``source`` of another at the same version: those are mirrored one after another. Else only of what is known to be the same, and is asked for once: small files come with others of their own weights that are brought
-    together with them, and with those of others perhaps, as nobody sees a pack before it is whole.
+    All of one that names the same source at the same version: such are mirrored one after another. Else only of what is known to be
+    the same and is asked for once: large files of all, and small ones of one weights that come together. Small files of several may
+    come twice, as nobody sees a pack before it is whole.
     """
     first: dict[str, Address] = {}
     found: dict[Address, dict[Address, int]] = {}
