@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
     [
         ("startup", ["2"], "version / pass"),
         ("mirror", ["--mib", "32", "--files", "50", "--rounds", "1"], "ratio"),
+        ("xet", ["--mib", "16", "--rounds", "1"], "ratio to hf_xet"),
         ("buckets", ["--mib", "16", "--files", "50", "--rounds", "1"], "ratio to s5cmd"),
         (
             "bucket_mirror",
