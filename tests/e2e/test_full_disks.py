@@ -71,6 +71,16 @@ def test_what_has_arrived_needs_no_room_again(work: Project, hub: Hub) -> None:
         assert_recovers(work, files)
 
 
+def test_a_mirror_that_has_everything_needs_no_room(work: Project) -> None:
+    """With no byte to come, a disk that others have filled since stops no plan and no run."""
+    wants(work, "hf://acme/model", JOB)
+    with small_disk(work.mirror, "80m") as place:
+        apply(work, 0, "--wait")
+        (place / "of others").write_bytes(bytes(40_000_000))
+        assert not work.json("plan")["errored"]
+        work.run("run", "job.sft", "--auto-approve")
+
+
 def test_what_two_sources_share_is_fetched_once_and_needs_room_once(
     work: Project, hub: Hub
 ) -> None:

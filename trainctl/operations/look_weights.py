@@ -102,12 +102,13 @@ def _unusable(workspace: Workspace, seen: WeightsSeen) -> list[Diagnostic]:
 def _room(workspace: Workspace, seen: WeightsSeen) -> list[Diagnostic]:
     """What doesn't fit on the mirror's disk by itself, or else all of it together, which may share more content than is known."""
     free = seen.mirror.free
-    missing = {
+    lacking = {
         address: one.to_store - seen.shared.get(address, {}).get(address, 0)
         for address, one in seen.known.items()
     }
+    missing = {address: size for address, size in lacking.items() if size > 0}
     together = _together(seen, missing)
-    if free is None or together + SPARE_BYTES <= free:
+    if free is None or not missing or together + SPARE_BYTES <= free:
         return []
     too_large = {one: size for one, size in missing.items() if size + SPARE_BYTES > free}
     size = _together(seen, too_large) or together
