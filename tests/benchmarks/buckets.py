@@ -4,7 +4,7 @@
 
 The server is rclone's: beside the sides, and for the big file once more on a host of its own that sends so many megabits a second (``tc``; needs root and iproute2),
 as what is fast on loopback there are processors, which both sides and the server share. Each side is a program of its own and rounds take turns; ratios are those of the medians. s5cmd verifies nothing
-and syncs nothing. Ours hashes every byte of a large file twice, for the file and for its chunk, and syncs every file; so does the
+and syncs nothing. Ours hashes every byte of a large file three times, for the file, for its chunk and for its ETag, which is an MD5 here, and syncs every file; so does the
 minimal loop (``bucket_minimal``): beside s5cmd it shows what that costs here. Both are timed from when their modules are loaded, all
 with the bucket's listing. What a side brought goes before the next begins, so that none is given memory that a virtual machine never used. The server is asked once before, as it hashes what it lists for the first time.
 

@@ -31,11 +31,13 @@ class SourceFile:
     ``path`` is relative, with ``/``; ``size`` in bytes. ``validator`` is what upstream says identifies
     the content: ``sha256:HEX`` (LFS, or declared), ``git:HEX`` (git blob sha1), ``mtime:NANOSECONDS:INODE`` (local),
     ``etag:TAG`` and ``modified:TIME`` (as a web server or a bucket says), ``generation:NUMBER`` (Google), or ``size:BYTES`` where it says nothing.
+    ``checksum`` is what it tells beside that, ``md5:HEX``: what arrives is held against it, and no pin or fingerprint holds it.
     """
 
     path: str
     size: int
     validator: str
+    checksum: str = field(default="", compare=False)
 
     @property
     def sha256(self) -> str | None:
@@ -51,7 +53,9 @@ class SourceFile:
 
 def in_order(files: Iterable[SourceFile]) -> Sequence[SourceFile]:
     """The files sorted by path, however many: they are never all in memory."""
-    return packed_sorted(files, lambda one: (one.path, one.size, one.validator), SourceFile)
+    return packed_sorted(
+        files, lambda one: (one.path, one.size, one.validator, one.checksum), SourceFile
+    )
 
 
 def place_of(files: Sequence[SourceFile], path: str) -> int:

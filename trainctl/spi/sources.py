@@ -103,6 +103,17 @@ class VersionedSource(WeightSource, Protocol):
         ...
 
 
+@runtime_checkable
+class TaggedSource(WeightSource, Protocol):
+    """A source whose checksums are tags of a server that makes other tags, too."""
+
+    def disowns(
+        self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
+    ) -> bool:
+        """Whether the file's ``checksum``, which its content doesn't have, is none for all that its server tells."""
+        ...
+
+
 Fill = Callable[[memoryview], None]
 """Puts the next bytes of a part where they are wanted; raises where they don't come."""
 

@@ -28,7 +28,7 @@ def resolved_to_json(resolved: ResolvedSource) -> dict[str, Any]:
 
 def file_rows(files: Iterable[SourceFile]) -> Iterator[Row]:
     """Files of a source as rows."""
-    return ((file.path, file.size, file.validator) for file in files)
+    return ((file.path, file.size, file.validator, file.checksum) for file in files)
 
 
 def resolved_from_json(value: Mapping[str, Any], rows: Iterable[Row]) -> ResolvedSource:

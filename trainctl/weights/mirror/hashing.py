@@ -12,6 +12,8 @@ from pathlib import Path
 from queue import Queue
 from typing import Protocol
 
+from trainctl.model.files import SourceFile
+
 _QUEUED_PIECES = 8
 _PIECE_BYTES = 2**20
 THREADS_FROM_BYTES = 4 * 2**20
@@ -101,12 +103,13 @@ class ContentHash:
     def __init__(
         self,
         size: int,
-        validator: str,
+        upstream: hashlib._Hash | None,
         chunk_bytes: int,
         on_chunk: Callable[[int, str], None],
     ) -> None:
+        """``upstream`` is a hash that is to take the same bytes."""
         self._whole = hashlib.sha256()
-        self._upstream = upstream_hash(validator, size)
+        self._upstream = upstream
         self._chunks = _Chunks(size, chunk_bytes, on_chunk) if size > chunk_bytes else None
         self._sinks: list[_Sink] = [self._whole.update]
         self._sinks += [self._upstream.update] if self._upstream else []
@@ -124,9 +127,13 @@ class ContentHash:
     def add(self, chunk: memoryview, digest: str) -> None:
         """Take the next chunk, whose own digest is known; the caller may do with it afterwards what it wants."""
         self.close()
-        self._whole.update(chunk)
         if self._upstream:
-            self._upstream.update(chunk)
+            beside = threading.Thread(target=self._upstream.update, args=(chunk,))
+            beside.start()
+            self._whole.update(chunk)
+            beside.join()
+        else:
+            self._whole.update(chunk)
         if self._chunks:
             self._chunks.add(len(chunk), digest)
 
@@ -144,19 +151,32 @@ class ContentHash:
         return Digests(self._whole.hexdigest(), upstream, chunks)
 
 
-def upstream_hash(validator: str, size: int) -> hashlib._Hash | None:
-    """The hash that makes a git blob id, or None where the validator is not one."""
-    kind, _, value = validator.partition(":")
+def announced(file: SourceFile) -> tuple[str, str]:
+    """How upstream tells what the content is, ``sha256``, ``git`` or ``md5``, and what it tells; two times nothing where it doesn't."""
+    for told in (file.validator, file.checksum):
+        kind, _, value = told.partition(":")
+        if kind in ("sha256", "git", "md5"):
+            return kind, value
+    return "", ""
+
+
+def upstream_hash(file: SourceFile) -> hashlib._Hash | None:
+    """What makes a git blob id, or an MD5, where upstream tells that; None where sha256 is all that is needed."""
+    kind, value = announced(file)
+    if kind == "md5":
+        return _insecure("md5")
     if kind != "git":
         return None
-    chosen = _sha1() if len(value) == 40 else hashlib.sha256()
-    chosen.update(b"blob %d\0" % size)
+    chosen = _insecure("sha1") if len(value) == 40 else hashlib.sha256()
+    chosen.update(b"blob %d\0" % file.size)
     return chosen
 
 
-def _sha1() -> hashlib._Hash:
+def _insecure(name: str) -> hashlib._Hash:
     """Where only some hashes are for security, as under FIPS, this use of it isn't; Python 3.8 can't say so."""
-    return hashlib.sha1(usedforsecurity=False) if sys.version_info >= (3, 9) else hashlib.sha1()  # noqa: S324
+    if sys.version_info >= (3, 9):
+        return hashlib.new(name, usedforsecurity=False)
+    return hashlib.new(name)
 
 
 def file_sha256(path: Path) -> str | None:

@@ -13,7 +13,7 @@ def relearn(layout: Layout, sha256: str, size: int) -> Content | None:
     if not layout.has_blob(sha256, size):
         return None
     path = layout.blob(sha256)
-    hashing = ContentHash(size, "", layout.chunk_bytes, lambda number, digest: None)
+    hashing = ContentHash(size, None, layout.chunk_bytes, lambda number, digest: None)
     try:
         with path.open("rb", buffering=0) as stream:
             while piece := stream.read(_PIECE):

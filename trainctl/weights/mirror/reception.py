@@ -11,13 +11,14 @@ from typing import Callable, Protocol
 
 from trainctl.errors import Interrupted, SourceCut, SourceWrong, TrainctlError
 from trainctl.model.files import ResolvedSource, SourceFile
-from trainctl.spi.sources import Credential, PartSource, WeightSource
-from trainctl.weights.mirror.hashing import ContentHash, Digests
+from trainctl.spi.sources import Credential, PartSource, TaggedSource, WeightSource
+from trainctl.weights.mirror.hashing import ContentHash, Digests, announced, upstream_hash
 from trainctl.weights.mirror.parts import PARTS_FROM_BYTES, Asking, Buffers, Convoy
 from trainctl.weights.retry import Attempts, Retry
 from trainctl.weights.safe_path import shown
 
 _PIECE = 2**20
+_SPOKEN = {"sha256": "sha256", "git": "git blob id", "md5": "MD5"}
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Receiving:
         reception = _Reception(self, file, scratch)
         try:
             digests = reception.run()
-            check(self.upstream.resolved.source, file, digests)
+            check(self.upstream, file, digests)
         finally:
             reception.close()
         return digests
@@ -177,7 +178,7 @@ class _Reception:
 
     def _new_hash(self) -> ContentHash:
         file = self._file
-        return ContentHash(file.size, file.validator, self._chunk_bytes, self._on_chunk)
+        return ContentHash(file.size, upstream_hash(file), self._chunk_bytes, self._on_chunk)
 
     def _count(self, piece: bytes | memoryview) -> None:
         self._hash.update(piece)
@@ -206,19 +207,29 @@ def shorter(source: str, file: SourceFile, arrived: int) -> SourceCut:
     return SourceCut(f"{source}: {shown(file.path)} ended {file.size - arrived} bytes early")
 
 
-def check(source: str, file: SourceFile, digests: Digests) -> None:
+def check(upstream: Upstream, file: SourceFile, digests: Digests) -> None:
     """SourceWrong unless the digests are those upstream announced, as far as it announced any."""
-    kind, _, announced = file.validator.partition(":")
-    found = {"sha256": digests.sha256, "git": digests.upstream}.get(kind)
-    if found is not None and found != announced:
-        declared = kind == "sha256" and source.startswith("https:")
-        raise SourceWrong(
-            f"{source}: {shown(file.path)} arrived with other content than "
-            f"{'its declared sha256 says' if declared else 'upstream announced'}",
-            f"Its {'sha256' if kind == 'sha256' else 'git blob id'} should be {announced} and is {found}. "
-            "Nothing of it was kept. If it happens again, the file is damaged upstream "
-            f"or a proxy on the way changes it{', or the declaration is wrong' if declared else ''}.",
-        )
+    kind, expected = announced(file)
+    found = digests.sha256 if kind == "sha256" else digests.upstream
+    if found in (None, expected) or not kind or (kind == "md5" and _disowned(upstream, file)):
+        return
+    source = upstream.resolved.source
+    declared = kind == "sha256" and source.startswith("https:")
+    raise SourceWrong(
+        f"{source}: {shown(file.path)} arrived with other content than "
+        f"{'its declared sha256 says' if declared else 'upstream announced'}",
+        f"Its {_SPOKEN[kind]} should be {expected} and is {found}. "
+        "Nothing of it was kept. If it happens again, the file is damaged upstream "
+        f"or a proxy on the way changes it{', or the declaration is wrong' if declared else ''}.",
+    )
+
+
+def _disowned(upstream: Upstream, file: SourceFile) -> bool:
+    """Whether what was taken for a digest turns out to be none."""
+    source = upstream.source
+    return isinstance(source, TaggedSource) and source.disowns(
+        upstream.resolved, file, upstream.credential
+    )
 
 
 def stopped() -> Interrupted:

@@ -59,11 +59,11 @@ class Transfer:
         """A file that is held in memory: the whole of it is checked before any of it is written."""
         content = self._read(file)
         sha256 = hashlib.sha256(content).hexdigest()
-        upstream = upstream_hash(file.validator, file.size)
+        upstream = upstream_hash(file)
         if upstream is not None:
             upstream.update(content)
         found = Digests(sha256, upstream.hexdigest() if upstream else None, ())
-        check(self.upstream.resolved.source, file, found)
+        check(self.upstream, file, found)
         made = Content(sha256, file.size)
         self.batch.add(content, made, key if file.sha256 is None else None)
         self.arrived(file.size)

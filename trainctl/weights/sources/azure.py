@@ -18,10 +18,11 @@ from trainctl.model.files import SourceFile
 from trainctl.objects.access import AzureKey, AzureSas, access_of
 from trainctl.objects.client import SILENCE_SECONDS
 from trainctl.objects.shared_signature import VERSION, shared_signature
-from trainctl.objects.store import Bucket
+from trainctl.objects.store import Bucket, Found
 from trainctl.spi.sources import Credential, Each
 from trainctl.weights.sources.bucket import BucketSource, is_marker, sent_of
 from trainctl.weights.sources.tokens import Token, Tokens
+from trainctl.weights.sources.validators import md5_told
 
 _LARGEST_PAGE = 64 * 2**20
 _LIST_SECONDS = 3600
@@ -59,15 +60,28 @@ class AzureSource(BucketSource):
                 if one.size or not each(partial(_marks, bucket, one.path)):
                     yield one
 
+    def _file(
+        self, bucket: Bucket, found: Found, credential: Credential | None, each: Each
+    ) -> SourceFile:
+        """As the container's listing tells it, which has its MD5."""
+        try:
+            pages = list(self._pages(bucket, credential, each, found.key))
+        except SourceError as error:
+            if error.retryable:
+                raise
+            pages = []
+        told = (one for page in pages for one in page if one.path == found.key)
+        return next(told, None) or super()._file(bucket, found, credential, each)
+
     def _pages(
-        self, bucket: Bucket, credential: Credential | None, each: Each
+        self, bucket: Bucket, credential: Credential | None, each: Each, only: str = ""
     ) -> Iterator[list[SourceFile]]:
         place, marker, opened = bucket.place, "", _query(bucket, credential)
         token = self._tokens.of(credential) if credential and opened is None else None
         prefix = f"{place.prefix}/" if place.prefix else ""
         container = bucket.address("").removesuffix(f"/{place.prefix}" if place.prefix else "")
         while True:
-            query = {"restype": "container", "comp": "list", "prefix": prefix}
+            query = {"restype": "container", "comp": "list", "prefix": prefix + only}
             asked = urlencode({**query, **({"marker": marker} if marker else {})})
             url = f"{container}?{asked}" + (f"&{opened}" if opened else "")
             page = each(partial(self._page, bucket, url, token))
@@ -121,7 +135,8 @@ def _name(blob: ElementTree.Element) -> str:
 def _described(blob: ElementTree.Element, path: str) -> SourceFile:
     tag = (blob.findtext("Properties/Etag") or "").strip('"')
     size = blob.findtext("Properties/Content-Length") or "0"
-    return SourceFile(path, int(size) if size.isdecimal() else 0, f'etag:"{tag}"')
+    checksum = md5_told(blob.findtext("Properties/Content-MD5"))
+    return SourceFile(path, int(size) if size.isdecimal() else 0, f'etag:"{tag}"', checksum)
 
 
 def _marks(bucket: Bucket, key: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -24,6 +25,7 @@ from trainctl.weights.sources.validators import refuse_replaced
 
 LINK_SECONDS = 3600
 """How long a link works."""
+_MD5_TAG = re.compile(r'"?([0-9a-f]{32})"?')
 
 
 class BucketSource:
@@ -51,7 +53,7 @@ class BucketSource:
         bucket = self._bucket(_place(uri, credential, self._environ), credential)
         files = in_order(self._files(bucket, credential, each))
         if not files and (alone := each(partial(self._alone, uri, credential))):
-            bucket, files = alone[0], (_described(alone[1]),)
+            bucket, files = alone[0], (self._file(*alone, credential, each),)
         if not files:
             raise SourceGone(
                 f"{uri}: nothing lies there", "Check its name, and which bucket it is in."
@@ -144,10 +146,16 @@ class BucketSource:
         """What lies in the bucket's directory, without what only marks directories. The engine's listing begins anew where it breaks off."""
         return each(lambda: in_order(self._listed(bucket)))
 
+    def _file(
+        self, bucket: Bucket, found: Found, credential: Credential | None, each: Each
+    ) -> SourceFile:
+        """An object alone."""
+        return _described(bucket, found)
+
     def _listed(self, bucket: Bucket) -> Iterator[SourceFile]:
         for one in bucket.list():
             if one.size or not is_marker(bucket, one.key):
-                yield _described(one)
+                yield _described(bucket, one)
 
     def _bucket(self, place: Place, credential: Credential | None) -> Bucket:
         return opened(place, credential, self._environ, self._silence)
@@ -181,6 +189,16 @@ def is_marker(bucket: Bucket, key: str) -> bool:
     return bucket.head(key) is None or next(bucket.list(key), None) is not None
 
 
+def md5_tag(place: Place, tag: str) -> str:
+    """The checksum that an ETag of S3 and R2 is, of an object that was put at once; nothing where it is none.
+
+    https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html tells which are. Those of directory buckets never are.
+    """
+    is_md5 = place.scheme in ("s3", "r2") and not place.bucket.endswith("--x-s3")
+    found = _MD5_TAG.fullmatch(tag) if is_md5 else None
+    return f"md5:{found[1]}" if found else ""
+
+
 def _place(uri: str, credential: Credential | None, environ: Mapping[str, str]) -> Place:
     return place_of(uri, credential.endpoint if credential else None, environ)
 
@@ -199,7 +217,8 @@ def _etag(file: SourceFile) -> str | None:
     return tag if kind == "etag" else None
 
 
-def _described(one: Found) -> SourceFile:
+def _described(bucket: Bucket, one: Found) -> SourceFile:
     if one.etag:
-        return SourceFile(one.key, one.size, f"etag:{one.etag}")
+        checksum = md5_tag(bucket.place, one.etag)
+        return SourceFile(one.key, one.size, f"etag:{one.etag}", checksum)
     return SourceFile(one.key, one.size, f"modified:{one.modified:%Y-%m-%dT%H:%M:%SZ}")

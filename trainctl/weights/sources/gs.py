@@ -27,6 +27,7 @@ from trainctl.weights.sources.bucket import LINK_SECONDS, sent_of
 from trainctl.weights.sources.gs_api import Api
 from trainctl.weights.sources.http import HttpClient, Response
 from trainctl.weights.sources.tokens import Tokens
+from trainctl.weights.sources.validators import md5_told
 
 
 class GoogleSource:
@@ -156,7 +157,8 @@ def _described(uri: str, directory: str, one: Mapping[str, Any]) -> SourceFile:
             f"{uri}: its server lists an object without name, size or generation",
             "It may not be the server that this source is on.",
         ) from None
-    return SourceFile(name.removeprefix(directory), size, f"generation:{generation}")
+    checksum = md5_told(one.get("md5Hash"))
+    return SourceFile(name.removeprefix(directory), size, f"generation:{generation}", checksum)
 
 
 def _directory(place: Place) -> str:

@@ -43,7 +43,7 @@ class Api:
             query = {
                 "prefix": prefix,
                 "maxResults": _PAGE,
-                "fields": "items(name,size,generation),nextPageToken",
+                "fields": "items(name,size,generation,md5Hash),nextPageToken",
                 **({"pageToken": page} if page else {}),
             }
             answer = each(partial(self._json, f"{self._objects}?{urlencode(query)}"))

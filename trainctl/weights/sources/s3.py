@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from itertools import chain, islice
 from operator import attrgetter
@@ -14,9 +15,11 @@ from trainctl.errors import SourceError
 from trainctl.model.files import ResolvedSource, SourceFile, in_order
 from trainctl.objects.place import place_of
 from trainctl.objects.store import Bucket
-from trainctl.spi.sources import Credential, Each, PagedSource, VersionedSource
+from trainctl.spi.sources import Credential, Each, PagedSource, TaggedSource, VersionedSource
+from trainctl.weights.sources.bodies import asked_for
 from trainctl.weights.sources.bucket import LINK_SECONDS, BucketSource
 from trainctl.weights.sources.s3_api import Listed, Lister, Version
+from trainctl.weights.sources.validators import no_md5
 
 _AT_ONCE = 8
 _MOST_VERSIONS = 200_000
@@ -37,6 +40,14 @@ class S3Source(BucketSource):
             return super().link(resolved, file, credential)
         bucket = self._resolved(resolved, credential)
         return self._lister(bucket, credential).link(file.path, version, LINK_SECONDS)
+
+    def disowns(
+        self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
+    ) -> bool:
+        """See TaggedSource."""
+        with ExitStack() as stack:
+            answer = self._answer(stack, resolved, file, asked_for(0, 1), credential)
+            return answer is not None and no_md5(answer.headers)
 
     def earlier(
         self,
@@ -128,4 +139,4 @@ def _states(versions: Sequence[Version]) -> Iterator[list[Listed]]:
             yield state
 
 
-_: tuple[type[VersionedSource], type[PagedSource]] = (S3Source, S3Source)
+_: tuple[type[VersionedSource], type[PagedSource], type[TaggedSource]] = (S3Source,) * 3

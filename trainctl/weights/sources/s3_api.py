@@ -24,7 +24,7 @@ from trainctl.objects.access import AwsKeys, access_of
 from trainctl.objects.client import endpoint_of, region_of
 from trainctl.objects.store import Bucket
 from trainctl.spi.sources import Credential, Each
-from trainctl.weights.sources.bucket import sent_of
+from trainctl.weights.sources.bucket import md5_tag, sent_of
 from trainctl.weights.sources.http import HttpClient, Response
 
 _LARGEST_PAGE = 16 * 2**20
@@ -141,7 +141,8 @@ class Lister:
         if not (key.startswith(self._prefix) and size.isdecimal() and etag):
             raise self._senseless()
         tag = etag if etag.endswith('"') else f'"{etag}"'
-        file = SourceFile(key[len(self._prefix) :], int(size), f"etag:{tag}")
+        checksum = md5_tag(self._place, tag)
+        file = SourceFile(key[len(self._prefix) :], int(size), f"etag:{tag}", checksum)
         # Of an object that was put in parts, whose ETag ends in their number, there is only a digest of digests.
         whole = _text(one, "ChecksumType") in ("", "FULL_OBJECT") and "-" not in tag
         algorithms = frozenset(each.text or "" for each in one.iterfind("{*}ChecksumAlgorithm"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from datetime import timezone
 from email.utils import parsedate_to_datetime
 
@@ -13,6 +14,7 @@ from trainctl.weights.sources.wire import Headers
 _ETAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e]+"|[\x21\x23-\x7e]+')
 """As RFC 9110 writes entity tags, in ASCII; or without quotes, as some servers do."""
 _LONGEST_ETAG = 256
+_MD5_BYTES = 16
 
 
 def validator_of(headers: Headers, size: int) -> str:
@@ -43,6 +45,23 @@ def spoken(validator: str) -> str:
     kind, _, value = validator.partition(":")
     names = {"etag": "ETag", "modified": "Last-Modified", "generation": "generation"}
     return f"{names[kind]} {value}" if kind in names else "neither ETag nor Last-Modified"
+
+
+def md5_told(value: object) -> str:
+    """The checksum that Google and Azure tell in base64; nothing where it is none."""
+    try:
+        digest = b64decode(value, validate=True) if isinstance(value, str) else b""
+    except ValueError:
+        digest = b""
+    return f"md5:{digest.hex()}" if len(digest) == _MD5_BYTES else ""
+
+
+def no_md5(headers: Headers) -> bool:
+    """Whether S3 has encrypted the object with a key for which ETags are no MD5s (the same page)."""
+    by = headers.get("x-amz-server-side-encryption") or ""
+    return by.startswith("aws:kms") or bool(
+        headers.get("x-amz-server-side-encryption-customer-algorithm")
+    )
 
 
 def refuse_replaced(headers: Headers, what: str, file: SourceFile) -> None:

@@ -1,0 +1,169 @@
+"""Content of a bucket that arrives with the right length and other bytes: it is held against what the platform tells of it."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import boto3
+import pytest
+
+from tests.support.buckets import KEY_ID, SECRET, moto, rclone
+from tests.support.clouds import ACCOUNT, ACCOUNT_KEY, azure, google
+from tests.support.mirrors import REFERENCE, assert_sound, contents, leftovers, mirror_at
+from tests.support.turning import turning
+from tests.support.weights_data import noise
+from trainctl.errors import SourceWrong
+from trainctl.model.files import ResolvedSource
+from trainctl.node.calls.asking import Asked
+from trainctl.objects.access import AzureKey
+from trainctl.objects.place import place_of
+from trainctl.objects.shared_signature import shared_signature
+from trainctl.spi.sources import Credential, WeightSource
+from trainctl.weights.mirror.caller import Caller
+from trainctl.weights.mirror.forms import file_rows, resolved_from_json, resolved_to_json
+from trainctl.weights.mirror.links import Links
+from trainctl.weights.mirror.signed import SignedSource
+from trainctl.weights.sources.azure import AzureSource
+from trainctl.weights.sources.gs import GoogleSource
+from trainctl.weights.sources.s3 import S3Source
+
+RIGHT, WRONG = b"<weights as they were put>", b"<weights as they were cut>"
+SMALL = noise(20_000) + RIGHT + noise(10_000, 1)
+STREAMED = noise(5 * 2**20) + RIGHT + noise(2**20, 1)
+IN_PARTS = noise(50 * 2**20) + RIGHT + noise(16 * 2**20, 1)
+CHUNK = 4 * 2**20
+KEYS = Credential(
+    json.dumps({"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET}), "the test"
+)
+AZURE = Credential(json.dumps({"account_key": ACCOUNT_KEY}), "the test")
+
+
+def _client(endpoint: str) -> Any:
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id=KEY_ID,
+        aws_secret_access_key=SECRET,
+    )
+
+
+@contextmanager
+def on_s3(
+    work: Path, data: bytes, **more: str
+) -> Iterator[tuple[WeightSource, str, Credential | None]]:
+    with moto() as server, turning(server.endpoint, RIGHT, WRONG) as endpoint:
+        client = _client(server.endpoint)
+        client.put_object(Bucket="models", Key="w/model.bin", Body=data, **more)
+        yield S3Source(environ={"AWS_ENDPOINT_URL": endpoint}), "s3://models/w", KEYS
+
+
+@contextmanager
+def on_rclone(work: Path, data: bytes) -> Iterator[tuple[WeightSource, str, Credential | None]]:
+    with rclone(work / "rclone") as server, turning(server.endpoint, RIGHT, WRONG) as endpoint:
+        assert server.directory is not None
+        (server.directory / "model.bin").write_bytes(data)
+        yield S3Source(environ={"AWS_ENDPOINT_URL": endpoint}), "s3://models/model.bin", KEYS
+
+
+@contextmanager
+def on_google(work: Path, data: bytes) -> Iterator[tuple[WeightSource, str, Credential | None]]:
+    with google(work) as server, turning(server.url, RIGHT, WRONG) as endpoint:
+        server.put("w/model.bin", data)
+        yield GoogleSource(environ={"STORAGE_EMULATOR_HOST": endpoint}), "gs://models/w", None
+
+
+@contextmanager
+def on_azure(
+    work: Path, data: bytes, name: str = "w"
+) -> Iterator[tuple[WeightSource, str, Credential | None]]:
+    with azure(work) as server, turning(server.endpoint, RIGHT, WRONG) as endpoint:
+        uri = f"azure://{ACCOUNT}/closed/w"
+        query = shared_signature(
+            AzureKey(ACCOUNT_KEY), place_of(uri, server.endpoint, {}), None, "cw", 600, time.time()
+        )
+        headers = {"x-ms-blob-type": "BlockBlob", "x-ms-version": "2021-08-06"}
+        url = f"{server.endpoint}/closed/w/model.bin?{query}"
+        urllib.request.urlopen(urllib.request.Request(url, data, headers, method="PUT")).close()
+        yield (
+            AzureSource(20, {"AZURE_STORAGE_ENDPOINT": endpoint}),
+            f"azure://{ACCOUNT}/closed/{name}",
+            AZURE,
+        )
+
+
+@contextmanager
+def on_azure_alone(
+    work: Path, data: bytes
+) -> Iterator[tuple[WeightSource, str, Credential | None]]:
+    with on_azure(work, data, "w/model.bin") as found:
+        yield found
+
+
+@pytest.mark.parametrize("data", [SMALL, STREAMED, IN_PARTS], ids=["small", "streamed", "parts"])
+@pytest.mark.parametrize("served", [on_s3, on_rclone, on_google, on_azure, on_azure_alone])
+def test_other_bytes_of_the_right_length_are_refused(
+    served: Any, data: bytes, tmp_path: Path
+) -> None:
+    """The MD5 that the platform tells is compared, of small files, of streams and of those that come in parts; nothing is kept."""
+    root = tmp_path / "mirror"
+    with served(tmp_path, data) as (source, uri, credential):
+        resolved = source.resolve(uri, None, credential)
+        with pytest.raises(SourceWrong, match=r"model\.bin arrived with other content") as caught:
+            mirror_at(root, CHUNK).mirror(resolved, source, REFERENCE, credential=credential)
+    assert "Its MD5 should be" in str(caught.value)
+    assert leftovers(root) == []
+    assert not list(root.glob("listings/*"))
+    assert_sound(root)
+
+
+def test_a_tag_that_is_no_digest_stops_nobody(tmp_path: Path) -> None:
+    """Of what S3 encrypts by a key of its user's the ETag looks like an MD5 and is none: the server says by what it is encrypted."""
+    with on_s3(tmp_path, SMALL, ServerSideEncryption="aws:kms") as (source, uri, credential):
+        resolved = source.resolve(uri, None, credential)
+        mirror = mirror_at(tmp_path / "mirror", CHUNK)
+        listing = mirror.mirror(resolved, source, REFERENCE, credential=credential)
+    assert contents(mirror, listing.id) == {"model.bin": SMALL.replace(RIGHT, WRONG)}
+
+
+class _Signing:
+    """The caller of a host's program, who makes its links."""
+
+    def __init__(self, source: WeightSource, resolved: ResolvedSource, key: Credential) -> None:
+        self._files = {one.path: one for one in resolved.files}
+        self._link = partial(source.link, resolved, credential=key)
+
+    def begin(self, question: Mapping[str, Any]) -> Asked:
+        asked = Asked()
+        links = [{"url": self._link(file=self._files[path])} for path in question["paths"]]
+        asked.answer = {"links": links}
+        return asked
+
+    def wait(self, asked: Asked) -> Mapping[str, Any]:
+        assert asked.answer is not None
+        return asked.answer
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_host_that_reads_by_links_compares_it_too(tmp_path: Path, encrypted: bool) -> None:
+    """It has no credential, and asks by the same link whether a tag is a digest."""
+    more = {"ServerSideEncryption": "aws:kms"} if encrypted else {}
+    mirror = mirror_at(tmp_path / "mirror", CHUNK)
+    with on_s3(tmp_path, SMALL, **more) as (source, uri, _):
+        resolved = source.resolve(uri, None, KEYS)
+        (sent,) = file_rows(resolved.files)
+        read = resolved_from_json(resolved_to_json(resolved), [sent])
+        signed = SignedSource(Links(cast(Caller, _Signing(source, resolved, KEYS)), in_turn=True))
+        if encrypted:
+            listing = mirror.mirror(read, signed, REFERENCE)
+            assert contents(mirror, listing.id) == {"model.bin": SMALL.replace(RIGHT, WRONG)}
+        else:
+            with pytest.raises(SourceWrong, match="Its MD5 should be"):
+                mirror.mirror(read, signed, REFERENCE)
