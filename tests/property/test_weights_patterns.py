@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 from huggingface_hub.utils._paths import filter_repo_objects
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +39,22 @@ def test_an_anchored_star_stays_in_its_directory(path: str) -> None:
     """``/*`` matches exactly the files at the top, ``/**/*`` all of them."""
     assert bool(matcher("/*")(path)) == ("/" not in path)
     assert matcher("/**/*")(path)
+
+
+WILD = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]", "[a-c]": "(?!/)[a-c]", "[!b]": "(?!/)[^b]"}  # fmt: skip
+TOKENS = st.lists(st.sampled_from([*WILD, "a", "b", "/", ".", "ab/"]), min_size=1, max_size=8)
+
+
+@given(TOKENS, PATH)
+def test_an_anchored_pattern_is_what_a_regular_expression_makes_of_it(
+    tokens: list[str], path: str
+) -> None:
+    """Of whatever it is put together; stars that meet are read from the left."""
+    text = "".join(tokens)
+    text += "**" if text.endswith("/") else ""  # as a slash at the end is read
+    found = re.findall(r"\*\*/|\*\*|\[[^\]]*\]|.", text)
+    expected = re.compile("".join(WILD.get(one) or re.escape(one) for one in found))
+    assert bool(matcher(f"/{text}")(path)) == bool(expected.fullmatch(path))
 
 
 @given(st.lists(PATH, unique=True), st.lists(PATTERN), st.lists(PATTERN))

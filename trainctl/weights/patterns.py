@@ -82,22 +82,68 @@ def matcher(pattern: str) -> Matcher:
     if text.endswith("/"):
         text += "**" if text.startswith("/") else "*"
     if text.startswith("/"):
-        return re.compile(_anchored(text[1:]), re.DOTALL).fullmatch
+        return _anchored(text[1:])
     return re.compile(fnmatch.translate(text)).match
 
 
-_TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[[!^]?\]?[^\]]*\]|.", re.DOTALL)
-_WILD = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+_TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[[!^]?\]?[^\]]*\]|[^*?[]+|.", re.DOTALL)
+_Step = Callable[[str, set[int]], set[int]]
+"""From where in a path one may be before a token to where one may be behind it."""
 
 
-def _anchored(pattern: str) -> str:
-    return "".join(_piece(token) for token in _TOKEN.findall(pattern))
+def _anchored(pattern: str) -> Matcher:
+    """Token by token, for all ways at once: a regular expression would try one after another, for hours where there are many."""
+    steps = [_step(token) for token in _TOKEN.findall(pattern)]
+
+    def matches(path: str) -> bool:
+        at = {0}
+        for step in steps:
+            at = step(path, at)
+            if not at:
+                return False
+        return len(path) in at
+
+    return matches
 
 
-def _piece(token: str) -> str:
+def _step(token: str) -> _Step:
     if token in _WILD:
         return _WILD[token]
     if len(token) > 2 and token.startswith("["):
-        # What stands behind the group, the end of the text, is written in another way from Python 3.14 on.
-        return "(?!/)" + fnmatch.translate(token).removeprefix("(?s:").rpartition(")")[0]
-    return re.escape(token)
+        fits = re.compile(fnmatch.translate(token)).match
+        return lambda path, at: {n + 1 for n in _one(path, at) if fits(path[n])}
+    return lambda path, at: {n + len(token) for n in at if path.startswith(token, n)}
+
+
+def _one(path: str, at: set[int]) -> set[int]:
+    return {place for place in at if path[place : place + 1] not in ("", "/")}
+
+
+def _directories(path: str, at: set[int]) -> set[int]:
+    found = set(at)
+    for place in at:
+        while (slash := path.find("/", place)) > place and slash + 1 not in found:
+            place = slash + 1
+            found.add(place)
+    return found
+
+
+def _name(path: str, at: set[int]) -> set[int]:
+    found: set[int] = set()
+    for place in at:
+        if place not in found:
+            slash = path.find("/", place)
+            found.update(range(place, (len(path) if slash < 0 else slash) + 1))
+    return found
+
+
+def _anything(path: str, at: set[int]) -> set[int]:
+    return set(range(min(at), len(path) + 1))
+
+
+_WILD: dict[str, _Step] = {
+    "**/": _directories,
+    "**": _anything,
+    "*": _name,
+    "?": lambda path, at: {place + 1 for place in _one(path, at)},
+}
