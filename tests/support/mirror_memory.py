@@ -70,6 +70,12 @@ def _mirror(place: Path, count: int) -> Do:
     return lambda: mirrored(place, count)
 
 
+def _twice(place: Path, count: int) -> Do:
+    """Once more, when everything is there."""
+    mirrored(place, count)
+    return lambda: mirrored(place, count)
+
+
 def _again(place: Path, count: int) -> Do:
     """What a plan asks about what it has whole."""
     mirror, source = mirrored(place, count), MadeUp(count)
@@ -151,7 +157,7 @@ if __name__ == "__main__":
     hashing._PIECE_BYTES = 2**16
     fetch.AT_ONCE = verify_module._AT_ONCE = 500
     kinds = {
-        "files": _files, "mirror": _mirror, "again": _again, "collect": _collect, "anew": _anew,
-        "verify": _verify, "wrong": _wrong, "repair": _repair,
+        "files": _files, "mirror": _mirror, "twice": _twice, "again": _again, "collect": _collect,
+        "anew": _anew, "verify": _verify, "wrong": _wrong, "repair": _repair,
     }  # fmt: skip
     sys.exit(measured(kinds))

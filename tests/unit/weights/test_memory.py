@@ -10,9 +10,9 @@ from tests.support.memory import MOST, growth
 
 
 @pytest.mark.parametrize(
-    "what", ["files", "mirror", "again", "collect", "anew", "verify", "wrong", "repair"]
+    "what", ["files", "mirror", "twice", "again", "collect", "anew", "verify", "wrong", "repair"]
 )
 def test_memory_grows_by_some_bytes_a_file(tmp_path: Path, what: str) -> None:
-    """Where a directory is resolved, a source is mirrored, a plan asks what of it is there, what nobody needs goes, also from within packs,
+    """Where a directory is resolved, a source is mirrored, also once more, a plan asks what of it is there, what nobody needs goes, also from within packs,
     and what is there is verified, right, wrong, or mended."""
     assert growth(what, tmp_path, "tests.support.mirror_memory") < MOST

@@ -15,6 +15,7 @@ class Contents:
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self._packs = Packs(layout.packs)
+        self._in_packs = str(layout.packs)
 
     def refresh(self) -> None:
         """Look for packs that have come or gone."""
@@ -39,6 +40,6 @@ class Contents:
         """The directory in which a content of this size got its name; None if it isn't there."""
         packed = self._packs.find(sha256) if size < PACKED_BYTES else None
         if packed is not None and packed.length == size:
-            return str(self.layout.packs)
+            return self._in_packs
         blob = self.layout.has_blob(sha256, size)
         return os.path.dirname(self.layout.blob_name(sha256)) if blob else None  # noqa: PTH120

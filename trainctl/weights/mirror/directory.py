@@ -42,6 +42,7 @@ from trainctl.weights.mirror.packing import packing_alone, salvage
 from trainctl.weights.mirror.partial import bytes_kept, sweep
 from trainctl.weights.mirror.parts import Buffers
 from trainctl.weights.mirror.reception import Upstream
+from trainctl.weights.mirror.records import Records
 from trainctl.weights.mirror.report import MirroredSource, sources
 from trainctl.weights.mirror.transfer import Transfer
 from trainctl.weights.retry import Retry
@@ -56,6 +57,7 @@ class _Bringing:
     """What all parts of a source have in common while they are brought."""
 
     contents: Contents
+    records: Records
     batch: Batch
     tally: Tally
     parallelism: int
@@ -112,10 +114,11 @@ class DirectoryMirror:
         resolved = upstream.resolved
         with explained(self.root):
             contents = Contents(self._layout)
-            to_come = (self._still_to_come(contents, part) for part in parts(resolved))
+            records = Records.of(self._layout, resolved.source)
+            to_come = (self._still_to_come(contents, records, part) for part in parts(resolved))
             require_space(self.root, sum(to_come))
         with explained(self.root), Batch(contents, resolved.source) as batch:
-            bringing = _Bringing(contents, batch, tally, parallelism, cancelled)
+            bringing = _Bringing(contents, records, batch, tally, parallelism, cancelled)
             listed = (
                 file
                 for part in parts(resolved)
@@ -127,7 +130,7 @@ class DirectoryMirror:
         """Every file of a part; all of it is here when the batch has ended."""
         part, tally = upstream.resolved, bringing.tally
         groups = by_fingerprint(part)
-        found = have(bringing.contents, part.source, groups)
+        found = have(bringing.contents, bringing.records, groups)
         for key in found:
             tally.add(sum(file.size for file in groups[key]), len(groups[key]))
         missing = {key: files for key, files in groups.items() if key not in found}
@@ -147,10 +150,10 @@ class DirectoryMirror:
         by_path = {file.path: found[key] for key, files in groups.items() for file in files}
         return (by_path[file.path].listed(file.path) for file in part.files)
 
-    def _still_to_come(self, contents: Contents, part: ResolvedSource) -> int:
+    def _still_to_come(self, contents: Contents, records: Records, part: ResolvedSource) -> int:
         """The bytes of a part that are missing."""
         groups = by_fingerprint(part)
-        here = have(contents, part.source, groups)
+        here = have(contents, records, groups)
         kept = bytes_kept(self._layout.partial)
         missing = {key: files[0].size for key, files in groups.items() if key not in here}
         return sum(max(0, size - kept.get(key, 0)) for key, size in missing.items())
@@ -159,8 +162,9 @@ class DirectoryMirror:
         """How many of the source's bytes are here, and its listing's id if all are. Writes nothing."""
         with explained(self.root):
             contents, files = Contents(self._layout), listed_arriving()
+            records = Records.of(self._layout, resolved.source)
             for part in parts(resolved):
-                found = present(contents, part.source, by_fingerprint(part))
+                found = present(contents, records, by_fingerprint(part))
                 keys = ((file.path, fingerprint(part, file)) for file in part.files)
                 files.add(found[key].listed(path) for path, key in keys if key in found)
             listing = Listing(files.all())

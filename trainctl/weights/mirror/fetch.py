@@ -64,13 +64,13 @@ def parts(resolved: ResolvedSource) -> Iterator[ResolvedSource]:
 
 
 def present(
-    contents: Contents, source: str, groups: Mapping[str, Sequence[SourceFile]]
+    contents: Contents, records: Records, groups: Mapping[str, Sequence[SourceFile]]
 ) -> dict[str, Content]:
-    """What the mirror has of a source's files, by their fingerprints."""
+    """What the mirror has of a source's files, by their fingerprints; ``records`` are the source's."""
     layout = contents.layout
     small = {key for key, files in groups.items() if files[0].size <= layout.chunk_bytes}
     silent = {key for key in small if groups[key][0].sha256 is None}
-    recorded = Records.of(layout, source).find(silent) if silent else {}
+    recorded = records.find(silent) if silent else {}
     found: dict[str, Content] = {}
     for key, files in groups.items():
         announced = files[0].sha256

@@ -15,6 +15,7 @@ from trainctl.weights.mirror.layout import Layout, fingerprint, listing_in
 from trainctl.weights.mirror.needs import Need, references
 from trainctl.weights.mirror.packing import half_packed
 from trainctl.weights.mirror.partial import Arrived, arrived, bytes_kept
+from trainctl.weights.mirror.records import Records
 
 Row = Tuple[Optional[str], int, bool]
 
@@ -98,8 +99,9 @@ def _by_listing(contents: Contents, listing: str) -> Iterator[Row]:
 
 
 def _by_record(contents: Contents, resolved: ResolvedSource) -> Iterator[Row]:
+    records = Records.of(contents.layout, resolved.source)
     for part in parts(resolved):
-        found = present(contents, part.source, by_fingerprint(part))
+        found = present(contents, records, by_fingerprint(part))
         for file in part.files:
             content = found.get(fingerprint(part, file))
             yield content.sha256 if content else file.sha256, file.size, content is not None

@@ -11,13 +11,14 @@ from trainctl.weights.mirror.disk import write_record
 from trainctl.weights.mirror.fetch import by_fingerprint, parts, present
 from trainctl.weights.mirror.layout import Content, Layout, fingerprint
 from trainctl.weights.mirror.rebuild import relearn
+from trainctl.weights.mirror.records import Records
 
 
 def have(
-    contents: Contents, source: str, groups: Mapping[str, Sequence[SourceFile]]
+    contents: Contents, records: Records, groups: Mapping[str, Sequence[SourceFile]]
 ) -> dict[str, Content]:
-    """What the mirror has of a source's files, by their fingerprints; a content whose record was lost is read again."""
-    found = present(contents, source, groups)
+    """The same as ``present``, where a content whose record was lost is read again."""
+    found = present(contents, records, groups)
     for key, files in groups.items():
         if key not in found and files[0].sha256 is not None:
             content = relearn(contents.layout, files[0].sha256, files[0].size)
@@ -43,8 +44,9 @@ def listed_anew(layout: Layout, resolved: ResolvedSource, listing_id: str) -> bo
     Nobody has to know the patterns: what they left out has not come, but where others have it, and the id tells whether that is so.
     """
     contents, files = Contents(layout), listed_arriving()
+    records = Records.of(layout, resolved.source)
     for part in parts(resolved):
-        found = have(contents, part.source, by_fingerprint(part))
+        found = have(contents, records, by_fingerprint(part))
         keys = ((file.path, fingerprint(part, file)) for file in part.files)
         files.add(found[key].listed(path) for path, key in keys if key in found)
     listing = Listing(files.all())

@@ -19,8 +19,10 @@ from trainctl.node.content.digests import each_once
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.disk import write_record
 from trainctl.weights.mirror.layout import Content, Layout
+from trainctl.weights.mirror.recorded import Recorded
 
 _AT_ONCE = 1000
+_LEAST_LINE = 132
 _LINE = re.compile(rb"([0-9a-f]{64}) ([0-9a-f]{64}) (\d{1,19})\n")
 
 
@@ -32,6 +34,7 @@ class Records:
         self._directory = directory
         self._lock = threading.Lock()
         self._new: dict[str, Content] = {}
+        self._found: Recorded | None = None
 
     @classmethod
     def of(cls, layout: Layout, source: str) -> Records:
@@ -54,9 +57,14 @@ class Records:
             lines = (_line(key, content.sha256, content.size) for key, content in new.items())
             self._write(map(str.encode, lines))
 
-    def find(self, wanted: Container[str]) -> dict[str, Content]:
-        """What is recorded of these fingerprints, whether the content is there or not."""
-        return {key: Content(sha256, size) for key, sha256, size in self._read() if key in wanted}
+    def find(self, wanted: Iterable[str]) -> dict[str, Content]:
+        """What was recorded of these fingerprints when something was first looked for here, whether the content is there or not.
+
+        All records are read once, however often it is asked: what comes later is of files that the same work doesn't ask for again.
+        """
+        with self._lock:
+            self._found = self._found or self._table()
+        return dict(self._found.find(wanted))
 
     def turned_out(self, wanted: Container[str]) -> dict[str, str]:
         """By fingerprint, which of the ``wanted`` contents are recorded."""
@@ -81,6 +89,13 @@ class Records:
     def _write(self, lines: Iterable[bytes]) -> None:
         path = self._directory / secrets.token_hex(8)
         write_record(path, lines, self._layout.partial, durable=False)
+
+    def _table(self) -> Recorded:
+        lines = 0
+        for path in self._files():
+            with contextlib.suppress(FileNotFoundError):
+                lines += path.stat().st_size // _LEAST_LINE
+        return Recorded(self._read(), lines)
 
     def _files(self) -> list[Path]:
         return sorted(self._directory.glob("*"))
