@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from trainctl.errors import SourceCut, SourceError, SourceWrong
 from trainctl.model.flow import Flow
+from trainctl.node.system.cursors import Cursors, Endless
 from trainctl.objects.access import Access, AwsKeys, AzureKey, ServiceAccount
 from trainctl.objects.client import SILENCE_SECONDS, Renew, connect, endpoint_of
 from trainctl.objects.failures import OtherRegion, explained
@@ -84,8 +85,15 @@ class Bucket:
             return pages, next(pages, ())
 
         pages, page = self._ask(prefix, begin)
+        told = Cursors()
         while page:
             yield from map(_found, page)
+            try:
+                told.named([one["path"] for one in page])
+            except Endless:
+                raise SourceError(
+                    f"{self._named(prefix)}: its server's list has no end: it tells objects again"
+                ) from None
             with self._explained(prefix):
                 page = next(pages, ())
 

@@ -12,8 +12,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, BinaryIO, Callable, Deque, Dict, Iterator, Mapping, Optional, Tuple
 from urllib.parse import unquote_plus
 
+from trainctl.node.checkpoints import sigv4
 from trainctl.node.checkpoints.s3_client import Client, text_of
 from trainctl.node.checkpoints.store import Store, Stored
+from trainctl.node.system.cursors import Endless, pages
 from trainctl.node.system.failure import Failure
 from trainctl.node.system.pace import Pace
 
@@ -21,6 +23,8 @@ PART_BYTES = 16 * 2**20
 _MOST_PARTS = 10_000
 """https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html"""
 _THREADS = 4
+_Page = Tuple[bytes, Optional[sigv4.Query]]
+"""A page's body, and what asks for the next one."""
 
 
 class S3Store(Store):
@@ -58,25 +62,20 @@ class S3Store(Store):
 
     def list(self, prefix: str) -> Iterator[Stored]:
         """A thousand a request."""
-        token = ""
-        while True:
-            query = [
-                ("list-type", "2"),
-                ("prefix", self._prefix + prefix),
-                ("encoding-type", "url"),
-            ]
-            if token:
-                query.append(("continuation-token", token))
-            body = self._client.ask("GET", "", query).body
+        query = [("list-type", "2"), ("prefix", self._prefix + prefix), ("encoding-type", "url")]
+
+        def ask(after: Optional[sigv4.Query]) -> _Page:
+            body = self._client.ask("GET", "", [*query, *(after or ())]).body
+            token = text_of(body, "NextContinuationToken")
+            return body, [("continuation-token", token)] if token else None
+
+        for body in _pages(ask):
             for entry in _elements(body, "Contents"):
                 key = _key(entry, body)
                 if key.startswith(self._prefix + prefix):
                     when = _unix_time(text_of(entry, "LastModified"))
                     size = int(text_of(entry, "Size") or 0)
                     yield Stored(key[len(self._prefix) :], size, when)
-            token = text_of(body, "NextContinuationToken")
-            if not token:
-                return
 
     def delete(self, key: str) -> None:
         """One request."""
@@ -159,36 +158,46 @@ class _Multipart:
 
     def _parts(self, upload: str) -> Optional[Dict[int, str]]:
         tags: Dict[int, str] = {}
-        marker = ""
-        while True:
-            query = [("uploadId", upload)]
-            if marker:
-                query.append(("part-number-marker", marker))
+        gone = False
+
+        def ask(after: Optional[sigv4.Query]) -> _Page:
+            nonlocal gone
+            query = [("uploadId", upload), *(after or ())]
             answer = self._client.ask("GET", self._key, query, absent=True)
-            if answer.status == 404:
-                return None
-            for entry in _elements(answer.body, "Part"):
-                tags[int(text_of(entry, "PartNumber"))] = text_of(entry, "ETag")
+            gone = answer.status == 404
             marker = text_of(answer.body, "NextPartNumberMarker")
-            if text_of(answer.body, "IsTruncated") != "true" or not marker:
-                return tags
+            is_more = text_of(answer.body, "IsTruncated") == "true" and marker
+            return answer.body, [("part-number-marker", marker)] if is_more else None
+
+        for body in _pages(ask):
+            for entry in _elements(body, "Part"):
+                tags[int(text_of(entry, "PartNumber"))] = text_of(entry, "ETag")
+        return None if gone else tags
 
 
 def _uploads(client: Client, prefix: str) -> Iterator[Tuple[str, str]]:
     """Unfinished uploads under a prefix: key and id, the oldest first for each key."""
-    marker: Tuple[str, str] = ("", "")
-    while True:
-        query = [("uploads", ""), ("prefix", prefix), ("encoding-type", "url")]
-        if marker[0]:
-            query += [("key-marker", marker[0]), ("upload-id-marker", marker[1])]
-        answer = client.ask("GET", "", query, absent=True)
-        for entry in _elements(answer.body, "Upload"):
-            key = _key(entry, answer.body)
+    query = [("uploads", ""), ("prefix", prefix), ("encoding-type", "url")]
+
+    def ask(after: Optional[sigv4.Query]) -> _Page:
+        body = client.ask("GET", "", [*query, *(after or ())], absent=True).body
+        key, upload = text_of(body, "NextKeyMarker"), text_of(body, "NextUploadIdMarker")
+        is_more = text_of(body, "IsTruncated") == "true" and key
+        return body, [("key-marker", key), ("upload-id-marker", upload)] if is_more else None
+
+    for body in _pages(ask):
+        for entry in _elements(body, "Upload"):
+            key = _key(entry, body)
             if key.startswith(prefix):
                 yield key, text_of(entry, "UploadId")
-        marker = (text_of(answer.body, "NextKeyMarker"), text_of(answer.body, "NextUploadIdMarker"))
-        if text_of(answer.body, "IsTruncated") != "true" or not marker[0]:
-            return
+
+
+def _pages(ask: Callable[[Optional[sigv4.Query]], _Page]) -> Iterator[bytes]:
+    """The bodies of a list's pages. Failure where they go in a circle."""
+    try:
+        yield from pages(ask)
+    except Endless:
+        raise Failure("store", "the bucket's list has no end: it names pages again") from None
 
 
 def _elements(body: bytes, tag: str) -> Iterator[bytes]:

@@ -21,6 +21,7 @@ from trainctl.objects.shared_signature import VERSION, shared_signature
 from trainctl.objects.store import Bucket, Found
 from trainctl.spi.sources import Credential, Each
 from trainctl.weights.sources.bucket import BucketSource, is_marker, sent_of
+from trainctl.weights.sources.paging import pages_of
 from trainctl.weights.sources.tokens import Token, Tokens
 from trainctl.weights.sources.validators import md5_told
 
@@ -76,20 +77,21 @@ class AzureSource(BucketSource):
     def _pages(
         self, bucket: Bucket, credential: Credential | None, each: Each, only: str = ""
     ) -> Iterator[list[SourceFile]]:
-        place, marker, opened = bucket.place, "", _query(bucket, credential)
+        place, opened = bucket.place, _query(bucket, credential)
         token = self._tokens.of(credential) if credential and opened is None else None
         prefix = f"{place.prefix}/" if place.prefix else ""
         container = bucket.address("").removesuffix(f"/{place.prefix}" if place.prefix else "")
-        while True:
-            query = {"restype": "container", "comp": "list", "prefix": prefix + only}
+        query = {"restype": "container", "comp": "list", "prefix": prefix + only}
+
+        def ask(marker: str | None) -> tuple[ElementTree.Element, str | None]:
             asked = urlencode({**query, **({"marker": marker} if marker else {})})
             url = f"{container}?{asked}" + (f"&{opened}" if opened else "")
             page = each(partial(self._page, bucket, url, token))
+            return page, page.findtext("NextMarker") or None
+
+        for page in pages_of(place.url, ask):
             names = ((one, _name(one)) for one in page.iterfind("Blobs/Blob"))
             yield [_described(one, name[len(prefix) :]) for one, name in names if name[-1:] != "/"]
-            marker = page.findtext("NextMarker") or ""
-            if not marker:
-                return
 
     def _page(self, bucket: Bucket, url: str, token: Token | None) -> ElementTree.Element:
         headers = {"User-Agent": "trainctl", "x-ms-version": VERSION}

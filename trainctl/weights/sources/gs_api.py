@@ -14,6 +14,7 @@ from trainctl.model.files import SourceFile
 from trainctl.objects.place import Place
 from trainctl.spi.sources import Each, just_once
 from trainctl.weights.sources.http import HttpClient, Response
+from trainctl.weights.sources.paging import pages_of
 from trainctl.weights.sources.tokens import Token
 
 _PAGE = 1000
@@ -38,19 +39,19 @@ class Api:
 
     def objects(self, prefix: str, each: Each = just_once) -> Iterator[Mapping[str, Any]]:
         """The metadata of what begins so, page by page."""
-        page = ""
-        while True:
-            query = {
-                "prefix": prefix,
-                "maxResults": _PAGE,
-                "fields": "items(name,size,generation,md5Hash),nextPageToken",
-                **({"pageToken": page} if page else {}),
-            }
-            answer = each(partial(self._json, f"{self._objects}?{urlencode(query)}"))
+        query = {
+            "prefix": prefix,
+            "maxResults": _PAGE,
+            "fields": "items(name,size,generation,md5Hash),nextPageToken",
+        }
+
+        def ask(token: str | None) -> tuple[Mapping[str, Any], str | None]:
+            asked = urlencode({**query, **({"pageToken": token} if token else {})})
+            answer = each(partial(self._json, f"{self._objects}?{asked}"))
+            return answer, str(answer.get("nextPageToken") or "") or None
+
+        for answer in pages_of(self._uri, ask):
             yield from answer.get("items") or []
-            page = str(answer.get("nextPageToken") or "")
-            if not page:
-                return
 
     def object(self, key: str) -> Mapping[str, Any] | None:
         """The metadata of one object, if there is one."""

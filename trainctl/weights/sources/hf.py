@@ -18,10 +18,10 @@ from trainctl.spi.sources import Credential, Each, Fill, Span, just_once
 from trainctl.weights.safe_path import shown
 from trainctl.weights.sources.bodies import asked_for, part, rest
 from trainctl.weights.sources.http import HttpClient, Response, host_of
+from trainctl.weights.sources.paging import pages_of
 
 _OWN = "https://huggingface.co"
 _LARGEST_ANSWER = 64 * 2**20
-_MOST_PAGES = 10_000
 _NEXT = re.compile(r'<([^>]*)>\s*;[^,]*\brel="?next"?')
 _NO_NAMES = "expand=sha&expand=gated"
 """Else the answer names every file, however many. Servers that don't know it name them, which is no harm."""
@@ -163,11 +163,12 @@ class HubSource:
     def _tree(
         self, url: str, uri: str, credential: Credential | None, each: Each
     ) -> Iterator[SourceFile]:
-        following: str | None = f"{url}?recursive=true&expand=false"
-        for _ in range(_MOST_PAGES):
-            if following is None:
-                return
-            page, following = each(partial(self._json, following, uri, credential))
+        first = f"{url}?recursive=true&expand=false"
+
+        def ask(following: str | None) -> tuple[Any, str | None]:
+            return each(partial(self._json, following or first, uri, credential))
+
+        for page in pages_of(uri, ask):
             try:
                 yield from (_file(entry) for entry in page if entry["type"] == "file")
             except (KeyError, TypeError, ValueError):
@@ -176,7 +177,6 @@ class HubSource:
                     _NOT_A_HUB,
                     code="not-a-hub",
                 ) from None
-        raise SourceError(f"{uri}: the file list has more than {_MOST_PAGES} pages")
 
     def _json(self, url: str, uri: str, credential: Credential | None) -> tuple[Any, str | None]:
         with self._get(url, uri, {"Accept": "application/json"}, credential) as response:

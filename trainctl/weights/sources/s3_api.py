@@ -26,6 +26,7 @@ from trainctl.objects.store import Bucket
 from trainctl.spi.sources import Credential, Each
 from trainctl.weights.sources.bucket import md5_tag, sent_of
 from trainctl.weights.sources.http import HttpClient, Response
+from trainctl.weights.sources.paging import pages_of
 
 _LARGEST_PAGE = 16 * 2**20
 _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
@@ -77,26 +78,34 @@ class Lister:
 
     def pages(self, each: Each) -> Iterator[list[Listed]]:
         """What lies in the directory, without keys that end in ``/``: these mark directories."""
-        token = ""
-        while True:
-            query = [("list-type", "2"), ("prefix", self._prefix)]
-            asked = [*query, ("continuation-token", token)] if token else query
-            page = each(partial(self._page, asked))
+        query = [("list-type", "2"), ("prefix", self._prefix)]
+
+        def ask(after: sigv4.Query | None) -> tuple[ElementTree.Element, sigv4.Query | None]:
+            page = each(partial(self._page, [*query, *(after or ())]))
+            token = _text(page, "NextContinuationToken")
+            return page, [("continuation-token", token)] if token else None
+
+        for page in pages_of(self._place.url, ask):
             yield [
                 self._listed(one)
                 for one in page.iterfind("{*}Contents")
                 if not _text(one, "Key").endswith("/")
             ]
-            token = _text(page, "NextContinuationToken")
-            if not token:
-                return
 
     def versions(self, each: Each, only: str | None = None) -> Iterator[Version]:
         """What ever lay in the directory, or under that name in it: by path, and the newest first of each."""
         query = [("versions", ""), ("prefix", self._prefix + (only or ""))]
-        after: list[tuple[str, str]] = []
-        while True:
-            page = each(partial(self._page, [*query, *after]))
+
+        def ask(after: sigv4.Query | None) -> tuple[ElementTree.Element, sigv4.Query | None]:
+            page = each(partial(self._page, [*query, *(after or ())]))
+            if _text(page, "IsTruncated") != "true":
+                return page, None
+            return page, [
+                ("key-marker", _text(page, "NextKeyMarker")),
+                ("version-id-marker", _text(page, "NextVersionIdMarker")),
+            ]
+
+        for page in pages_of(self._place.url, ask):
             for one in page:
                 kind, key = one.tag.rpartition("}")[2], _text(one, "Key")
                 if kind not in ("Version", "DeleteMarker") or key.endswith("/"):
@@ -105,12 +114,6 @@ class Lister:
                 path = key[len(self._prefix) :]
                 if only in (None, path):
                     yield Version(path, _text(one, "LastModified"), _text(one, "VersionId"), listed)
-            if _text(page, "IsTruncated") != "true":
-                return
-            after = [
-                ("key-marker", _text(page, "NextKeyMarker")),
-                ("version-id-marker", _text(page, "NextVersionIdMarker")),
-            ]
 
     def link(self, path: str, version: str, seconds: int) -> str:
         """A URL by which anybody may read that version of a file for so many seconds."""

@@ -1,0 +1,149 @@
+"""A list whose pages go in a circle, as a proxy makes one that ignores the query, ends with an error instead of never."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.liar import Heard, Liar, said, telling
+from tests.support.mirrors import impatient
+from trainctl.errors import SourceError
+from trainctl.node.checkpoints.stores import open_store
+from trainctl.node.system.cursors import MOST_PAGES, Cursors, Endless
+from trainctl.node.system.failure import Failure
+from trainctl.objects.place import place_of
+from trainctl.objects.store import Bucket
+from trainctl.spi.sources import Credential, WeightSource, just_once
+from trainctl.weights.resolve import Wanted, resolve
+from trainctl.weights.sources import source_for
+from trainctl.weights.sources.gates import GATES
+from trainctl.weights.sources.hf import HubSource
+from trainctl.weights.sources.http import HttpClient
+from trainctl.weights.sources.s3_api import Lister
+
+COMMIT = "a" * 40
+MANY = 100
+"""Requests after which somebody who goes on is told that it is gone."""
+
+
+def hub_page(cursor: str) -> bytes:
+    row = {"type": "file", "path": "x", "size": 4, "oid": COMMIT}
+    return said(json.dumps([row]), Link=f'</api/tree/?cursor={cursor}>; rel="next"')
+
+
+def s3_page(cursor: str) -> bytes:
+    told = "<Size>4</Size><ETag>e</ETag><LastModified>2024-01-01T00:00:00.000Z</LastModified>"
+    rows = "".join(f"<Contents><Key>llm/{one:03}</Key>{told}</Contents>" for one in range(500))
+    more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{cursor}</NextContinuationToken>"
+    return said(f"<R xmlns='s3'>{rows}{more}</R>")
+
+
+def versions_page(cursor: str) -> bytes:
+    more = f"<IsTruncated>true</IsTruncated><NextKeyMarker>{cursor}</NextKeyMarker>"
+    return said(f"<R xmlns='s3'>{more}</R>")
+
+
+def google_page(cursor: str) -> bytes:
+    row = {"name": "llm/x", "size": "4", "generation": "1"}
+    return said(json.dumps({"items": [row], "nextPageToken": cursor}))
+
+
+def azure_page(cursor: str) -> bytes:
+    row = "<Name>llm/x</Name><Properties><Etag>e</Etag><Content-Length>4</Content-Length></Properties>"
+    return said(f"<E><Blobs><Blob>{row}</Blob></Blobs><NextMarker>{cursor}</NextMarker></E>")
+
+
+@pytest.fixture(params=[1, 3])
+def circling(request: pytest.FixtureRequest) -> Iterator[Callable[[Callable[[str], bytes]], Liar]]:
+    """A server whose pages name so many cursors, over and over."""
+    GATES.clear()
+    cursors = itertools.cycle([f"cursor{number}" for number in range(request.param)])
+    pages: list[Callable[[str], bytes]] = []
+
+    def tell(heard: Heard) -> bytes:
+        if len(liar.heard) > MANY:
+            return said(status="404 Not Found")
+        if "/revision/" in heard.target:
+            return said(json.dumps({"sha": COMMIT}))
+        return pages[0](next(cursors))
+
+    def made(page: Callable[[str], bytes]) -> Liar:
+        pages.append(page)
+        return liar
+
+    with telling(tell) as liar:
+        yield made
+    GATES.clear()
+
+
+@pytest.mark.parametrize(
+    ("uri", "page"),
+    [
+        ("hf://acme/model", hub_page),
+        ("s3://box/llm", s3_page),
+        ("gs://box/llm", google_page),
+        ("azure://account/box/llm", azure_page),
+    ],
+)
+def test_a_source_whose_list_goes_in_a_circle_is_an_error(
+    circling: Callable[[Callable[[str], bytes]], Liar],
+    uri: str,
+    page: Callable[[str], bytes],
+    tmp_path: Path,
+) -> None:
+    """It says so after some requests, whatever number of pages the circle has."""
+    liar = circling(page)
+    scheme = uri.partition(":")[0]
+    source: WeightSource = HubSource(liar.url) if scheme == "hf" else source_for(scheme)
+    nobody = None if scheme == "hf" else Credential("", "nobody", liar.url)
+
+    with pytest.raises(SourceError, match=f"^{uri}.*has no end"):
+        resolve(Wanted(uri, tmp_path), nobody, retry=impatient(), open_source=lambda scheme: source)
+
+
+def test_versions_that_go_in_a_circle_are_an_error(
+    circling: Callable[[Callable[[str], bytes]], Liar],
+) -> None:
+    """Also where no page holds any, so that nobody counts them."""
+    liar = circling(versions_page)
+    place = place_of("s3://box/llm", liar.url, {})
+    lister = Lister(HttpClient(), Bucket(place), None, {})
+
+    with pytest.raises(SourceError, match="has no end"):
+        list(lister.versions(just_once))
+
+
+def test_a_bucket_that_is_listed_in_a_circle_is_an_error(
+    circling: Callable[[Callable[[str], bytes]], Liar],
+) -> None:
+    """The engine follows it; whoever asks it notices."""
+    liar = circling(s3_page)
+
+    with pytest.raises(SourceError, match="has no end"):
+        list(Bucket(place_of("s3://box/llm", liar.url, {})).list())
+
+
+def test_checkpoints_that_are_listed_in_a_circle_are_a_failure(
+    circling: Callable[[Callable[[str], bytes]], Liar],
+) -> None:
+    """A node's own requests, too."""
+    liar = circling(s3_page)
+    store = open_store({"url": "s3://box/llm", "endpoint_url": liar.url}, {})
+
+    with closing(store), pytest.raises(Failure, match="has no end"):
+        list(store.list(""))
+
+
+def test_pages_of_a_long_list_are_no_circle() -> None:
+    """As long as they are others, and not more than anybody has."""
+    cursors = Cursors()
+    for number in range(MOST_PAGES):
+        cursors.named(number)
+
+    with pytest.raises(Endless):
+        cursors.named(MOST_PAGES)

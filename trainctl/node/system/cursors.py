@@ -1,0 +1,44 @@
+"""Lists that a server tells page by page. One whose pages go in a circle would be followed for ever."""
+
+from __future__ import annotations
+
+from typing import Callable, Iterator, Optional, Tuple, TypeVar
+
+C = TypeVar("C")
+P = TypeVar("P")
+MOST_PAGES = 100_000
+"""A hundred million names, a thousand on each: who tells more doesn't mean it."""
+
+
+class Endless(Exception):
+    """A list names a page that it has named before, or too many of them."""
+
+
+class Cursors:
+    """What one list has named so far, of which one is held: the first, the second, the fourth, and so on.
+
+    So a circle is noticed within some of its rounds, however long it is.
+    """
+
+    def __init__(self) -> None:
+        self._named = 0
+        self._held: object = self
+
+    def named(self, cursor: object) -> None:
+        """The next page is named so. Endless where there is none."""
+        self._named += 1
+        if cursor == self._held or self._named > MOST_PAGES:
+            raise Endless
+        if not self._named & (self._named - 1):
+            self._held = cursor
+
+
+def pages(ask: Callable[[Optional[C]], Tuple[P, Optional[C]]]) -> Iterator[P]:
+    """Every page of a list; ``ask`` gives the first, or the one of that name, and names the next, if there is one. Endless where they don't end."""
+    cursors = Cursors()
+    page, following = ask(None)
+    yield page
+    while following is not None:
+        cursors.named(following)
+        page, following = ask(following)
+        yield page
