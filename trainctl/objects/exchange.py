@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 
 from trainctl.errors import SourceBusy, SourceDenied, SourceUnreachable, TrainctlError
 from trainctl.objects.access import AzurePrincipal
+from trainctl.objects.straight import opener
 from trainctl.spi.sources import Credential
 
 _AWS_AUDIENCE = "sts.amazonaws.com"
@@ -323,7 +324,7 @@ def _fetch(
     request = urllib.request.Request(url, body, headers)  # noqa: S310 - the platform's, or the environment's
     host = request.host
     try:
-        with urllib.request.urlopen(request, timeout=_SILENCE_SECONDS) as answer:  # noqa: S310
+        with opener().open(request, timeout=_SILENCE_SECONDS) as answer:
             found = json.loads(answer.read(2**20))
     except (OSError, ValueError) as error:
         if not isinstance(error, urllib.error.HTTPError):

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trainctl.objects.straight import opener
 from trainctl.spi.sources import Credential
 
 _DMI = Path("/sys/class/dmi/id")
@@ -92,10 +93,10 @@ def _fetched(url: str, headers: Mapping[str, str]) -> Mapping[str, Any]:
     """What the server answers, which is never asked through a proxy; nothing where there is none."""
     import urllib.request  # loaded by who asks
 
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    direct = opener(urllib.request.ProxyHandler({}))
     try:
         request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310 - the platform's, or the environment's
-        with opener.open(request, timeout=_SECONDS) as answer:
+        with direct.open(request, timeout=_SECONDS) as answer:
             found = json.loads(answer.read(2**16))
     except (OSError, ValueError):
         return {}

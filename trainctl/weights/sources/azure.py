@@ -21,6 +21,7 @@ from trainctl.objects.shared_signature import VERSION, shared_signature
 from trainctl.objects.store import Bucket, Found
 from trainctl.spi.sources import Credential, Each
 from trainctl.weights.sources.bucket import BucketSource, is_marker, sent_of
+from trainctl.weights.sources.http import Redirected
 from trainctl.weights.sources.paging import pages_of
 from trainctl.weights.sources.tokens import Token, Tokens
 from trainctl.weights.sources.validators import md5_told
@@ -52,7 +53,7 @@ class AzureSource(BucketSource):
         try:
             first = next(pages, [])
         except SourceError as error:
-            if error.retryable:
+            if error.retryable or isinstance(error, Redirected):
                 raise
             yield from super()._files(bucket, credential, each)  # it knows more of what is wrong
             return
@@ -86,17 +87,19 @@ class AzureSource(BucketSource):
         def ask(marker: str | None) -> tuple[ElementTree.Element, str | None]:
             asked = urlencode({**query, **({"marker": marker} if marker else {})})
             url = f"{container}?{asked}" + (f"&{opened}" if opened else "")
-            page = each(partial(self._page, bucket, url, token))
+            page = each(partial(self._page, bucket, url, token, signed=bool(opened)))
             return page, page.findtext("NextMarker") or None
 
         for page in pages_of(place.url, ask):
             names = ((one, _name(one)) for one in page.iterfind("Blobs/Blob"))
             yield [_described(one, name[len(prefix) :]) for one, name in names if name[-1:] != "/"]
 
-    def _page(self, bucket: Bucket, url: str, token: Token | None) -> ElementTree.Element:
+    def _page(
+        self, bucket: Bucket, url: str, token: Token | None, *, signed: bool
+    ) -> ElementTree.Element:
         headers = {"User-Agent": "trainctl", "x-ms-version": VERSION}
         if token is None:
-            answered = self._http.get(url, bucket.place.url, headers)
+            answered = self._http.get(url, bucket.place.url, headers, signed=signed)
         else:
             headers["x-ms-date"] = formatdate(usegmt=True)
             answered = token.get(self._http, url, bucket.place.url, headers)

@@ -37,6 +37,12 @@ _IN_URLS = "!#$%&'()*+,/:;=?@[]~"
 """What quoting leaves as it is: everything that means something in a URL, and what is quoted already."""
 
 
+class Redirected(SourceError):
+    """A server sends on who may not go there."""
+
+    usual_code = "unsafe-redirect"
+
+
 class Response:
     """A successful answer whose body has not been read yet."""
 
@@ -108,10 +114,12 @@ class HttpClient:
         headers: Mapping[str, str],
         token: str | None = None,
         method: str = "GET",
+        *,
+        signed: bool = False,
     ) -> Iterator[Response]:
         """GET, or HEAD, redirects followed. ``what`` names the thing in errors, which never show the URL itself.
 
-        The token goes to the URL's own scheme, host and port only.
+        The token goes to the URL's own scheme, host and port only. What is ``signed`` goes nowhere else: Redirected says where it should.
         """
         home = _origin(urlsplit(url))
         asked: set[str] = set()
@@ -128,6 +136,8 @@ class HttpClient:
             with self._exchange(method, parts, sent, what) as raw:
                 if raw.status in _REDIRECTS:
                     url = _next(url, raw, what)
+                    if signed:
+                        raise _sent_on(what, parts, url)
                     continue
                 if raw.status >= 300:
                     raise _refusal(raw, parts, what, token, self._proxy(parts))
@@ -249,6 +259,14 @@ def _refusal(
     if gate_of(parts).pause(error.retry_after):
         return error
     return SourceResting(error.summary, error.detail, retry_after=error.retry_after)
+
+
+def _sent_on(what: str, asked: SplitResult, url: str) -> Redirected:
+    there = host_of(urlsplit(url))
+    return Redirected(
+        f"{what}: {host_of(asked)} sends on to {there}",
+        "What is asked for with a signature is not asked for there. If that is the server, name it.",
+    )
 
 
 def _too_many(what: str) -> SourceError:

@@ -18,6 +18,7 @@ from trainctl.objects.store import Bucket
 from trainctl.spi.sources import Credential, Each, PagedSource, TaggedSource, VersionedSource
 from trainctl.weights.sources.bodies import asked_for
 from trainctl.weights.sources.bucket import LINK_SECONDS, BucketSource
+from trainctl.weights.sources.http import Redirected
 from trainctl.weights.sources.s3_api import Listed, Lister, Version
 from trainctl.weights.sources.validators import no_md5
 
@@ -95,7 +96,7 @@ class S3Source(BucketSource):
         try:
             first = next(pages, [])
         except SourceError as error:
-            if error.retryable:
+            if error.retryable or isinstance(error, Redirected):
                 raise
             # The engine knows more of what is wrong: of regions, and of credentials that have ended.
             yield from super()._files(bucket, credential, each)

@@ -180,7 +180,8 @@ class Lister:
             )
             headers.update(signed)
         url = f"{self._endpoint.scheme}://{target.host}{path}"
-        return self._http.get(url, self._place.url, headers, method=target.method)
+        is_signed = self._key is not None
+        return self._http.get(url, self._place.url, headers, method=target.method, signed=is_signed)
 
     def _senseless(self) -> SourceError:
         return SourceError(f"{self._place.url}: its server's list of objects makes no sense")

@@ -1,0 +1,155 @@
+"""Who is sent elsewhere takes no credential along: two servers, of which the second writes down what it hears."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.authority import authority
+from tests.support.buckets import KEY_ID, SECRET
+from tests.support.hub import FaultyHandler, listening
+from tests.support.liar import Heard, Liar, said, telling
+from trainctl.errors import SourceDenied, SourceError
+from trainctl.objects.access import AwsKeys
+from trainctl.objects.exchange import exchange_for_google, identity_token
+from trainctl.objects.machine import azure_identity
+from trainctl.objects.place import place_of
+from trainctl.objects.store import Bucket
+from trainctl.spi.sources import Credential
+from trainctl.weights.sources import source_for
+from trainctl.weights.sources.azure import AzureSource
+from trainctl.weights.sources.s3 import S3Source
+
+SESSION = "the-session-token"
+KEYS = json.dumps(
+    {"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET, "aws_session_token": SESSION}
+)
+LISTED = """<R xmlns='s3'><Contents><Key>llm/x</Key><Size>4</Size><ETag>e</ETag>
+<ChecksumAlgorithm>SHA256</ChecksumAlgorithm></Contents></R>"""
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Liar]:
+    with telling(lambda heard: said("{}")) as liar:
+        yield liar
+
+
+@pytest.fixture
+def sending(elsewhere: Liar) -> Iterator[Liar]:
+    """Sends everybody there, but for who asks for a list of S3's by ``/listed``."""
+
+    def tell(heard: Heard) -> bytes:
+        if heard.target.startswith("/listed/") and heard.method == "GET":
+            return said(LISTED)
+        return said(status="302 Found", Location=f"{elsewhere.url}/there")
+
+    with telling(tell) as liar:
+        yield liar
+
+
+def test_a_signed_list_is_not_asked_for_elsewhere(sending: Liar, elsewhere: Liar) -> None:
+    """Neither by our own request nor by the engine's: its error says who sends where."""
+    credential = Credential(KEYS, "the test", sending.url)
+
+    with pytest.raises(
+        SourceError, match=rf"s3://box/llm.* sends on to {elsewhere.url[7:]}"
+    ) as caught:
+        S3Source(environ={}).resolve("s3://box/llm", None, credential)
+
+    assert (caught.value.code, elsewhere.heard) == ("unsafe-redirect", [])
+
+
+def test_a_signed_question_for_a_digest_is_not_asked_elsewhere(
+    sending: Liar, elsewhere: Liar
+) -> None:
+    """The file is known by what its list tells."""
+    credential = Credential(KEYS, "the test", f"{sending.url}/listed")
+
+    (file,) = S3Source(environ={}).resolve("s3://box/llm", None, credential).files
+
+    assert (file.validator, elsewhere.heard) == ('etag:"e"', [])
+    assert [one.method for one in sending.heard] == ["GET", "HEAD"]
+
+
+@pytest.mark.parametrize(
+    "opened",
+    [
+        {"account_key": base64.b64encode(b"key").decode()},
+        {"sas_token": "sv=2021-08-06&sig=the-signature"},
+    ],
+)
+def test_a_signed_list_of_a_container_is_not_asked_for_elsewhere(
+    sending: Liar, elsewhere: Liar, opened: dict[str, str]
+) -> None:
+    """The engine would tell, as where it comes from, the URL that its signature stands in."""
+    credential = Credential(json.dumps(opened), "the test", sending.url)
+
+    with pytest.raises(SourceError, match="sends on to"):
+        AzureSource(environ={}).resolve("azure://acme/box/llm", None, credential)
+
+    assert elsewhere.heard == []
+
+
+def test_a_list_that_nobody_signed_is(sending: Liar, elsewhere: Liar) -> None:
+    """There is nothing to take along."""
+    with pytest.raises(SourceError):
+        source_for("s3").resolve("s3://box/llm", None, Credential("", "nobody", sending.url))
+
+    assert elsewhere.heard
+
+
+def test_the_engine_takes_no_signature_along(sending: Liar, elsewhere: Liar) -> None:
+    """What it follows by itself it asks without one; the session, which opens nothing without its key, goes along."""
+    keys = AwsKeys(KEY_ID, SECRET, SESSION)
+
+    with pytest.raises(SourceError):
+        list(Bucket(place_of("s3://box/llm", sending.url, {}), keys, environ={}).list())
+
+    assert elsewhere.heard
+    assert not any("authorization" in one.headers for one in elsewhere.heard)
+
+
+def test_the_engine_goes_nowhere_less_safe(elsewhere: Liar) -> None:
+    """From https to http nothing follows, session or not."""
+
+    class Sending(FaultyHandler):
+        closing = threading.Event()
+
+        def do_GET(self) -> None:  # noqa: N802  the name is the library's
+            self.answer(302, b"", {"Location": f"{elsewhere.url}/there"})
+
+    trusting = {"SSL_CERT_FILE": str(authority().certificates)}
+    keys = AwsKeys(KEY_ID, SECRET, SESSION)
+    with listening(Sending, authority().server) as url, pytest.raises(SourceError):
+        list(Bucket(place_of("s3://box/llm", url, {}), keys, environ=trusting).list())
+
+    assert elsewhere.heard == []
+
+
+def test_tokens_are_asked_for_of_nobody_else(
+    sending: Liar, elsewhere: Liar, tmp_path: Path
+) -> None:
+    """The one that is exchanged, and what opens a machine's or a job's own, stay with the server that they are for."""
+    (tmp_path / "token").write_text("the-identity")
+    with telling(lambda heard: said('{"access_token": "the-token"}')) as sts:
+        environ = {
+            "GOOGLE_OIDC_TOKEN_FILE": str(tmp_path / "token"),
+            "GOOGLE_STS_URL": sts.url,
+            "GOOGLE_IAM_CREDENTIALS_URL": sending.url,
+            "ACTIONS_ID_TOKEN_REQUEST_URL": f"{sending.url}/oidc?x=1",
+            "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "the-token",
+            "IDENTITY_ENDPOINT": sending.url,
+            "IDENTITY_HEADER": "the-header",
+        }
+        with pytest.raises(SourceDenied, match="answered 302"):
+            exchange_for_google("projects/1/pool", "me@acme", environ)
+        with pytest.raises(SourceDenied, match="answered 302"):
+            identity_token("us", "UNSET", environ)
+        assert azure_identity(environ) is None
+
+    assert elsewhere.heard == []
