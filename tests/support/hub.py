@@ -188,6 +188,9 @@ class FaultyHandler(BaseHTTPRequestHandler):
             start, status = int(asked[1]), 206
             end = min(end, int(asked[2]) + 1) if asked[2] else end
             headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(content)}"
+        if start > end:
+            self.answer(416, b"", {"Content-Range": f"bytes */{len(content)}"})
+            return
         self.head(status, end - start, headers)
         if fault and fault.kind in ("cut", "silent"):
             self._break(bytes(body[start : max(start, fault.at)]), silent=fault.kind == "silent")

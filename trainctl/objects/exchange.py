@@ -161,7 +161,7 @@ def token_of_principal(
     url = f"{authority.rstrip('/')}/{quote(principal.tenant, safe='')}/oauth2/v2.0/token"
     found = _fetch(url, urlencode(form).encode(), None, origin, _FORM)
     document, lasts = {"access_token": found.get("access_token")}, str(found.get("expires_in"))
-    if lasts.isdecimal():
+    if re.fullmatch(r"[0-9]{1,9}", lasts):
         ends = datetime.now(UTC) + timedelta(seconds=int(lasts))
         document["expires_at"] = ends.isoformat()
     renew = partial(token_of_principal, principal, origin, environ)
@@ -326,7 +326,7 @@ def _fetch(
     try:
         with opener().open(request, timeout=_SILENCE_SECONDS) as answer:
             found = json.loads(answer.read(2**20))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         if not isinstance(error, urllib.error.HTTPError):
             raise SourceUnreachable(
                 f"{origin}: {host} could not be asked",

@@ -6,6 +6,7 @@ A token is had from addresses that the platforms document, or that the environme
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -79,7 +80,7 @@ def _token(found: Mapping[str, Any], origin: str, again: Any) -> Credential | No
     if not isinstance(token, str) or not token:
         return None
     document = {"access_token": token}
-    if lasts.isdecimal():
+    if re.fullmatch(r"[0-9]{1,9}", lasts):
         ends = datetime.now(UTC) + timedelta(seconds=int(lasts))
         document["expires_at"] = ends.isoformat()
 
@@ -98,6 +99,6 @@ def _fetched(url: str, headers: Mapping[str, str]) -> Mapping[str, Any]:
         request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310 - the platform's, or the environment's
         with direct.open(request, timeout=_SECONDS) as answer:
             found = json.loads(answer.read(2**16))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,6 +38,14 @@ from trainctl.weights.retry import Retry
 from trainctl.weights.safe_path import check_paths
 from trainctl.weights.sources import source_for
 
+_STUMBLES = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 _MOST_EARLIER = 1_000_000
 _UNTOLD = (SourceGone, SourceDenied, SourceBusy, SourceCut, SecretWithheld)
 """Upstream has nothing, or can't be asked, for want of a credential too: nothing is known to differ from what is locked."""
@@ -96,11 +105,24 @@ def asked(
 ) -> ResolvedSource:
     """Every file as the source's server tells, and which server that is; a listing goes on at the page that failed."""
     endpoint = source.server(uri, credential)
-    if isinstance(source, PagedSource):
-        found = source.resolve_by(uri, revision, credential, each)
-    else:
-        found = each(lambda: source.resolve(uri, revision, credential))
+    with _sensible(uri):
+        if isinstance(source, PagedSource):
+            found = source.resolve_by(uri, revision, credential, each)
+        else:
+            found = each(lambda: source.resolve(uri, revision, credential))
     return replace(found, endpoint=endpoint)
+
+
+@contextmanager
+def _sensible(uri: str) -> Iterator[None]:
+    """Sources look at what they are told; what one stumbles over all the same is that source's error, and stops no other."""
+    try:
+        yield
+    except _STUMBLES as error:
+        raise SourceError(
+            f"{uri}: its server's answer makes no sense ({type(error).__name__})",
+            "It may not be the server that this source is on.",
+        ) from error
 
 
 def resolve(
@@ -220,15 +242,16 @@ def _earlier(
         return chosen if (len(chosen), size) == (locked.files, locked.bytes) else ()
 
     looked_at, endpoint = 0, source.server(wanted.uri.text, credential)
-    for state in source.earlier(wanted.uri.text, credential, worth, each):
-        files = worth(state.files)
-        found = replace(state, files=files, revision=locked.revision, endpoint=endpoint)
-        if files and found.pin == locked.pin:
-            check_paths(wanted.source, files)
-            return found
-        looked_at += len(state.files)
-        if looked_at > _MOST_EARLIER:
-            return None
+    with _sensible(wanted.uri.text):
+        for state in source.earlier(wanted.uri.text, credential, worth, each):
+            files = worth(state.files)
+            found = replace(state, files=files, revision=locked.revision, endpoint=endpoint)
+            if files and found.pin == locked.pin:
+                check_paths(wanted.source, files)
+                return found
+            looked_at += len(state.files)
+            if looked_at > _MOST_EARLIER:
+                return None
     return None
 
 

@@ -24,6 +24,7 @@ from trainctl.weights.sources.bucket import BucketSource, is_marker, sent_of
 from trainctl.weights.sources.http import Redirected
 from trainctl.weights.sources.paging import pages_of
 from trainctl.weights.sources.tokens import Token, Tokens
+from trainctl.weights.sources.told import size_of, tag_of, xml_of
 from trainctl.weights.sources.validators import md5_told
 
 _LARGEST_PAGE = 64 * 2**20
@@ -92,7 +93,11 @@ class AzureSource(BucketSource):
 
         for page in pages_of(place.url, ask):
             names = ((one, _name(one)) for one in page.iterfind("Blobs/Blob"))
-            yield [_described(one, name[len(prefix) :]) for one, name in names if name[-1:] != "/"]
+            yield [
+                _described(bucket, one, name[len(prefix) :])
+                for one, name in names
+                if name[-1:] != "/"
+            ]
 
     def _page(
         self, bucket: Bucket, url: str, token: Token | None, *, signed: bool
@@ -104,7 +109,11 @@ class AzureSource(BucketSource):
             headers["x-ms-date"] = formatdate(usegmt=True)
             answered = token.get(self._http, url, bucket.place.url, headers)
         with answered as answer:
-            return _parsed(bucket, answer.read(_LARGEST_PAGE))
+            body = answer.read(_LARGEST_PAGE)
+        try:
+            return xml_of(body)
+        except ValueError:
+            raise _senseless(bucket) from None
 
 
 def _query(bucket: Bucket, credential: Credential | None) -> str | None:
@@ -120,13 +129,8 @@ def _query(bucket: Bucket, credential: Credential | None) -> str | None:
     return None
 
 
-def _parsed(bucket: Bucket, body: bytes) -> ElementTree.Element:
-    try:
-        if b"<!DOCTYPE" not in body:  # Azure sends none, and only one could make a small body grow
-            return ElementTree.fromstring(body)  # noqa: S314
-    except ElementTree.ParseError:
-        pass
-    raise SourceError(f"{bucket.place.url}: its server's list of blobs makes no sense")
+def _senseless(bucket: Bucket) -> SourceError:
+    return SourceError(f"{bucket.place.url}: its server's list of blobs makes no sense")
 
 
 def _name(blob: ElementTree.Element) -> str:
@@ -137,11 +141,14 @@ def _name(blob: ElementTree.Element) -> str:
     return unquote(name.text or "") if name.get("Encoded") == "true" else name.text or ""
 
 
-def _described(blob: ElementTree.Element, path: str) -> SourceFile:
+def _described(bucket: Bucket, blob: ElementTree.Element, path: str) -> SourceFile:
     tag = (blob.findtext("Properties/Etag") or "").strip('"')
-    size = blob.findtext("Properties/Content-Length") or "0"
-    checksum = md5_told(blob.findtext("Properties/Content-MD5"))
-    return SourceFile(path, int(size) if size.isdecimal() else 0, f'etag:"{tag}"', checksum)
+    try:
+        size = size_of(blob.findtext("Properties/Content-Length") or "0")
+        checksum = md5_told(blob.findtext("Properties/Content-MD5"))
+        return SourceFile(path, size, f'etag:"{tag_of(tag)}"', checksum)
+    except ValueError:
+        raise _senseless(bucket) from None
 
 
 def _marks(bucket: Bucket, key: str) -> bool:

@@ -13,7 +13,7 @@ from trainctl.model.files import SourceFile
 from trainctl.spi.sources import Fill, Span
 from trainctl.weights.sources.http import Response
 
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 
 
 def rest(response: Response, what: str, file: SourceFile, offset: int) -> Iterator[bytes]:
@@ -62,7 +62,7 @@ def length_of(response: Response) -> int | None:
     if found is not None or response.status == 206:
         return int(found[3]) if found and found[3] != "*" else None
     text = response.headers.get("Content-Length") or ""
-    return int(text) if text.isdecimal() else None
+    return int(text) if text else None
 
 
 def _part(response: Response) -> re.Match[str] | None:

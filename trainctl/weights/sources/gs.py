@@ -27,6 +27,7 @@ from trainctl.weights.sources.bucket import LINK_SECONDS, sent_of
 from trainctl.weights.sources.gs_api import Api
 from trainctl.weights.sources.http import HttpClient, Response
 from trainctl.weights.sources.tokens import Tokens
+from trainctl.weights.sources.told import size_of
 from trainctl.weights.sources.validators import md5_told
 
 
@@ -151,8 +152,8 @@ class GoogleSource:
 
 def _described(uri: str, directory: str, one: Mapping[str, Any]) -> SourceFile:
     try:
-        name, size, generation = str(one["name"]), int(one["size"]), int(one["generation"])
-    except (KeyError, ValueError):
+        name, size, generation = str(one["name"]), size_of(one["size"]), int(one["generation"])
+    except (KeyError, TypeError, ValueError):
         raise SourceError(
             f"{uri}: its server lists an object without name, size or generation",
             "It may not be the server that this source is on.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
@@ -16,6 +15,7 @@ from trainctl.spi.sources import Each, just_once
 from trainctl.weights.sources.http import HttpClient, Response
 from trainctl.weights.sources.paging import pages_of
 from trainctl.weights.sources.tokens import Token
+from trainctl.weights.sources.told import json_of
 
 _PAGE = 1000
 _LARGEST_ANSWER = 64 * 2**20
@@ -51,7 +51,10 @@ class Api:
             return answer, str(answer.get("nextPageToken") or "") or None
 
         for answer in pages_of(self._uri, ask):
-            yield from answer.get("items") or []
+            items = answer.get("items") or []
+            if not isinstance(items, list) or not all(isinstance(one, dict) for one in items):
+                raise self._senseless()
+            yield from items
 
     def object(self, key: str) -> Mapping[str, Any] | None:
         """The metadata of one object, if there is one."""
@@ -78,12 +81,15 @@ class Api:
     def _json(self, url: str) -> Mapping[str, Any]:
         with self.get(url, self._uri, {}) as response:
             try:
-                found = json.loads(response.read(_LARGEST_ANSWER))
+                found = json_of(response.read(_LARGEST_ANSWER))
             except ValueError:
                 found = None
         if not isinstance(found, dict):
-            raise SourceError(
-                f"{self._uri}: {self.place.host} gave an answer that makes no sense",
-                "It may not be the server that this source is on.",
-            )
+            raise self._senseless()
         return found
+
+    def _senseless(self) -> SourceError:
+        return SourceError(
+            f"{self._uri}: {self.place.host} gave an answer that makes no sense",
+            "It may not be the server that this source is on.",
+        )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import quote, urlsplit
 
 from trainctl.errors import SourceDenied, SourceError, SourceGone
 from trainctl.model.files import ResolvedSource, SourceFile, in_order
@@ -17,8 +16,9 @@ from trainctl.model.source_uri import SourceUri, parse_source
 from trainctl.spi.sources import Credential, Each, Fill, Span, just_once
 from trainctl.weights.safe_path import shown
 from trainctl.weights.sources.bodies import asked_for, part, rest
-from trainctl.weights.sources.http import HttpClient, Response, host_of
+from trainctl.weights.sources.http import HttpClient, Response, host_of, led_to
 from trainctl.weights.sources.paging import pages_of
+from trainctl.weights.sources.told import json_of, size_of
 
 _OWN = "https://huggingface.co"
 _LARGEST_ANSWER = 64 * 2**20
@@ -182,13 +182,13 @@ class HubSource:
         with self._get(url, uri, {"Accept": "application/json"}, credential) as response:
             body = response.read(_LARGEST_ANSWER)
         try:
-            value = json.loads(body)
+            value = json_of(body)
         except ValueError:
             raise SourceError(
                 f"{uri}: {self._host} did not answer in JSON", _NOT_A_HUB, code="not-a-hub"
             ) from None
         link = _NEXT.search(response.headers.get("Link") or "")
-        return value, urljoin(response.url, link[1]) if link else None
+        return value, led_to(response.url, link[1], f"{uri}: a link") if link else None
 
     @contextmanager
     def _get(
@@ -244,8 +244,8 @@ def _plural(source: SourceUri) -> str:
 
 def _file(entry: Mapping[str, Any]) -> SourceFile:
     lfs = entry.get("lfs")
-    size = lfs["size"] if lfs else entry["size"]
+    size = size_of(lfs["size"] if lfs else entry["size"])
     digest = lfs["oid"] if lfs else entry["oid"]
-    if not isinstance(size, int) or size < 0 or not _COMMIT.fullmatch(digest):
+    if not _COMMIT.fullmatch(digest):
         raise ValueError(entry)
     return SourceFile(str(entry["path"]), size, f"{'sha256' if lfs else 'git'}:{digest}")

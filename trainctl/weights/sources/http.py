@@ -20,7 +20,7 @@ from trainctl.weights.sources.connecting import Untrusted, connect
 from trainctl.weights.sources.gates import gate_of
 from trainctl.weights.sources.proxies import Proxy, proxy_for
 from trainctl.weights.sources.statuses import error_for
-from trainctl.weights.sources.wire import Answer, Wire
+from trainctl.weights.sources.wire import Answer, Malformed, Wire
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -318,27 +318,32 @@ def _next(url: str, raw: Answer, what: str) -> str:
     location = raw.headers.get("Location")
     if not location:
         raise SourceError(f"{what}: a redirect to nowhere", code="unsafe-redirect")
-    try:
-        # Headers are read as Latin-1 whatever they are: the same bytes go into the next request.
-        target = quoted(urljoin(url, location).encode("latin-1"))
-        parts = urlsplit(target)
-        is_url = bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_url = False
-    if not is_url:
-        raise SourceError(f"{what}: a redirect to what is no URL", code="unsafe-redirect")
-    secure = urlsplit(url).scheme == "https"
-    if parts.scheme not in (("https",) if secure else ("http", "https")):
-        raise SourceError(
-            f"{what}: a redirect from {urlsplit(url).scheme} to something less safe",
-            code="unsafe-redirect",
-        )
+    target = led_to(url, location, f"{what}: a redirect")
     if (raw.left or 0) <= PIECE_BYTES:
         with contextlib.suppress(OSError):
             raw.read(PIECE_BYTES)
     return target
 
 
+def led_to(url: str, reference: str, what: str) -> str:
+    """The URL that a header of its answer names. SourceError for one that isn't to be asked; ``what`` it is begins that."""
+    try:
+        # Headers are read as Latin-1 whatever they are: the same bytes go into the next request.
+        target = quoted(urljoin(url, reference).encode("latin-1"))
+        parts = urlsplit(target)
+        is_url = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise SourceError(f"{what} to what is no URL", code="unsafe-redirect")
+    now = urlsplit(url).scheme
+    if parts.scheme not in (("https",) if now == "https" else ("http", "https")):
+        raise SourceError(f"{what} from {now} to something less safe", code="unsafe-redirect")
+    return target
+
+
 def _said(error: Exception) -> str:
+    if isinstance(error, Malformed):
+        return str(error)
     reason = getattr(error, "strerror", None)
     return reason or type(error).__name__

@@ -27,6 +27,7 @@ from trainctl.spi.sources import Credential, Each
 from trainctl.weights.sources.bucket import md5_tag, sent_of
 from trainctl.weights.sources.http import HttpClient, Response
 from trainctl.weights.sources.paging import pages_of
+from trainctl.weights.sources.told import size_of, tag_of, xml_of
 
 _LARGEST_PAGE = 16 * 2**20
 _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
@@ -140,12 +141,16 @@ class Lister:
         return replace(listed.file, validator=f"sha256:{found}") if found else listed.file
 
     def _listed(self, one: ElementTree.Element) -> Listed:
-        key, size, etag = (_text(one, name) for name in ("Key", "Size", "ETag"))
-        if not (key.startswith(self._prefix) and size.isdecimal() and etag):
+        key, etag = _text(one, "Key"), _text(one, "ETag")
+        try:
+            size, etag = size_of(_text(one, "Size")), tag_of(etag)
+        except ValueError:
+            raise self._senseless() from None
+        if not (key.startswith(self._prefix) and etag):
             raise self._senseless()
         tag = etag if etag.endswith('"') else f'"{etag}"'
         checksum = md5_tag(self._place, tag)
-        file = SourceFile(key[len(self._prefix) :], int(size), f"etag:{tag}", checksum)
+        file = SourceFile(key[len(self._prefix) :], size, f"etag:{tag}", checksum)
         # Of an object that was put in parts, whose ETag ends in their number, there is only a digest of digests.
         whole = _text(one, "ChecksumType") in ("", "FULL_OBJECT") and "-" not in tag
         algorithms = frozenset(each.text or "" for each in one.iterfind("{*}ChecksumAlgorithm"))
@@ -162,10 +167,8 @@ class Lister:
         with self._ask(target, {}) as response:
             body = response.read(_LARGEST_PAGE)
         try:
-            if b"<!DOCTYPE" in body:  # S3 sends none, and only one could make a small body grow
-                raise self._senseless()
-            return ElementTree.fromstring(body)  # noqa: S314
-        except ElementTree.ParseError:
+            return xml_of(body)
+        except ValueError:
             raise self._senseless() from None
 
     def _ask(

@@ -10,6 +10,7 @@ from trainctl.errors import SourceBusy, SourceDenied, SourceError, SourceGone, S
 from trainctl.weights.sources.wire import Headers
 
 _LIMIT = re.compile(r";\s*r\s*=\s*(\d{1,9})\s*;\s*t\s*=\s*(\d{1,9})")
+_LONGEST_WAIT = 1e9
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 
 
@@ -50,7 +51,7 @@ def retry_after(headers: Headers) -> float | None:
         return float(limit[2])
     text = (headers.get("Retry-After") or "").strip()
     if text.isdecimal():
-        return float(text)
+        return min(float(text), _LONGEST_WAIT)
     until = _date(text)
     if until is None:
         return None
@@ -61,7 +62,7 @@ def retry_after(headers: Headers) -> float | None:
 def _date(text: str) -> datetime | None:
     try:
         moment = parsedate_to_datetime(text)
-    except (TypeError, ValueError):  # the first before Python 3.10
+    except (TypeError, ValueError, OverflowError):  # the first before Python 3.10
         return None
     return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 

@@ -78,12 +78,12 @@ def refuse_replaced(headers: Headers, what: str, file: SourceFile) -> None:
 def _modified(headers: Headers) -> str | None:
     try:
         moment = parsedate_to_datetime(headers.get("Last-Modified") or "")
-    except (TypeError, ValueError):  # the first before Python 3.10
+        # A date without a zone is in UTC: HTTP knows no other.
+        moment = (
+            moment.replace(tzinfo=timezone.utc)
+            if moment.tzinfo is None
+            else moment.astimezone(timezone.utc)
+        )
+    except (TypeError, ValueError, OverflowError):  # the first before Python 3.10
         return None
-    # A date without a zone is in UTC: HTTP knows no other.
-    moment = (
-        moment.replace(tzinfo=timezone.utc)
-        if moment.tzinfo is None
-        else moment.astimezone(timezone.utc)
-    )
     return f"modified:{moment:%Y-%m-%dT%H:%M:%SZ}"

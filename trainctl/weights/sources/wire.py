@@ -20,6 +20,7 @@ _STATUS = re.compile(r"HTTP/1\.([01]) ([1-5]\d\d)(?: |$)")
 _EMPTY_LINE = re.compile(rb"\n\r?\n")
 _LONGEST_HEAD = 2**17
 _BUFFER_BYTES = 2**16
+_LENGTH = re.compile(r"[0-9]{1,18}")
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -173,9 +174,11 @@ class Answer:
         self._keeps = keeps and "close" not in found.get("connection", "").lower()
         self.left: int | None = None
         length = found.get("content-length", "")
+        if length and not _LENGTH.fullmatch(length):
+            raise Malformed("a length that is none")
         if method == "HEAD" or status in (204, 304):
             self.left, self._packets = 0, False
-        elif not self._packets and length.isdecimal():
+        elif not self._packets and length:
             self.left = int(length)
         self._packet = 0
         self.ended = self.left == 0

@@ -1,0 +1,164 @@
+"""Answers that make no sense are errors of their source, whatever they hold: none ends a command as if it were our mistake."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.liar import Heard, said, telling
+from tests.support.mirrors import MemorySource, impatient
+from trainctl.errors import SourceError
+from trainctl.spi.sources import Credential, WeightSource
+from trainctl.weights.resolve import Wanted, resolve
+from trainctl.weights.sources import source_for
+from trainctl.weights.sources.gates import GATES
+from trainctl.weights.sources.hf import HubSource
+from trainctl.weights.sources.statuses import retry_after
+from trainctl.weights.sources.told import size_of
+from trainctl.weights.sources.validators import validator_of
+from trainctl.weights.sources.wire import Headers
+
+COMMIT = "a" * 40
+DEEP = "[" * 200_000
+ROW = {"type": "file", "path": "x", "size": 4, "oid": COMMIT}
+INFO = said(json.dumps({"sha": COMMIT}))
+HUGE = "9" * 5000
+NO_SIZES = [-5, "-5", True, None, 4.5, [], 2**63, 10**30, "9" * 30, HUGE, "²", "0x4", ""]
+
+
+@pytest.fixture(autouse=True)
+def _open_gates() -> Iterator[None]:
+    GATES.clear()
+    yield
+    GATES.clear()
+
+
+def asked(uri: str, place: Path, *answers: bytes) -> SourceError:
+    """What it comes to where its server answers so, the last answer for ever."""
+    left = list(answers)
+
+    def tell(heard: Heard) -> bytes:
+        if heard.method == "HEAD":
+            return said(status="404 Not Found")
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    with telling(tell) as liar:
+        scheme = uri.partition(":")[0]
+        source: WeightSource = HubSource(liar.url) if scheme == "hf" else source_for(scheme)
+        nobody = None if scheme == "hf" else Credential("", "nobody", liar.url)
+        with pytest.raises(SourceError) as caught:
+            resolve(
+                Wanted(uri, place), nobody, retry=impatient(), open_source=lambda scheme: source
+            )
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        "file:///etc/passwd",
+        "ftp://127.0.0.1/x",
+        "javascript:alert(1)",
+        "http://127.0.0.1:99999/",
+        "http://[zz/",
+        "http://:80/",
+    ],
+)
+def test_a_link_that_leads_nowhere_is_an_error(link: str, tmp_path: Path) -> None:
+    """A Hub's next page is looked at like a redirect, and nothing else is opened."""
+    page = said(json.dumps([ROW]), Link=f'<{link}>; rel="next"')
+
+    assert asked("hf://acme/model", tmp_path, INFO, page).code == "unsafe-redirect"
+
+
+def test_a_link_is_quoted_before_it_is_asked_for(tmp_path: Path) -> None:
+    """As a redirect is."""
+    page = said(json.dumps([ROW]), Link='</api/a page>; rel="next"')
+
+    found = asked("hf://acme/model", tmp_path, INFO, page, said(status="404 Not Found"))
+
+    assert found.code == "source-gone"
+
+
+@pytest.mark.parametrize(
+    ("uri", "answers"),
+    [
+        ("hf://acme/model", [said(DEEP)]),
+        ("hf://acme/model", [INFO, said(DEEP)]),
+        ("hf://acme/model", [INFO, said("5")]),
+        ("hf://acme/model", [said("{}", Content_Length=HUGE)]),
+        ("hf://acme/model", [said("{}", Content_Length="-5")]),
+        ("gs://box/llm", [said('{"items":' + DEEP)]),
+        ("gs://box/llm", [said('{"items": 5}')]),
+        ("gs://box/llm", [said('{"items": "abc"}')]),
+        ("gs://box/llm", [said('{"items": {"name": "x"}}')]),
+        ("s3://box/llm", [said('<?xml version="1.0" encoding="foo-bar"?><a/>')]),
+        ("azure://acme/box/llm", [said('<?xml version="1.0" encoding="foo-bar"?><a/>')]),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_an_answer_that_makes_no_sense_is_an_error_of_its_source(
+    uri: str, answers: list[bytes], tmp_path: Path
+) -> None:
+    """It names the source, and is none of ours."""
+    assert uri in asked(uri, tmp_path, *answers).summary
+
+
+@pytest.mark.parametrize("size", NO_SIZES, ids=lambda one: str(one)[:9])
+def test_a_size_that_no_file_has_is_an_error(size: object, tmp_path: Path) -> None:
+    """Of every source; none is planned with."""
+    text = f"<Size>{size}</Size>"
+    etag = "<Etag>e</Etag>"
+    pages = {
+        "gs://box/llm": json.dumps({"items": [{"name": "llm/x", "size": size, "generation": "1"}]}),
+        "s3://box/llm": f"<R xmlns='s3'><Contents><Key>llm/x</Key>{text}<ETag>e</ETag></Contents></R>",
+        "azure://acme/box/llm": f"<E><Blobs><Blob><Name>llm/x</Name><Properties>{etag}<Content-Length>"
+        f"{size or 'x'}</Content-Length></Properties></Blob></Blobs></E>",
+    }
+    row = json.dumps([{**ROW, "size": size}])
+
+    assert asked("hf://acme/model", tmp_path, INFO, said(row)).code == "not-a-hub"
+    for uri, page in pages.items():
+        assert asked(uri, tmp_path, said(page)).summary.startswith(uri)
+    with pytest.raises(ValueError, match="no size"):
+        size_of(size)
+
+
+def test_sizes_are_numbers_or_their_digits() -> None:
+    """Up to what a disk may hold."""
+    assert [size_of(one) for one in (0, "0", 4, "007", 2**63 - 1)] == [0, 0, 4, 7, 2**63 - 1]
+
+
+def test_a_tag_that_fits_no_header_is_an_error(tmp_path: Path) -> None:
+    """Rather than of the request that it would be sent with."""
+    row = "<Contents><Key>llm/x</Key><Size>4</Size><ETag>a&#13;&#10;X: y</ETag></Contents>"
+    page = said(f"<R xmlns='s3'>{row}</R>")
+
+    assert asked("s3://box/llm", tmp_path, page).summary.startswith("s3://box/llm")
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), TypeError(), RecursionError(), OverflowError()])
+def test_whatever_else_a_source_stumbles_over_is_its_own_error(
+    error: Exception, tmp_path: Path
+) -> None:
+    """One that nobody has thought of yet stops this source, and no other."""
+
+    class Stumbling(MemorySource):
+        def resolve(self, uri, revision, credential):  # type: ignore[no-untyped-def]
+            raise error
+
+    with pytest.raises(SourceError, match="makes no sense") as caught:
+        resolve(Wanted("hf://acme/model", tmp_path), open_source=lambda scheme: Stumbling({}))
+    assert caught.value.__cause__ is error
+
+
+def test_headers_that_make_no_sense_are_none() -> None:
+    """A wait without end is a long one, and a time beyond all times is none."""
+    assert retry_after(Headers({"retry-after": "9" * 400})) == 1e9
+    far = "Fri, 31 Dec 9999 23:59:59 -2300"
+    assert retry_after(Headers({"retry-after": "Mon, 01 Jan 2024 00:00:00 +" + "9" * 30})) is None
+    assert retry_after(Headers({"retry-after": far, "date": far})) == 0
+    assert validator_of(Headers({"last-modified": far}), 4) == "size:4"
