@@ -3,12 +3,16 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
 from trainctl.errors import SourceCut
 from trainctl.weights.sources.http import HttpClient
 from trainctl.weights.sources.wire import Answer, Malformed, Wire
+
+MANY = 10_000
+"""So often somebody repeats what should have an end."""
 
 
 class Peer:
@@ -120,6 +124,32 @@ def test_what_is_no_answer_is_malformed(peer: Peer, said: bytes) -> None:
     """Another protocol, an end amid the head, a head without end: an error, in bounded memory."""
     with pytest.raises(Malformed):
         peer.answer(said)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n"
+        + b"X: y\r\n" * 100,
+    ],
+)
+def test_heads_and_trailers_without_end_are_malformed(peer: Peer, said: bytes) -> None:
+    """However fast they come: nobody waits, so no limit of silence ends them."""
+
+    def go_on() -> None:
+        with suppress(OSError):
+            peer.theirs.sendall(said)
+            for _ in range(MANY):
+                peer.theirs.sendall(said[-600:])
+        peer.theirs.close()
+
+    telling = threading.Thread(target=go_on)
+    telling.start()
+    with pytest.raises(Malformed, match="without an end"):
+        body(peer.wire.ask("GET", "/x", {}))
+    peer.wire.close()
+    telling.join()
 
 
 @pytest.mark.parametrize(

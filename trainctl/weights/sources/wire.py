@@ -19,6 +19,8 @@ T = TypeVar("T")
 _STATUS = re.compile(r"HTTP/1\.([01]) ([1-5]\d\d)(?: |$)")
 _EMPTY_LINE = re.compile(rb"\n\r?\n")
 _LONGEST_HEAD = 2**17
+_MOST_HEADS = 16
+"""Interim ones, and the one that counts. Limits of time are of waiting: they don't end what comes at once, and goes on."""
 _BUFFER_BYTES = 2**16
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f]")
@@ -93,7 +95,7 @@ class Wire:
             raise ValueError("a request that would not be one line each")
         _timed(self._socket.sendall, "\r\n".join([*lines, "", ""]).encode("latin-1"))
         self._flow.need_all()
-        while True:
+        for _ in range(_MOST_HEADS):
             first, *lines = self.head()
             found = _STATUS.match(first)
             if found is None:
@@ -101,6 +103,7 @@ class Wire:
             if not found[2].startswith("1"):
                 self._flow.need_some()
                 return Answer(self, int(found[2]), _headers(lines), method, keeps=found[1] == "1")
+        raise Malformed("interim answers without an end")
 
     def close(self) -> None:
         """End the connection."""
@@ -223,8 +226,7 @@ class Answer:
             if not self._packet:
                 self._packet = self._length(self._wire.line())
                 if not self._packet:
-                    while self._wire.line().strip():
-                        pass
+                    self._drop_trailers()
                     self.ended = True
                     break
             count = self._wire.readinto(view[filled : filled + self._packet])
@@ -235,6 +237,13 @@ class Answer:
             if not self._packet and self._wire.line().strip():
                 raise Malformed("a packet that is longer than it says")
         return filled
+
+    def _drop_trailers(self) -> None:
+        size = 0
+        while (line := self._wire.line()).strip():
+            size += len(line)
+            if size > _LONGEST_HEAD:
+                raise Malformed("trailers without an end")
 
     def _length(self, line: bytes) -> int:
         digits = line.partition(b";")[0].strip()
