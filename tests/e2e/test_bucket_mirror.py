@@ -165,6 +165,44 @@ def test_a_mirror_that_is_moved_leaves_nothing_behind(
     assert after == []
 
 
+def test_a_mirror_that_is_moved_to_another_server_leaves_nothing_behind(
+    mine: Project, bucket: Bucket, prefix: str
+) -> None:
+    """Under the same URL it is another place: the plan says so, the new server gets everything, the old one is told that nobody wants it."""
+    text = (mine.directory / "trainctl.yaml").read_text()
+    text += "secrets: {key: {from: env, name: KEY}}\n"
+    url = f'url: "s3://models/{prefix}"'
+
+    def at(server: Bucket) -> dict[str, str]:
+        opened = f'endpoint_url: "{server.endpoint}/", auth: {{auth_secret_name: key}}'
+        return {"trainctl.yaml": text.replace(url, f"{url}, {opened}")}
+
+    def references(server: Bucket) -> int:
+        place = place_of(f"s3://models/{prefix}", server.endpoint, {})
+        return len([*Store(place, AwsKeys(KEY_ID, SECRET)).list("references")])
+
+    with moto() as other:
+        mine.variables["KEY"] = json.dumps(bucket.credential)
+        del mine.variables["AWS_ENDPOINT_URL"]
+        hosts = [one.endpoint.partition("//")[2] for one in (bucket, other)]
+        mine.trust(f'secret = "key"\nhosts = {json.dumps(hosts)}\n')
+        mine.write(at(bucket))
+        mine.run("apply", "--auto-approve", "--target", "weights.model")
+        before = references(bucket)
+        mine.write(at(other))
+        planned = mine.run("plan", "--target", "weights.model").stdout
+        mine.run("apply", "--auto-approve", "--target", "weights.model")
+        again = mine.run("plan", "--target", "weights.model", "--detailed-exitcode").stdout
+        after = references(bucket), references(other)
+
+    assert before == 1
+    assert "will be updated in place: the mirror has moved" in planned
+    assert f"the mirror was s3://models/{prefix} at {bucket.endpoint}" in planned
+    assert "outside of trainctl" not in planned
+    assert after == (0, 1)
+    assert "No changes" in again
+
+
 def test_care_of_a_bucket_needs_no_other_words(mine: Project, bucket: Bucket, prefix: str) -> None:
     """A flipped byte is found and repaired from the hub; what is let go of is collected; destroy names the bucket."""
     mine.run("apply", "--auto-approve", "--wait")

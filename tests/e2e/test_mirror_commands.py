@@ -137,7 +137,7 @@ def test_a_mirror_that_is_moved_leaves_nothing_behind(fresh: Project) -> None:
     applied = fresh.run("apply", "--auto-approve")
     again = fresh.run("plan", "--detailed-exitcode")
 
-    assert "# weights.g will be updated in place: mirror.url has changed" in planned
+    assert "# weights.g will be updated in place: the mirror has moved" in planned
     assert f"the mirror was {old.as_uri()}" in planned
     assert "outside of trainctl" not in planned
     assert change["action_reason"] == "update_because_mirror_moved"

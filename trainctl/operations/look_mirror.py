@@ -10,9 +10,11 @@ from trainctl.ledger.state import State
 from trainctl.model.address import Kind
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.files import ResolvedSource
+from trainctl.model.mirror_site import MirrorSite
 from trainctl.model.serving import TO_ALL, Serving
 from trainctl.operations.workspace import Workspace
 from trainctl.weights.mirror.known import Known
+from trainctl.weights.mirror.port import site_of
 
 _PASSING = (SourceBusy.usual_code, SourceCut.usual_code)
 """How it is called that a bucket doesn't answer now."""
@@ -42,8 +44,8 @@ class MirrorSeen:
     """Of what stops nobody here."""
     unusable: str = ""
     """Why nothing can be brought there."""
-    url: str = ""
-    """Where it is; empty where that can't be told."""
+    site: MirrorSite | None = None
+    """Where it is; None where that can't be told."""
 
 
 def look_at_mirror(
@@ -77,5 +79,5 @@ def look_at_mirror(
             warning(one, DAMAGED_REFERENCE, code="mirror-damaged") for one in found.damaged
         ),
         unusable=found.unusable,
-        url=workspace.mirror.url,
+        site=site_of(workspace.mirror),
     )

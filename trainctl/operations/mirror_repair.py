@@ -17,6 +17,7 @@ from trainctl.weights.locked import locked_version
 from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.mirror.fetch import Progress
 from trainctl.weights.mirror.layout import Reference, named_in
+from trainctl.weights.mirror.port import site_of
 from trainctl.weights.mirror.verify import Verified
 from trainctl.weights.resolve import asked
 from trainctl.weights.sources import source_for
@@ -37,10 +38,10 @@ def _own_references(workspace: Workspace) -> Iterator[Mapping[str, object]]:
     """What the references say that this project's state knows of, where it can be told which server each is to."""
     state = workspace.ledger.state()
     projects = sorted(one.name for one in state.resources if one.kind is Kind.PROJECT)
-    directory = workspace.setting.directory
+    directory, here = workspace.setting.directory, site_of(workspace.mirror)
     for address, recorded in state.resources.items():
-        listing, mirror = (recorded.outputs.get(name) for name in ("listing", "mirror"))
-        if address.kind is not Kind.WEIGHTS or not listing or mirror != workspace.mirror.url:
+        listing = recorded.outputs.get("listing")
+        if address.kind is not Kind.WEIGHTS or not listing or here.of(recorded.outputs) != here:
             continue
         wanted = wanted_of(recorded.attributes, directory)
         with contextlib.suppress(TrainctlError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -20,6 +19,7 @@ from trainctl.jobs.bucket_credentials import refusal
 from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
+from trainctl.model.mirror_site import MirrorSite
 from trainctl.model.resource import Resource
 from trainctl.objects.place import SCHEMES, place_of
 from trainctl.operations.places import data_home, directory_of
@@ -101,10 +101,15 @@ def is_in_a_bucket(url: str) -> bool:
     return url.partition("://")[0] in SCHEMES
 
 
-def kept_at(url: str, kept: Kept) -> Kept:
-    """The same for another URL: of a bucket of that scheme the same server, opened by the same secret."""
-    alike = (kept.url or "").partition("://")[0] == url.partition("://")[0]
-    return replace(kept, url=url) if alike else Kept(url)
+def kept_at(site: MirrorSite, kept: Kept) -> Kept:
+    """The same for another place: a bucket of that scheme is opened by the same secret, if that may go to its server."""
+    alike = (kept.url or "").partition("://")[0] == site.scheme
+    return Kept(site.url, site.endpoint or None, kept.secret if alike else None)
+
+
+def without_end(endpoint: str | None) -> str:
+    """A server as it is compared with others."""
+    return (endpoint or "").strip().rstrip("/")
 
 
 def is_there(url: str) -> bool:
@@ -127,7 +132,7 @@ def bucket_mirror(
 
     opening = _Opening(kept, secrets, environ)
     stored = Stored(opening.url, opening.bucket, retry, opening.refusal)
-    return BucketMirror(Shelf(stored), retry)
+    return BucketMirror(Shelf(stored), retry, without_end(kept.endpoint_url))
 
 
 class _Opening:

@@ -203,11 +203,11 @@ def mirrored(state: State, mirror: MirrorSeen) -> dict[Address, Observation]:
 def _mirrored(weights: Recorded, mirror: MirrorSeen) -> Observation:
     if mirror.problem is not None:
         return Observation(Presence.UNREACHABLE, detail=mirror.problem.summary)
-    recorded = str(weights.outputs.get("mirror") or mirror.url)
-    moved = mirror.url not in ("", recorded)
+    recorded = mirror.site and mirror.site.of(weights.outputs)
+    moved = recorded != mirror.site
     # A directory that isn't here is another machine's, of somebody who applies the same project there.
-    if moved and is_there(recorded):
-        return Observation(Presence.PRESENT, elsewhere=recorded)
+    if recorded and moved and is_there(recorded.url):
+        return Observation(Presence.PRESENT, elsewhere=str(recorded))
     if weights.outputs.get("listing") in mirror.listings:
         return Observation(Presence.PRESENT)
     return Observation(Presence.GONE, detail=f"the mirror was {recorded}" if moved else "")

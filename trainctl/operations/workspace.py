@@ -23,6 +23,7 @@ from trainctl.errors import ManifestError, StorageError, TrainctlError
 from trainctl.manifest.files import known_files, manifest_files
 from trainctl.model.address import Kind
 from trainctl.model.json import JsonObject
+from trainctl.model.mirror_site import MirrorSite
 from trainctl.model.redaction import Redactor
 from trainctl.model.trust import Trust
 from trainctl.operations.places import cache_home, default_state, directory_of, own_output, stores
@@ -162,21 +163,23 @@ class Workspace:
         except ManifestError:
             desired = None
         url = mirrors.mirror_url(desired, self.provider, self.setting.environ)
-        return self._mirror_at(url, desired)
+        endpoint = desired.mirror.endpoint_url if desired is not None else None
+        return self._mirror_at(MirrorSite(url, mirrors.without_end(endpoint)), desired)
 
-    def mirror_at(self, url: str) -> Mirror:
+    def mirror_at(self, site: MirrorSite) -> Mirror:
         """One that was the mirror before. StorageError where there is none any more."""
         from trainctl.operations import mirrors
 
-        if not mirrors.is_there(url):
-            raise StorageError(f"there is none on this machine: {url}")
-        return self._mirror_at(url, self.desired)
+        if not mirrors.is_there(site.url):
+            raise StorageError(f"there is none on this machine: {site.url}")
+        return self._mirror_at(site, self.desired)
 
-    def _mirror_at(self, url: str, desired: Desired | None) -> Mirror:
+    def _mirror_at(self, site: MirrorSite, desired: Desired | None) -> Mirror:
         from trainctl.operations import mirrors
 
+        url = site.url
         if desired is not None and mirrors.is_in_a_bucket(url):
-            kept = mirrors.kept_at(url, desired.mirror)
+            kept = mirrors.kept_at(site, desired.mirror)
             return mirrors.bucket_mirror(kept, self.secrets, self.setting.environ, self.retry)
         if not mirrors.is_on_a_host(url):
             from trainctl.weights.mirror.here import HereMirror

@@ -15,7 +15,7 @@ PLANNED_OF_WEIGHTS = frozenset({"revision", "pin", "files", "bytes"})
 
 _OUTPUTS = {
     Kind.CLUSTER: ("nodes",),
-    Kind.WEIGHTS: ("listing", "mirror"),
+    Kind.WEIGHTS: ("listing", "mirror", "mirror_endpoint"),
     Kind.CACHE: ("directory",),
 }
 """What is known only after a resource was made."""

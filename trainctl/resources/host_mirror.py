@@ -57,6 +57,7 @@ class HostMirror:
 
     on_a_host = True
     in_a_bucket = False
+    endpoint = ""
 
     def __init__(
         self, agents: Agents, find: Callable[[], Place], retry: Retry, register: Register

@@ -11,6 +11,7 @@ from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
+from trainctl.model.mirror_site import MirrorSite
 from trainctl.plan.seats import Planned
 from trainctl.plan.values import Observation
 from trainctl.resources.agents import Agents, Providers
@@ -47,7 +48,7 @@ class Ports:
     """Where the plan has its new runs."""
     lock: Callable[[LockEntry], None] = lambda _: None
     """Told what a source resolved to when all of it is in the mirror."""
-    mirror_at: Callable[[str], Mirror] | None = None
+    mirror_at: Callable[[MirrorSite], Mirror] | None = None
     """The mirror that a record names, where it isn't the manifest's any more."""
 
 

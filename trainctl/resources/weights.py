@@ -23,6 +23,7 @@ from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.delivery import Mirrored
 from trainctl.model.files import Listing, ResolvedSource
+from trainctl.model.mirror_site import MirrorSite
 from trainctl.model.source_uri import parse_source
 from trainctl.plan.values import Observation
 from trainctl.plan.weights import content_of
@@ -34,7 +35,7 @@ from trainctl.weights.lock import LockEntry
 from trainctl.weights.locked import kept_version, locked_version
 from trainctl.weights.metered import Metered
 from trainctl.weights.mirror.layout import Reference
-from trainctl.weights.mirror.port import Mirror, is_far
+from trainctl.weights.mirror.port import Mirror, is_far, site_of
 from trainctl.weights.resolve import Wanted, resolve, resolve_unopened
 from trainctl.weights.sources import source_for
 
@@ -51,7 +52,7 @@ class WeightsHandler:
         secrets: Secrets,
         home: Home,
         lock: Callable[[LockEntry], None] = lambda _: None,
-        mirror_at: Callable[[str], Mirror] | None = None,
+        mirror_at: Callable[[MirrorSite], Mirror] | None = None,
     ) -> None:
         """``lock`` is told what a source resolved to when all of it is in the mirror; ``mirror_at`` gives a mirror that was used before."""
         self._mirror = mirror
@@ -131,7 +132,7 @@ class WeightsHandler:
         return {
             **version,
             "listing": listing.id,
-            "mirror": self._mirror.url,
+            **site_of(self._mirror).outputs,
             "fetched": Mirrored(
                 bytes=resolved.size - known.here,
                 seconds=round(time.monotonic() - began, 3),
@@ -186,18 +187,21 @@ class WeightsHandler:
 
     def _left(self, step: Step) -> bool:
         """Drop the reference in the mirror that was used before, if there was one; who can't be asked is told of. Whether it was there."""
-        url = str(step.recorded.outputs.get("mirror") or "") if step.recorded else ""
-        if not url or self._mirror_at is None:
+        outputs = step.recorded.outputs if step.recorded else {}
+        if not outputs.get("mirror") or self._mirror_at is None:
             return False
+        before = MirrorSite("").of(outputs)
         try:
-            if url == self._mirror.url:
+            here = site_of(self._mirror)
+            before = here.of(outputs)
+            if before == here:
                 return False
-            return self._mirror_at(url).drop_reference(self._home.lineage, str(step.address))
+            return self._mirror_at(before).drop_reference(self._home.lineage, str(step.address))
         except NodeForgot:
             return False
         except TrainctlError as why:
             step.tell(
-                f"what the mirror {url} keeps for this project stays there, as it can't be asked: {why.summary}. "
+                f"what the mirror {before} keeps for this project stays there, as it can't be asked: {why.summary}. "
                 f"Once it can, it goes by: trainctl mirror gc --drop-unused 30d, where mirror.url is that."
             )
             return False

@@ -20,7 +20,7 @@ COLOURS = {"+": "green", "~": "yellow", "-/+": "red", "-": "red", ".": "cyan"}
 _REASONS = {
     Reason.GONE: "will be created again: it is gone",
     Reason.SOURCE_MOVED: "will be updated in place: its source has moved",
-    Reason.MIRROR_MOVED: "will be updated in place: mirror.url has changed",
+    Reason.MIRROR_MOVED: "will be updated in place: the mirror has moved",
     Reason.NO_CONFIG: "will be destroyed: it is not in the manifest",
     Reason.ENDED: "will be forgotten: it is not in the manifest, and its last run has ended",
 }

@@ -59,6 +59,7 @@ class BucketMirror:
 
     shelf: Shelf
     retry: Retry
+    endpoint: str = ""
 
     on_a_host = False
     in_a_bucket = True

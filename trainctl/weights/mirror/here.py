@@ -26,6 +26,7 @@ class HereMirror(DirectoryMirror):
     on_a_host = False
     in_a_bucket = False
     place = None
+    endpoint = ""
 
     @property
     def path(self) -> str:

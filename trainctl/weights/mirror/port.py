@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Mapping, Protocol, Sequence
 
 from trainctl.model.files import Listing, ResolvedSource
+from trainctl.model.mirror_site import MirrorSite
 from trainctl.model.serving import TO_ALL, Serving
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.mirror.fetch import Progress
@@ -71,6 +72,11 @@ class Mirror(Protocol):
         """Where it is, as a manifest names it."""
         ...
 
+    @property
+    def endpoint(self) -> str:
+        """The server of a bucket, where the manifest names one, without its last ``/``; else empty."""
+        ...
+
     def connect(self) -> None:
         """Have what will be asked be there, as far as it can be beforehand; what goes wrong is told when it is asked."""
         ...
@@ -127,6 +133,11 @@ class Mirror(Protocol):
     def verify(self, origins: Origins | None, progress: Progress | None = None, own: Own = ()) -> Verified:  # fmt: skip
         """Hash everything; with ``origins`` what is wrong is fetched again, or goes. Of ``own`` those that are damaged are written anew."""
         ...
+
+
+def site_of(mirror: Mirror) -> MirrorSite:
+    """Where it is, as a state remembers it. NodeError where that can't be told."""
+    return MirrorSite(mirror.url, mirror.endpoint)
 
 
 def is_far(mirror: Mirror) -> bool:
