@@ -49,7 +49,8 @@ def _own_references(workspace: Workspace) -> Iterator[Mapping[str, object]]:
             server = source_for(wanted.uri.scheme).server(wanted.uri.text, credential)
             entry = lock_entry(recorded.attributes, directory)
             version = locked_version(wanted.uri.text, server, entry)
-            reference = Reference(state.lineage, str(address), workspace.owner, ", ".join(projects))
+            who = (state.lineage, str(address), workspace.owner, ", ".join(projects))
+            reference = Reference(*who, wanted.allow, wanted.ignore)
             record = reference.record({}, version, str(listing), time.time())
             yield {**record, "files": entry.files, "bytes": entry.bytes}
 

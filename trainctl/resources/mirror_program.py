@@ -13,7 +13,7 @@ _MODULES = {
     "trainctl.node.system": ("addresses", "descriptors", "failure", "files", "layout", "listening", "numbers", "ports", "processes", "sharing", "syscalls"),
     "trainctl.node.transfer": ("blob_requests", "caller", "evenness", "proof", "server", "shelf"),
     "trainctl.spi": ("sources",),
-    "trainctl.weights": ("exclusive", "retry", "safe_path"),
+    "trainctl.weights": ("exclusive", "patterns", "retry", "safe_path"),
     "trainctl.weights.mirror": (),
     "trainctl.weights.sources": ("bodies", "connecting", "gates", "http", "https", "proxies", "statuses", "validators", "wire"),
 }  # fmt: skip

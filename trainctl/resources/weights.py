@@ -75,6 +75,8 @@ class WeightsHandler:
             address=str(step.address),
             owner=self._home.owner,
             project=self._home.project,
+            allow_patterns=step.attributes.get("allow_patterns"),
+            ignore_patterns=step.attributes.get("ignore_patterns"),
         )
         with self._turn(step, content_of(resolved)):
             return self._mirrored(step, resolved, reference)

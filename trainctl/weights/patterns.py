@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import PurePosixPath
+from typing import Callable, Iterable, Iterator, Sequence, Set
 
 from trainctl.model.files import SourceFile, in_order
 from trainctl.weights.safe_path import is_unusable
@@ -87,7 +87,7 @@ def matcher(pattern: str) -> Matcher:
 
 
 _TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[[!^]?\]?[^\]]*\]|[^*?[]+|.", re.DOTALL)
-_Step = Callable[[str, set[int]], set[int]]
+_Step = Callable[[str, Set[int]], Set[int]]
 """From where in a path one may be before a token to where one may be behind it."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -363,3 +364,20 @@ def test_a_repair_that_moves_small_files_says_so(mirrored: Mirrored) -> None:
 
     assert mirrored.verify(repair=False).findings == ()
     assert names(mirrored.mirror, keys.PACKS) == []
+
+
+@pytest.mark.parametrize("told", ["reference", "own"])
+def test_a_copy_that_patterns_left_out_is_not_listed(mirrored: Mirrored, told: str) -> None:
+    """Upstream announces that it is a file that was mirrored under another name: only patterns tell."""
+    source = MemorySource({"a": b"same", "b": b"same"})
+    everything = source.resolve("hf://c/d", None, None)
+    resolved = replace(everything, files=everything.files[:1])
+    knows = replace(OTHER, allow_patterns=("a",))
+    listing = mirrored.mirror.mirror(resolved, source, knows if told == "reference" else OTHER).id
+    mirrored.root.joinpath(keys.listing(listing)).unlink()
+    mirrored.source, mirrored.resolved = source, everything
+
+    report = mirrored.verify(knows.record({}, resolved, listing, 1.0))
+
+    assert [one.outcome for one in report.findings] == [Outcome.REPAIRED]
+    assert contents(mirrored.mirror, listing) == {"a": b"same"}

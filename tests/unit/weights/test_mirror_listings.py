@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,30 @@ def test_a_lost_listing_is_found_and_written_anew(
     assert mirrored.path.read_bytes() == mirrored.right
     assert mirrored.verify().findings == ()
     assert mirrored.gc().bytes == 0
+
+
+@pytest.mark.parametrize("told", ["reference", "own", "nobody"])
+@pytest.mark.parametrize("announce", [True, False])
+def test_patterns_tell_what_of_it_only_others_have(
+    tmp_path: Path, told: str, *, announce: bool
+) -> None:
+    """What they left out is here through another reference: this one's says so, or else its project, and where neither does the next apply mends it."""
+    mirrored = Mirrored(tmp_path / "mirror", "missing", announce=announce)
+    knows = replace(REFERENCE, ignore_patterns=("left-*",))
+    some = replace(mirrored.source, files={path: FILES[path] for path in ("large", "small")})
+    mirrored.mirror.mirror(mirrored.resolved, some, knows if told == "reference" else REFERENCE)
+    everything = mirrored.source.resolve(URI, None, None)
+    mirrored.mirror.mirror(everything, mirrored.source, OTHER)
+    mirrored.lose("missing")
+    mirrored.source.asked.clear()
+    own = [knows.record({}, mirrored.resolved, mirrored.listing, 1.0)] if told == "own" else []
+
+    report = verify(mirrored.mirror, Verifying(repair=True, origins=mirrored.origin, own=own))
+
+    outcome = Outcome.WRONG if told == "nobody" else Outcome.REPAIRED
+    assert [(one.path, one.outcome) for one in report.findings] == [(mirrored.path, outcome)]
+    assert mirrored.path.exists() == (told != "nobody")
+    assert mirrored.source.asked == []
 
 
 @pytest.mark.parametrize("name", ["large", "small"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from trainctl.model.files import ListedFile, Listing, ResolvedSource, listed_in_order
 from trainctl.weights.bucket import keys, long, packs
@@ -13,13 +14,15 @@ from trainctl.weights.mirror.fetch import by_fingerprint, parts
 from trainctl.weights.mirror.layout import fingerprint
 
 
-def listed_anew(shelf: Shelf, resolved: ResolvedSource, pin: str, listing_id: str) -> bool:
-    """Put the listing of a source at a pin, if that is the one of that id: then it is right, whatever it was made from.
+def listed_anew(
+    shelf: Shelf, resolved: ResolvedSource, record: Mapping[str, Any], listing_id: str
+) -> bool:
+    """Put the listing of a source at a reference's pin, if that is the one of that id: then it is right, whatever it was made from.
 
     ``resolved`` may have files that patterns left out: which were mirrored is what the source's record says.
     """
     mirrored = DiskMap()
-    with long.opened(shelf.objects, keys.record_at(resolved, pin)) as path:
+    with long.opened(shelf.objects, keys.record_at(resolved, str(record.get("pin")))) as path:
         if path is not None:
             with path.open("rb") as stream:
                 mirrored.update(long.fingerprints_in(stream))

@@ -9,7 +9,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainctl.errors import Interrupted, TrainctlError
 from trainctl.model.files import ListedFile, ResolvedSource, SourceFile
 from trainctl.model.json import canonical
 from trainctl.weights.bucket import keys, long, packs
@@ -21,8 +20,10 @@ from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.mirror.afresh import Afresh, Origin, Origins, read_again
 from trainctl.weights.mirror.fetch import SMALL_AT_ONCE
 from trainctl.weights.mirror.in_turn import in_turn
-from trainctl.weights.mirror.layout import fingerprint, named_in
+from trainctl.weights.mirror.layout import fingerprint
 from trainctl.weights.mirror.needs import Need
+from trainctl.weights.mirror.port import Own
+from trainctl.weights.mirror.relisted import relisted
 from trainctl.weights.mirror.verify import Finding, Outcome
 
 
@@ -71,6 +72,8 @@ class Repair:
     origins: Origins | None
     uses: dict[str, list[Use]] = field(default_factory=dict)
     all_known: bool = True
+    own: Own = ()
+    """What the caller's own references say."""
     _looked_at: set[bytes] = field(default_factory=set)
     _halt: threading.Event = field(default_factory=threading.Event)
 
@@ -87,28 +90,14 @@ class Repair:
         needs = [need for need in found if listing_id in need.listings]
         outcome, detail = Outcome.WRONG, ""
         if needs and self.origins is not None:
-            outcome, detail = self._listed_anew(self.origins, listing_id, needs)
+            records = (*(need.record for need in needs), *self.own)
+            write = partial(listed_anew, self.shelf, listing_id=listing_id)
+            detail = relisted(listing_id, records, self.origins, write, self._halt) or ""
+            outcome = Outcome.WRONG if detail else Outcome.REPAIRED
         elif self.all_known:
             outcome = self._gone([keys.listing(listing_id)])
         users = sorted({str(need.record.get("source")) for need in needs})
         return Finding(Path(keys.listing(listing_id)), what, 0, tuple(users), outcome, detail)
-
-    def _listed_anew(
-        self, origins: Origins, listing_id: str, needs: Sequence[Need]
-    ) -> tuple[Outcome, str]:
-        why = "the next apply writes it anew"
-        records = (one.record for one in needs if one.record.get("listing") == listing_id)
-        for record in {named_in(one): one for one in records}.values():
-            try:
-                resolved = origins(record, self._halt).resolved
-            except Interrupted:
-                raise
-            except TrainctlError as error:
-                why = error.summary
-                continue
-            if listed_anew(self.shelf, resolved, str(record.get("pin")), listing_id):
-                return Outcome.REPAIRED, ""
-        return Outcome.WRONG, why
 
     def hint(self, listing_id: str) -> Finding:
         """What says in which packs small files are is made anew when all of them are where they stay."""

@@ -66,7 +66,7 @@ def verify(
         for some in (keys.CHUNKED, keys.LISTINGS)
     )
     seen = _look(shelf, progress)
-    repair = Repair(shelf, origins, all_known=not referred.damaged)
+    repair = Repair(shelf, origins, all_known=not referred.damaged, own=own)
     listed = _read(shelf, listings, referred.needs, seen.right, repair)
     still_lost = any(one.sources and one.outcome is not Outcome.REPAIRED for one in listed)
     repair = replace(repair, all_known=repair.all_known and not still_lost)

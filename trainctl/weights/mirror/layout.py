@@ -7,7 +7,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Callable, Iterator, Mapping, TypeVar
+from typing import Any, Callable, Iterator, Mapping, Sequence, TypeVar
 from urllib.parse import quote
 
 from trainctl.errors import StorageError
@@ -50,12 +50,14 @@ class Content:
 
 @dataclass(frozen=True)
 class Reference:
-    """Who wants a source to stay: a resource of a state, by the state's lineage and its address."""
+    """Who wants a source to stay: a resource of a state, by the state's lineage and its address; and what of it, by patterns."""
 
     lineage: str
     address: str
     owner: str
     project: str
+    allow_patterns: Sequence[str] | None = None
+    ignore_patterns: Sequence[str] | None = None
 
     def record(
         self, before: Mapping[str, Any], resolved: ResolvedSource, listing: str | None, now: float
@@ -69,7 +71,7 @@ class Reference:
         pin = before.get("pin") if replaces else before.get("previous_pin")
         return {
             "version": 1,
-            **asdict(self),
+            **{name: one for name, one in asdict(self).items() if one is not None},
             "source": resolved.source,
             **({"endpoint": resolved.endpoint} if resolved.endpoint else {}),
             "revision": resolved.revision,
@@ -98,6 +100,11 @@ def named_in(record: Mapping[str, Any]) -> tuple[str, str | None, str]:
     """The source that a reference is to, its server and its revision."""
     server = record.get("endpoint")
     return str(record.get("source")), server and str(server), str(record.get("revision"))
+
+
+def patterns_in(record: Mapping[str, Any]) -> tuple[Sequence[str] | None, Sequence[str] | None]:
+    """The patterns of a reference, allowing and ignoring ones, as far as it says them."""
+    return record.get("allow_patterns"), record.get("ignore_patterns")
 
 
 def fingerprint(resolved: ResolvedSource, file: SourceFile) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import AbstractSet, NamedTuple
+from typing import AbstractSet, Any, Mapping, NamedTuple
 
-from trainctl.errors import Interrupted, StorageError, TrainctlError
+from trainctl.errors import StorageError
+from trainctl.model.files import ResolvedSource
 from trainctl.weights.mirror.afresh import Origins
-from trainctl.weights.mirror.layout import Layout, named_in
+from trainctl.weights.mirror.layout import Layout
 from trainctl.weights.mirror.listed import listed_anew
 from trainctl.weights.mirror.needs import Need, References, references
+from trainctl.weights.mirror.relisted import relisted
 
 
 class Lost(NamedTuple):
@@ -42,38 +44,31 @@ def lost_listings(layout: Layout, seen: References) -> list[Lost]:
 
 
 def repaired(
-    layout: Layout, seen: References, lost: Iterable[Lost], origins: Origins
+    layout: Layout,
+    seen: References,
+    lost: Iterable[Lost],
+    origins: Origins,
+    own: Sequence[Mapping[str, Any]] = (),
 ) -> Iterator[Lost]:
-    """The same, written anew as far as that can be. One that nobody needs goes; where a reference is damaged nobody knows that."""
+    """The same, written anew as far as that can be. One that nobody needs goes; where a reference is damaged nobody knows that.
+
+    ``own`` says what the caller's own references do, and more than those that an earlier release wrote.
+    """
+
+    def write(resolved: ResolvedSource, _: Mapping[str, Any]) -> bool:
+        return listed_anew(layout, resolved, one.listing_id)
+
     for one in lost:
         users = [need for need in seen.needs if one.listing_id in need.listings]
         if users:
-            outcome, detail = _written_anew(layout, one.listing_id, users, origins)
-            yield one._replace(outcome=outcome, detail=detail)
+            records = (*(need.record for need in users), *own)
+            why = relisted(one.listing_id, records, origins, write, threading.Event())
+            yield one._replace(outcome="wrong" if why else "repaired", detail=why or "")
         elif seen.damaged:
             yield one
         else:
             layout.listing(one.listing_id).unlink(missing_ok=True)
             yield one._replace(outcome="removed")
-
-
-def _written_anew(
-    layout: Layout, listing_id: str, users: Sequence[Need], origins: Origins
-) -> tuple[str, str]:
-    """From what its source has, as far as that is here. Where that isn't it, nothing goes, and the next apply writes it."""
-    why = ""
-    records = (need.record for need in users if need.record.get("listing") == listing_id)
-    for record in {named_in(one): one for one in records}.values():
-        try:
-            resolved = origins(record, threading.Event()).resolved
-        except Interrupted:
-            raise
-        except TrainctlError as error:
-            why = error.summary
-            continue
-        if listed_anew(layout, resolved, listing_id):
-            return "repaired", ""
-    return "wrong", why or "the next apply writes it anew"
 
 
 def _named(found: Iterable[Need]) -> AbstractSet[str]:

@@ -241,7 +241,7 @@ def _lost_listings(layout: Layout, seen: References, asked: Verifying) -> Iterab
     lost = lost_listings(layout, seen)
     if asked.origins is None or not asked.repair:
         return lost
-    return repaired(layout, seen, lost, asked.origins)
+    return repaired(layout, seen, lost, asked.origins, asked.own)
 
 
 def _of_listing(layout: Layout, lost: Lost) -> Finding:
