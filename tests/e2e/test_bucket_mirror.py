@@ -191,6 +191,7 @@ def test_a_mirror_that_is_moved_to_another_server_leaves_nothing_behind(
         before = references(bucket)
         mine.write(at(other))
         planned = mine.run("plan", "--target", "weights.model").stdout
+        unasked = mine.run("plan", "--refresh=false", "--target", "weights.model").stdout
         mine.run("apply", "--auto-approve", "--target", "weights.model")
         again = mine.run("plan", "--target", "weights.model", "--detailed-exitcode").stdout
         after = references(bucket), references(other)
@@ -198,6 +199,7 @@ def test_a_mirror_that_is_moved_to_another_server_leaves_nothing_behind(
     assert before == 1
     assert "will be updated in place: the mirror has moved" in planned
     assert f"the mirror was s3://models/{prefix} at {bucket.endpoint}" in planned
+    assert f"the mirror was s3://models/{prefix} at {bucket.endpoint}" in unasked
     assert "outside of trainctl" not in planned
     assert after == (0, 1)
     assert "No changes" in again

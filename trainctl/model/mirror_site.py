@@ -20,6 +20,12 @@ class MirrorSite:
     def __str__(self) -> str:
         return f"{self.url} at {self.endpoint}" if self.endpoint else self.url
 
+    def is_not(self, before: MirrorSite) -> bool:
+        """Whether a mirror that was there has moved. A URL of a host without a directory is that of its usual one, which only the host tells."""
+        if self.scheme == "node" and self.url.count("/") == 2:
+            return not before.url.startswith(f"{self.url}/")
+        return self != before
+
     @property
     def outputs(self) -> dict[str, str]:
         """What is recorded of weights that are there."""

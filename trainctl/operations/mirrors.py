@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -61,8 +62,15 @@ def _first_hosts(desired: Desired, providers: Providers) -> Resource | None:
     return None
 
 
-def host_of(url: str, desired: Desired | None, providers: Providers, recorded: Recordeds) -> Place:
-    """The host and the directory of a ``node:`` URL; asks the host only if nobody made a node of it yet."""
+def host_of(
+    url: str,
+    desired: Desired | None,
+    providers: Providers,
+    recorded: Recordeds,
+    *,
+    asks: bool = True,
+) -> Place:
+    """The host and the directory of a ``node:`` URL; asks the host only if nobody made a node of it yet. NodeError if it ``asks`` nobody, and would have to."""
     name, slash, path = url.removeprefix("node://").partition("/")
     directory = f"{slash}{unquote(path)}".rstrip("/") or None
     address = Address(Kind.CLUSTER, name)
@@ -88,7 +96,18 @@ def host_of(url: str, desired: Desired | None, providers: Providers, recorded: R
             f"{node.id}, which keeps the mirror, was forgotten",
             f"Apply {address} to have it again, or name another host first in the manifest.",
         )
+    if not (node.key or asks):
+        raise NodeError(f"nobody asked {node.name} where it keeps things")
     return Place(cluster.provider, node if node.key else provider.locate(declared, node), directory)
+
+
+def host_site(
+    url: str, desired: Desired | None, providers: Providers, recorded: Recordeds
+) -> MirrorSite:
+    """Where a ``node:`` URL leads as far as manifest and state tell: to no directory where only its host does."""
+    with contextlib.suppress(TrainctlError):
+        return MirrorSite(host_of(url, desired, providers, recorded, asks=False).url)
+    return MirrorSite(unquote(url).rstrip("/"))
 
 
 def is_on_a_host(url: str) -> bool:

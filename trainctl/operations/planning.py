@@ -67,6 +67,8 @@ def plan_of(
         mirror = weights.mirror
         if options.destroy and look.refresh and not (look.offline and is_far(workspace.mirror)):
             mirror = look_at_mirror(workspace, state)
+        if not (look.refresh and mirror.asked):
+            mirror = MirrorSeen(site=workspace.mirror_site())
         code = scanned.result() if scanned else CodeSeen()
         nodes = look_at_nodes(
             workspace,
@@ -86,7 +88,7 @@ def plan_of(
     inputs = Inputs(
         desired=desired,
         state=state,
-        observed={**observed, **(mirrored(state, mirror) if look.refresh else {})},
+        observed={**observed, **mirrored(state, mirror)},
         begun=begun,
         code=code.trees,
         weights=weights.facts,
@@ -195,19 +197,22 @@ def observe(workspace: Workspace, state: State, parallelism: int) -> dict[Addres
 
 
 def mirrored(state: State, mirror: MirrorSeen) -> dict[Address, Observation]:
-    """Which of the recorded weights a look at the mirror found there; nothing where nobody looked."""
+    """Which of the recorded weights a look at the mirror found there; where nobody looked, those only that are to be in another."""
     weights = [one for one in state.resources.values() if one.address.kind is Kind.WEIGHTS]
-    return {one.address: _mirrored(one, mirror) for one in weights if mirror.asked}
+    found = ((one.address, _mirrored(one, mirror)) for one in weights)
+    return {address: seen for address, seen in found if seen is not None}
 
 
-def _mirrored(weights: Recorded, mirror: MirrorSeen) -> Observation:
+def _mirrored(weights: Recorded, mirror: MirrorSeen) -> Observation | None:
     if mirror.problem is not None:
         return Observation(Presence.UNREACHABLE, detail=mirror.problem.summary)
     recorded = mirror.site and mirror.site.of(weights.outputs)
-    moved = recorded != mirror.site
+    moved = mirror.site is not None and recorded is not None and mirror.site.is_not(recorded)
     # A directory that isn't here is another machine's, of somebody who applies the same project there.
     if recorded and moved and is_there(recorded.url):
         return Observation(Presence.PRESENT, elsewhere=str(recorded))
+    if not mirror.asked:
+        return None
     if weights.outputs.get("listing") in mirror.listings:
         return Observation(Presence.PRESENT)
     return Observation(Presence.GONE, detail=f"the mirror was {recorded}" if moved else "")

@@ -166,6 +166,17 @@ class Workspace:
         endpoint = desired.mirror.endpoint_url if desired is not None else None
         return self._mirror_at(MirrorSite(url, mirrors.without_end(endpoint)), desired)
 
+    def mirror_site(self) -> MirrorSite:
+        """Where the mirror is, as far as can be told without asking anybody."""
+        from trainctl.operations import mirrors
+        from trainctl.weights.mirror.port import site_of
+
+        if not self.mirror.on_a_host:
+            return site_of(self.mirror)
+        url = mirrors.mirror_url(self.desired, self.provider, self.setting.environ)
+        recorded = self.ledger.state().resources.get
+        return mirrors.host_site(url, self.desired, self.provider, recorded)
+
     def mirror_at(self, site: MirrorSite) -> Mirror:
         """One that was the mirror before. StorageError where there is none any more."""
         from trainctl.operations import mirrors

@@ -88,13 +88,12 @@ class HostMirror:
     @property
     def path(self) -> str:
         """The directory, on the host."""
-        place = self.place
-        return place.path or f"{place.node.data}/mirror"
+        return self.place.directory
 
     @property
     def url(self) -> str:
         """See Mirror."""
-        return f"node://{self.place.node.cluster}{self.path}"
+        return self.place.url
 
     @property
     def agent(self) -> NodeAgent:

@@ -26,3 +26,22 @@ def test_a_record_tells_where_weights_are(
 ) -> None:
     """One that tells no server, as earlier releases wrote it, is no move to another server by itself."""
     assert today.of(outputs) == before
+
+
+@pytest.mark.parametrize(
+    ("today", "before", "moved"),
+    [
+        ("node://lab/data/mirror", "node://lab/data/mirror", False),
+        ("node://lab/data/mirror", "node://lab/home/me/mirror", True),
+        ("node://lab", "node://lab/home/me/mirror", False),
+        ("node://lab", "node://lab-2/home/me/mirror", True),
+        ("node://lab", "file:///home/me/mirror", True),
+        ("file:///new", "file:///old", True),
+        ("file:///", "file:///old", True),
+    ],
+)
+def test_a_hosts_usual_directory_is_any_of_its_cluster(
+    today: str, before: str, *, moved: bool
+) -> None:
+    """Which it is only the host tells, and nobody asks it for that."""
+    assert MirrorSite(today).is_not(MirrorSite(before)) is moved

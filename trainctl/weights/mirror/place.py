@@ -15,6 +15,16 @@ class Place:
     node: Node
     path: str | None = None
 
+    @property
+    def directory(self) -> str:
+        """The directory, wherever it was said."""
+        return self.path or f"{self.node.data}/mirror"
+
+    @property
+    def url(self) -> str:
+        """As a manifest would name it."""
+        return f"node://{self.node.cluster}{self.directory}"
+
     def is_on(self, node: Node) -> bool:
         """Whether that host and a node are one machine, as far as their settings tell."""
         mine = self.node
