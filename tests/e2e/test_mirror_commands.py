@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -12,8 +14,26 @@ from tests.support.hub import serve
 from tests.support.project import Project
 from tests.support.wanting import JOB, connect, wants
 from tests.support.weights_data import noise
+from trainctl.weights.mirror.checked import checked
 
 MANIFEST = 'weights: {g: {source: "file:./d", mount_location: m}}\n'
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--url", "/old"), "file:///DIRECTORY"),
+        (("--url", "file:///old", "--endpoint-url", "http://a"), "--url"),
+        (("--endpoint-url", "http://a"), "--url"),
+        (("--url", "s3://b/p", "--endpoint-url", "a"), "--url"),
+    ],
+)
+def test_what_is_no_mirror_is_not_collected(
+    fresh: Project, words: tuple[str, ...], why: str
+) -> None:
+    """Nor the manifest's own in its place."""
+    fresh.write({"trainctl.yaml": MANIFEST})
+    assert why in fresh.run("mirror", "gc", *words, code=64).stderr
 
 
 @pytest.mark.parametrize("command", [("list",), ("verify",), ("gc", "--dry-run")])
@@ -186,7 +206,7 @@ def test_destroy_drops_the_reference_where_it_is(fresh: Project) -> None:
 
 
 def test_a_mirror_that_is_away_is_told_of(fresh: Project) -> None:
-    """Its disk may come back, and keeps what nobody wants until it is said so there."""
+    """Its disk may come back, and keeps what nobody wants until somebody collects it there: by the very words that are told."""
     old, new = fresh.directory.parent / "old", fresh.directory.parent / "new"
     fresh.write({"d/a.bin": "content", "trainctl.yaml": at(old)})
     fresh.run("apply", "--auto-approve")
@@ -196,14 +216,20 @@ def test_a_mirror_that_is_away_is_told_of(fresh: Project) -> None:
     told = fresh.run("apply", "--auto-approve")
     again = fresh.run("plan", "--detailed-exitcode")
 
-    assert (
-        f"what the mirror {old.as_uri()} keeps for this project stays there"
-        in told.stdout + told.stderr
-    )
-    assert "trainctl mirror gc --drop-unused 30d" in told.stdout + told.stderr
+    said = told.stdout + told.stderr
+    words = said.partition("frees it: trainctl ")[2].splitlines()[0]
+    assert f"what this project has in the mirror {old.as_uri()} stays there" in said
     assert "No changes" in again.stdout
     assert not old.exists()
     assert f"the mirror was {old.as_uri()}" in planned
+
+    away = fresh.run(*shlex.split(words), code=None)
+    old.with_name("unmounted").rename(old)
+    edit_last_use(old)
+    fresh.run(*shlex.split(words), "--grace", "0s")
+
+    assert (away.returncode != 0, str(old) in away.stderr) == (True, True)
+    assert (references(old), references(new)) == (0, 1)
 
 
 def test_machines_that_share_a_state_have_a_mirror_each(fresh: Project) -> None:
@@ -224,6 +250,15 @@ def test_machines_that_share_a_state_have_a_mirror_each(fresh: Project) -> None:
 def at(mirror: Path) -> str:
     """A manifest whose mirror is there."""
     return f'mirror: {{url: "{mirror.as_uri()}"}}\n{MANIFEST}'
+
+
+def edit_last_use(mirror: Path) -> None:
+    """Have been used long ago what a mirror has."""
+    (path,) = mirror.glob("references/*/*.json")
+    record = json.loads(path.read_bytes())
+    record.pop("check")
+    path.write_bytes(checked({**record, "last_used": 1.0}))
+    os.utime(path, (1, 1))
 
 
 def references(mirror: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,12 @@ class MirrorSite:
         if self.scheme == "node" and self.url.count("/") == 2:
             return not before.url.startswith(f"{self.url}/")
         return self != before
+
+    @property
+    def options(self) -> str:
+        """How a command line names it."""
+        endpoint = ("--endpoint-url", self.endpoint) if self.endpoint else ()
+        return shlex.join(["--url", self.url, *endpoint])
 
     @property
     def outputs(self) -> dict[str, str]:

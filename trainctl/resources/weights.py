@@ -203,8 +203,8 @@ class WeightsHandler:
             return False
         except TrainctlError as why:
             step.tell(
-                f"what the mirror {before} keeps for this project stays there, as it can't be asked: {why.summary}. "
-                f"Once it can, it goes by: trainctl mirror gc --drop-unused 30d, where mirror.url is that."
+                f"what this project has in the mirror {before} stays there, as that can't be asked: {why.summary}. "
+                f"Once it can, and 30 days after its last use, this frees it: trainctl mirror gc {before.options} --drop-unused 30d"
             )
             return False
 

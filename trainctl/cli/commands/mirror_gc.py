@@ -11,6 +11,9 @@ from trainctl.cli.listings import ListingFormat, ListingFormatOption, seconds, s
 from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_trusting
+from trainctl.errors import UsageError
+from trainctl.model.mirror_site import MirrorSite
+from trainctl.operations.workspace import Workspace
 from trainctl.views.mirror_care import (
     GC_COLUMNS,
     collected_json,
@@ -18,6 +21,7 @@ from trainctl.views.mirror_care import (
     collected_rows,
 )
 from trainctl.weights.mirror.collect import Collecting
+from trainctl.weights.mirror.port import Mirror
 
 
 def command(
@@ -35,6 +39,20 @@ def command(
         str,
         typer.Option("--grace", metavar="TIME", help="How long to wait for writers seen late."),
     ] = "30s",
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url",
+            metavar="URL",
+            help="Collect in this mirror and not in the manifest's: in one that was used before.",
+        ),
+    ] = None,
+    endpoint_url: Annotated[
+        str | None,
+        typer.Option(
+            "--endpoint-url", metavar="URL", help="The server of a bucket that --url names."
+        ),
+    ] = None,
     trust: planning.TrustFile = None,
     format_: ListingFormatOption = ListingFormat.TEXT,
 ) -> int:
@@ -47,8 +65,25 @@ def command(
         tell=session.output.note,
     )
     with open_trusting(session, PlanningFlags(trust=trust)) as workspace:
-        report = workspace.declared_mirror.collect(asked)
+        mirror = _named(workspace, url, endpoint_url) or workspace.declared_mirror
+        report = mirror.collect(asked)
     lines = collected_lines(report, session.output.width)
     rows = (GC_COLUMNS, collected_rows(report))
     show(session.output, format_, collected_json(report), rows, lines)
     return 0
+
+
+def _named(workspace: Workspace, url: str | None, endpoint_url: str | None) -> Mirror | None:
+    if url is None and endpoint_url is None:
+        return None
+    from pydantic import ValidationError  # heavy, all of them
+
+    from trainctl.manifest.types.location import Location
+    from trainctl.operations.mirrors import without_end
+
+    try:
+        place = Location(url=url or "", endpoint_url=endpoint_url)
+    except ValidationError as error:
+        told = error.errors()[0]
+        raise UsageError(f"--url: {told['msg']}", told.get("ctx", {}).get("detail", "")) from None
+    return workspace.mirror_at(MirrorSite(place.url, without_end(place.endpoint_url)))
