@@ -43,6 +43,11 @@ def test_a_run_goes_on_whose_replacement_cant_be_made(fresh: Project) -> None:
     assert "Run 1 (" in failed.stderr
     assert "goes on." in failed.stderr
     assert newest(fresh) == (1, "RUNNING")
+    told = fresh.run("status").stdout
+    assert "Approved in place of a run that goes on, 1: job.sft" in told
+    assert "trainctl apply --stop-running" in told
+    assert "trainctl watch" not in told
+    assert fresh.json("status")["not_begun"] == ["job.sft"]
 
     declared(fresh, "echo second")
     done = fresh.run(*REPLACE)

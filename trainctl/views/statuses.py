@@ -246,16 +246,33 @@ def status_table(statuses: Sequence[JobStatus], width: int | None = None) -> lis
     )
 
 
-def waiting_lines(jobs: Sequence[Address]) -> list[str]:
-    """Which runs were approved and wait for a later apply, and where the reason stands."""
-    if not jobs:
-        return []
+def waiting_lines(jobs: Sequence[Address], found: Iterable[JobStatus]) -> list[str]:
+    """Which runs were approved and wait for a later apply, what carries them on, and where the reason stands; ``found`` as they stand now.
+
+    What would end a live run is not carried on by who watches, as nobody is asked then.
+    """
+    live = {one.address for one in found if one.run.status.live}
+    held = [one for one in jobs if one in live]
+    free = [one for one in jobs if one not in live]
+    lines = []
+    if free:
+        lines += [
+            "",
+            f"Approved and not begun yet, {_counted(free)}",
+            "They go on with a later apply, or with: trainctl watch. What is in the way: trainctl plan",
+        ]
+    if held:
+        lines += [
+            "",
+            f"Approved in place of a run that goes on, {_counted(held)}",
+            "Only an apply tries again: trainctl apply --stop-running. What is in the way: trainctl plan",
+        ]
+    return lines
+
+
+def _counted(jobs: Sequence[Address]) -> str:
     names = ", ".join(map(str, jobs[:_NAMED])) + (", …" if len(jobs) > _NAMED else "")
-    return [
-        "",
-        f"Approved and not begun yet, {len(jobs)}: {names}",
-        "They go on with a later apply, or with: trainctl watch. What is in the way: trainctl plan",
-    ]
+    return f"{len(jobs)}: {names}"
 
 
 def stale_lines(found: Iterable[JobStatus]) -> list[str]:

@@ -79,7 +79,7 @@ def _show_all(
         if matrix
         else status_table(found, output.width)
     )
-    for line in [*lines, *waiting_lines(waiting)]:
+    for line in [*lines, *waiting_lines(waiting, found)]:
         output.prose(line)
     for line in stale_lines(found):
         output.note(line)
