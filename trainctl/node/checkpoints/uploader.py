@@ -8,7 +8,19 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, List, Mapping, Optional, Sequence, Set, Tuple, cast
+from typing import (
+    Any,
+    BinaryIO,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    cast,
+)
 
 from trainctl.node.checkpoints.describe import describe, known_by
 from trainctl.node.checkpoints.directory_store import DirectoryStore
@@ -51,6 +63,7 @@ class Uploader:
         self._watch = Watch(settings)
         self._complete: Optional[Dict[Tuple[int, str], Manifest]] = None
         self._refused: Dict[Tuple[int, str], str] = {}
+        self._renamed: Dict[Tuple[str, int, int], Uploaded] = {}
         self._unretained = True
 
     def announce(self) -> None:
@@ -64,6 +77,7 @@ class Uploader:
             self._complete = self._pick_up()
         self._uploads.beat()
         saved = self._here()
+        self._renamed = self._away(saved)
         self._watch.look(saved, end)
         pending = [one for one in saved if self._is_wanted(one)]
         writing = set() if end else self._watch.open_files(pending)
@@ -184,7 +198,7 @@ class Uploader:
                 return known
         version = 1 if self._in_place else self._version(one)
         key = self._kept.file_key(one.rank, one.name, file.path, version)
-        sha256 = self._send(one, file, key)
+        sha256 = self._copied(one, file, key) or self._send(one, file, key)
         uploaded = Uploaded(file.size, file.modified, sha256, key)
         self._uploads.add((one.rank, one.name, file.path), uploaded)
         return uploaded
@@ -196,18 +210,41 @@ class Uploader:
                 return Uploaded(known["size"], known["modified"], known["sha256"], known["key"])
         return None
 
+    def _away(self, saved: Sequence[Saved]) -> Dict[Tuple[str, int, int], Uploaded]:
+        """What was brought of checkpoints of which nothing lies here any more, by path, size and time: they may have another name now."""
+        here = {(one.rank, one.name) for one in saved}
+        files = self._uploads.files.items() if not self._in_place else ()
+        return {
+            (path, known.size, known.modified): known
+            for (rank, name, path), known in files
+            if (rank, name) not in here
+        }
+
+    def _copied(self, one: Saved, file: File, key: str) -> Optional[str]:
+        """The file's digest, if it was brought under another name, and the store can copy that. Times are no proof: it is read."""
+        known = self._renamed.get((file.path, file.size, file.modified))
+        if known is None or self._read(one, file, _drain) != known.sha256:
+            return None
+        return known.sha256 if self._kept.store.copy(known.key, key, file.size) else None
+
     def _send(self, one: Saved, file: File, key: str) -> str:
+        """Bring the file; its digest."""
+        if self._in_place:
+            return self._read(one, file, _drain)
+        return self._read(
+            one,
+            file,
+            lambda stream: self._kept.store.put_file(key, stream, file.size, self._pace),
+        )
+
+    def _read(self, one: Saved, file: File, take: Callable[[BinaryIO], None]) -> str:
         """Read the file once, hashing it on the way. Failure ``changed`` if it isn't the same afterwards."""
         descriptor = open_inside(one.directory / file.path, one.top)
         if descriptor is None:
             raise Failure("changed", f"{file.path!r} was removed while it was uploaded")
         with os.fdopen(descriptor, "rb") as raw:
             stream = _Hashing(raw)
-            if self._in_place:
-                while stream.read(_BLOCK):
-                    pass
-            else:
-                self._kept.store.put_file(key, cast(BinaryIO, stream), file.size, self._pace)
+            take(cast(BinaryIO, stream))
             found = os.fstat(raw.fileno())
             if stream.size != file.size or (found.st_size, found.st_mtime_ns) != (
                 file.size,
@@ -321,6 +358,11 @@ class Uploader:
         name = "run.json" if self._rank == 0 else f"run-{self._rank}.json"
         text = json.dumps({**known, **record}, sort_keys=True) + "\n"
         self._kept.store.put(f"{self._kept.prefix}/{name}", text.encode())
+
+
+def _drain(stream: BinaryIO) -> None:
+    while stream.read(_BLOCK):
+        pass
 
 
 class _Hashing:
