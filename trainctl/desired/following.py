@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from trainctl.desired.scope import Names
 from trainctl.manifest.nearest import did_you_mean
 from trainctl.manifest.tree import Path
 from trainctl.manifest.types.job import Job
 from trainctl.model.address import Address, Kind
+from trainctl.model.circle import circle
 from trainctl.model.diagnostics import Diagnostic, error
 
 
@@ -52,7 +53,7 @@ def circles(jobs: Mapping[str, Job], names: Names) -> Iterator[Diagnostic]:
         edges.setdefault(name, []).extend(one.name for one in needed if one is not None)
     done: set[str] = set()
     for name in edges:
-        way = _circle(name, edges, done)
+        way = circle(name, edges, done)
         if way:
             steps = " \u2192 ".join(f"job.{one}" for one in way)
             yield error(
@@ -62,34 +63,6 @@ def circles(jobs: Mapping[str, Job], names: Names) -> Iterator[Diagnostic]:
                 where=names.place(places[way[0]]),
                 code="dependency-circle",
             )
-
-
-def _circle(start: str, edges: Mapping[str, Iterable[str]], done: set[str]) -> list[str]:
-    """The first way from a job back to a job on it, the same one first and last; empty if there is none."""
-    way: list[str] = []
-    on_way: set[str] = set()
-    steps: list[tuple[str, Iterator[str]]] = []
-
-    def enter(name: str) -> None:
-        way.append(name)
-        on_way.add(name)
-        steps.append((name, iter(dict.fromkeys(edges.get(name, ())))))
-
-    if start not in done:
-        enter(start)
-    while steps:
-        name, rest = steps[-1]
-        following = next(rest, None)
-        if following is None:
-            steps.pop()
-            done.add(way.pop())
-            on_way.discard(name)
-        elif following in on_way:
-            done |= on_way
-            return [*way[way.index(following) :], following]
-        elif following not in done:
-            enter(following)
-    return []
 
 
 def _job(text: str) -> Address | None:

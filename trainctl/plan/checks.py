@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
+from trainctl.model.circle import circle
 from trainctl.model.diagnostics import Diagnostic, Position, error, warning
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.plan.graph import REMOVES
@@ -144,6 +145,38 @@ def waits(
                     where=_where(inputs, change.address),
                     code="waits-for-run",
                 )
+
+
+def circles(
+    inputs: Inputs, subjects: Iterable[Subject], changes: Mapping[Address, Change]
+) -> Iterator[Diagnostic]:
+    """New runs that would wait for each other for ever, as where jobs begin with each other's checkpoints and none has any."""
+    lacking = {
+        one.address
+        for one in subjects
+        if one.address.kind is Kind.JOB
+        and changes[one.address].action in _NEW_RUN
+        and not _comes(one.newest_run)
+    }
+    edges = {one: [to for to in changes[one].depends_on if to in lacking] for one in lacking}
+    done: set[Address] = set()
+    for address in sorted(edges):
+        way = circle(address, edges, done)
+        if way:
+            steps = " \u2192 ".join(map(str, way))
+            yield error(
+                f"runs would wait for each other in a circle: {steps}",
+                "Each begins with what another has to save before, and none has a run that completed or goes on. "
+                "Let one begin without: take its load_checkpoint_config out until it has run.",
+                address=str(way[0]),
+                where=_where(inputs, way[0]),
+                code="dependency-circle",
+            )
+
+
+def _comes(run: RunRecord | None) -> bool:
+    """Whether who follows a job has its newest run to begin after."""
+    return run is not None and (run.status.live or run.status is RunStatus.COMPLETED)
 
 
 def _unmet(change: Change, needed: Subject | None, its: Change | None) -> str:

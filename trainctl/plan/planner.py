@@ -142,6 +142,7 @@ def _diagnostics(
         found += checks.sources(inputs, changes)
         found += checks.failed_runs(planned, by_address)
         found += checks.waits(inputs, planned, by_address)
+        found += checks.circles(inputs, planned, by_address)
         found += relayed(weights)
         found += delivery_problems(inputs, changes, deliveries)
         found += host_problems(inputs, changes)
