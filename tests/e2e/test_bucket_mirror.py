@@ -177,9 +177,9 @@ def test_a_mirror_that_is_moved_to_another_server_leaves_nothing_behind(
         opened = f'endpoint_url: "{server.endpoint}/", auth: {{auth_secret_name: key}}'
         return {"trainctl.yaml": text.replace(url, f"{url}, {opened}")}
 
-    def references(server: Bucket) -> int:
+    def count(server: Bucket, kind: str = "references") -> int:
         place = place_of(f"s3://models/{prefix}", server.endpoint, {})
-        return len([*Store(place, AwsKeys(KEY_ID, SECRET)).list("references")])
+        return len([*Store(place, AwsKeys(KEY_ID, SECRET)).list(kind)])
 
     with moto() as other:
         mine.variables["KEY"] = json.dumps(bucket.credential)
@@ -188,13 +188,17 @@ def test_a_mirror_that_is_moved_to_another_server_leaves_nothing_behind(
         mine.trust(f'secret = "key"\nhosts = {json.dumps(hosts)}\n')
         mine.write(at(bucket))
         mine.run("apply", "--auto-approve", "--target", "weights.model")
-        before = references(bucket)
+        before = count(bucket)
         mine.write(at(other))
         planned = mine.run("plan", "--target", "weights.model").stdout
         unasked = mine.run("plan", "--refresh=false", "--target", "weights.model").stdout
         mine.run("apply", "--auto-approve", "--target", "weights.model")
         again = mine.run("plan", "--target", "weights.model", "--detailed-exitcode").stdout
-        after = references(bucket), references(other)
+        after = count(bucket), count(other)
+        old = ("--url", f"s3://models/{prefix}", "--endpoint-url", bucket.endpoint)
+        mine.run("mirror", "gc", "--grace", "0s", *old)
+        left = count(bucket, "blobs")
+        listed = mine.run("mirror", "list").stdout
 
     assert before == 1
     assert "will be updated in place: the mirror has moved" in planned
@@ -203,6 +207,8 @@ def test_a_mirror_that_is_moved_to_another_server_leaves_nothing_behind(
     assert "outside of trainctl" not in planned
     assert after == (0, 1)
     assert "No changes" in again
+    assert left == 0
+    assert "hf://acme/model" in listed
 
 
 def test_care_of_a_bucket_needs_no_other_words(mine: Project, bucket: Bucket, prefix: str) -> None:
