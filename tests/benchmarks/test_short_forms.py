@@ -20,9 +20,10 @@ ROOT = Path(__file__).resolve().parents[2]
         ("buckets", ["--mib", "16", "--files", "50", "--rounds", "1"], "ratio to s5cmd"),
         (
             "bucket_mirror",
-            ["--mib", "32", "--files", "50", "--many", "500", "--rounds", "1"],
+            ["--mib", "32", "--files", "50", "--rounds", "1"],
             "ratio to the least",
         ),
+        ("bucket_scale", ["--packed", "500", "--alone", "100"], "gc:"),
         (
             "host_mirror",
             ["--files", "50", "--mib", "8", "--rounds", "1"],
