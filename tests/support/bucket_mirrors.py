@@ -23,6 +23,7 @@ from tests.support.clouds import ACCOUNT, Azure
 from tests.support.google_xml import GoogleXml
 from tests.support.mirrors import REFERENCE, impatient
 from trainctl.errors import Busy, TrainctlError
+from trainctl.model.files import ResolvedSource
 from trainctl.objects.opening import opened
 from trainctl.objects.place import place_of
 from trainctl.spi.sources import Credential
@@ -130,8 +131,12 @@ class Directory:
         return self._found(path) if path.is_file() else None
 
     def list(self, prefix: str) -> Iterator[Found]:
-        for folder, _, names in os.walk(self._root / prefix):
-            yield from (self._found(Path(folder) / name) for name in names)
+        found = (
+            Path(folder) / name
+            for folder, _, names in os.walk(self._root / prefix)
+            for name in names
+        )
+        yield from map(self._found, sorted(found))
 
     def delete(self, keys: Sequence[str], before: Callable[[], None] = lambda: None) -> None:
         before()
@@ -186,6 +191,11 @@ def names(mirror: BucketMirror, *prefixes: str) -> list[str]:
         keys.BLOBS, keys.CHUNKED, keys.SLICES, keys.PACKS, keys.LISTINGS, keys.FINGERPRINTS, keys.PARTIAL, keys.REFERENCES, keys.LEASES, keys.COLLECTIONS,
     )  # fmt: skip
     return [one.key for prefix in prefixes for one in mirror.shelf.objects.list(prefix)]
+
+
+def marked_chunks(mirror: BucketMirror, resolved: ResolvedSource) -> list[list[str]]:
+    """Of each file that has come in part, the chunks that are there."""
+    return [json.loads(text) for _, text in mirror.shelf.marked(resolved).chunks]
 
 
 def contents(mirror: BucketMirror, listing_id: str) -> dict[str, bytes]:

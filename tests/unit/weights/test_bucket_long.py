@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bucket_mirrors import Directory
+from tests.support.bucket_mirrors import Counted, Directory
 from tests.support.mirrors import REFERENCE, MemorySource, impatient
 from trainctl.model.files import ListedFile, ResolvedSource, SourceFile, in_order
 from trainctl.model.json import canonical
-from trainctl.weights.bucket import keys, long
+from trainctl.weights.bucket import keys, long, spread
 from trainctl.weights.bucket.disk_map import DiskMap
+from trainctl.weights.bucket.disk_set import DiskSet
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.repair import turned_out
 from trainctl.weights.bucket.shelf import Shelf
@@ -173,3 +174,39 @@ def test_what_is_fetched_replaces_what_was_in_the_file(tmp_path: Path) -> None:
     assert objects.fetch("a", into)
     assert into.getvalue() == b"short"
     assert not objects.fetch("b", into)
+
+
+def test_a_set_on_the_disk_has_what_was_put_into_it() -> None:
+    """However often, across its blocks, and where contents begin alike; nothing else, and nothing of another length."""
+    alike = [bytes([7] * 8 + [one] + [0] * 23) for one in range(0, 200, 2)]
+    digests = [hashlib.sha256(b"%d" % one).digest() for one in range(1000)]
+
+    made = DiskSet([*digests, *alike, *digests[:300], b"short"])
+
+    assert list(made) == sorted({*digests, *alike})
+    assert all(one in made for one in (*digests, *alike))
+    others = [bytes([7] * 8 + [one] + [0] * 23) for one in range(1, 200, 2)]
+    others += [hashlib.sha256(b"%d" % one).digest() for one in range(1000, 2000)]
+    others += [digests[0][1:] + digests[1][:1], b"short", b"", bytes(32), b"\xff" * 32]
+    assert not any(one in made for one in others)
+    assert digests[0] not in DiskSet()
+
+
+def test_many_objects_are_listed_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they would be one after another, and in that order; few of them by one request."""
+    monkeypatch.setattr(spread, "_PAGE", 10)
+    objects = Counted(Directory(tmp_path))
+    for number in range(1500):
+        objects.put(keys.blob(name(number)), b"")
+        if number % 50 == 0:
+            objects.put(keys.slices(name(number)), b"")
+    objects.asked.clear()
+
+    many, few = (list(spread.spread(objects, kind)) for kind in (keys.BLOBS, keys.SLICES))
+
+    assert many == list(objects.objects.list(keys.BLOBS))
+    assert few == list(objects.objects.list(keys.SLICES))
+    assert (len(many), len(few)) == (1500, 30)
+    assert objects.asked["list"] == 1 + 256 + 1

@@ -15,6 +15,7 @@ from tests.support.bucket_mirrors import (
     contents,
     counted,
     gc,
+    marked_chunks,
     mirror_in,
     names,
 )
@@ -202,7 +203,7 @@ def test_a_transfer_that_broke_is_taken_up_at_its_last_chunk(make: Make) -> None
     with pytest.raises(SourceCut):
         halted.mirror(resolved(source), source, REFERENCE)
     marked = client.shelf.marked(resolved(source))
-    kept = max(map(len, marked.chunks.values()), default=0)
+    kept = max(map(len, marked_chunks(client, resolved(source))), default=0)
     whole = {
         one.path
         for one in resolved(source).files
@@ -226,7 +227,7 @@ def test_a_chunk_that_was_changed_meanwhile_is_fetched_again(make: Make) -> None
     client = replace(make(), retry=replace(make().retry, attempts=1))
     with pytest.raises(SourceCut):
         client.mirror(resolved(source), source, REFERENCE)
-    (chunks,) = client.shelf.marked(resolved(source)).chunks.values()
+    (chunks,) = marked_chunks(client, resolved(source))
     client.shelf.objects.put(keys.blob(chunks[0]), b"?" * CHUNK)
     source.cut_after, source.asked = None, []
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bucket_mirrors import Counted, Directory, contents, counted
+from tests.support.bucket_mirrors import Counted, Directory, contents, counted, marked_chunks
 from tests.support.mirrors import REFERENCE, MemorySource, impatient
 from tests.support.weights_data import noise
 from trainctl.errors import SourceCut
@@ -128,7 +128,7 @@ def test_what_was_put_of_parts_before_a_transfer_broke_is_taken_up(tmp_path: Pat
     counted(mirror).before = before
     with pytest.raises(SourceCut):
         mirror.mirror(resolved(source), source, REFERENCE)
-    (kept,) = mirror.shelf.marked(resolved(source)).chunks.values()
+    (kept,) = marked_chunks(mirror, resolved(source))
     (looked,) = mirror.look([resolved(source)]).known
     source.spans.clear()
     source.filled.clear()

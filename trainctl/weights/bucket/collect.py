@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain, islice
 
 from trainctl.errors import Busy, StorageError
 from trainctl.ledger.clock import SystemClock
@@ -76,18 +77,17 @@ class _Collection:
         replaced = put_again(self.shelf, going.batches, self._go_on)
         # One that was killed may have left the beginnings of the same packs, which were marked.
         anew = {*map(keys.blob, replaced.values()), *map(keys.slices, replaced.values())}
-        self._delete([str(need.path) for need in dropped])
+        self._delete(str(need.path) for need in dropped)
         self._delete(going.listings)
-        for some in (
-            [*going.records, *map(keys.slices, replaced)],
-            [*going.blobs, *map(keys.blob, replaced)],
+        for going_now in (
+            chain(going.records, map(keys.slices, replaced)),
+            chain(going.blobs, map(keys.blob, replaced)),
         ):
-            self._delete([key for key in some if key not in anew])
+            self._delete(key for key in going_now if key not in anew)
         for some in still_double(self.shelf, going.doubles, replaced):
             self._delete(some)
         if going.listings or going.blobs:
-            stale = [one.key for one in objects.list(keys.LEASES) if one.modified < now]
-            self._delete(stale)
+            self._delete([one.key for one in objects.list(keys.LEASES) if one.modified < now])
         return report
 
     def _refuse_beside_others(self, mine: str) -> None:
@@ -121,9 +121,10 @@ class _Collection:
             self.asked.tell(f"Waiting {self.asked.grace_seconds:g} s, {why}.")
             self.asked.wait(self.asked.grace_seconds)
 
-    def _delete(self, found: Sequence[str]) -> None:
-        for start in range(0, len(found), _AT_ONCE):
-            self.shelf.objects.delete(found[start : start + _AT_ONCE], self._go_on)
+    def _delete(self, found: Iterable[str]) -> None:
+        rest = iter(found)
+        while some := list(islice(rest, _AT_ONCE)):
+            self.shelf.objects.delete(some, self._go_on)
 
     def _go_on(self) -> None:
         """Nothing is deleted once somebody may have thought that this process is dead."""

@@ -7,10 +7,11 @@ from functools import partial
 from itertools import islice
 
 from trainctl.weights.bucket import keys, packs
+from trainctl.weights.bucket.disk_set import digest
 from trainctl.weights.bucket.in_packs import InPacks
-from trainctl.weights.bucket.marking import digest
-from trainctl.weights.bucket.shelf import Shelf, unless_damaged
+from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.mirror.in_turn import in_turn
+from trainctl.weights.mirror.layout import unless_damaged
 
 _FILES_AT_ONCE = 20_000
 

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Set
 from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.objects import Objects
-from trainctl.weights.mirror.in_turn import in_turn
 
 
 class InPacks:
@@ -42,5 +41,5 @@ class InPacks:
     def _look_into(self, wanted: Iterable[str]) -> None:
         new = sorted(set(wanted) - self._read)
         self._read.update(new)
-        for pack, slices in in_turn(lambda pack: packs.load(self._objects, pack), new):
+        for pack, slices in packs.loaded(self._objects, new):
             self._pack_of.update((one.sha256, pack) for one in slices or ())

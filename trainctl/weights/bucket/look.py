@@ -41,12 +41,13 @@ def _arrived(
     shelf: Shelf, looking: Looking, resolved: ResolvedSource, rows: Sequence[Row]
 ) -> dict[int, Arrived]:
     """Of the files that aren't there, by their places, what is of each."""
-    chunks, found = looking.marks.chunks, {}
+    marks, found = looking.marks, {}
+    some_are = len(marks.chunks) > 0
     for number, (file, (_, size, here)) in enumerate(zip(resolved.files, rows, strict=True)):
-        some = chunks.get(fingerprint(resolved, file)) if chunks and not here else None
-        if some:
-            good = min(size, len(some) * shelf.chunk_bytes)
-            found[number] = Arrived(good, good)
+        if some_are and not here and size > shelf.chunk_bytes:
+            for chunks in marks.chunks_of([fingerprint(resolved, file)]).values():
+                good = min(size, len(chunks) * shelf.chunk_bytes)
+                found[number] = Arrived(good, good)
     return found
 
 

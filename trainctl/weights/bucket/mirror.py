@@ -16,15 +16,17 @@ from trainctl.model.files import (
     SourceFile,
     listed_in_order,
 )
+from trainctl.node.content.packed import packed
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.bucket import keys, long, packs
 from trainctl.weights.bucket.beating import Beating, await_collections, leased
 from trainctl.weights.bucket.disk_map import DiskMap
+from trainctl.weights.bucket.disk_set import DiskSet, digest
 from trainctl.weights.bucket.in_packs import InPacks
 from trainctl.weights.bucket.look import Looking, damaged_of, look_at, references, said
 from trainctl.weights.bucket.packing import Packing
 from trainctl.weights.bucket.room import Room
-from trainctl.weights.bucket.shelf import Marks, Shelf, at_once, unless_damaged
+from trainctl.weights.bucket.shelf import Shelf, at_once
 from trainctl.weights.bucket.upload import MOST_AHEAD, MOST_CHUNKS, Uploads
 from trainctl.weights.mirror.checked import checked
 from trainctl.weights.mirror.fetch import (
@@ -35,7 +37,8 @@ from trainctl.weights.mirror.fetch import (
     by_fingerprint,
     parts,
 )
-from trainctl.weights.mirror.layout import Content, Reference, fingerprint
+from trainctl.weights.mirror.in_turn import in_turn
+from trainctl.weights.mirror.layout import Content, Reference, fingerprint, unless_damaged
 from trainctl.weights.mirror.others import Waiting, WaitsFor, nobody
 from trainctl.weights.mirror.parts import Buffers
 from trainctl.weights.mirror.port import Looked, Mirror
@@ -51,6 +54,7 @@ if TYPE_CHECKING:  # what looks after a mirror is loaded when it is asked for
 
 _FILES_AT_ONCE = 20_000
 _LARGE_AT_ONCE = 8
+_KEYS_AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
@@ -181,6 +185,7 @@ class BucketMirror:
         """Have the content of some files in the bucket."""
         tally, cancelled = bringing.tally, bringing.cancelled
         part, is_small = upstream.resolved, self.shelf.is_small
+        marks = bringing.looking.marks
         groups = by_fingerprint(part)
         here = bringing.looking.have(groups)
         contents = here.contents
@@ -191,7 +196,7 @@ class BucketMirror:
         brought, put = self._pack(upstream, tally, small, cancelled)
         contents.update(brought)
         large = {one: files for one, files in missing.items() if one not in small}
-        contents.update(self._upload(upstream, tally, large, bringing.looking.marks, cancelled))
+        contents.update(self._upload(upstream, tally, large, marks.chunks_of(large), cancelled))
         bringing.packs |= here.packs | put
         bringing.turned.update((one, content.sha256) for one, content in contents.items())
         return (contents[fingerprint(part, file)].listed(file.path) for file in part.files)
@@ -218,7 +223,7 @@ class BucketMirror:
         upstream: Upstream,
         tally: Tally,
         missing: Mapping[str, list[SourceFile]],
-        marks: Marks,
+        marked: Mapping[str, Sequence[str]],
         cancelled: threading.Event,
     ) -> dict[str, Content]:
         """Bring the others; what they are."""
@@ -226,7 +231,7 @@ class BucketMirror:
             return {}
         halt, chunk_bytes = threading.Event(), self.shelf.chunk_bytes
         ahead, room = Buffers(MOST_AHEAD, chunk_bytes), Room(MOST_CHUNKS * chunk_bytes, halt)
-        uploads = Uploads(self.shelf, upstream, marks, halt, tally.add, ahead, room)
+        uploads = Uploads(self.shelf, upstream, marked, halt, tally.add, ahead, room)
         try:
             return Crowd(uploads, tally, missing).run(_LARGE_AT_ONCE, cancelled)
         finally:
@@ -269,20 +274,21 @@ class BucketMirror:
 
     def _forget_marks(self, resolved: ResolvedSource) -> None:
         """They say nothing any more that the source's record doesn't say."""
-        listed = [one.key for one in self.shelf.objects.list(keys.marks(resolved))]
-        if not listed:
+        listed = (one.key for one in self.shelf.objects.list(keys.marks(resolved)))
+        there = packed(listed, lambda key: (key,), str)
+        if not there:
             return
-        done = DiskMap()
-        done.update((fingerprint(resolved, file), "") for file in resolved.files)
+        done = DiskSet(bytes.fromhex(fingerprint(resolved, file)) for file in resolved.files)
 
         def is_done(key: str) -> bool:
             name = key.rpartition("/")[2].partition(".")[0]
             if name != keys.PACK:
-                return name in done
-            files = self.shelf.hint(key).get("files") or {}
-            return len(done.find(files)) == len(files)
+                return digest(name) in done
+            return all(digest(one) in done for one in self.shelf.hint(key).get("files") or ())
 
-        self.shelf.objects.delete([one for one in listed if is_done(one)])
+        going = (key for key, wanted in in_turn(is_done, there) if wanted)
+        while some := list(islice(going, _KEYS_AT_ONCE)):
+            self.shelf.objects.delete(some)
 
 
 @dataclass

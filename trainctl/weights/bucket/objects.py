@@ -46,7 +46,7 @@ class Objects(Protocol):
         ...
 
     def list(self, prefix: str) -> Iterator[Found]:
-        """Every object whose key begins with ``prefix`` and a slash."""
+        """Every object whose key begins with ``prefix`` and a slash, in the order of keys."""
         ...
 
     def delete(self, keys: Sequence[str], before: Callable[[], None] = lambda: None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
@@ -12,10 +12,12 @@ from trainctl.node.content.pack_index import Row, index_bytes, is_right, rows_of
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.objects import Objects
 from trainctl.weights.bucket.shelf import Shelf, at_once
+from trainctl.weights.mirror.in_turn import in_turn
 
 MOST_FILES = 4096
 """In one pack: as many as fill it with 4 KiB each."""
 _READ_AT_LEAST = 100
+_PACKS_AT_ONCE = 4
 T = TypeVar("T")
 
 
@@ -96,18 +98,21 @@ def load(objects: Objects, pack: str) -> tuple[Slice, ...] | None:
         return None
 
 
+def loaded(
+    objects: Objects, packs: Iterable[T], name: Callable[[T], str] = str
+) -> Iterator[tuple[T, tuple[Slice, ...] | None]]:
+    """What is in each of many packs; ``name`` is its. In memory is what is in few."""
+    return in_turn(lambda pack: load(objects, name(pack)), packs, _PACKS_AT_ONCE)
+
+
 def find(objects: Objects, wanted: Set[str], packs: Collection[str]) -> dict[str, Place]:
     """Where the wanted contents are, as far as they are in these packs."""
-
-    def look(pack: str) -> list[tuple[str, Place]]:
-        found = load(objects, pack) or ()
-        return [
-            (one.sha256, Place(pack, one.offset, one.length))
-            for one in found
-            if one.sha256 in wanted
-        ]
-
-    return dict(pair for pairs in at_once(look, sorted(packs)) for pair in pairs) if wanted else {}
+    return {
+        one.sha256: Place(pack, one.offset, one.length)
+        for pack, slices in (loaded(objects, sorted(packs)) if wanted else ())
+        for one in slices or ()
+        if one.sha256 in wanted
+    }
 
 
 def find_there(objects: Objects, wanted: Set[str], packs: Collection[str]) -> dict[str, Place]:

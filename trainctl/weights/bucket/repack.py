@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 
 from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket.merging import Double, Remnant
@@ -23,9 +24,10 @@ def put_again(
         contents: dict[str, bytes] = {}
         sound: list[str] = []
         for one in batch:
-            data = shelf.objects.get(keys.blob(one.pack))
-            found = cut(data, one.used) if data is not None else {}
-            if len(found) == len(one.used):
+            slices = packs.load(shelf.objects, one.pack)
+            data = None if slices is None else shelf.objects.get(keys.blob(one.pack))
+            found = cut(data, one.used(slices or ())) if data is not None else {}
+            if len(found) == len(one.places):
                 contents |= found
                 sound.append(one.pack)
         if sound:
@@ -39,13 +41,10 @@ def put_again(
 
 
 def still_double(
-    shelf: Shelf, doubles: Sequence[Double], replaced: Mapping[str, str]
+    shelf: Shelf, doubles: Iterable[Double], replaced: Mapping[str, str]
 ) -> Iterator[list[str]]:
     """The keys of those that their packs, or what stands for these by now, really have, and that nobody put again; some at a time."""
-    of_pack: dict[str, list[Double]] = {}
-    for one in doubles:
-        of_pack.setdefault(replaced.get(one.pack, one.pack), []).append(one)
-    for pack, its in of_pack.items():
+    for pack, its in groupby(doubles, lambda one: replaced.get(one.pack, one.pack)):
         right = cut(
             shelf.objects.get(keys.blob(pack)) or b"", packs.load(shelf.objects, pack) or ()
         )

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 from trainctl.model.files import ListedFile, ResolvedSource, SourceFile
 from trainctl.model.json import canonical
+from trainctl.node.content.digests import Digests
 from trainctl.weights.bucket import keys, long, packs
-from trainctl.weights.bucket.marking import digest
+from trainctl.weights.bucket.disk_set import DiskSet, digest
 from trainctl.weights.bucket.packs import Slice
 from trainctl.weights.bucket.relisting import listed_anew
 from trainctl.weights.bucket.repack import cut
-from trainctl.weights.bucket.shelf import Shelf
+from trainctl.weights.bucket.shelf import Shelf, at_once
 from trainctl.weights.mirror.afresh import Afresh, Origin, Origins, read_again
 from trainctl.weights.mirror.fetch import SMALL_AT_ONCE
 from trainctl.weights.mirror.in_turn import in_turn
@@ -53,16 +54,15 @@ class Fetched(NamedTuple):
 
 
 class WrongPack(NamedTuple):
-    """A pack that isn't what its name says, or whose slices aren't: what should be in it, and what of that is wrong."""
+    """A pack that isn't what its name says, or whose slices aren't, and which of them."""
 
     pack: str
-    slices: tuple[Slice, ...]
     wrong: tuple[Slice, ...]
 
 
 @dataclass(frozen=True)
 class Repair:
-    """Without ``origins`` it only says what is wrong. ``uses`` are those of contents that aren't right, all of them before the first is fetched.
+    """Without ``origins`` it only says what is wrong. ``uses`` are those of the contents that are asked about, as far as they aren't right anywhere.
 
     ``all_known``: there are no others. Where a reference or its listing is damaged nobody knows who else needs what: nothing goes then that
     nobody is known to need. Small contents are fetched as many at a time as they are mirrored.
@@ -70,11 +70,11 @@ class Repair:
 
     shelf: Shelf
     origins: Origins | None
-    uses: dict[str, list[Use]] = field(default_factory=dict)
+    uses: Mapping[str, Sequence[Use]] = field(default_factory=dict)
     all_known: bool = True
     own: Own = ()
     """What the caller's own references say."""
-    _looked_at: set[bytes] = field(default_factory=set)
+    _looked_at: Digests = field(default_factory=Digests)
     _halt: threading.Event = field(default_factory=threading.Event)
 
     @cached_property
@@ -133,7 +133,7 @@ class Repair:
             self._gone([*_needing(uses), key])
         return Finding(Path(key), what, size, _sources(uses), outcome, detail)
 
-    def pack(self, wrong: WrongPack, right: Set[bytes]) -> list[Finding]:
+    def pack(self, wrong: WrongPack, right: DiskSet) -> list[Finding]:
         """A pack: put as it was, or where something of it is nowhere any more, what can be had, as objects of their own; as long as a
         source of it can't be asked it stays.
 
@@ -145,9 +145,10 @@ class Repair:
             lost = (one for one in wrong.wrong if digest(one.sha256) not in right)
             fetched = in_turn(act, lost, SMALL_AT_ONCE, self._halt)
             found = {one.sha256: got for one, got in fetched}
+        slices = packs.load(self.shelf.objects, wrong.pack)
         stays = any(one.outcome is Outcome.WRONG for one in found.values()) or not self.origins
-        if not stays:
-            self._settle(wrong, found)
+        if not stays and slices is not None:
+            self._settle(wrong.pack, slices, found)
         findings = []
         for one in wrong.wrong:
             its = self.uses.get(one.sha256, ())
@@ -161,39 +162,34 @@ class Repair:
             findings.append(Finding(Path(key), "changed", 0, (), outcome))
         return findings
 
-    def _settle(self, wrong: WrongPack, found: Mapping[str, Fetched]) -> None:
+    def _settle(self, name: str, slices: Sequence[Slice], found: Mapping[str, Fetched]) -> None:
         """Have the pack, or what of it can be had, right; listings go first that need what can't."""
-        contents = cut(self.shelf.objects.get(keys.blob(wrong.pack)) or b"", wrong.slices)
+        contents = cut(self.shelf.objects.get(keys.blob(name)) or b"", slices)
         for sha256, got in found.items():
             if got.data is not None:
                 contents[sha256] = got.data
             else:
                 self._gone(_needing(self.uses.get(sha256, ())))
-        self._put_again(wrong, contents)
-
-    def _put_again(self, wrong: WrongPack, contents: Mapping[str, bytes]) -> None:
-        left = {one.sha256: contents[one.sha256] for one in wrong.slices if one.sha256 in contents}
+        left = {one.sha256: contents[one.sha256] for one in slices if one.sha256 in contents}
         pack = packs.put_together(left)
-        if pack.sha256 == wrong.pack:
+        if pack.sha256 == name:
             self.shelf.objects.put(keys.blob(pack.sha256), pack.data)
             return
-        for sha256, data in left.items():
-            self.shelf.objects.put(keys.blob(sha256), data)
-        unwanted = [keys.slices(wrong.pack), keys.blob(wrong.pack)]
+        at_once(lambda one: self.shelf.objects.put(keys.blob(one), left[one]), list(left))
+        unwanted = [keys.slices(name), keys.blob(name)]
         self._gone([key for key in unwanted if key not in map(keys.blob, left)])
 
     def chunked(self, files: Iterable[ListedFile]) -> Iterator[Finding]:
         """What is said of larger contents must be what listings say."""
-        new = {file.sha256: file for file in files if digest(file.sha256) not in self._looked_at}
-        self._looked_at.update(map(digest, new))
-        for file, found in in_turn(self._chunks, new.values()):
+        new = (file for file in files if self._looked_at.add(file.sha256))
+        for file, found in in_turn(self._chunks, new):
             right: dict[str, Any] = {"version": 1, "size": file.size, "chunks": list(file.chunks)}
             if found not in (None, right):
                 if self.origins is not None:
                     self.shelf.objects.put(keys.chunked(file.sha256), canonical(right))
                 yield self._chunks_changed(file.sha256, Outcome.REPAIRED)
 
-    def chunked_alone(self, contents: Iterable[str], right: Set[bytes]) -> Iterator[Finding]:
+    def chunked_alone(self, contents: Iterable[str], right: DiskSet) -> Iterator[Finding]:
         """Those that no listing names must be of chunks that are there. What is wrong goes, and costs nobody anything that is there."""
 
         def is_wrong(sha256: str) -> bool:
@@ -207,7 +203,7 @@ class Repair:
             wrong = not is_whole or not all(map(self.shelf.has_blob, lost))
             return wrong and data == self.shelf.objects.get(keys.chunked(sha256))  # not collected
 
-        alone = (one for one in contents if digest(one) not in self._looked_at)
+        alone = (one for one in contents if one not in self._looked_at)
         for sha256, wrong in in_turn(is_wrong, alone):
             if wrong:
                 self._gone([keys.chunked(sha256)])

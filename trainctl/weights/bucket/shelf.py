@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import Any, TypeVar
 
 from trainctl.errors import StorageError
@@ -14,13 +15,16 @@ from trainctl.model.files import CHUNK_BYTES, Listing, ResolvedSource, load_list
 from trainctl.weights.bucket import keys, long
 from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.objects import Objects
+from trainctl.weights.bucket.spread import spread
 from trainctl.weights.mirror.hashing import file_sha256
 from trainctl.weights.mirror.in_turn import in_turn
-from trainctl.weights.mirror.layout import DAMAGED, Content
+from trainctl.weights.mirror.layout import DAMAGED, Content, unless_damaged
 
 SMALL_BYTES = 2**20
 """Below this size files are put into packs."""
 _MOST_RECORDS = 8
+_FEW = 4
+"""Marks of packs name all that is in one."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -105,7 +109,7 @@ class Shelf:
 
     def lying_bytes(self) -> int:
         """The bytes of all content."""
-        return sum(one.size for one in self.objects.list(keys.BLOBS))
+        return sum(one.size for one in spread(self.objects, keys.BLOBS))
 
     def whole(self, resolved: ResolvedSource) -> Listing | None:
         """The listing of the source at this very pin, if all of it is there."""
@@ -142,23 +146,31 @@ class Shelf:
 
     def marked(self, resolved: ResolvedSource) -> Marks:
         """What is known of a source that is not whole."""
-        whole = DiskMap()
-        chunks: dict[str, dict[int, str]] = {}
         packs: list[str] = []
-        for one in self.objects.list(keys.marks(resolved)):
-            fingerprint, _, rest = one.key.rpartition("/")[2].partition(".")
-            what, _, sha256 = rest.partition(".")
-            if fingerprint == keys.PACK:
-                packs.append(rest)
-            elif what == "whole":
-                whole.update([(fingerprint, sha256)])
-            elif what.isdecimal():
-                chunks.setdefault(fingerprint, {})[int(what)] = sha256
+        whole, chunks = DiskMap(), DiskMap()
+        chunks.update(self._marked(resolved, whole, packs))
         marks = (keys.pack_mark(resolved, pack) for pack in packs)
-        for _, document in in_turn(self.hint, marks):
+        for _, document in in_turn(self.hint, marks, _FEW):
             whole.update((document.get("files") or {}).items())
-        unbroken = {one: tuple(_unbroken(found)) for one, found in chunks.items()}
-        return Marks(whole, unbroken, tuple(packs))
+        return Marks(whole, chunks, tuple(packs))
+
+    def _marked(
+        self, resolved: ResolvedSource, whole: DiskMap, packs: list[str]
+    ) -> Iterator[tuple[str, str]]:
+        """Of each file's fingerprint the chunks that are there, as JSON; what is ``whole`` and which ``packs`` there are is noted."""
+        names = (one.key.rpartition("/")[2] for one in self.objects.list(keys.marks(resolved)))
+        for fingerprint, marks in groupby(names, lambda name: name.partition(".")[0]):
+            found: dict[int, str] = {}
+            for mark in marks:
+                what, _, sha256 = mark.partition(".")[2].partition(".")
+                if fingerprint == keys.PACK:
+                    packs.append(what)
+                elif what == "whole":
+                    whole.update([(fingerprint, sha256)])
+                elif what.isdecimal():
+                    found[int(what)] = sha256
+            if 0 in found:
+                yield fingerprint, json.dumps(tuple(_unbroken(found)))
 
 
 @dataclass(frozen=True)
@@ -186,11 +198,16 @@ class Earlier:
 
 @dataclass(frozen=True)
 class Marks:
-    """By fingerprint: files that are there, and of others the digests of the chunks that are, from the first on; and packs."""
+    """By fingerprint: files that are there, and the digests of the chunks that are, from the first on, as JSON; and packs."""
 
     whole: DiskMap
-    chunks: dict[str, tuple[str, ...]]
+    chunks: DiskMap
     packs: tuple[str, ...] = ()
+
+    def chunks_of(self, fingerprints: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """Of those of these files that have any."""
+        found = self.chunks.find(fingerprints).items()
+        return {one: tuple(json.loads(text)) for one, text in found}
 
 
 def _unbroken(found: dict[int, str]) -> Iterator[str]:
@@ -206,16 +223,6 @@ def at_once(act: Callable[[T], R], values: Sequence[T], most: int = 32) -> list[
         return [act(one) for one in values]
     with ThreadPoolExecutor(min(most, len(values)), thread_name_prefix="bucket") as pool:
         return list(pool.map(act, values))
-
-
-def unless_damaged(read: Callable[[], T | None]) -> T | None:
-    """What is read by who can do without: what is damaged is as good as not there."""
-    try:
-        return read()
-    except StorageError as error:
-        if error.code != DAMAGED:
-            raise
-        return None
 
 
 def damaged(objects: Objects, key: str, why: str) -> StorageError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ from trainctl.model.files import SourceFile
 from trainctl.model.json import canonical
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.room import Room, Seat
-from trainctl.weights.bucket.shelf import Marks, Shelf
+from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.mirror.hashing import Digests
 from trainctl.weights.mirror.layout import Content
 from trainctl.weights.mirror.parts import Buffers
@@ -26,6 +26,7 @@ MOST_AHEAD = 3
 @dataclass(frozen=True)
 class Uploads:
     """Brings single files into a bucket. ``arrived`` hears of every piece, in bytes; ``halt`` ends it between pieces.
+    ``marked`` are the digests of chunks that are there, by fingerprint.
 
     They are held in memory, which is to stay below 300 MB, for at most ``MOST_CHUNKS`` chunks, all of them together, beside the
     ``MOST_AHEAD`` that upstream's connections are at. Nobody waits for ever: a chunk that is whole goes its way without room for another,
@@ -34,7 +35,7 @@ class Uploads:
 
     shelf: Shelf
     upstream: Upstream
-    marks: Marks
+    marked: Mapping[str, Sequence[str]]
     halt: threading.Event
     arrived: Callable[[int], None]
     ahead: Buffers
@@ -74,7 +75,7 @@ class _Incoming:
         self._seat = Seat(uploads.room, min(self._chunk_bytes, file.size))
         self._buffers: dict[int, bytearray] = {}
         self._sent: list[Future[None]] = []
-        self._left = list(uploads.marks.chunks.get(self._key, ())) if file.identified else []
+        self._left = list(uploads.marked.get(self._key, ())) if file.identified else []
 
     def inherited(self, size: int, chunk_bytes: int) -> Iterator[tuple[int, bytes, str]]:
         """See Scratch."""

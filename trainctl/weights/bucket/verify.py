@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain, groupby, islice
+from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from trainctl.errors import StorageError
 from trainctl.model.files import Listing
+from trainctl.node.content.packed import Arriving, packed
 from trainctl.weights.bucket import keys, packs
+from trainctl.weights.bucket.disk_set import DiskSet, digest
 from trainctl.weights.bucket.hints import put_anew, wrong_hints
 from trainctl.weights.bucket.look import references
-from trainctl.weights.bucket.marking import digest
 from trainctl.weights.bucket.objects import Found
 from trainctl.weights.bucket.packs import Slice
 from trainctl.weights.bucket.repack import cut
 from trainctl.weights.bucket.repair import Repair, Use, Wrong, WrongPack
 from trainctl.weights.bucket.shelf import Shelf
+from trainctl.weights.bucket.spread import spread
 from trainctl.weights.mirror.afresh import Origins
 from trainctl.weights.mirror.checked import checked
 from trainctl.weights.mirror.fetch import Progress, Tally
@@ -26,10 +31,12 @@ from trainctl.weights.mirror.in_turn import in_turn
 from trainctl.weights.mirror.layout import DAMAGED
 from trainctl.weights.mirror.needs import Need
 from trainctl.weights.mirror.port import Own
-from trainctl.weights.mirror.verify import Finding, Outcome, Verified
+from trainctl.weights.mirror.verify import Finding, Outcome, Verified, findings_arriving
 
 _AT_ONCE = 8
 _FEW = 4
+_CONTENTS_AT_ONCE = 20_000
+"""Contents that are lost are looked for in listings, and asked for, so many at a time."""
 
 
 class _Looked(NamedTuple):
@@ -41,15 +48,26 @@ class _Looked(NamedTuple):
     is_readable: bool = True
 
 
+class _InPack(NamedTuple):
+    """A slice of a pack that isn't right; without a name where all slices are, and the pack isn't."""
+
+    pack: str
+    sha256: str = ""
+    offset: int = 0
+    length: int = 0
+
+
+R = TypeVar("R", Wrong, _InPack)
+
+
 @dataclass
 class _Seen:
-    """What a look at every object found. Contents that are right somewhere are told by their digests."""
+    """What a look at every object found wrong."""
 
     contents: int = 0
     size: int = 0
-    right: set[bytes] = field(default_factory=set)
-    wrong: dict[str, int] = field(default_factory=dict)
-    packs: list[WrongPack] = field(default_factory=list)
+    wrong: Arriving[Wrong] = field(default_factory=lambda: Arriving(tuple, Wrong))
+    packs: Arriving[_InPack] = field(default_factory=lambda: Arriving(tuple, _InPack))
     useless: list[str] = field(default_factory=list)
     """Packs of which nobody can tell what is in them, or that are no more."""
 
@@ -57,32 +75,37 @@ class _Seen:
 def verify(
     shelf: Shelf, origins: Origins | None, progress: Progress | None, own: Own = ()
 ) -> Verified:
-    """Read every content and look for what listings miss; with ``origins`` it is repaired. StorageError where the bucket refuses."""
-    damaged = _references(shelf, own, repair=origins is not None)
+    """Read every content and look for what listings miss; with ``origins`` it is repaired. StorageError where the bucket refuses.
+
+    However many files there are, no list of them is in memory, nor one of objects.
+    """
+    findings = findings_arriving()
+    findings.add(_references(shelf, own, repair=origins is not None))
     referred = references(shelf)
     # Before contents, as whoever mirrors meanwhile puts them the other way round.
-    chunked, listings = (
-        [keys.stem(one.key) for one in shelf.objects.list(some)]
-        for some in (keys.CHUNKED, keys.LISTINGS)
-    )
-    seen = _look(shelf, progress)
+    chunked = packed(map(_stem, spread(shelf.objects, keys.CHUNKED)), lambda one: (one,), str)
+    listings = list(map(_stem, shelf.objects.list(keys.LISTINGS)))
+    seen = _Seen()
+    right = DiskSet(_look(shelf, progress, seen))
+    wrong, in_packs = seen.wrong.all(), seen.packs.all()
     repair = Repair(shelf, origins, all_known=not referred.damaged, own=own)
-    listed = _read(shelf, listings, referred.needs, seen.right, repair)
-    still_lost = any(one.sources and one.outcome is not Outcome.REPAIRED for one in listed)
+    reading = _Reading(shelf, listings, referred.needs, right)
+    listed = findings_arriving()
+    listed.add(reading.run(repair))
+    still_lost = any(one.sources and one.outcome is not Outcome.REPAIRED for one in listed.all())
     repair = replace(repair, all_known=repair.all_known and not still_lost)
-    findings = [*damaged, *listed, *repair.chunked_alone(chunked, seen.right)]
+    findings.add(chain(listed.all(), repair.chunked_alone(chunked, right)))
     hints = list(wrong_hints(shelf, listings))
-    findings += map(repair.hint, hints)
-    findings += [repair.slices(pack) for pack in seen.useless]
-    for wrong in seen.packs:
-        findings += repair.pack(wrong, seen.right)
-    findings += repair.contents([Wrong(one, "changed", size) for one, size in seen.wrong.items()])
-    known = seen.wrong.keys() | {one.sha256 for pack in seen.packs for one in pack.wrong}
-    missing = _missing(shelf, sorted(repair.uses.keys() - known))
-    findings += repair.contents([Wrong(one, "missing") for one in missing])
+    findings.add(map(repair.hint, hints))
+    findings.add(repair.slices(pack) for pack in seen.useless)
+    findings.add(_mended(repair, reading, in_packs, "pack", partial(_packs_mended, right)))
+    names = (one.sha256 for some in (wrong, in_packs) for one in some)
+    missing = reading.missing(DiskSet(map(digest, names)))
+    for lost in (wrong, (Wrong(one, "missing") for one in missing)):
+        findings.add(_mended(repair, reading, lost, "sha256", Repair.contents))
     if origins is not None:  # a repair leaves packs that are no more, too
         put_anew(shelf, {*hints, *wrong_hints(shelf, listings)})
-    return Verified(seen.contents, seen.size, tuple(findings))
+    return Verified(seen.contents, seen.size, findings.all())
 
 
 def _references(shelf: Shelf, own: Own, *, repair: bool) -> list[Finding]:
@@ -99,25 +122,31 @@ def _references(shelf: Shelf, own: Own, *, repair: bool) -> list[Finding]:
     return findings
 
 
-def _look(shelf: Shelf, progress: Progress | None) -> _Seen:
-    """Read every object."""
-    seen, objects = _Seen(), shelf.objects
-    in_packs = {digest(keys.stem(one.key)) for one in objects.list(keys.SLICES)}
-    tally = Tally(sum(one.size for one in objects.list(keys.BLOBS)), progress)
+def _look(shelf: Shelf, progress: Progress | None, seen: _Seen) -> Iterator[bytes]:
+    """Read every object; the contents that are right somewhere. What isn't is noted."""
+    objects = shelf.objects
+    in_packs = {digest(_stem(one)) for one in spread(objects, keys.SLICES)}
+    there = packed(
+        spread(objects, keys.BLOBS), lambda one: (one.key, one.size, one.modified), Found
+    )
+    tally = Tally(sum(one.size for one in there), progress)
 
     def look(found: Found) -> _Looked | None:
-        sha256 = keys.stem(found.key)
-        looked = _look_at(shelf, sha256, is_pack=digest(sha256) in in_packs)
+        looked = _look_at(shelf, _stem(found), is_pack=digest(_stem(found)) in in_packs)
         tally.add(found.size, 1)
         return looked
 
-    for found, looked in in_turn(look, objects.list(keys.BLOBS), _AT_ONCE):
+    seen_packs = set[bytes]()
+    for found, looked in in_turn(look, there, _AT_ONCE):
         if looked is not None:
-            sha256 = keys.stem(found.key)
-            in_packs.discard(digest(sha256))
-            _take(seen, sha256, found.size, looked)
-    seen.useless += [one.hex() for one in in_packs if _is_useless(shelf, one.hex())]
-    return seen
+            sha256 = _stem(found)
+            seen_packs |= in_packs & {digest(sha256)}
+            _note(seen, sha256, found.size, looked)
+            yield from map(digest, looked.good)
+            if looked.is_right:
+                yield digest(sha256)
+    left = in_packs - seen_packs
+    seen.useless += [one.hex() for one in left if _is_useless(shelf, one.hex())]
 
 
 def _look_at(shelf: Shelf, sha256: str, *, is_pack: bool) -> _Looked | None:
@@ -136,20 +165,17 @@ def _look_at(shelf: Shelf, sha256: str, *, is_pack: bool) -> _Looked | None:
     return _Looked(is_right, slices, frozenset(cut(data, slices)))
 
 
-def _take(seen: _Seen, sha256: str, size: int, looked: _Looked) -> None:
+def _note(seen: _Seen, sha256: str, size: int, looked: _Looked) -> None:
     """Note what came of one object."""
     seen.contents += len(looked.slices) or 1
     seen.size += size
-    seen.right.update(map(digest, looked.good))
-    wrong = tuple(one for one in looked.slices if one.sha256 not in looked.good)
+    wrong = [_InPack(sha256, *one) for one in looked.slices if one.sha256 not in looked.good]
     if not looked.is_readable:
         seen.useless.append(sha256)
-    if looked.is_right:
-        seen.right.add(digest(sha256))
     if looked.slices and (wrong or not looked.is_right):
-        seen.packs.append(WrongPack(sha256, looked.slices, wrong))
+        seen.packs.add(wrong or [_InPack(sha256)])
     elif not looked.is_right:
-        seen.wrong[sha256] = size
+        seen.wrong.add((Wrong(sha256, "changed", size),))
 
 
 def _is_useless(shelf: Shelf, pack: str) -> bool:
@@ -158,44 +184,97 @@ def _is_useless(shelf: Shelf, pack: str) -> bool:
     return [one is not None for one in there] == [True, False]
 
 
-def _read(
-    shelf: Shelf, listings: Sequence[str], found: Sequence[Need], right: set[bytes], repair: Repair
-) -> list[Finding]:
-    """Listings that are damaged or missing, and what else says other things than they do; ``repair`` is told of contents that aren't right
-    which files they are or are a part of."""
-    users = {one: need for need in found for one in need.listings}
-    lost = _lost(shelf, users.keys() - set(listings))
-    findings: list[Finding] = []
+class _Reading:
+    """Listings, read whenever it is asked what they name; a ``lost`` one is missing."""
 
-    def load(listing_id: str) -> Listing | None:
+    def __init__(
+        self, shelf: Shelf, listings: Sequence[str], found: Sequence[Need], right: DiskSet
+    ) -> None:
+        self._shelf = shelf
+        self._found = found
+        self._right = right
+        self._users = {one: need for need in found for one in need.listings}
+        self._lost = _lost(shelf, self._users.keys() - set(listings))
+        self._listings = (*listings, *self._lost)
+        self._missed: Arriving[bytes] = Arriving(lambda one: (one,), bytes)
+
+    def run(self, repair: Repair) -> Iterator[Finding]:
+        """Listings that are damaged or missing, and what else says other things than they do; what they name and isn't right is remembered."""
+        for listing_id, its in in_turn(self._load, self._listings, _FEW):
+            listing = its
+            if listing is None:
+                what = "listing missing" if listing_id in self._lost else "listing changed"
+                yield repair.listing(listing_id, what, self._found)
+                listing = self._load(listing_id) or Listing(())
+            for file in listing.files:
+                names = map(digest, file.chunks or (file.sha256,))
+                self._missed.add(one for one in names if one not in self._right)
+            yield from repair.chunked(file for file in listing.files if file.chunks)
+
+    def missing(self, known: DiskSet) -> Iterator[str]:
+        """What they name and isn't there, each once, but for what is known to be wrong."""
+        missed = (one.hex() for one in DiskSet(self._missed.all()) if one not in known)
+        while some := list(islice(missed, _CONTENTS_AT_ONCE)):
+            yield from _missing(self._shelf, some)
+
+    def uses(self, contents: Set[str]) -> Mapping[str, Sequence[Use]]:
+        """By content, of those that aren't right, what it is to whom."""
+        wanted = {one for one in contents if digest(one) not in self._right}
+        uses: dict[str, list[Use]] = {}
+        there = self._listings if wanted else ()
+        for listing_id, listing in in_turn(self._load, there, _FEW):
+            for file in listing.files if listing else ():
+                for number, sha256 in enumerate(file.chunks or (file.sha256,)):
+                    if sha256 in wanted:
+                        offset = number * self._shelf.chunk_bytes
+                        use = Use(self._users.get(listing_id), listing_id, file, offset)
+                        uses.setdefault(sha256, []).append(use)
+        return uses
+
+    def _load(self, listing_id: str) -> Listing | None:
         """None for one that is wrong or missing; what was collected meanwhile is empty."""
         try:
-            return shelf.read_listing(listing_id) or (None if listing_id in lost else Listing(()))
+            found = self._shelf.read_listing(listing_id)
         except StorageError as error:
             if error.code != DAMAGED:
                 raise
             return None
-
-    for listing_id, its in in_turn(load, (*listings, *lost), _FEW):
-        listing = its
-        if listing is None:
-            what = "listing missing" if listing_id in lost else "listing changed"
-            findings.append(repair.listing(listing_id, what, found))
-            listing = load(listing_id) or Listing(())
-        for sha256, use in _uses(shelf, users.get(listing_id), listing_id, listing):
-            if digest(sha256) not in right:
-                repair.uses.setdefault(sha256, []).append(use)
-        findings += repair.chunked(file for file in listing.files if file.chunks)
-    return findings
+        return found or (None if listing_id in self._lost else Listing(()))
 
 
-def _uses(
-    shelf: Shelf, need: Need | None, listing_id: str, listing: Listing
-) -> Iterator[tuple[str, Use]]:
-    """What every object that a listing names is to it."""
-    for file in listing.files:
-        for number, sha256 in enumerate(file.chunks or (file.sha256,)):
-            yield sha256, Use(need, listing_id, file, number * shelf.chunk_bytes)
+def _mended(
+    repair: Repair,
+    reading: _Reading,
+    lost: Iterable[R],
+    together: str,
+    act: Callable[[Repair, list[R]], Iterator[Finding]],
+) -> Iterator[Finding]:
+    """What becomes of what is lost; some thousand at a time, with those that have the same ``together``."""
+    for some in _batches(lost, together):
+        mending = replace(repair, uses=reading.uses({one.sha256 for one in some}))
+        yield from act(mending, some)
+        del mending  # before the next are looked for
+
+
+def _batches(rows: Iterable[R], together: str) -> Iterator[list[R]]:
+    some: list[R] = []
+    for _, alike in groupby(rows, attrgetter(together)):
+        some += alike
+        if len(some) >= _CONTENTS_AT_ONCE:
+            yield some
+            some.clear()
+    if some:
+        yield some
+
+
+def _packs_mended(right: DiskSet, repair: Repair, slices: Iterable[_InPack]) -> Iterator[Finding]:
+    for pack, its in groupby(slices, attrgetter("pack")):
+        wrong = tuple(Slice(*one[1:]) for one in its if one.sha256)
+        yield from repair.pack(WrongPack(pack, wrong), right)
+
+
+def _stem(found: Found) -> str:
+    return keys.stem(found.key)
 
 
 def _lost(shelf: Shelf, unseen: Set[str]) -> list[str]:

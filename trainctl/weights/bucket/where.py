@@ -8,7 +8,6 @@ from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.packs import Place, Slice
 from trainctl.weights.bucket.shelf import Shelf
-from trainctl.weights.mirror.in_turn import in_turn
 
 
 class Where:
@@ -51,7 +50,7 @@ class Where:
         """Read what is in packs; whether all of them are there."""
         missing = sorted(set(wanted) - self._packs)
         complete = True
-        for pack, slices in in_turn(lambda pack: packs.load(self._shelf.objects, pack), missing):
+        for pack, slices in packs.loaded(self._shelf.objects, missing):
             complete = complete and slices is not None
             if slices is not None:
                 self._packs.add(pack)

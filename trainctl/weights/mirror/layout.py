@@ -282,3 +282,13 @@ def _damaged(path: Path, why: str) -> StorageError:
         "trainctl mirror verify --repair writes it anew, or the next apply of the project whose it is.",
         code=DAMAGED,
     )
+
+
+def unless_damaged(read: Callable[[], T | None]) -> T | None:
+    """What is read by who can do without: what is damaged is as good as not there."""
+    try:
+        return read()
+    except StorageError as error:
+        if error.code != DAMAGED:
+            raise
+        return None

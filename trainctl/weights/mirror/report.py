@@ -57,20 +57,13 @@ class Inventory:
 
 
 def inventory_of(
-    rows: Sequence[MirroredSource], damaged: Sequence[str], lying: int, free: Callable[[], int]
+    rows: Sequence[MirroredSource], damaged: Sequence[str], lying: int, free: int | None
 ) -> Inventory:
-    """``lying`` are all bytes that are there; ``free`` tells those that a collection would delete, or why it refuses."""
-    is_known, unreferenced = not damaged, 0
-    try:
-        unreferenced = free() if is_known else 0
-    except StorageError as error:
-        if error.code != "mirror-damaged":
-            raise
-        is_known = False
-    is_whole = is_known and all(row.listing for row in rows)
-    rest = lying - unreferenced - sum(row.bytes_stored for row in rows)
+    """``lying`` are all bytes that are there, ``free`` those that a collection would delete; None where it refuses, as nobody knows."""
+    is_whole = free is not None and all(row.listing for row in rows)
+    rest = lying - (free or 0) - sum(row.bytes_stored for row in rows)
     unfinished = 0 if is_whole else max(0, rest)
-    return Inventory(tuple(rows), unfinished, unreferenced, tuple(damaged))
+    return Inventory(tuple(rows), unfinished, free or 0, tuple(damaged))
 
 
 def sources(layout: Layout) -> list[MirroredSource]:
