@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 from tests.support.mirrors import REFERENCE, mirror_at
+from tests.support.peaks import peak
 from trainctl.errors import TrainctlError
 from trainctl.weights.sources.hf import HubSource
 
@@ -36,9 +36,7 @@ def main(
     except TrainctlError as error:
         print(json.dumps({"error": type(error).__name__, "text": str(error)}), flush=True)
         return error.exit_code
-    status = Path("/proc/self/status").read_text()
-    peak = int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) * 1024
-    print(json.dumps({"listing": listing.id, "peak": peak}), flush=True)
+    print(json.dumps({"listing": listing.id, "peak": peak()}), flush=True)
     return 0
 
 

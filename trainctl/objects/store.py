@@ -9,8 +9,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
-from mmap import ACCESS_READ, mmap
+from mmap import ACCESS_READ, MADV_DONTNEED, mmap
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 from urllib.parse import quote
 
@@ -32,6 +33,8 @@ T = TypeVar("T")
 PIECE_BYTES = 2**20
 _WORTH = 2**18
 _PAGE = 1000
+_LONG = 2**25
+_FORGET_SECONDS = 0.05
 _STEP = 2**24
 """What sends about as much goes by the same client, whose connections are kept."""
 _UNQUOTED = "/~"
@@ -170,7 +173,8 @@ class Bucket:
         def ask(store: Store) -> str | None:
             return store.put(key, content, use_multipart=False)["e_tag"]
 
-        return self._ask(key, ask, long=long, sent=sent)
+        with _looked_through(content):
+            return self._ask(key, ask, long=long, sent=sent)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Create an object; False, and nothing written, if there is one. As good as the server's word: see DESIGN.md."""
@@ -322,6 +326,27 @@ def _mapped(path: Path) -> bytes | mmap:
     """A file's bytes, which come from the disk when they are looked at; never closed, as a request that failed may still hold them."""
     with path.open("rb") as stream:
         return mmap(stream.fileno(), 0, access=ACCESS_READ) if path.stat().st_size else b""
+
+
+@contextmanager
+def _looked_through(content: bytes | bytearray | mmap) -> Iterator[None]:
+    """Of a file that is sent what was looked at doesn't stay in this process's memory, which would grow to its size."""
+    if not isinstance(content, mmap) or len(content) < _LONG:
+        yield
+        return
+    ended = Event()
+
+    def forget() -> None:
+        while not ended.wait(_FORGET_SECONDS):
+            content.madvise(MADV_DONTNEED)
+
+    thread = Thread(target=forget, daemon=True, name="forget")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _begin(store: Store, key: str, wanted: dict[str, Any], offset: int) -> tuple[GetResult, int]:
