@@ -450,3 +450,10 @@ def test_nobody_is_said_to_write_a_lock_that_is_only_read(work: Project) -> None
     assert "apply writes" not in kept
     assert "nobody writes down what was used" in " ".join(kept.split())
     assert not (work.directory / "trainctl.lock").exists()
+
+
+def test_a_lock_that_is_only_read_is_not_upgraded(work: Project) -> None:
+    """What would be used is nowhere written down, and the next plan would want to go back."""
+    done = work.run("apply", "--upgrade", "--lockfile=readonly", "--auto-approve", code=64)
+    assert "--lockfile=readonly leaves it" in done.stderr
+    assert not work.mirror.exists()

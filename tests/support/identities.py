@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ class Identities:
 
 
 @contextmanager
-def identity_servers() -> Iterator[Identities]:
+def identity_servers(tls: ssl.SSLContext | None = None) -> Iterator[Identities]:
     """One server on loopback for all of it."""
     state = Identities()
 
@@ -66,7 +67,9 @@ def identity_servers() -> Iterator[Identities]:
             """Silent."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        if tls:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        state.url = f"http://127.0.0.1:{server.server_port}"
+        state.url = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
         yield state
         server.shutdown()

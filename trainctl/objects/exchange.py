@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from trainctl.errors import SourceBusy, SourceDenied, SourceUnreachable, TrainctlError
+from trainctl.errors import SourceBusy, SourceDenied, SourceError, SourceUnreachable, TrainctlError
 from trainctl.objects.access import AzurePrincipal
+from trainctl.objects.certificates import trusting
 from trainctl.objects.straight import opener
 from trainctl.spi.sources import Credential
 
@@ -315,6 +316,7 @@ def _post(url: str, body: Mapping[str, Any], token: str | None, origin: str) -> 
 def _fetch(
     url: str, body: bytes | None, token: str | None, origin: str, kind: str = "application/json"
 ) -> dict[str, Any]:
+    import ssl
     import urllib.error  # loaded by who asks
     import urllib.request
 
@@ -324,9 +326,17 @@ def _fetch(
     request = urllib.request.Request(url, body, headers)  # noqa: S310 - the platform's, or the environment's
     host = request.host
     try:
-        with opener().open(request, timeout=_SILENCE_SECONDS) as answer:
+        by_tls = urllib.request.HTTPSHandler(context=trusting())
+        with opener(by_tls).open(request, timeout=_SILENCE_SECONDS) as answer:
             found = json.loads(answer.read(2**20))
     except (OSError, ValueError, RecursionError) as error:
+        why = getattr(error, "reason", None)
+        if isinstance(why, ssl.SSLCertVerificationError):
+            raise SourceError(
+                f"{origin}: the certificate of {host} is not trusted ({why.verify_message})",
+                "Name the certificates to trust in SSL_CERT_FILE.",
+                code="untrusted-certificate",
+            ) from None
         if not isinstance(error, urllib.error.HTTPError):
             raise SourceUnreachable(
                 f"{origin}: {host} could not be asked",

@@ -12,6 +12,7 @@ _MODULES = {
     "trainctl.node.content": ("digests", "json_stream", "listing", "pack", "pack_index", "packed", "packs", "parts", "runs"),
     "trainctl.node.system": ("addresses", "descriptors", "failure", "files", "layout", "listening", "numbers", "ports", "processes", "sharing", "syscalls"),
     "trainctl.node.transfer": ("blob_requests", "caller", "evenness", "proof", "server", "shelf"),
+    "trainctl.objects": ("certificates",),
     "trainctl.spi": ("sources",),
     "trainctl.weights": ("exclusive", "patterns", "retry", "safe_path"),
     "trainctl.weights.mirror": (),

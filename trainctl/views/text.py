@@ -6,6 +6,8 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 
+from trainctl.views.escape import escape
+
 Style = Callable[[str, str], str]
 """Paints a text in a style: ``bold``, ``dim``, ``red``, ``green``, ``yellow``, ``cyan``. ``Output.style`` is one."""
 
@@ -80,14 +82,14 @@ def table(
     indent: str = "",
     paint: Callable[[int, str, str], str] | None = None,
 ) -> list[str]:
-    """Aligned columns under dim headers; one that says nothing is left out. ``right`` names those of numbers.
+    """Aligned columns under dim headers, a line for each row whatever its cells hold; a column that says nothing is left out. ``right`` names those of numbers.
 
     Cells shrink only where ``width`` says so, only those of the columns ``shrinks``, if it names any, and no further than to
     ``narrowest`` of theirs; where that is not enough, those of ``drops`` go, in that order, and if that isn't either, none goes or shrinks.
     ``paint`` is given a row's number, a header and the cell's text, and gives that text in a style.
     """
     said = [i for i in range(len(headers)) if not rows or any(row[i] for row in rows)]
-    lines = [[line[i] for i in said] for line in (headers, *rows)]
+    lines = [[escape(line[i]) for i in said] for line in (headers, *rows)]
     widths = _widths(lines)
     if width is not None:
         lines, least = _dropped(lines, drops, shrinks, narrowest or {}, width - len(indent))

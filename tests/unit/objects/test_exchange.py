@@ -10,10 +10,11 @@ from pathlib import Path
 import boto3
 import pytest
 
+from tests.support.authority import authority
 from tests.support.buckets import KEY_ID, SECRET, Bucket, free_port, moto
 from tests.support.clouds import ACCOUNT, ACCOUNT_KEY, service_account
 from tests.support.identities import AUDIENCE, POOL, Identities, identity_servers
-from trainctl.errors import SourceBusy, SourceDenied, SourceUnreachable
+from trainctl.errors import SourceBusy, SourceDenied, SourceError, SourceUnreachable
 from trainctl.objects.access import AwsKeys, Bearer, access_of
 from trainctl.objects.exchange import (
     assume_role,
@@ -180,6 +181,24 @@ def test_who_does_not_answer_is_told_from_who_refuses(google: Identities, tmp_pa
     with pytest.raises(SourceDenied) as lost:
         exchange_for_google(POOL, MAILBOX, {})
     assert lost.value.code == "missing-secret"
+
+
+def test_identities_trust_the_certificates_that_sources_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What other programs' variables name is trusted, too; without it the error says that it is the certificate."""
+    (tmp_path / "token").write_text("header.claims.signature")
+    with identity_servers(authority().server) as google:
+        environ = surroundings(google, tmp_path / "token")
+        for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+            monkeypatch.delenv(name, raising=False)
+        with pytest.raises(SourceError, match="is not trusted") as told:
+            exchange_for_google(POOL, MAILBOX, environ)
+        assert told.value.code == "untrusted-certificate"
+        monkeypatch.setenv("CURL_CA_BUNDLE", str(authority().certificates))
+        assert google.granted == []
+        exchange_for_google(POOL, MAILBOX, environ)
+        assert len(google.granted) == 1
 
 
 def test_aws_that_does_not_answer_is_told_from_who_refuses(

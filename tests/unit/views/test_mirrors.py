@@ -94,6 +94,14 @@ def test_a_listing_fits_and_tells_sources_apart(width: int | None, last: str) ->
     )
 
 
+def test_what_others_wrote_begins_no_line_of_its_own() -> None:
+    """A row is a line, whatever stands in a reference of a mirror that many may write to."""
+    hostile = replace(ROWS[0], people=("eve\n::error::stop",), source="hf://eve/\r\n::warning::x")
+    lines = mirror_lines(Inventory((hostile,)))
+    assert not [line for one in lines for line in one.splitlines() if line.startswith("::")]
+    assert "eve\\n::error::stop" in lines[1]
+
+
 def test_short_sources_leave_room_for_the_day() -> None:
     """A column is as wide as it must be."""
     row = MirroredSource(

@@ -62,6 +62,11 @@ def command(
     session = session_of(ctx)
     if lockfile not in (None, "readonly"):
         raise UsageError(f"--lockfile={lockfile}: the only value is readonly")
+    if lockfile and upgrade:
+        raise UsageError(
+            "--upgrade moves what trainctl.lock names, and --lockfile=readonly leaves it",
+            "Leave one of them out.",
+        )
     flags = PlanningFlags(
         refresh, refresh_only, offline, upgrade, destroy, words(target), words(exclude), words(replace), (),
         words(var), tuple(var_file or ()), parallelism, trust=trust,

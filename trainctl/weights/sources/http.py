@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import ssl
 import threading
 import weakref
@@ -16,6 +15,7 @@ from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from trainctl.errors import SourceBusy, SourceCut, SourceError, SourceResting, SourceUnreachable
 from trainctl.model.flow import TooSlow
+from trainctl.objects.certificates import trusting
 from trainctl.weights.sources.connecting import Untrusted, connect
 from trainctl.weights.sources.gates import gate_of
 from trainctl.weights.sources.proxies import Proxy, proxy_for
@@ -31,8 +31,6 @@ _MOST_REDIRECTS = 10
 _CONNECT_SECONDS = 5.0
 _Idle = Dict[Tuple[str, str], List[Wire]]
 _CHECK_NETWORK = "Check the network and, behind a proxy, HTTPS_PROXY."
-_MORE_CERTIFICATES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-"""Read by other programs; trusted beside what OpenSSL finds, in ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` or of the system."""
 _IN_URLS = "!#$%&'()*+,/:;=?@[]~"
 """What quoting leaves as it is: everything that means something in a URL, and what is quoted already."""
 
@@ -223,11 +221,7 @@ class HttpClient:
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
-        context = ssl.create_default_context()
-        for name in _MORE_CERTIFICATES:
-            if place := os.environ.get(name):
-                _trust(context, name, place)
-        return context
+        return trusting()
 
     def _put_back(self, parts: SplitResult, wire: Wire, raw: Answer) -> None:
         """A connection is used again only when its answer was read to the end."""
@@ -298,20 +292,6 @@ def _origin(parts: SplitResult) -> tuple[str, str]:
 def quoted(url: str | bytes) -> str:
     """The URL as a request can hold it: spaces and what is not ASCII as percent-encoded UTF-8."""
     return quote(url, safe=_IN_URLS)
-
-
-def _trust(context: ssl.SSLContext, name: str, place: str) -> None:
-    try:
-        if os.path.isdir(place):  # noqa: PTH112  a Path would not say less
-            context.load_verify_locations(capath=place)
-        else:
-            context.load_verify_locations(cafile=place)
-    except OSError as error:
-        raise SourceError(
-            f"{name} names {place}, which can't be read as certificates ({_said(error)})",
-            "Name a file in PEM format or a directory of them, or unset the variable.",
-            code="untrusted-certificate",
-        ) from None
 
 
 def _next(url: str, raw: Answer, what: str) -> str:
