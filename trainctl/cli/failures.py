@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import threading
 import traceback
@@ -10,7 +11,7 @@ from types import TracebackType
 from typer import Abort, TyperException
 
 from trainctl.cli.session import Session
-from trainctl.errors import Interrupted, TrainctlError, UsageError
+from trainctl.errors import Interrupted, StorageError, TrainctlError, UsageError
 from trainctl.views.problems import problem_lines
 
 USAGE = UsageError.exit_code
@@ -46,6 +47,22 @@ def report_system(error: OSError, session: Session) -> int:
     return 1
 
 
+def report_full(session: Session) -> int:
+    """A disk is full of which nobody said that it is: that of temporary files, where long lists lie."""
+    from tempfile import gettempdir  # heavy, and hardly ever needed
+
+    place = gettempdir()
+    advice = f"Free some space in {place}, or name another directory in TMPDIR."
+    return report(
+        StorageError(f"no room for temporary files in {place}", advice, code="disk-full"), session
+    )
+
+
+def is_unnamed_disk(error: BaseException) -> bool:
+    """Whether a disk is full, and no file of it is named."""
+    return isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename
+
+
 def report_interrupt(session: Session) -> int:
     """The user stopped it, at a prompt or with Ctrl-C."""
     echoed = session.output.error_is_terminal  # the terminal has written ^C
@@ -72,6 +89,8 @@ def _crash(error: BaseException, session: Session) -> None:
         report_interrupt(session)
     elif session.debug:
         session.output.note(_trace(error))
+    elif is_unnamed_disk(error):
+        report_full(session)
     else:
         text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
         report(
