@@ -22,7 +22,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.set_threshold(*_COLLECT)
     try:
         from trainctl.cli.invoke import invoke
+        from trainctl.node.system.syscalls import share_arenas
 
+        share_arenas()  # mirroring has new threads for every part of a source: memory would grow with parts
         return invoke(arguments)
     except KeyboardInterrupt:  # while the program itself was still being loaded
         return 130

@@ -13,6 +13,7 @@ from typing import BinaryIO
 from trainctl.errors import StorageError, TrainctlError
 from trainctl.node.calls.protocol import read_request, say
 from trainctl.node.system.failure import Failure
+from trainctl.node.system.syscalls import share_arenas
 from trainctl.weights.mirror.answers import VERBS, Answer, look
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.forms import error_to_json
@@ -51,4 +52,5 @@ def _done(verb: str, stream: BinaryIO) -> Answer:
         return VERBS[verb](mirror, request)
     from trainctl.weights.mirror.work import do  # brings HTTP along
 
+    share_arenas()  # mirroring has new threads for every part of a source: memory would grow with parts
     return do(verb, mirror, request, stream)
