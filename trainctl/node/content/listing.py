@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Iterable, Iterator, List, NamedTuple, Optional
 
 from trainctl.node.calls.rows import received
 from trainctl.node.content.json_stream import objects_in
-from trainctl.node.content.packed import packed
+from trainctl.node.content.packed import packed, packed_sorted
 from trainctl.node.system import layout
 from trainctl.node.system.failure import Failure
 
@@ -187,22 +187,11 @@ def _in_a_tree(files: Iterable[File]) -> Iterator[File]:
 
 
 def _distinct(files: Sequence[File]) -> Iterator[File]:
-    """The first file of each content. What is in memory is some bytes a file, and the contents that several may have."""
-    bits = bytearray(8 * len(files) + 1)
-    often = set()
-    for file in files:
-        at = _bit_of(file, bits)
-        if bits[at >> 3] >> (at & 7) & 1:
-            often.add(at)
-        bits[at >> 3] |= 1 << (at & 7)
-    seen = set()
-    for file in files:
-        if _bit_of(file, bits) in often:
-            if file.sha256 in seen:
-                continue
-            seen.add(file.sha256)
-        yield file
-
-
-def _bit_of(file: File, bits: bytearray) -> int:
-    return int(file.sha256[:15], 16) % (8 * len(bits))
+    """The first file of each content. What is in memory is a bit a file."""
+    rows = ((bytes.fromhex(file.sha256), number) for number, file in enumerate(files))
+    known = bytearray(len(files) // 8 + 1)
+    before = b""
+    for digest, number in packed_sorted(rows, tuple, lambda *row: row):
+        known[number >> 3] |= (digest == before) << (number & 7)
+        before = digest
+    return (file for number, file in enumerate(files) if not known[number >> 3] >> (number & 7) & 1)
