@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import threading
 import tracemalloc
 from dataclasses import replace
@@ -49,7 +50,7 @@ def test_texts_are_found_by_digest() -> None:
 def test_a_record_is_written_as_ever_and_read_piece_by_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its form is what it was: its listing is found at its end, and no pair is lost where a piece ends."""
+    """Its form is what it was, but for its check: its listing is found at its end, and no pair is lost where a piece ends."""
     monkeypatch.setattr(long, "_READ_BYTES", 1000)
     for count in (0, 1, 300):
         turned = sorted((name(number), name(-number - 1)) for number in range(count))
@@ -58,7 +59,8 @@ def test_a_record_is_written_as_ever_and_read_piece_by_piece(
 
         path.write_bytes(b"".join(long.record(source, name(0), turned)))
 
-        assert path.read_bytes() == canonical(
+        text, _, check = path.read_bytes().rpartition(b',"check":')
+        assert text + b"}" == canonical(
             {
                 "version": 1,
                 "source": source.source,
@@ -67,6 +69,8 @@ def test_a_record_is_written_as_ever_and_read_piece_by_piece(
                 "files": dict(turned),
             }
         )
+        assert json.loads(check[:-1]) == hashlib.sha256(text).hexdigest()
+        assert long.is_right(path)
         assert long.listing_in(path) == name(0)
         with path.open("rb") as stream:
             assert list(long.fingerprints_in(stream)) == turned

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
@@ -18,6 +20,9 @@ _READ_BYTES = 2**20
 _PAIR = re.compile(rb'"([0-9a-f]{64})":\s*"([0-9a-f]{64})"')
 _PAIR_BYTES = 200
 _TAIL_BYTES = 2**16
+_HEX = "0123456789abcdef"
+_CHECK = re.compile(rb',"check":"([0-9a-f]{64})"\}$')
+_CHECK_BYTES = len(',"check":""}') + 64
 _FILES_END = re.compile(rb'\}\s*,\s*"listing":')
 
 
@@ -43,7 +48,8 @@ def opened(objects: Objects, key: str, name: str = "object") -> Iterator[Path | 
 def record(
     resolved: ResolvedSource, listing: str, turned: Iterable[tuple[str, str]]
 ) -> Iterator[bytes]:
-    """The stored form of a source that is whole: what its fingerprints, in order, turned out to be, and its listing."""
+    """The stored form of a source that is whole: what its fingerprints, in order, turned out to be, and its listing. ``check`` is the sha256 of all
+    that comes before it."""
     head, tail = canonical(
         {
             "version": 1,
@@ -53,14 +59,30 @@ def record(
             "files": {},
         }
     ).split(b"{}", 1)
-    yield head + b"{"
-    for number, (fingerprint, sha256) in enumerate(turned):
-        yield f'{"," if number else ""}"{fingerprint}":"{sha256}"'.encode()
-    yield b"}" + tail
+    pairs = (
+        f'{"," if number else ""}"{fingerprint}":"{sha256}"'.encode()
+        for number, (fingerprint, sha256) in enumerate(turned)
+    )
+    found = hashlib.sha256()
+    for piece in chain([head + b"{"], pairs, [b"}" + tail[:-1]]):
+        found.update(piece)
+        yield piece
+    yield f',"check":"{found.hexdigest()}"}}'.encode()
+
+
+def is_right(path: Path) -> bool:
+    """Whether a record is what was written. Earlier releases wrote no check."""
+    found, left = hashlib.sha256(), path.stat().st_size - _CHECK_BYTES
+    with path.open("rb") as stream:
+        while left > 0 and (piece := stream.read(min(left, _READ_BYTES))):
+            found.update(piece)
+            left -= len(piece)
+        check = _CHECK.match(stream.read())
+    return check is None or check[1].decode() == found.hexdigest()
 
 
 def listing_in(path: Path) -> str | None:
-    """The listing that a record names; None where it is no record."""
+    """The listing that a record names; None where it names none."""
     with path.open("rb") as stream:
         size = stream.seek(0, 2)
         stream.seek(max(0, size - _TAIL_BYTES))
@@ -69,9 +91,15 @@ def listing_in(path: Path) -> str | None:
     if not ends:
         return None
     try:
-        return str(json.loads(b'{"files": {' + tail[ends[-1].start() :])["listing"])
-    except ValueError:
+        found = str(json.loads(b'{"files": {' + tail[ends[-1].start() :])["listing"])
+    except (ValueError, KeyError):
         return None
+    return found if is_digest(found) else None
+
+
+def is_digest(text: object) -> bool:
+    """Whether it is how a digest is written."""
+    return isinstance(text, str) and len(text) == 64 and set(text) <= set(_HEX)
 
 
 def fingerprints_in(stream: BinaryIO) -> Iterator[tuple[str, str]]:

@@ -265,10 +265,13 @@ def _needing(uses: Iterable[Use]) -> list[str]:
 def turned_out(
     shelf: Shelf, wanted: Set[str], resolved: ResolvedSource
 ) -> Callable[[SourceFile], str | None]:
-    """See TurnedOut; only ``wanted`` contents are remembered."""
+    """See TurnedOut; only ``wanted`` contents are remembered. The listing of this very version says it, as long as it is there: its record may have changed."""
     with long.opened(shelf.objects, keys.record(resolved)) as path:
-        if path is None:
-            return lambda file: None
+        listing = shelf.listing_if_right(long.listing_in(path) if path else None)
+        if path is None or listing is not None:
+            files = listing.files if listing else ()
+            of_path = {one.path: one.sha256 for one in files if one.sha256 in wanted}
+            return lambda file: of_path.get(file.path)
         with path.open("rb") as stream:
             pairs = long.fingerprints_in(stream)
             known = {one: sha256 for one, sha256 in pairs if sha256 in wanted}

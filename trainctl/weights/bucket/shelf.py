@@ -77,6 +77,10 @@ class Shelf:
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise damaged(self.objects, key, str(error)) from None
 
+    def listing_if_right(self, listing_id: str | None) -> Listing | None:
+        """The same for who can do without."""
+        return unless_damaged(partial(self.read_listing, listing_id)) if listing_id else None
+
     def listing_of(self, record: str) -> str | None:
         """The listing that a source's record names, by the record's key."""
         with long.opened(self.objects, record) as path:
@@ -122,7 +126,7 @@ class Shelf:
     def turned_out(self, resolved: ResolvedSource) -> Earlier:
         """What is there of a source's fingerprints by what its other pins turned out to be; the newest of these count.
 
-        What a record says whose listing is lost has to be looked for.
+        What a record says that is damaged, or whose listing is lost, has to be looked for.
         """
         contents, chunks, claims = DiskMap(), DiskMap(), DiskMap()
         listings: list[str] = []
@@ -133,11 +137,12 @@ class Shelf:
         )
         for record in records[-_MOST_RECORDS:]:
             with long.opened(self.objects, record.key) as path:
-                listing_id = long.listing_in(path) if path else None
-                if path is None or listing_id is None:
+                if path is None:
                     continue
-                listing = unless_damaged(partial(self.read_listing, listing_id))
-                (lost if listing is None else listings).append(listing_id)
+                listing_id = long.listing_in(path)
+                listing = self.listing_if_right(listing_id) if long.is_right(path) else None
+                if listing_id is not None:
+                    (lost if listing is None else listings).append(listing_id)
                 parted = (file for file in listing.files if file.chunks) if listing else ()
                 chunks.update((one.sha256, json.dumps(one.chunks)) for one in parted)
                 with path.open("rb") as stream:
@@ -151,7 +156,8 @@ class Shelf:
         chunks.update(self._marked(resolved, whole, packs))
         marks = (keys.pack_mark(resolved, pack) for pack in packs)
         for _, document in in_turn(self.hint, marks, _FEW):
-            whole.update((document.get("files") or {}).items())
+            files = (document.get("files") or {}).items()
+            whole.update(pair for pair in files if all(map(long.is_digest, pair)))
         return Marks(whole, chunks, tuple(packs))
 
     def _marked(
@@ -177,7 +183,7 @@ class Shelf:
 class Earlier:
     """What other versions of a source have: the sha256 by fingerprint, of large contents their chunks as JSON, and the listings that these are of.
 
-    ``claims`` are the sha256 of versions whose listings are ``lost``: nobody knows whether they are there.
+    ``claims`` are the sha256 of versions whose listings are ``lost``, or whose records are damaged: nobody knows whether they are there.
     """
 
     contents: DiskMap
