@@ -49,6 +49,14 @@ _STUMBLES = (
 _MOST_EARLIER = 1_000_000
 _UNTOLD = (SourceGone, SourceDenied, SourceBusy, SourceCut, SecretWithheld)
 """Upstream has nothing, or can't be asked, for want of a credential too: nothing is known to differ from what is locked."""
+_IN_ITS_PLACE = (
+    "source-failed",
+    "not-a-hub",
+    "unsafe-redirect",
+    "untrusted-certificate",
+    "unusable-proxy",
+)
+"""Codes where something else answers for it, such as a network's login page or a proxy: that is no word of upstream's, either."""
 _OURS = ("missing-secret", "unusable-secret")
 """Codes where nobody was asked: what opens the source is not here, or malformed, which the user mends."""
 
@@ -163,7 +171,9 @@ def resolve(
             lambda: asked(source, uri.text, pinned, credential, each),
         )
         resolved, unmatched = _chosen(wanted, everything)
-    except _UNTOLD as untold:
+    except (SourceError, SecretWithheld) as untold:
+        if not _is_untold(untold):
+            raise
         return _unasked(wanted, untold, locked, instead, upgrade=upgrade)
     differs = followed is not None and resolved.pin != followed.pin
     if followed is not None and differs and uri.scheme == "hf":
@@ -194,7 +204,7 @@ def resolve_unopened(
     open_source: Callable[[str], WeightSource] = source_for,
 ) -> Resolution:
     """What ``resolve`` gives where upstream can't be asked, as whoever has its credential doesn't give it; ``why`` is raised where it can't stand in."""
-    if not isinstance(why, _UNTOLD):
+    if not _is_untold(why):
         raise why
     uri, server = wanted.uri, wanted.endpoint_url
     nobody = Credential("", "nobody", server) if server else None
@@ -207,6 +217,11 @@ def resolve_unopened(
         return instead_of(now, version, locked, mirror, lambda: None)
 
     return _unasked(wanted, why, locked, instead, upgrade=upgrade)
+
+
+def _is_untold(why: TrainctlError) -> bool:
+    is_other = isinstance(why, SourceError) and why.code in _IN_ITS_PLACE
+    return is_other or isinstance(why, _UNTOLD)
 
 
 def _unasked(

@@ -177,10 +177,15 @@ UNASKED = [
     SourceBusy("can't answer now (503)"),
     SourceCut("ended early"),
     SourceUnreachable("nobody answers"),
+    SourceError("answered 400"),
+    SourceError("did not answer in JSON", code="not-a-hub"),
+    SourceError("its redirects go in a circle", code="unsafe-redirect"),
+    SourceError("the certificate is not trusted", code="untrusted-certificate"),
+    SourceError("the proxy wants a login (407)", code="unusable-proxy"),
 ]
 
 
-@pytest.mark.parametrize("failure", UNASKED, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("failure", UNASKED, ids=lambda one: one.code)
 @pytest.mark.parametrize("source", ["hf://acme/model", "s3://bucket/p"])
 def test_what_is_locked_and_mirrored_needs_no_answer(
     tmp_path: Path, source: str, failure: SourceError
@@ -214,6 +219,33 @@ def test_what_is_locked_and_mirrored_needs_no_answer(
     for unlocked in ({"locked": None}, {"locked": first.entry, "upgrade": True}):
         with pytest.raises(type(failure)):
             again(**unlocked)
+
+
+ANSWERED = [
+    SourceWrong("the bytes are others"),
+    SourceError("the file name leaves its directory", code="unsafe-file-name"),
+    SourceError("no server", code="invalid-endpoint"),
+]
+
+
+@pytest.mark.parametrize("failure", ANSWERED, ids=lambda one: one.code)
+def test_what_upstream_or_its_user_must_mend_stays_an_error(
+    tmp_path: Path, failure: SourceError
+) -> None:
+    """It is mirrored and locked, and yet something is known to be wrong."""
+    upstream = MemorySource(FILES, announce=False)
+    mirror = HereMirror(tmp_path / "mirror", impatient())
+    wanted = Wanted("s3://bucket/p", tmp_path)
+    first = resolve(wanted, open_source=lambda scheme: upstream)
+    mirror.mirror(first.resolved, upstream, REFERENCE)
+
+    with pytest.raises(type(failure), match=re.escape(failure.summary)):
+        resolve(
+            wanted,
+            locked=first.entry,
+            mirror=mirror,
+            open_source=lambda scheme: SilentSource(failure),
+        )
 
 
 @pytest.mark.parametrize(
@@ -384,7 +416,7 @@ class SilentSource(MemorySource):
         self, uri: str, revision: str | None, credential: Credential | None
     ) -> ResolvedSource:
         # Anew each time, as who is patient adds to what an error says.
-        raise type(self.failure)(self.failure.summary, self.failure.detail)
+        raise type(self.failure)(self.failure.summary, self.failure.detail, code=self.failure.code)
 
 
 @dataclass
