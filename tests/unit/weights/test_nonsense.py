@@ -132,12 +132,18 @@ def test_sizes_are_numbers_or_their_digits() -> None:
     assert [size_of(one) for one in (0, "0", 4, "007", 2**63 - 1)] == [0, 0, 4, 7, 2**63 - 1]
 
 
-def test_a_tag_that_fits_no_header_is_an_error(tmp_path: Path) -> None:
-    """Rather than of the request that it would be sent with."""
-    row = "<Contents><Key>llm/x</Key><Size>4</Size><ETag>a&#13;&#10;X: y</ETag></Contents>"
-    page = said(f"<R xmlns='s3'>{row}</R>")
+@pytest.mark.parametrize("tag", ["", '""', "a&#13;&#10;X: y", "\u20ac"])
+def test_a_tag_that_identifies_nothing_is_an_error(tag: str, tmp_path: Path) -> None:
+    """An empty one is everybody's, and one that fits no header would be an error of the request that it is sent with."""
+    s3 = f"<Contents><Key>llm/x</Key><Size>4</Size><ETag>{tag}</ETag></Contents>"
+    told = f"<Properties><Etag>{tag}</Etag><Content-Length>4</Content-Length></Properties>"
+    pages = {
+        "s3://box/llm": f"<R xmlns='s3'>{s3}</R>",
+        "azure://acme/box/llm": f"<E><Blobs><Blob><Name>llm/x</Name>{told}</Blob></Blobs></E>",
+    }
 
-    assert asked("s3://box/llm", tmp_path, page).summary.startswith("s3://box/llm")
+    for uri, page in pages.items():
+        assert asked(uri, tmp_path, said(page)).summary.startswith(uri)
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), TypeError(), RecursionError(), OverflowError()])

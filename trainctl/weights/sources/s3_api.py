@@ -141,12 +141,12 @@ class Lister:
         return replace(listed.file, validator=f"sha256:{found}") if found else listed.file
 
     def _listed(self, one: ElementTree.Element) -> Listed:
-        key, etag = _text(one, "Key"), _text(one, "ETag")
+        key = _text(one, "Key")
         try:
-            size, etag = size_of(_text(one, "Size")), tag_of(etag)
+            size, etag = size_of(_text(one, "Size")), tag_of(_text(one, "ETag"))
         except ValueError:
             raise self._senseless() from None
-        if not (key.startswith(self._prefix) and etag):
+        if not key.startswith(self._prefix):
             raise self._senseless()
         tag = etag if etag.endswith('"') else f'"{etag}"'
         checksum = md5_tag(self._place, tag)

@@ -21,8 +21,8 @@ def size_of(told: object) -> int:
 
 
 def tag_of(told: str) -> str:
-    """An entity tag, which goes into the header of a request."""
-    if not (told.isascii() and told.isprintable()):
+    """An entity tag, with its quotes or without: something, as it identifies content, that fits into the header of a request."""
+    if not (told.strip('"') and told.isascii() and told.isprintable()):
         raise ValueError("no entity tag")
     return told
 
