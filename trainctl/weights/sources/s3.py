@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from itertools import chain, islice
 from operator import attrgetter
@@ -19,6 +19,7 @@ from trainctl.spi.sources import Credential, Each, PagedSource, TaggedSource, Ve
 from trainctl.weights.sources.bodies import asked_for
 from trainctl.weights.sources.bucket import LINK_SECONDS, BucketSource
 from trainctl.weights.sources.http import Redirected
+from trainctl.weights.sources.remembered import Remembered, place_of_checksums
 from trainctl.weights.sources.s3_api import Listed, Lister, Version
 from trainctl.weights.sources.validators import no_md5
 
@@ -101,9 +102,21 @@ class S3Source(BucketSource):
             # The engine knows more of what is wrong: of regions, and of credentials that have ended.
             yield from super()._files(bucket, credential, each)
             return
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="head") as pool:
+        place = place_of_checksums(self._environ, lister.server, bucket.place.url)
+        with (
+            ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="head") as pool,
+            closing(Remembered(place)) as told,
+        ):
             for page in chain([first], pages):
-                yield from pool.map(lambda one: each(partial(lister.described, one)), page)
+                known = told.known(one.file for one in page if one.hashed)
+                missing = [one for one in page if one.hashed and one.file.path not in known]
+                asked = pool.map(lambda one: each(partial(lister.described, one)), missing)
+                known_now = known | {file.path: file for file in asked}
+                for one in page:
+                    file = known_now.get(one.file.path, one.file)
+                    told.note(one.file, file, is_news=one.file.path not in known)
+                    yield file
+            told.keep()
 
     def _lister(self, bucket: Bucket, credential: Credential | None) -> Lister:
         return Lister(self._http, bucket, credential, self._environ)

@@ -77,6 +77,11 @@ class Lister:
         self._endpoint = urlsplit(endpoint_of(bucket.place, access, environ))
         self._prefix = f"{bucket.place.prefix}/" if bucket.place.prefix else ""
 
+    @property
+    def server(self) -> str:
+        """Who is asked."""
+        return f"{self._endpoint.scheme}://{self._endpoint.netloc}"
+
     def pages(self, each: Each) -> Iterator[list[Listed]]:
         """What lies in the directory, without keys that end in ``/``: these mark directories."""
         query = [("list-type", "2"), ("prefix", self._prefix)]
