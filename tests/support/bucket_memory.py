@@ -66,7 +66,7 @@ class Listed(Directory):
         words = "SELECT key, size, put FROM rows WHERE key = ?"
         return next((Found(*one) for one in self._ask(words, key)), None)
 
-    def list(self, prefix: str) -> Iterator[Found]:
+    def _listed(self, prefix: str) -> Iterator[Found]:
         words = "SELECT key, size, put FROM rows WHERE key > ? AND key < ? ORDER BY key LIMIT 100"
         after, end = f"{prefix}/", f"{prefix}0"
         while some := self._ask(words, after, end):

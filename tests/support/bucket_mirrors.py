@@ -76,6 +76,10 @@ class Counted:
         self.asked["list"] += 1
         return self.objects.list(prefix)
 
+    def strange(self, prefix: str) -> Iterator[Found]:
+        self.asked["list"] += 1
+        return self.objects.strange(prefix)
+
     def delete(self, keys: Sequence[str], before: Callable[[], None] = lambda: None) -> None:
         self.asked["delete"] += 1
         done = 0
@@ -131,12 +135,10 @@ class Directory:
         return self._found(path) if path.is_file() else None
 
     def list(self, prefix: str) -> Iterator[Found]:
-        found = (
-            Path(folder) / name
-            for folder, _, names in os.walk(self._root / prefix)
-            for name in names
-        )
-        yield from map(self._found, sorted(found))
+        return (one for one in self._listed(prefix) if keys.is_ours(one.key))
+
+    def strange(self, prefix: str) -> Iterator[Found]:
+        return (one for one in self._listed(prefix) if one.size and not keys.is_ours(one.key))
 
     def delete(self, keys: Sequence[str], before: Callable[[], None] = lambda: None) -> None:
         before()
@@ -145,6 +147,14 @@ class Directory:
 
     def sign(self, keys: Sequence[str], seconds: int) -> Sequence[str]:
         return [(self._root / key).as_uri() for key in keys]
+
+    def _listed(self, prefix: str) -> Iterator[Found]:
+        found = (
+            Path(folder) / name
+            for folder, _, names in os.walk(self._root / prefix)
+            for name in names
+        )
+        yield from map(self._found, sorted(found))
 
     def _found(self, path: Path) -> Found:
         status = path.stat()

@@ -71,8 +71,10 @@ def _verdict(findings: Sequence[Finding]) -> str:
     if not findings:
         return "all right."
     counts = Counter(one.outcome.value for one in findings)
-    order = ("wrong", "repaired", "removed")
+    order = ("wrong", "repaired", "removed", "left")
     said = ", ".join(f"{counts[outcome]} {outcome}" for outcome in order if counts[outcome])
+    if counts.keys() == {"left"}:
+        said = f"all right, {said}"
     hints = ""
     if any(one.detail for one in findings if one.outcome.value == "wrong"):
         hints = " What is wrong stays until its source can be asked: run mirror verify --repair again then."
@@ -80,6 +82,8 @@ def _verdict(findings: Sequence[Finding]) -> str:
         hints = " mirror verify --repair mends what it can."
     if any(one.outcome.value == "removed" and one.sources for one in findings):
         hints += " The next apply asks the sources of what was removed for what they have now."
+    if counts["left"]:
+        hints += " What is left isn't the mirror's: trainctl neither counts nor deletes it."
     return f"{said}.{hints}"
 
 

@@ -224,6 +224,8 @@ def test_care_of_caches_and_mirror_holds_against_its_schemas() -> None:
     assert problems("cache-evict", evict_json(CacheReport((row,), 5), dry_run=True)) == []
     verified = CacheReport((replace(row, outcome="wrong"),), 5, 6)
     assert problems("cache-verify", verify_json(verified)) == []
-    form = verified_json(Verified(1, 2, (finding,)))
-    assert problems("mirror-verify", {**form, "findings": [finding_json(finding)]}) == []
+    left = Finding(Path("packs/x"), "not the mirror's", 5, (), Outcome.LEFT, "packs/x")
+    form = verified_json(Verified(1, 2, (finding, left)))
+    found = [finding_json(one) for one in (finding, left)]
+    assert problems("mirror-verify", {**form, "findings": found}) == []
     assert problems("mirror-gc", collected_json(collected)) == []

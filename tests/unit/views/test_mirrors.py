@@ -34,6 +34,12 @@ SOURCE = "hf://acme/model"
             "1 removed. The next apply asks the sources of what was removed for what they have now.",
         ),
         (Outcome.REMOVED, (), "nobody refers to it", "1 removed."),
+        (
+            Outcome.LEFT,
+            (),
+            "packs/mine.tar",
+            "all right, 1 left. What is left isn't the mirror's: trainctl neither counts nor deletes it.",
+        ),
     ],
 )
 def test_the_verdict_of_a_verification_promises_what_can_be_kept(

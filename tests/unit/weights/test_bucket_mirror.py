@@ -305,7 +305,7 @@ def test_a_lease_of_a_dead_process_is_taken_over_at_once(make: Make) -> None:
 def test_a_writer_waits_for_a_collection_before_it_looks(make: Make) -> None:
     """While one is announced nothing is taken for granted; it goes on when the announcement is gone."""
     source, client, waiting = MemorySource(FILES), make(), make()
-    key = keys.collection(holder_name(), "test")
+    key = keys.collection(holder_name(), "0" * 8)
     client.shelf.objects.put(key, canonical({"holder": holder_name(), "beat": 0}))
     told, said = threading.Event(), list[str]()
 

@@ -27,7 +27,7 @@ def client() -> Iterator[BucketMirror]:
 
 
 def test_who_waits_says_for_whom(client: BucketMirror) -> None:
-    """Another resource of this very process is named by its address; what has no reference by its process."""
+    """Another resource of this very process is named by its address; what has no reference by its process; of a lease that can't be read nobody is known."""
     source = MemorySource({"a": b"a"})
     found = source.resolve("hf://acme/model", None, None)
     lease, reference = keys.lease(found), keys.reference(OTHER.lineage, OTHER.address)
@@ -38,11 +38,13 @@ def test_who_waits_says_for_whom(client: BucketMirror) -> None:
         said.append(text)
         client.shelf.objects.delete([lease, reference])
 
-    for key in (lease, lease):
-        client.shelf.objects.put(key, canonical({"holder": holder_name(), "beat": len(said)}))
+    mine = canonical({"holder": holder_name(), "beat": 0})
+    for document in (mine, mine, mine[:-5]):
+        client.shelf.objects.put(lease, document)
         client.mirror(found, source, REFERENCE, waiting=tell)
 
     assert said == [
         f"waits for {OTHER.address}, which brings the same",
         f"waits for process {os.getpid()}, which brings the same",
+        "waits for somebody who brings the same",
     ]

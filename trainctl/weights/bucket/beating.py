@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from trainctl.errors import TrainctlError
 from trainctl.ledger.clock import SystemClock
 from trainctl.model.files import ResolvedSource
-from trainctl.model.json import canonical, hex_digest
+from trainctl.model.json import hex_digest
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.objects import Objects
 from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.exclusive import BEAT_SECONDS, holder_name
-from trainctl.weights.mirror.checked import checked
+from trainctl.weights.mirror.checked import checked, record_in
 from trainctl.weights.mirror.needs import Need, Watch
 from trainctl.weights.mirror.others import SAY_SECONDS, Waiting, WaitsFor
 from trainctl.weights.mirror.reception import stopped
@@ -28,6 +29,8 @@ LATE_SECONDS = 10.0
 COLLECTOR_STALE_SECONDS = 90.0
 """A collection is believed to live for longer than its last deletion can be under way: late, connecting and silent."""
 _POLL_SECONDS = 0.5
+_UNKNOWN = "unknown"
+"""Whoever holds what can't be read."""
 
 
 class Beating:
@@ -88,13 +91,30 @@ def watched(key: str, record: Mapping[str, Any], modified: float = 0.0) -> Need:
     return Need(Path(key), record, seen, modified)
 
 
+def held(shelf: Shelf, found: Iterable[str]) -> list[Need]:
+    """Those of these announcements or leases that are there, as ``Watch`` looks at them.
+
+    One that can't be read may be a living one's, who puts it again soon: as long as it stays as it is it has shown no sign.
+    """
+    each = ((key, shelf.objects.get(key)) for key in found)
+    return [watched(key, _said(data)) for key, data in each if data is not None]
+
+
+def _said(data: bytes) -> dict[str, Any]:
+    try:
+        record = record_in(data)
+    except ValueError:
+        record = {}
+    is_held = isinstance(record.get("holder"), str) and record["holder"]
+    return record if is_held else {"holder": _UNKNOWN, "beat": hashlib.sha256(data).hexdigest()}
+
+
 def await_collections(shelf: Shelf, cancelled: threading.Event, waiting: Waiting) -> None:
     """Until no collection is under way. What a dead one left is removed. Interrupted when cancelled."""
     watch = Watch(SystemClock().elapsed, COLLECTOR_STALE_SECONDS)
     due = time.monotonic() + SAY_SECONDS
     while True:
-        found = [(one.key, shelf.document(one.key)) for one in shelf.objects.list(keys.COLLECTIONS)]
-        under_way = [watched(key, record) for key, record in found if record is not None]
+        under_way = held(shelf, (one.key for one in shelf.objects.list(keys.COLLECTIONS)))
         if not under_way:
             return
         living = watch.busy(under_way)
@@ -123,14 +143,12 @@ def leased(
 
 def _await_lease(shelf: Shelf, key: str, cancelled: threading.Event, waits_for: WaitsFor) -> None:
     watch = Watch(SystemClock().elapsed)
-    claim = canonical({"holder": holder_name(), "beat": 0, "nonce": secrets.token_hex(8)})
+    claim = checked({"holder": holder_name(), "beat": 0, "nonce": secrets.token_hex(8)})
     while not shelf.objects.put_if_absent(key, claim):
-        record = shelf.document(key)
-        if record is None:
-            continue
-        if not watch.busy([watched(key, record)]):
-            shelf.objects.delete([key])
-            continue
-        waits_for(str(record.get("holder") or ""))
-        if cancelled.wait(_POLL_SECONDS):
-            raise stopped()
+        for lease in held(shelf, [key]):
+            if not watch.busy([lease]):
+                shelf.objects.delete([key])
+                continue
+            waits_for(lease.writer)
+            if cancelled.wait(_POLL_SECONDS):
+                raise stopped()

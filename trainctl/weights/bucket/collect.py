@@ -11,7 +11,7 @@ from itertools import chain, islice
 from trainctl.errors import Busy, StorageError
 from trainctl.ledger.clock import SystemClock
 from trainctl.weights.bucket import keys
-from trainctl.weights.bucket.beating import Beating, watched
+from trainctl.weights.bucket.beating import Beating, held
 from trainctl.weights.bucket.look import referred
 from trainctl.weights.bucket.marking import Mark, mark
 from trainctl.weights.bucket.repack import put_again, still_double
@@ -91,9 +91,8 @@ class _Collection:
         return report
 
     def _refuse_beside_others(self, mine: str) -> None:
-        others = [one for one in self.shelf.objects.list(keys.COLLECTIONS) if one.key != mine]
-        found = [(one.key, self.shelf.document(one.key)) for one in others if one.size]
-        if self.watch.busy([watched(key, record) for key, record in found if record]):
+        there = self.shelf.objects.list(keys.COLLECTIONS)
+        if self.watch.busy(held(self.shelf, (one.key for one in there if one.key != mine))):
             raise Busy(
                 f"another collection of {self.shelf.objects.url} is under way",
                 "Try again when it ended; one that was killed is forgotten by the next apply.",

@@ -1,4 +1,4 @@
-"""Names of objects in a mirror's bucket. They are made of letters that no store and no URL spells differently."""
+"""Names of objects in a mirror's bucket, and which names are a mirror's. They are made of letters that no store and no URL spells differently."""
 
 from __future__ import annotations
 
@@ -14,6 +14,31 @@ LEASES, COLLECTIONS = "leases", "collections"
 PACK = "pack"
 """What stands for a fingerprint in the mark of a pack."""
 _READABLE = 80
+
+_DIGEST = "[0-9a-f]{64}"
+_SPREAD = r"([0-9a-f]{2})/\1[0-9a-f]{62}"
+_NAME = rf"[A-Za-z0-9_-]{{0,{_READABLE}}}\.[0-9a-f]{{16}}"
+_FORMS = {
+    BLOBS: _SPREAD,
+    CHUNKED: rf"{_SPREAD}\.json",
+    SLICES: _SPREAD,
+    PACKS: rf"{_DIGEST}\.json",
+    LISTINGS: rf"{_DIGEST}\.json",
+    FINGERPRINTS: rf"{_DIGEST}/{_DIGEST}\.json",
+    PARTIAL: rf"{_DIGEST}/({PACK}|{_DIGEST}\.([0-9]{{1,9}}|whole))\.{_DIGEST}",
+    REFERENCES: rf"{_NAME}/{_NAME}\.json",
+    LEASES: rf"{_DIGEST}\.json",
+    COLLECTIONS: r"[0-9a-z.]+-[0-9]+-[0-9]+\.[0-9a-f]{8}\.json",
+}
+"""What of each kind comes after its prefix."""
+KINDS = tuple(_FORMS)
+_OURS = {kind.partition("/")[0]: re.compile(f"{kind}/{form}") for kind, form in _FORMS.items()}
+
+
+def is_ours(key: str) -> bool:
+    """Whether a mirror may have put it. What has another name is somebody else's, though it lies below a prefix of ours."""
+    form = _OURS.get(key.partition("/")[0])
+    return form is not None and form.fullmatch(key) is not None
 
 
 def blob(sha256: str) -> str:
@@ -87,7 +112,7 @@ def lease(resolved: ResolvedSource) -> str:
 
 
 def collection(holder: str, nonce: str) -> str:
-    """A collection that is under way."""
+    """A collection that is under way; ``nonce`` is eight hex digits."""
     return f"{COLLECTIONS}/{holder}.{nonce}.json"
 
 

@@ -46,7 +46,11 @@ class Objects(Protocol):
         ...
 
     def list(self, prefix: str) -> Iterator[Found]:
-        """Every object whose key begins with ``prefix`` and a slash, in the order of keys."""
+        """Every object of a mirror's whose key begins with ``prefix`` and a slash, in the order of keys; what else lies there isn't seen."""
+        ...
+
+    def strange(self, prefix: str) -> Iterator[Found]:
+        """What else lies there: objects whose names no mirror gives. Empty ones are left out, as some stores list directories so."""
         ...
 
     def delete(self, keys: Sequence[str], before: Callable[[], None] = lambda: None) -> None:

@@ -11,6 +11,7 @@ from typing import BinaryIO, TypeVar
 from trainctl.errors import SourceError, StorageError, TrainctlError
 from trainctl.objects.store import Bucket
 from trainctl.objects.store import Found as Listed
+from trainctl.weights.bucket.keys import is_ours
 from trainctl.weights.bucket.objects import Found, Objects
 from trainctl.weights.retry import Retry
 
@@ -65,21 +66,12 @@ class Stored:
         return Found(key, found.size, found.modified.timestamp()) if found else None
 
     def list(self, prefix: str) -> Iterator[Found]:
-        """See Objects. A page is asked for when its turn comes; after one that failed, what comes after the last key is."""
-        after = ""
-        listed: Iterator[Listed] | None = None
+        """See Objects."""
+        return (one for one in self._listed(prefix) if is_ours(one.key))
 
-        def page(bucket: Bucket) -> list[Listed]:
-            nonlocal listed
-            going, listed = listed or bucket.list(prefix, after), None
-            found = [*islice(going, _PAGE)]
-            listed = going
-            return found
-
-        while found := self._do(prefix, page):
-            for one in found:
-                yield Found(one.key, one.size, one.modified.timestamp())
-            after = found[-1].key
+    def strange(self, prefix: str) -> Iterator[Found]:
+        """See Objects."""
+        return (one for one in self._listed(prefix) if one.size and not is_ours(one.key))
 
     def delete(self, keys: Sequence[str], before: Callable[[], None] = lambda: None) -> None:
         """See Objects."""
@@ -102,6 +94,23 @@ class Stored:
                 code="mirror-unsigned",
             )
         return found
+
+    def _listed(self, prefix: str) -> Iterator[Found]:
+        """All that lies there. A page is asked for when its turn comes; after one that failed, what comes after the last key is."""
+        after = ""
+        listed: Iterator[Listed] | None = None
+
+        def page(bucket: Bucket) -> list[Listed]:
+            nonlocal listed
+            going, listed = listed or bucket.list(prefix, after), None
+            found = [*islice(going, _PAGE)]
+            listed = going
+            return found
+
+        while found := self._do(prefix, page):
+            for one in found:
+                yield Found(one.key, one.size, one.modified.timestamp())
+            after = found[-1].key
 
     def _do(self, key: str, act: Callable[[Bucket], T]) -> T:
         try:

@@ -105,6 +105,7 @@ def verify(
         findings.add(_mended(repair, reading, lost, "sha256", Repair.contents))
     if origins is not None:  # a repair leaves packs that are no more, too
         put_anew(shelf, {*hints, *wrong_hints(shelf, listings)})
+    findings.add(_strange(shelf))
     return Verified(seen.contents, seen.size, findings.all())
 
 
@@ -120,6 +121,13 @@ def _references(shelf: Shelf, own: Own, *, repair: bool) -> list[Finding]:
         users = (str(mine[path]["source"]),) if path in mine else ()
         findings.append(Finding(path, "reference changed", 0, users, outcome))
     return findings
+
+
+def _strange(shelf: Shelf) -> Iterator[Finding]:
+    """What others have put where the mirror's own lies."""
+    for prefix in keys.KINDS:
+        for one in shelf.objects.strange(prefix):
+            yield Finding(Path(one.key), "not the mirror's", one.size, (), Outcome.LEFT, one.key)
 
 
 def _look(shelf: Shelf, progress: Progress | None, seen: _Seen) -> Iterator[bytes]:

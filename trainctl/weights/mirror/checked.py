@@ -1,4 +1,4 @@
-"""What a reference says, and its digest beside it, so that a flipped bit is noticed wherever it is."""
+"""What a record says, and its digest beside it, so that a flipped bit is noticed wherever it is."""
 
 from __future__ import annotations
 
@@ -24,13 +24,22 @@ def checked(record: Mapping[str, Any]) -> bytes:
     return canonical({**record, "check": hex_digest(record)})
 
 
-def reference_in(data: bytes) -> dict[str, Any]:
-    """A reference's record out of that; ValueError where it is not what was written. Earlier releases wrote no check."""
-    record = json.loads(data)
+def record_in(data: bytes) -> dict[str, Any]:
+    """A record out of that; ValueError where it is not what was written. Earlier releases wrote no check."""
+    try:
+        record = json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     check = record.pop("check", None) if isinstance(record, dict) else "none"
     if check not in (None, hex_digest(record)):
         raise ValueError("its content has another digest than it says")
+    return dict(record)
+
+
+def reference_in(data: bytes) -> dict[str, Any]:
+    """The same of a reference, which says what every release says."""
+    record = record_in(data)
     lacking = [name for name, kind in _SAYS.items() if not isinstance(record.get(name, ...), kind)]
     if lacking:
         raise ValueError(f"it doesn't say its {lacking[0]}")
-    return dict(record)
+    return record

@@ -60,4 +60,5 @@ class WaitsFor:
                     if holder == holder_name():
                         return f"{record.get('address')}, which"
                     return f"{record.get('owner')} (process {process_of(holder)}), who"
-        return f"process {process_of(holder)}, which"
+        process = process_of(holder)
+        return "somebody who" if process == "?" else f"process {process}, which"

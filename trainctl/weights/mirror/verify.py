@@ -41,6 +41,8 @@ class Outcome(str, Enum):
     WRONG = "wrong"
     REPAIRED = "repaired"
     REMOVED = "removed"
+    LEFT = "left"
+    """It is none of the mirror's, and nothing is wrong with it."""
 
     __str__ = str.__str__
 
@@ -92,7 +94,8 @@ class Verified:
     @property
     def whole(self) -> bool:
         """Whether the mirror now holds all that is referred to, and nothing wrong."""
-        return all(finding.outcome is Outcome.REPAIRED for finding in self.findings)
+        right = (Outcome.REPAIRED, Outcome.LEFT)
+        return all(finding.outcome in right for finding in self.findings)
 
 
 @dataclass(frozen=True)
