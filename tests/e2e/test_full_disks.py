@@ -120,6 +120,23 @@ def test_a_read_only_mirror_is_named(work: Project) -> None:
         assert_recovers(work)
 
 
+def test_whoever_may_only_read_the_mirror_can_plan_what_comes_into_it(work: Project) -> None:
+    """As for a review of what others then apply: the plan is whole, says so, and may be saved; watching and applying it is the error that it is."""
+    with small_disk(work.mirror, "200m", "ro") as place:
+        told = f"can't be used: {place} lies on a read-only file system"
+        planned = work.run("plan", "--detailed-exitcode", "--out", "plan", code=2)
+        (row,) = work.json("plan")["weights"]
+        watched = work.run("watch", "--once", code=1)
+        refused = work.run("apply", "plan", "--auto-approve", code=12)
+        remount(place, "rw")
+        work.run("apply", "plan", "--auto-approve")
+
+    assert f"warning: the mirror {place.as_uri()} {told}" in planned.stderr
+    assert row["bytes_upstream"] == sum(map(len, SMALL.values()))
+    assert told in watched.stderr
+    assert f"error: weights.model: the mirror {place} lies on a read-only" in refused.stderr
+
+
 def test_a_node_without_room_is_found_while_planning(work: Project, hub: Hub) -> None:
     """The plan says how much is free on which node and how much is needed, and can't be applied."""
     hub.add("acme/model", {**SMALL, "model.safetensors": noise(6_000_000)})

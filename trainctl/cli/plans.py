@@ -39,7 +39,14 @@ def make_plan(
         run=addresses(flags.runs, "ADDRESS"),
         delete_checkpoints=flags.delete_checkpoints,
     )
-    look = LookOptions(flags.refresh, flags.offline, flags.upgrade, flags.parallelism, writes_lock)
+    look = LookOptions(
+        flags.refresh,
+        flags.offline,
+        flags.upgrade,
+        flags.parallelism,
+        writes_lock,
+        applies=writes_lock is not None,
+    )
     if not flags.destroy:
         connect_early(workspace, look)
     # The greater part of the program, loaded while the nodes are being logged in to.

@@ -69,7 +69,7 @@ class Continuation:
 
     def _plan(self, workspace: Workspace, starts: Mapping[Address, Start] | None = None) -> Plan:
         """TrainctlError where an error stands in it: what `apply` would refuse isn't carried on in parts."""
-        look = LookOptions(parallelism=self.parallelism)
+        look = LookOptions(parallelism=self.parallelism, applies=True)
         plan = plan_of(workspace, Options(), look, starts)
         wrong = [one for one in plan.diagnostics if one.severity is Severity.ERROR]
         if wrong:

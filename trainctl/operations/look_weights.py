@@ -83,12 +83,15 @@ def look_at_weights(
         relayed = pool.map(lambda pair: _relayed(seen, pair[0], pair[1], linked), answered)
         for (one, found), size in zip(answered, relayed, strict=True):
             _take(seen, one, found, look, size)
-    seen.diagnostics += _unusable(workspace, seen) or _room(workspace, seen)
+    seen.diagnostics += _unusable(workspace, seen, look) or _room(workspace, seen)
     return seen
 
 
-def _unusable(workspace: Workspace, seen: WeightsSeen) -> list[Diagnostic]:
-    """A mirror into which something would come, and can't. Nothing is wrong with a mirror that has all that is wanted, wherever it is."""
+def _unusable(workspace: Workspace, seen: WeightsSeen, look: LookOptions) -> list[Diagnostic]:
+    """A mirror into which something would come, and can't. Nothing is wrong with a mirror that has all that is wanted, wherever it is.
+
+    Whoever only plans may have no right to write there, as a review has none: who applies it needs one.
+    """
     why = seen.mirror.unusable
     if not why or all(one.listing for one in seen.known.values()):
         return []
@@ -96,7 +99,8 @@ def _unusable(workspace: Workspace, seen: WeightsSeen) -> list[Diagnostic]:
     if workspace.mirror.on_a_host:
         advice += " or dir: of its host"
     summary = f"the mirror {workspace.mirror.url} can't be used: {why}"
-    return [error(summary, f"{advice}.", code=StorageError.usual_code)]
+    made = error if look.applies else warning
+    return [made(summary, f"{advice}.", code=StorageError.usual_code)]
 
 
 def _room(workspace: Workspace, seen: WeightsSeen) -> list[Diagnostic]:

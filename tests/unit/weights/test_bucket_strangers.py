@@ -22,7 +22,7 @@ from tests.support.bucket_mirrors import (
 from tests.support.buckets import Bucket, moto
 from tests.support.mirrors import REFERENCE, MemorySource, impatient
 from tests.support.weights_data import noise
-from trainctl.errors import Busy, SourceCut
+from trainctl.errors import Busy, SourceCut, StorageError
 from trainctl.model.json import canonical
 from trainctl.weights.bucket import beating, collect, keys
 from trainctl.weights.bucket.mirror import BucketMirror
@@ -283,3 +283,33 @@ def test_a_collection_beside_an_announcement_that_can_not_be_read_is_refused(
         aside.mirror.collect(Collecting(grace_seconds=0))
 
     assert set(before) < set(names(aside.mirror))
+
+
+class ReadOnly(Directory):
+    """Takes nothing, and forgets nothing."""
+
+    def put(self, key: str, data: bytes | bytearray | Path) -> None:
+        raise StorageError("AccessDenied")
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        raise StorageError("AccessDenied")
+
+    def delete(self, *_: object) -> None:
+        raise StorageError("AccessDenied")
+
+
+@pytest.mark.parametrize("unused_seconds", [None, 86400.0])
+def test_a_preview_writes_nothing(tmp_path: Path, unused_seconds: float | None) -> None:
+    """Whoever may only read learns what a collection would do, and one who does it then hears the same."""
+    aside = Aside(Directory(tmp_path))
+    aside.bring()
+    aside.bring({**FILES, **MORE}, OTHER)
+    aside.mirror.drop_reference(OTHER.lineage, OTHER.address)
+    await_tick(aside.mirror)
+    asked = Collecting(dry_run=True, unused_seconds=unused_seconds, grace_seconds=0)
+
+    told = replace(aside.mirror, shelf=Shelf(ReadOnly(tmp_path), CHUNK)).collect(asked)
+    done = aside.mirror.collect(replace(asked, dry_run=False))
+
+    assert replace(told, dry_run=False) == done
+    assert told.bytes == CHUNK // 2

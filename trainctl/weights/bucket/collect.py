@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import secrets
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,7 +32,7 @@ def collect(shelf: Shelf, asked: Collecting) -> Collected:
     May be killed anywhere, and may run beside writers and other collections.
     """
     if asked.dry_run:
-        return _Collection(shelf, asked).preview(keys.clock(secrets.token_hex(8)))
+        return _Collection(shelf, asked).preview()
     key = keys.collection(holder_name(), secrets.token_hex(4))
     with Beating(shelf.objects, key, {}) as beating:
         try:
@@ -48,16 +50,13 @@ class _Collection:
     beating: Beating | None = None
     watch: Watch = field(default_factory=lambda: Watch(SystemClock().elapsed))
 
-    def preview(self, key: str) -> Collected:
-        """What ``run`` would do now; of what it writes, which is to learn the bucket's time, nothing stays."""
-        self.shelf.objects.put(key, b"")
-        now = self._time(key)
-        self.shelf.objects.delete([key])
+    def preview(self) -> Collected:
+        """What ``run`` would do now. It writes nothing, and so has no time of the bucket's: nothing is younger than it, and unused is what this machine's clock says."""
         found = referred(self.shelf)
-        dropped = self._unused(found, now)
+        dropped = self._unused(found, time.time())
         kept = [need for need in found if need not in dropped]
         busy = self.watch.busy(kept)
-        going = Mark() if busy else mark(self.shelf, kept, now)
+        going = Mark() if busy else mark(self.shelf, kept, math.inf)
         return self._report(going, dropped, kept, busy)
 
     def run(self, key: str) -> Collected:

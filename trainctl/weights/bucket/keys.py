@@ -116,11 +116,6 @@ def collection(holder: str, nonce: str) -> str:
     return f"{COLLECTIONS}/{holder}.{nonce}.json"
 
 
-def clock(nonce: str) -> str:
-    """What is put to learn the bucket's time."""
-    return f"clock/{nonce}"
-
-
 def stem(key: str) -> str:
     """The last part of a key, without its suffix."""
     return key.rpartition("/")[2].removesuffix(".json")
