@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tests.support.bucket_mirrors import Directory, gc, names
 from tests.support.memory import measured
@@ -50,6 +50,14 @@ class Listed(Directory):
         for (data,) in self._ask("SELECT data FROM rows WHERE key = ?", key):
             return super().get(key) if data is None else bytes(data)
         return None
+
+    def fetch(self, key: str, into: BinaryIO) -> bool:
+        for (data,) in self._ask("SELECT data FROM rows WHERE key = ? AND data NOTNULL", key):
+            into.seek(0)
+            into.truncate()
+            into.write(data)
+            return True
+        return super().fetch(key, into)
 
     def put(self, key: str, data: bytes | bytearray | Path) -> None:
         size, content = 0, None
@@ -168,6 +176,16 @@ def _verify(place: Path, count: int) -> Do:
     return look
 
 
+def _verify_alone(place: Path, count: int) -> Do:
+    """The same of objects of their own."""
+    mirror = _mirrored(place, count, chunk_bytes=8)
+
+    def look() -> None:
+        assert mirror.verify(None).whole
+
+    return look
+
+
 def _wrong(place: Path, count: int) -> Do:
     """Each content is wrong, and told."""
     mirror = _mirrored(place, count)
@@ -228,7 +246,7 @@ if __name__ == "__main__":
     fetch.AT_ONCE = verify_module._CONTENTS_AT_ONCE = hints._FILES_AT_ONCE = 500
     kinds = {
         "mirror": _mirror, "alone": _alone, "newer": _newer, "list": _list, "collect": _collect,
-        "collect alone": _collect_alone, "anew": _anew, "verify": _verify, "wrong": _wrong,
+        "collect alone": _collect_alone, "anew": _anew, "verify": _verify, "verify alone": _verify_alone, "wrong": _wrong,
         "repair": _repair, "links": _links,
     }  # fmt: skip
     sys.exit(measured(kinds))

@@ -214,3 +214,24 @@ def test_many_objects_are_listed_at_the_same_time(
     assert few == list(objects.objects.list(keys.SLICES))
     assert (len(many), len(few)) == (1500, 30)
     assert objects.asked["list"] == 1 + 256 + 1
+
+
+def test_verifying_objects_does_not_take_memory_for_all_of_one(tmp_path: Path) -> None:
+    """They are hashed as they come, unless they are packs; one that is wrong is found."""
+    size = 2**21
+    objects = Directory(tmp_path)
+    for number in range(12):
+        data = bytes([number]) * size
+        objects.put(keys.blob(hashlib.sha256(data).hexdigest()), data)
+    objects.put(keys.blob(name(0)), data)
+    del data
+    mirror = BucketMirror(Shelf(objects), impatient())
+    tracemalloc.start()
+
+    found = mirror.verify(None)
+
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [str(one.path) for one in found.findings] == [keys.blob(name(0))]
+    assert (found.blobs, found.bytes) == (13, 13 * size)
+    assert peak < size

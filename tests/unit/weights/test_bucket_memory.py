@@ -9,7 +9,7 @@ import pytest
 from tests.support.memory import MOST, growth
 
 WHAT = (
-    "mirror", "alone", "newer", "list", "collect", "collect alone", "anew", "verify", "wrong", "repair", "links",
+    "mirror", "alone", "newer", "list", "collect", "collect alone", "anew", "verify", "verify alone", "wrong", "repair", "links",
 )  # fmt: skip
 
 

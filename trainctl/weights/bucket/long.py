@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 from trainctl.model.files import ResolvedSource
 from trainctl.model.json import canonical
@@ -43,6 +44,31 @@ def opened(objects: Objects, key: str, name: str = "object") -> Iterator[Path | 
         with path.open("w+b") as stream:
             found = objects.fetch(key, stream)
         yield path if found else None
+
+
+class _Hashing(io.RawIOBase):
+    """Where an object goes of which only the digest is wanted."""
+
+    def __init__(self) -> None:
+        self.found = hashlib.sha256()
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return 0
+
+    def truncate(self, size: int | None = None) -> int:
+        """What is fetched begins anew."""
+        self.found = hashlib.sha256()
+        return 0
+
+    def write(self, data: Any) -> int:
+        self.found.update(data)
+        return len(data)
+
+
+def sha256_of(objects: Objects, key: str) -> str | None:
+    """Of an object's bytes as they arrive; None where there is no object."""
+    into = _Hashing()
+    return into.found.hexdigest() if objects.fetch(key, cast(BinaryIO, into)) else None
 
 
 def record(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from trainctl.errors import StorageError
 from trainctl.model.files import Listing
 from trainctl.node.content.packed import Arriving, packed
-from trainctl.weights.bucket import keys, packs
+from trainctl.weights.bucket import keys, long, packs
 from trainctl.weights.bucket.disk_set import DiskSet, digest
 from trainctl.weights.bucket.hints import put_anew, wrong_hints
 from trainctl.weights.bucket.look import references
@@ -34,6 +35,8 @@ from trainctl.weights.mirror.port import Own
 from trainctl.weights.mirror.verify import Finding, Outcome, Verified, findings_arriving
 
 _AT_ONCE = 8
+_PACKS_AT_ONCE = 3
+"""In memory; other objects are hashed as they arrive."""
 _FEW = 4
 _CONTENTS_AT_ONCE = 20_000
 """Contents that are lost are looked for in listings, and asked for, so many at a time."""
@@ -139,8 +142,15 @@ def _look(shelf: Shelf, progress: Progress | None, seen: _Seen) -> Iterator[byte
     )
     tally = Tally(sum(one.size for one in there), progress)
 
+    room = threading.Semaphore(_PACKS_AT_ONCE)
+
     def look(found: Found) -> _Looked | None:
-        looked = _look_at(shelf, _stem(found), is_pack=digest(_stem(found)) in in_packs)
+        if digest(_stem(found)) in in_packs:
+            with room:
+                looked = _look_into(shelf, _stem(found))
+        else:
+            sha256 = long.sha256_of(objects, found.key)
+            looked = None if sha256 is None else _Looked(sha256 == _stem(found))
         tally.add(found.size, 1)
         return looked
 
@@ -157,13 +167,13 @@ def _look(shelf: Shelf, progress: Progress | None, seen: _Seen) -> Iterator[byte
     seen.useless += [one.hex() for one in left if _is_useless(shelf, one.hex())]
 
 
-def _look_at(shelf: Shelf, sha256: str, *, is_pack: bool) -> _Looked | None:
-    """None for an object that isn't there any more."""
-    data = shelf.objects.get(keys.blob(sha256))
+def _look_into(shelf: Shelf, pack: str) -> _Looked | None:
+    """None for one that isn't there any more."""
+    data = shelf.objects.get(keys.blob(pack))
     if data is None:
         return None
-    is_right = hashlib.sha256(data).hexdigest() == sha256
-    record = shelf.objects.get(keys.slices(sha256)) if is_pack else None
+    is_right = hashlib.sha256(data).hexdigest() == pack
+    record = shelf.objects.get(keys.slices(pack))
     if record is None:
         return _Looked(is_right)
     try:
