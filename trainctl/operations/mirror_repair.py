@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
 
 from trainctl.errors import Interrupted, ManifestError, SourceDenied, SourceError, TrainctlError
 from trainctl.model.address import Kind
 from trainctl.model.source_uri import BUCKETS, parse_source
+from trainctl.node.system.sharing import only_ours
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.weights import credential_of, endpoint_url, lock_entry, wanted_of
 from trainctl.spi.sources import Credential, Each
@@ -28,10 +31,14 @@ def verify_mirror(
 ) -> Verified:
     """Hash the whole mirror; with ``repair`` what is wrong is fetched again where its source is unchanged, else removed."""
     mirror = workspace.declared_mirror
-    elsewhere = mirror.on_a_host or mirror.in_a_bucket
-    origins = OriginsOfOthers(workspace) if elsewhere else Origins(workspace)
+    origins = Origins(workspace) if _is_ours(mirror.path) else OriginsOfOthers(workspace)
     own = list(_own_references(workspace)) if repair else ()
     return mirror.verify(origins.of if repair else None, progress, own)
+
+
+def _is_ours(path: str | None) -> bool:
+    """Whether what a mirror's records say is this user's own word: of a directory on this machine into which nobody else writes."""
+    return path is not None and all(map(only_ours, (Path(path), Path(path, "references"))))
 
 
 def _own_references(workspace: Workspace) -> Iterator[Mapping[str, object]]:
@@ -85,6 +92,12 @@ class Origins:
             return
         yield from (one.attributes for one in resources if one.address.kind is Kind.WEIGHTS)
 
+    @cached_property
+    def recorded(self) -> Sequence[Mapping[str, object]]:
+        """The attributes of the weights that the project's state has, which the manifest may not name any more."""
+        resources = self._workspace.ledger.state().resources
+        return [one.attributes for at, one in resources.items() if at.kind is Kind.WEIGHTS]
+
     def _resolve(self, text: str, endpoint: str | None, revision: str, each: Each) -> Origin:
         uri = parse_source(text)
         source = source_for(uri.scheme)
@@ -99,24 +112,30 @@ class Origins:
         )
 
     def _credentials(self, text: str, endpoint: str | None) -> Iterator[Credential | None]:
-        """What the manifest gives for the source, if it names it; what its platform usually finds; for a server that nobody here names, nothing."""
-        for attributes in (*self._declared_as(text, endpoint), {"source": text}):
+        """What the manifest gives for the source, if it names it, or gave; what its platform usually finds; for a server that nobody here names, nothing."""
+        for attributes in self._named_as(self.declared(), text, endpoint):
             yield credential_of(attributes, self._workspace.secrets)
+        for attributes in self._named_as(self.recorded, text, endpoint):
+            with contextlib.suppress(TrainctlError):  # its secret may have gone with it
+                yield credential_of(attributes, self._workspace.secrets)
+        yield credential_of({"source": text}, self._workspace.secrets)
         yield from _nobodys(text, endpoint)
 
-    def _declared_as(self, text: str, endpoint: str | None) -> list[Mapping[str, object]]:
-        """The weights of that source in the manifest, those first that name the server."""
+    def _named_as(
+        self, weights: Iterable[Mapping[str, object]], text: str, endpoint: str | None
+    ) -> list[Mapping[str, object]]:
+        """Those of that source, first those that name the server."""
         directory = self._workspace.setting.directory
-        same = (one for one in self.declared() if wanted_of(one, directory).uri.text == text)
+        same = (one for one in weights if wanted_of(one, directory).uri.text == text)
         return sorted(same, key=lambda one: endpoint_url(one) != endpoint)
 
 
 class OriginsOfOthers(Origins):
-    """For a mirror that others write to, which says itself what it has references to: what this project doesn't declare is not to be
-    had from this machine's files, nor by this user's credentials."""
+    """For a mirror that others write to, which says itself what it has references to: what neither this project's manifest nor its state
+    names is not to be had from this machine's files, nor by this user's credentials."""
 
     def of(self, record: Mapping[str, object], halt: threading.Event) -> Origin:
-        """See Origins; SourceDenied for files of this machine that are not declared."""
+        """See Origins; SourceDenied for files of this machine that are not ours."""
         if str(record.get("source")).startswith("file:") and not self._ours(record):
             raise SourceDenied(f"{record.get('source')!r} is not a source of this project")
         return super().of(record, halt)
@@ -130,7 +149,8 @@ class OriginsOfOthers(Origins):
 
     def _ours(self, record: Mapping[str, object]) -> bool:
         directory = self._workspace.setting.directory
-        sources = {wanted_of(one, directory).uri.text for one in self.declared()}
+        known = (*self.declared(), *self.recorded)
+        sources = {wanted_of(one, directory).uri.text for one in known}
         return record.get("source") in sources
 
 

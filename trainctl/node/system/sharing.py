@@ -53,5 +53,15 @@ def is_ours(path: Path) -> bool:
     return True
 
 
+def only_ours(directory: Path) -> bool:
+    """Whether nobody but this user may put anything into the directory; into one that isn't there nobody has."""
+    try:
+        status = directory.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return status.st_uid == os.geteuid() and not status.st_mode & others
+
+
 def _is_for_group(directory: Path) -> bool:
     return directory.stat().st_mode & _FOR_GROUP == _FOR_GROUP

@@ -20,6 +20,7 @@ from trainctl.errors import Interrupted, SourceGone, SourceWrong, TrainctlError
 from trainctl.model.files import ListedFile, ResolvedSource, SourceFile
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.mirror.layout import named_in
+from trainctl.weights.mirror.reception import shorter
 from trainctl.weights.retry import Retry
 
 U = TypeVar("U")
@@ -137,6 +138,8 @@ def read_again(
         with origin.source.open(origin.resolved, file, offset, origin.credential) as pieces:
             while len(found) < length and (piece := next(pieces, b"")):
                 found += piece
+        if len(found) < length:
+            raise shorter(origin.resolved.source, file, offset + len(found))
         return bytes(found[:length])
 
     data = origin.retry.run(attempt, halt)

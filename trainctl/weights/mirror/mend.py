@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Callable, Container
@@ -16,10 +17,10 @@ from trainctl.errors import SourceGone, SourceWrong
 from trainctl.model.files import ListedFile, ResolvedSource, SourceFile
 from trainctl.node.system.sharing import is_ours, make_directory
 from trainctl.weights.exclusive import lease
-from trainctl.weights.mirror.afresh import Origin, other_content, read_again
+from trainctl.weights.mirror.afresh import Origin, read_again
 from trainctl.weights.mirror.batch import Batch
 from trainctl.weights.mirror.contents import Contents
-from trainctl.weights.mirror.disk import sync_directory
+from trainctl.weights.mirror.disk import explained, sync_directory
 from trainctl.weights.mirror.hashing import file_sha256
 from trainctl.weights.mirror.layout import Layout, fingerprint
 from trainctl.weights.mirror.partial import Partial, own_place
@@ -62,27 +63,37 @@ class Mender:
 
         Killed anywhere, what was right of a large one lies in ``partial`` as a transfer that the next apply resumes.
         """
-        if not (file.chunks and self._mend_chunks(origin, wanted, file)):
-            self._fetch_whole(origin, wanted, file)
+        if not file.chunks:
+            self._fetch_small(origin, wanted, file)
+        elif not self._mend_chunks(origin, wanted, file):
+            self._transfer(origin).fetch(wanted, fingerprint(origin.resolved, wanted))
 
     def _mend_chunks(self, origin: Origin, wanted: SourceFile, file: ListedFile) -> bool:
-        """Mend what is there of a large content, one process at a time; whether there is anything."""
+        """Mend what is there of a large content, one process at a time; whether it was to be done by chunks.
+
+        What is nowhere comes in one go where upstream announces that it is this content.
+        """
         layout, key = self._layout, fingerprint(origin.resolved, wanted)
         with lease(layout.partial / f"{key}.lease", self._halt) as held:
             if not held:
                 raise stopped()
-            is_there = layout.blob(file.sha256).exists()
-            if is_there:
+            by_chunks = layout.blob(file.sha256).exists() or wanted.sha256 != file.sha256
+            if by_chunks:
                 _Mending(origin, wanted, _Taken(layout, file, key), self._halt).run()
-        return is_there
+        return by_chunks
 
-    def _fetch_whole(self, origin: Origin, wanted: SourceFile, file: ListedFile) -> None:
+    def _fetch_small(self, origin: Origin, wanted: SourceFile, file: ListedFile) -> None:
+        """Nothing of it is in the mirror before it is known to be what is wanted: others who write records there could have by them what only this user may read."""
+        patient = replace(origin, retry=origin.retry.patient)
+        data = read_again(patient, wanted, 0, file.size, file.sha256, self._halt)
+        key = fingerprint(origin.resolved, wanted)
+        with explained(self._layout.root):
+            self._transfer(origin).put(data, wanted, key, file.sha256)
+
+    def _transfer(self, origin: Origin) -> Transfer:
         upstream = Upstream(origin.source, origin.resolved, origin.credential, origin.retry)
         batch = self._batch(origin.resolved.source)
-        transfer = Transfer(self._layout, upstream, self._halt, lambda count: None, batch)
-        content = transfer.fetch(wanted, fingerprint(origin.resolved, wanted))
-        if content.sha256 != file.sha256:
-            raise other_content(origin, wanted)
+        return Transfer(self._layout, upstream, self._halt, lambda count: None, batch)
 
     def _batch(self, source: str) -> Batch:
         with self._lock:
@@ -124,13 +135,19 @@ def set_aside(layout: Layout, file: ListedFile) -> None:
 
 
 class _Taken:
-    """A blob that is out of sight, as a transfer that isn't whole."""
+    """A blob that is out of sight, as a transfer that isn't whole; where there is none, what was left of one that was broken off."""
 
     def __init__(self, layout: Layout, file: ListedFile, key: str) -> None:
         self.file = file
         self._blob = layout.blob(file.sha256)
         self._chunk_bytes = layout.chunk_bytes
         self._noted: list[str] = []
+        self._was_there = self._blob.exists()
+        if not self._was_there:
+            self._partial = Partial.open(layout.partial, key)
+            self._partial.begin(file.size, [])
+            self._data = self._partial.data
+            return
         directory = own_place(layout.partial, key)
         make_directory(directory)
         self._data = directory / "data"
@@ -188,8 +205,11 @@ class _Taken:
         sync_directory(self._blob.parent)
 
     def put_back(self) -> None:
-        """Have it where it was, as wrong as it still is."""
-        self._partial.put_back(self._blob)
+        """Have it where it was, as wrong as it still is; what wasn't there is left to who mirrors it."""
+        if self._was_there:
+            self._partial.put_back(self._blob)
+        else:
+            self.leave()
 
     def leave(self) -> None:
         """To whoever mirrors the file; nothing, where nothing of it is noted."""

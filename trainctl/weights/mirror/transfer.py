@@ -64,9 +64,21 @@ class Transfer:
             upstream.update(content)
         found = Digests(sha256, upstream.hexdigest() if upstream else None, ())
         check(self.upstream, file, found)
-        made = Content(sha256, file.size)
-        self.batch.add(content, made, key if file.sha256 is None else None)
+        made = self.put(content, file, key, sha256)
         self.arrived(file.size)
+        return made
+
+    def put(self, data: bytes, file: SourceFile, key: str, sha256: str) -> Content:
+        """Take a file of one chunk that is verified, and has that sha256."""
+        made, known_by = Content(sha256, file.size), key if file.sha256 is None else None
+        if file.size < PACKED_BYTES:
+            self.batch.add(data, made, known_by)
+            return made
+        alone = Small(self.layout.partial)
+        alone.write(0, data)
+        alone.publish(self.layout.blob(sha256))
+        if known_by is not None:
+            self.batch.learn(known_by, made)
         return made
 
     def _read(self, file: SourceFile) -> bytes:
