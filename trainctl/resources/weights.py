@@ -12,6 +12,7 @@ from typing import Any
 from trainctl.apply.step import Lookup, MayStop, Step
 from trainctl.errors import (
     NodeForgot,
+    SourceDenied,
     SourceError,
     SourceGone,
     SourceWrong,
@@ -103,18 +104,25 @@ class WeightsHandler:
         began = time.monotonic()
 
         def mirror() -> Listing:
-            return self._mirror.mirror(
-                resolved,
-                source,
-                reference,
-                credential=credential,
-                progress=lambda done, total, _files: step.progress("mirroring", done, total),
-                cancelled=step.cancelled,
-                waiting=lambda text: step.progress(text, 0, 0),
-            )
+            with explained(credential):
+                return self._mirror.mirror(
+                    resolved,
+                    source,
+                    reference,
+                    credential=credential,
+                    progress=lambda done, total, _files: step.progress("mirroring", done, total),
+                    cancelled=step.cancelled,
+                    waiting=lambda text: step.progress(text, 0, 0),
+                )
 
         try:
-            with explained(credential):
+            try:
+                listing = mirror()
+            except SourceDenied:
+                if not known.listing:
+                    raise
+                # Something of it wasn't what the mirror's records said.
+                credential = credential_of(step.attributes, self._secrets)
                 listing = mirror()
         except (SourceWrong, SourceGone) as error:
             now = self._now(step, credential)
@@ -153,7 +161,8 @@ class WeightsHandler:
             return resolve_unopened(wanted, why, locked=planned, mirror=self._mirror).resolved
         if planned is not None and wanted.uri.scheme not in ("hf", "file"):
             server = source_for(wanted.uri.scheme).server(wanted.uri.text, credential)
-            kept = kept_version(self._mirror, locked_version(wanted.uri.text, server, planned))
+            version = locked_version(wanted.uri.text, server, planned)
+            kept = kept_version(self._mirror, version, planned)
             if kept is not None:
                 return kept
             planned = None  # what is there is held against the plan's pin

@@ -19,13 +19,15 @@ def locked_version(source: str, endpoint: str | None, locked: LockEntry) -> Reso
     return ResolvedSource(source, locked.revision, (), known_as=locked.pin, endpoint=endpoint)
 
 
-def kept_version(mirror: Mirror, wanted: ResolvedSource) -> ResolvedSource | None:
-    """The locked version by its content, which the mirror has; None where it doesn't have all of it.
+def kept_version(
+    mirror: Mirror, wanted: ResolvedSource, locked: LockEntry
+) -> ResolvedSource | None:
+    """The locked version by its content, which the mirror has; None where it doesn't have all of it, or something that can't be it.
 
     NodeError and StorageError where the mirror can't be asked.
     """
     listing = mirror.kept(wanted)
-    if listing is None:
+    if listing is None or (len(listing.files), listing.size) != (locked.files, locked.bytes):
         return None
     files = (SourceFile(one.path, one.size, f"sha256:{one.sha256}") for one in listing.files)
     return replace(wanted, files=in_order(files))
@@ -44,7 +46,7 @@ def instead_of(
     """
     why = "The mirror doesn't have the locked version."
     try:
-        kept = kept_version(mirror, wanted) if mirror else None
+        kept = kept_version(mirror, wanted, locked) if mirror else None
         if mirror is not None and kept is not None:
             return kept, _moved(locked, now, _differing(mirror, kept, now), "from the mirror")
     except (NodeError, StorageError) as failure:

@@ -168,7 +168,7 @@ def test_a_version_that_is_whole_can_be_asked_for_by_its_pin(make: Make) -> None
     listing = make().mirror(old, first, REFERENCE)
     make().mirror(resolved(second), second, REFERENCE)
     locked = LockEntry(old.source, None, None, "1", old.pin, len(old.files), old.size)
-    kept = kept_version(make(), locked_version(old.source, None, locked))
+    kept = kept_version(make(), locked_version(old.source, None, locked), locked)
     assert kept is not None
     asked = len(first.asked)
 

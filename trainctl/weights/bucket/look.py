@@ -15,6 +15,7 @@ from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket.beating import watched
 from trainctl.weights.bucket.in_packs import InPacks
 from trainctl.weights.bucket.shelf import Shelf, at_once, damaged_reference
+from trainctl.weights.mirror.announced import may_be
 from trainctl.weights.mirror.checked import reference_in
 from trainctl.weights.mirror.fetch import by_fingerprint, parts
 from trainctl.weights.mirror.known import Known, Row
@@ -81,14 +82,19 @@ class Looking:
     def have(self, groups: Mapping[str, list[SourceFile]]) -> Here:
         """What is there of these files."""
         sizes = {one: files[0].size for one, files in groups.items()}
-        found = self._earlier.find(sizes)
+        earlier = self._earlier.find(sizes)
+        found = {
+            one: content
+            for one, content in earlier.items()
+            if may_be(groups[one][0], content.sha256, content.size)
+        }
         hints = self._hints(one for one in groups if one not in found)
         is_small = self._shelf.is_small
-        earlier = {one.sha256 for one in found.values() if is_small(one.size)}
+        packed = {one.sha256 for one in found.values() if is_small(one.size)}
         likely = {
             one: (sha256, sizes[one])
             for one, files in groups.items()
-            if one not in found and (sha256 := hints.get(one) or files[0].sha256)
+            if one not in found and (sha256 := files[0].sha256 or hints.get(one))
         }
         large = {one: named for one, named in likely.items() if not is_small(named[1])}
         answers = at_once(lambda one: self._shelf.content(*one), list(large.values()))
@@ -96,7 +102,7 @@ class Looking:
         small = {one: named for one, named in likely.items() if one not in large}
         places = self._packs.find({sha256 for sha256, _ in small.values()})
         found.update({one: Content(*named) for one, named in small.items() if named[0] in places})
-        used = {*places.values(), *self._packs.known(earlier).values()}
+        used = {*places.values(), *self._packs.known(packed).values()}
         return Here(found, frozenset(used))
 
     def _hints(self, fingerprints: Iterable[str]) -> dict[str, str]:

@@ -25,6 +25,7 @@ from trainctl.weights.bucket.disk_set import DiskSet, digest
 from trainctl.weights.bucket.in_packs import InPacks
 from trainctl.weights.bucket.look import Looking, damaged_of, look_at, references, said
 from trainctl.weights.bucket.packing import Packing
+from trainctl.weights.bucket.proving import is_whole, proven
 from trainctl.weights.bucket.room import Room
 from trainctl.weights.bucket.shelf import Shelf, at_once
 from trainctl.weights.bucket.upload import MOST_AHEAD, MOST_CHUNKS, Uploads
@@ -168,7 +169,7 @@ class BucketMirror:
         """Have the source's content and its listing in the bucket."""
         shelf, resolved = self.shelf, upstream.resolved
         whole = shelf.whole(resolved)
-        if whole is not None:
+        if whole is not None and is_whole(shelf, resolved, whole):
             tally.add(resolved.size, len(resolved.files))
             return whole
         bringing = _Bringing(Looking(shelf, resolved), tally, cancelled)
@@ -188,7 +189,7 @@ class BucketMirror:
         marks = bringing.looking.marks
         groups = by_fingerprint(part)
         here = bringing.looking.have(groups)
-        contents = here.contents
+        contents = proven(self.shelf, groups, here.contents, here.packs)
         for one in contents:
             tally.add(sum(file.size for file in groups[one]), len(groups[one]))
         missing = {one: files for one, files in groups.items() if one not in contents}

@@ -16,6 +16,7 @@ from trainctl.weights.bucket import keys, long
 from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.objects import Objects
 from trainctl.weights.bucket.spread import spread
+from trainctl.weights.mirror.announced import can_be
 from trainctl.weights.mirror.hashing import file_sha256
 from trainctl.weights.mirror.in_turn import in_turn
 from trainctl.weights.mirror.layout import DAMAGED, Content, unless_damaged
@@ -37,6 +38,8 @@ class Shelf:
     chunk_bytes: int = CHUNK_BYTES
     _listings: dict[str, Listing] = field(default_factory=dict)
     """Those that were loaded: a listing that was there is what it was."""
+    proven: set[tuple[str, str]] = field(default_factory=set)
+    """Listings, each with the pin whose files they were proven to be."""
 
     def is_small(self, size: int) -> bool:
         """Whether a file of that size is put into a pack."""
@@ -116,12 +119,13 @@ class Shelf:
         return sum(one.size for one in spread(self.objects, keys.BLOBS))
 
     def whole(self, resolved: ResolvedSource) -> Listing | None:
-        """The listing of the source at this very pin, if all of it is there."""
+        """The listing of the source at this very pin, if all of it is there; none that can't be what upstream announced."""
         listing_id = self.listing_of(keys.record(resolved))
         if listing_id is None:
             return None
         gone = listing_id in self._listings and not self.has_listing(listing_id)
-        return None if gone else unless_damaged(lambda: self.load_listing(str(listing_id)))
+        listing = None if gone else unless_damaged(lambda: self.load_listing(str(listing_id)))
+        return listing if listing is not None and can_be(resolved, listing.files) else None
 
     def turned_out(self, resolved: ResolvedSource) -> Earlier:
         """What is there of a source's fingerprints by what its other pins turned out to be; the newest of these count.

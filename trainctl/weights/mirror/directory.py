@@ -41,6 +41,7 @@ from trainctl.weights.mirror.others import Waiting, nobody
 from trainctl.weights.mirror.packing import packing_alone, salvage
 from trainctl.weights.mirror.partial import bytes_kept, sweep
 from trainctl.weights.mirror.parts import Buffers
+from trainctl.weights.mirror.proven import proven
 from trainctl.weights.mirror.reception import Upstream
 from trainctl.weights.mirror.records import Records
 from trainctl.weights.mirror.report import MirroredSource, sources
@@ -130,7 +131,8 @@ class DirectoryMirror:
         """Every file of a part; all of it is here when the batch has ended."""
         part, tally = upstream.resolved, bringing.tally
         groups = by_fingerprint(part)
-        found = have(bringing.contents, bringing.records, groups)
+        contents = bringing.contents
+        found = proven(contents, groups, have(contents, bringing.records, groups))
         for key in found:
             tally.add(sum(file.size for file in groups[key]), len(groups[key]))
         missing = {key: files for key, files in groups.items() if key not in found}

@@ -12,6 +12,7 @@ from typing import Callable, Protocol
 
 from trainctl.errors import TrainctlError
 from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.weights.mirror.announced import may_be
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.layout import Content, fingerprint
 from trainctl.weights.mirror.reception import stopped
@@ -79,7 +80,9 @@ def present(
             content = layout.known(key)
         elif announced is not None:
             content = Content(announced, files[0].size)
-        if content is not None and contents.has(content.sha256, content.size):
+        if content is None or not may_be(files[0], content.sha256, content.size):
+            continue
+        if contents.has(content.sha256, content.size):
             found[key] = content
     return found
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Iterable, Iterator, Mapping, Optional, Sequence, Tuple
 
-from trainctl.model.files import Listing, ResolvedSource, SourceFile, read_files
+from trainctl.model.files import ListedFile, Listing, ResolvedSource, SourceFile, read_files
 from trainctl.node.content.packed import packed
+from trainctl.weights.mirror.announced import Contradicted, held_against
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import explained
@@ -69,33 +71,39 @@ def _known(mirror: DirectoryMirror, resolved: ResolvedSource, found: Iterable[Ne
     layout = Layout(mirror.root, mirror.chunk_bytes)
     with explained(mirror.root):
         contents = Contents(layout)
-        listed = listed_as(layout, resolved, found)
-        each = _by_listing(contents, listed) if listed else _by_record(contents, resolved)
-        rows = packed(each, tuple, lambda *row: row)
-        if listed is None and all(here for _, _, here in rows):
-            _, listed = mirror.mirrored_bytes(resolved)
-        return Known(rows, listed, {} if listed else _arrived(layout, resolved, rows))
+        for listed in listed_as(layout, resolved, found):
+            with suppress(Contradicted):
+                files = held_against(resolved, read_files(layout.listing(listed)))
+                return Known(_packed(_rows(contents, files)), listed)
+        rows, listing = _packed(_by_record(contents, resolved)), None
+        if all(here for _, _, here in rows):
+            _, listing = mirror.mirrored_bytes(resolved)
+        return Known(rows, listing, {} if listing else _arrived(layout, resolved, rows))
 
 
-def listed_as(layout: Layout, resolved: ResolvedSource, found: Iterable[Need]) -> str | None:
-    """The id of the listing that references say this very source, as it is now, to be, if it is here and right."""
+def listed_as(layout: Layout, resolved: ResolvedSource, found: Iterable[Need]) -> Iterator[str]:
+    """The ids of listings that references say this very source, as it is now, to be, if they are here and right."""
     named = (listing_in(need.record, resolved) for need in found)
-    return next(filter(layout.has_listing, filter(None, dict.fromkeys(named))), None)
+    return filter(layout.has_listing, filter(None, dict.fromkeys(named)))
 
 
 def kept(mirror: DirectoryMirror, wanted: ResolvedSource) -> Listing | None:
     """The same listing, if all its content is here too."""
     layout = Layout(mirror.root, mirror.chunk_bytes)
     with explained(mirror.root):
-        listed = listed_as(layout, wanted, references(layout).needs)
-        if listed is None or not all(here for _, _, here in _by_listing(Contents(layout), listed)):
+        listed = next(listed_as(layout, wanted, references(layout).needs), None)
+        if listed is None:
             return None
-        return layout.load_listing(listed)
+        rows = _rows(Contents(layout), read_files(layout.listing(listed)))
+        return layout.load_listing(listed) if all(here for _, _, here in rows) else None
 
 
-def _by_listing(contents: Contents, listing: str) -> Iterator[Row]:
-    for file in read_files(contents.layout.listing(listing)):
-        yield file.sha256, file.size, contents.has(file.sha256, file.size)
+def _packed(rows: Iterable[Row]) -> Sequence[Row]:
+    return packed(rows, tuple, lambda *row: row)
+
+
+def _rows(contents: Contents, files: Iterable[ListedFile]) -> Iterator[Row]:
+    return ((one.sha256, one.size, contents.has(one.sha256, one.size)) for one in files)
 
 
 def _by_record(contents: Contents, resolved: ResolvedSource) -> Iterator[Row]:

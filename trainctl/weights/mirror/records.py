@@ -98,7 +98,12 @@ class Records:
         return Recorded(self._read(), lines)
 
     def _files(self) -> list[Path]:
-        return sorted(self._directory.glob("*"))
+        """The oldest first: what is said last of a fingerprint counts, as an earlier word may have turned out to be wrong."""
+        dated: list[tuple[int, Path]] = []
+        for path in self._directory.glob("*"):
+            with contextlib.suppress(FileNotFoundError):  # it was put together with others
+                dated.append((path.stat().st_mtime_ns, path))
+        return [path for _, path in sorted(dated)]
 
     def _read(self) -> Iterator[tuple[str, str, int]]:
         """Lines that a power cut has damaged are none."""

@@ -11,12 +11,15 @@ from trainctl.errors import SourceWrong, TrainctlError
 from trainctl.model.files import SourceFile
 from trainctl.node.content.parts import PACKED_BYTES
 from trainctl.weights.exclusive import lease
+from trainctl.weights.mirror.announced import may_be
 from trainctl.weights.mirror.batch import Batch
+from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.disk import explained
 from trainctl.weights.mirror.hashing import Digests, upstream_hash
 from trainctl.weights.mirror.layout import Content, Layout
 from trainctl.weights.mirror.partial import Partial, Small
 from trainctl.weights.mirror.parts import Buffers
+from trainctl.weights.mirror.proven import is_proven
 from trainctl.weights.mirror.reception import Receiving, Upstream, check, longer, shorter, stopped
 from trainctl.weights.retry import Attempts
 
@@ -46,8 +49,8 @@ class Transfer:
         if file.size <= self.layout.chunk_bytes or not file.identified:
             return self._receive(file, key, Small(self.layout.partial))
         place = self.layout.partial / f"{key}.lease"
-        with lease(place, self.halt, lambda: self.layout.known(key) is not None) as held:
-            known = self.layout.known(key)
+        with lease(place, self.halt, lambda: self._known(file, key) is not None) as held:
+            known = self._known(file, key)
             if known is not None:
                 self.arrived(file.size)
                 return known
@@ -67,6 +70,13 @@ class Transfer:
         made = self.put(content, file, key, sha256)
         self.arrived(file.size)
         return made
+
+    def _known(self, file: SourceFile, key: str) -> Content | None:
+        """What somebody else has brought."""
+        known = self.layout.known(key)
+        if known is None or not may_be(file, known.sha256, known.size):
+            return None
+        return known if is_proven(Contents(self.layout), file, known) else None
 
     def put(self, data: bytes, file: SourceFile, key: str, sha256: str) -> Content:
         """Take a file of one chunk that is verified, and has that sha256."""
