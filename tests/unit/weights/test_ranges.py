@@ -1,0 +1,118 @@
+"""A part of a file that was not asked for is never taken for the one that was, whoever sends it: often no digest would tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.support.liar import Heard, said, telling
+from trainctl.errors import SourceCut, SourceWrong
+from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.spi.sources import Credential, PartSource, Span, WeightSource
+from trainctl.weights.sources import source_for
+from trainctl.weights.sources.gates import GATES
+from trainctl.weights.sources.hf import HubSource
+
+CONTENT = bytes(range(100))
+COMMIT = "a" * 40
+FILES = {
+    "hf://acme/model": f"git:{COMMIT}",
+    "https://host/x": 'etag:"e"',
+    "s3://box/llm": 'etag:"e"',
+    "gs://box/llm": "generation:1",
+    "azure://acme/box/llm": 'etag:"e"',
+}
+"""What identifies the file, by source."""
+LISTS = {
+    "s3": "<R xmlns='s3'><Contents><Key>llm/x</Key><Size>100</Size><ETag>e</ETag></Contents></R>",
+    "azure": "<E><Blobs><Blob><Name>llm/x</Name><Properties><Etag>e</Etag><Content-Length>100</Content-Length></Properties></Blob></Blobs></E>",
+}
+"""What those list that are asked first whether the source is there."""
+
+
+@dataclass
+class Asked:
+    """A file of a source, whose server answers with ``answer``, whatever part is asked for."""
+
+    source: PartSource
+    resolved: ResolvedSource
+    file: SourceFile
+    credential: Credential | None
+    answer: bytes = b""
+
+    def rest(self, offset: int) -> bytes:
+        """From there on."""
+        with self.source.open(self.resolved, self.file, offset, self.credential) as pieces:
+            return b"".join(pieces)
+
+    def part(self, span: Span) -> bytes | None:
+        """Those bytes, if a part came."""
+        with self.source.part(self.resolved, self.file, span, self.credential) as fill:
+            if fill is None:
+                return None
+            found = bytearray(span.length)
+            fill(memoryview(found))
+            return bytes(found)
+
+
+@pytest.fixture(params=FILES)
+def asked(request: pytest.FixtureRequest) -> Iterator[Asked]:
+    """Of each kind of source."""
+    uri = request.param
+    scheme = uri.partition(":")[0]
+
+    def tell(heard: Heard) -> bytes:
+        is_list = "list-type=" in heard.target or "comp=list" in heard.target
+        return said(LISTS[scheme]) if is_list else made.answer
+
+    GATES.clear()
+    with telling(tell) as liar:
+        source: WeightSource = HubSource(liar.url) if scheme == "hf" else source_for(scheme)
+        assert isinstance(source, PartSource)
+        bucket = Credential("", "nobody", liar.url) if scheme not in ("hf", "https") else None
+        if scheme in LISTS:
+            source.resolve(uri, None, bucket)
+        resolved = ResolvedSource(uri if scheme != "https" else f"{liar.url}/x", COMMIT, ())
+        made = Asked(source, resolved, SourceFile("x", len(CONTENT), FILES[uri]), bucket)
+        yield made
+    GATES.clear()
+
+
+def sent(first: int, last: int, status: str = "206 Partial Content") -> bytes:
+    """That part of the file."""
+    told = f"bytes {first}-{last}/{len(CONTENT)}"
+    return said(CONTENT[first : last + 1], status, Content_Range=told, ETag='"e"')
+
+
+def test_the_rest_of_a_file_begins_where_it_was_asked_to(asked: Asked) -> None:
+    """As many bytes from elsewhere are refused, whatever the status, and so is a part that doesn't say which."""
+    asked.answer = sent(20, 99)
+    assert asked.rest(20) == CONTENT[20:]
+
+    unnamed = said(CONTENT[:80], "206 Partial Content", ETag='"e"')
+    for answer in (sent(0, 79), sent(10, 89), sent(10, 89, "200 OK"), unnamed):
+        asked.answer = answer
+        with pytest.raises(SourceCut, match="another part"):
+            asked.rest(20)
+
+
+def test_a_part_is_the_one_that_was_asked_for(asked: Asked) -> None:
+    """One of another beginning, or of another end, is none."""
+    asked.answer = sent(20, 49)
+    assert asked.part(Span(20, 30)) == CONTENT[20:50]
+
+    for answer in (sent(10, 39), sent(20, 59), sent(20, 39), said(CONTENT, ETag='"e"')):
+        asked.answer = answer
+        assert asked.part(Span(20, 30)) is None
+
+
+def test_a_body_is_never_longer_than_the_file(asked: Asked) -> None:
+    """Where no header says how long it is, the bytes are counted."""
+    packets = b"64\r\n" + CONTENT + b"\r\n1\r\n!\r\n0\r\n\r\n"
+    head = b'HTTP/1.1 200 OK\r\nETag: "e"\r\nTransfer-Encoding: chunked\r\n\r\n'
+    asked.answer = head + packets
+
+    with pytest.raises(SourceWrong, match="more bytes came"):
+        asked.rest(0)
