@@ -1,0 +1,113 @@
+"""Who was asleep while others may have thought it dead: a collection deletes no more, a writer looks again at what it brought."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.bucket_mirrors import CHUNK, Counted, Directory, contents, counted, names
+from tests.support.mirrors import REFERENCE, MemorySource, impatient
+from tests.support.weights_data import noise
+from trainctl.errors import StorageError
+from trainctl.ledger.clock import SystemClock
+from trainctl.weights.bucket import keys
+from trainctl.weights.bucket.beating import LATE_SECONDS
+from trainctl.weights.bucket.mirror import BucketMirror
+from trainctl.weights.bucket.shelf import Shelf
+from trainctl.weights.mirror.collect import Collecting
+
+FILES = {"large": noise(3 * CHUNK + 5), "small": b"small", "other": b"other"}
+Sleep = Callable[[], None]
+
+
+@pytest.fixture
+def sleep(monkeypatch: pytest.MonkeyPatch) -> Sleep:
+    """Lets the machine's clock go on, at once, by more than anybody may be late."""
+    slept, elapsed = [0.0], SystemClock.elapsed
+    monkeypatch.setattr(SystemClock, "elapsed", lambda self: elapsed(self) + sum(slept))
+    return lambda: slept.append(LATE_SECONDS + 1)
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> BucketMirror:
+    return BucketMirror(Shelf(Counted(Directory(tmp_path)), CHUNK), impatient())
+
+
+def fill(mirror: BucketMirror) -> str:
+    """Mirror the source; its listing's id."""
+    source = MemorySource(FILES)
+    return mirror.mirror(source.resolve("hf://acme/model", None, None), source, REFERENCE).id
+
+
+def once(mirror: BucketMirror, what: str, beginning: str, act: Callable[[str], object]) -> None:
+    """Do something right before the first request of that kind, for a key that begins so."""
+    left = [act]
+
+    def before(done: str, key: str) -> None:
+        if left and done == what and key.startswith(beginning):
+            left.pop()(key)
+
+    counted(mirror).before = before
+
+
+@pytest.mark.parametrize("kind", [keys.LISTINGS, keys.SLICES, keys.BLOBS])
+def test_a_collection_that_was_asleep_deletes_no_more(
+    mirror: BucketMirror, sleep: Sleep, kind: str
+) -> None:
+    """Whenever that was, what was to go from then on stays, and it says so; its announcement goes. The next one does the rest."""
+    fill(mirror)
+    mirror.drop_reference(REFERENCE.lineage, REFERENCE.address)
+    there = names(mirror, kind)
+    once(mirror, "delete", kind, lambda key: sleep())
+
+    with pytest.raises(StorageError, match="cut off for too long"):
+        mirror.collect(Collecting(grace_seconds=0))
+
+    assert names(mirror, kind) == there != []
+    assert names(mirror, keys.COLLECTIONS) == []
+    mirror.collect(Collecting(grace_seconds=0))
+    assert names(mirror, kind) == []
+
+
+def test_a_collection_that_was_asleep_in_its_grace_period_deletes_nothing(
+    mirror: BucketMirror, sleep: Sleep
+) -> None:
+    """What it had found out is of a time when others knew that it lives."""
+    fill(mirror)
+    mirror.drop_reference(REFERENCE.lineage, REFERENCE.address)
+    there = names(mirror)
+
+    with pytest.raises(StorageError, match="cut off for too long"):
+        mirror.collect(Collecting(grace_seconds=1, wait=lambda seconds: sleep()))
+
+    assert names(mirror) == there != []
+
+
+@pytest.mark.parametrize("kind", [keys.BLOBS, keys.SLICES])
+def test_a_writer_that_was_asleep_takes_back_what_lost_content(
+    mirror: BucketMirror, sleep: Sleep, kind: str
+) -> None:
+    """A collection that took it for dead has been there: nobody is told that the source is whole, and the next apply makes it so."""
+
+    def collected(key: str) -> None:
+        sleep()
+        mirror.shelf.objects.delete(names(mirror, kind)[:1])
+
+    once(mirror, "put", keys.LISTINGS, collected)
+
+    with pytest.raises(StorageError, match="lost content"):
+        fill(mirror)
+
+    assert names(mirror, keys.LISTINGS, keys.FINGERPRINTS) == []
+    assert contents(mirror, fill(mirror)) == FILES
+
+
+def test_a_writer_that_was_asleep_and_lost_nothing_goes_on(
+    mirror: BucketMirror, sleep: Sleep
+) -> None:
+    """It has looked, and all is there."""
+    once(mirror, "put", keys.LISTINGS, lambda key: sleep())
+
+    assert contents(mirror, fill(mirror)) == FILES
