@@ -264,3 +264,25 @@ def edit_last_use(mirror: Path) -> None:
 def references(mirror: Path) -> int:
     """How many sources somebody wants of a mirror."""
     return len([*mirror.glob("references/*/*.json")])
+
+
+def test_what_is_not_the_mirrors_own_is_told_once_and_stays(fresh: Project) -> None:
+    """It is nothing wrong, so neither verifying nor collecting fails for it; programs are told all its names."""
+    fresh.write({"d/a.bin": "content", "trainctl.yaml": MANIFEST})
+    fresh.run("apply", "--auto-approve")
+    strays = ["listings/note.json", "packs/.DS_Store", "packs/README"]
+    for name in strays:
+        (fresh.mirror / name).write_text("mine")
+
+    people = fresh.run("mirror", "verify", "--repair")
+    programs = json.loads(fresh.run("mirror", "verify", "--format", "json").stdout)
+    collected = fresh.run("mirror", "gc", "--grace", "0s")
+
+    assert all(name in people.stdout for name in strays)
+    assert "1 content verified, 7 B: all right, 3 left." in people.stdout
+    assert [one["path"] for one in programs["findings"]] == [
+        str(fresh.mirror / one) for one in strays
+    ]
+    assert programs["whole"]
+    assert collected.stdout.endswith("0 B freed: 0 contents of 0 listings.\n")
+    assert [(fresh.mirror / name).read_text() for name in strays] == ["mine"] * 3

@@ -58,15 +58,21 @@ class Disk:
 
     def _moves(self, call: Callable[..., None]) -> Callable[..., None]:
         def wrapped(source: os.PathLike[str], target: os.PathLike[str], **more: object) -> None:
-            there = Path(target)
+            here = _whole(source, more.get("src_dir_fd"))
+            there = _whole(target, more.get("dst_dir_fd"))
             if there.is_relative_to(self._root):
-                self.before(Path(source), there)
+                self.before(here, there)
                 self._moved.add(there)
-            for path in (Path(source), there):
+            for path in (here, there):
                 self._names.get(path.parent.stat().st_ino, {}).pop(path.name, None)
             call(source, target, **more)
 
         return wrapped
+
+
+def _whole(path: os.PathLike[str], within: object) -> Path:
+    """A path of which an open directory may be the beginning."""
+    return Path(path) if within is None else Path(f"/proc/self/fd/{within}").readlink() / path
 
 
 def _entries(directory: Path) -> Iterator[tuple[str, int]]:

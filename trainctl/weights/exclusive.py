@@ -16,9 +16,13 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
+from trainctl.node.system.below import open_file
+
 BEAT_SECONDS = 5.0
 STALE_SECONDS = 30.0
 _POLL_SECONDS = 0.1
+_MOST_CHARACTERS = 1000
+"""Of what a lease says."""
 _PROCESS_NONCE = secrets.token_hex(8)
 
 
@@ -114,7 +118,7 @@ def shown(path: Path) -> Iterator[None]:
     def beat() -> None:
         while not stop.wait(BEAT_SECONDS):
             with contextlib.suppress(OSError):
-                os.utime(path)
+                os.utime(path, follow_symlinks=False)
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
@@ -153,7 +157,8 @@ def _acquire(
 
 def _create(path: Path, mine: Path) -> bool:
     """A link appears whole or not at all, so nobody ever reads a lease without its holder."""
-    mine.write_text(mine.name)
+    with mine.open("x") as stream:
+        stream.write(mine.name)
     try:
         os.link(mine, path)
     except FileExistsError:
@@ -165,9 +170,13 @@ def _create(path: Path, mine: Path) -> bool:
 
 def _owner(path: Path) -> str:
     try:
-        return path.read_text(errors="replace")
+        descriptor = open_file(path)
     except OSError:
         return ""
+    if descriptor is None:
+        return ""
+    with os.fdopen(descriptor, errors="replace") as stream:
+        return stream.read(_MOST_CHARACTERS)
 
 
 def _holder_of(owner: str) -> str:
@@ -176,7 +185,7 @@ def _holder_of(owner: str) -> str:
 
 def _touched(path: Path) -> tuple[int, int] | None:
     try:
-        status = path.stat()
+        status = path.lstat()
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns
@@ -192,4 +201,4 @@ def _beat(path: Path, owner: str, stop: threading.Event) -> None:
     while not stop.wait(BEAT_SECONDS):
         with contextlib.suppress(OSError):
             if _owner(path) == owner:
-                os.utime(path)
+                os.utime(path, follow_symlinks=False)

@@ -279,7 +279,7 @@ def test_two_at_once_is_one_at_a_time(mirror: DirectoryMirror) -> None:
 
 def test_abandoned_transfers_go(mirror: DirectoryMirror) -> None:
     """Half of a file that nobody refers to any more; one that somebody still wants stays."""
-    partial = mirror.root / "partial" / f"{'0' * 64}.free.abcd"
+    partial = mirror.root / "partial" / f"{'0' * 64}.free.0123abcd"
     partial.mkdir()
     (partial / "data").write_bytes(bytes(777))
     whole = said(mirror, REFERENCE)

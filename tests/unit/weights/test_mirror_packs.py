@@ -275,12 +275,13 @@ def test_what_is_left_of_a_pack_that_was_half_removed_goes(tmp_path: Path) -> No
     """Data without an index is nobody's: nothing is found in it, and the next collection takes it."""
     mirror = mirror_at(tmp_path)
     fill(mirror, {"a": b"1" * 100})
-    (tmp_path / "packs" / "half").mkdir()
-    (tmp_path / "packs" / "half" / "data").write_bytes(b"2" * 77)
+    half = tmp_path / "packs" / ("0" * 32)
+    half.mkdir()
+    (half / "data").write_bytes(b"2" * 77)
 
     assert verify(mirror, Verifying()).findings == ()
     assert gc(mirror).bytes == 77
-    assert not (tmp_path / "packs" / "half").exists()
+    assert not half.exists()
     assert contents(mirror, listing_of(mirror)) == {"a": b"1" * 100}
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.mirrors import REFERENCE, MemorySource, contents, mirror_at
+from trainctl.node.system import below
 from trainctl.weights.mirror import fetch, records
 from trainctl.weights.mirror.known import known
 from trainctl.weights.mirror.layout import Content
@@ -23,14 +23,14 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(fetch, "AT_ONCE", 6)
     monkeypatch.setattr(records, "_AT_ONCE", 3)
     found: list[str] = []
-    really = Path.open
+    really = below.open_file
 
-    def opened(path: Path, *how: Any, **named: Any) -> Any:
-        if path.parent.parent.name == "small":
-            found.append(path.name)
-        return really(path, *how, **named)
+    def opened(path: str | Path, within: int | None = None) -> int | None:
+        if Path(path).parent.parent.name == "small":
+            found.append(Path(path).name)
+        return really(path, within)
 
-    monkeypatch.setattr(Path, "open", opened)
+    monkeypatch.setattr(below, "open_file", opened)
     return found
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Union
 
 from trainctl.node.content.pack_index import MAGIC, ROW, Row, count_rows, find_row
-from trainctl.node.system.files import names_in
+from trainctl.node.system.below import entries, file_size, open_regular
 
 _HELD_BYTES = 4096
 _MOST_OPEN = 32
@@ -56,7 +56,7 @@ class Packs:
 
     def refresh(self) -> None:
         """Look at the directory again."""
-        names = names_in(self._directory)
+        names = _names(self._directory)
         with self._lock:
             for name in self._packs.keys() - set(names):
                 self._packs.pop(name).rows = 0
@@ -101,7 +101,7 @@ class _Indexes:
     def read(self, path: str, length: int, offset: int) -> bytes:
         """So many bytes of one of them."""
         if path not in self._open:
-            self._open[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._open[path] = open_regular(path)
             if len(self._open) > _MOST_OPEN:
                 os.close(self._open.popitem(last=False)[1])
         self._open.move_to_end(path)
@@ -122,10 +122,10 @@ class _Pack:
         self._indexes = indexes
         self._held = b""
         with _what_is_lost():
-            with open(self._index, "rb") as stream:  # noqa: PTH123 - thousands
+            with os.fdopen(open_regular(self._index), "rb", buffering=0) as stream:
                 count = count_rows(os.fstat(stream.fileno()).st_size)
                 head = stream.read(_HELD_BYTES)
-            self._size = os.stat(self.data).st_size  # noqa: PTH116
+            self._size = file_size(self.data) or 0
             if count and head.startswith(MAGIC):
                 self.rows = count
                 self._held = head if len(head) < _HELD_BYTES else b""
@@ -172,6 +172,12 @@ class _Map:
         while at < len(self._tops) and self._tops[at] <= top | _ORDINALS:
             yield self._packs[self._tops[at] & _ORDINALS]
             at += 1
+
+
+def _names(directory: Path) -> List[str]:
+    """The names of packs there, sorted; a link is none."""
+    found = entries(directory.parent, directory)
+    return sorted(one.name for one in found if one.is_dir(follow_symlinks=False))
 
 
 def _top(digest: bytes) -> int:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from trainctl.node.system.files import PRIVATE_DIRECTORY, PRIVATE_FILE
 
+DIRECTORY = 0o2770
+FILE = 0o660
 _FOR_GROUP = stat.S_ISGID | stat.S_IWGRP
-_DIRECTORY = 0o2770
-_FILE = 0o660
 
 
 def file_mode(directory: Path) -> int:
     """The mode of new files in a directory."""
-    return _FILE if _is_for_group(directory) else PRIVATE_FILE
+    return FILE if is_for_group(directory.stat()) else PRIVATE_FILE
 
 
 def make_directory(path: Path) -> Path:
@@ -31,23 +31,15 @@ def make_directory(path: Path) -> Path:
             if not path.is_dir():
                 raise
             return path
-        if _is_for_group(path.parent):
-            path.chmod(_DIRECTORY)
+        if is_for_group(path.parent.stat()):
+            path.chmod(DIRECTORY)
     return path
 
 
-def create(path: Path, flags: int) -> int:
-    """Open a file, which need not be there yet and is this user's."""
-    descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
-    if _is_for_group(path.parent):
-        os.fchmod(descriptor, _FILE)
-    return descriptor
-
-
-def is_ours(path: Path) -> bool:
-    """Whether this user may change something's mode. It is tried, as the owner's number may be another where a server tells it."""
+def is_ours(descriptor: int) -> bool:
+    """Whether this user may change the mode of what is open. It is tried, as the owner's number may be another where a server tells it."""
     try:
-        path.chmod(stat.S_IMODE(path.stat().st_mode))
+        os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode))
     except OSError:
         return False
     return True
@@ -63,5 +55,6 @@ def only_ours(directory: Path) -> bool:
     return status.st_uid == os.geteuid() and not status.st_mode & others
 
 
-def _is_for_group(directory: Path) -> bool:
-    return directory.stat().st_mode & _FOR_GROUP == _FOR_GROUP
+def is_for_group(directory: os.stat_result) -> bool:
+    """Whether what is made in a directory with this status is for its group."""
+    return directory.st_mode & _FOR_GROUP == _FOR_GROUP

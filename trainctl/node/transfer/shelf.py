@@ -9,6 +9,7 @@ from typing import Any, BinaryIO, Callable, Iterable, Iterator, List, NamedTuple
 
 from trainctl.node.content.packs import Packs
 from trainctl.node.system import layout
+from trainctl.node.system.below import open_regular
 
 
 class Opened(NamedTuple):
@@ -116,6 +117,6 @@ class MirrorShelf(Shelf):
 def open_blob(name: str) -> Optional[BinaryIO]:
     """The file, opened for reading; None if there is none."""
     try:
-        return io.FileIO(name)
+        return io.FileIO(name, opener=open_regular)
     except FileNotFoundError:
         return None

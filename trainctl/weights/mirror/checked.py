@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Mapping
 
 from trainctl.model.json import canonical, hex_digest
 
+_LISTING = re.compile(r"[0-9a-f]{64}")
 _SAYS: Mapping[str, Any] = {
     "source": str,
     "revision": str,
@@ -42,4 +44,7 @@ def reference_in(data: bytes) -> dict[str, Any]:
     lacking = [name for name, kind in _SAYS.items() if not isinstance(record.get(name, ...), kind)]
     if lacking:
         raise ValueError(f"it doesn't say its {lacking[0]}")
+    for name in ("listing", "previous"):
+        if not _LISTING.fullmatch(record.get(name) or "0" * 64):
+            raise ValueError(f"its {name} is no listing's name")
     return record

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +12,8 @@ from pathlib import Path
 
 from trainctl.errors import Busy
 from trainctl.node.content.packed import packed
-from trainctl.weights.exclusive import holder_name, known_dead, lease
+from trainctl.node.system import below
+from trainctl.weights.exclusive import lease
 from trainctl.weights.mirror.collect_packs import Doomed, doomed_packs, move_kept, needed_again
 from trainctl.weights.mirror.condemned import (
     Condemned,
@@ -28,8 +27,8 @@ from trainctl.weights.mirror.disk import FULL, explained
 from trainctl.weights.mirror.keeping import Keeping, readable, require_listings
 from trainctl.weights.mirror.layout import Layout
 from trainctl.weights.mirror.needs import Need, Watch, needs
-from trainctl.weights.mirror.packed import packs_of, read_index
-from trainctl.weights.mirror.partial import sweep
+from trainctl.weights.mirror.packed import read_index
+from trainctl.weights.mirror.partial import discard, holder_of, let_go, own_place, sweep
 from trainctl.weights.mirror.records import compact_all
 
 GRACE_SECONDS = 30.0
@@ -135,19 +134,19 @@ class _Collection:
         busy = self.watch.busy(kept)
         mark = _Mark() if busy else self._mark(kept, self._hidden)
         size = _sizes(mark.blobs) + sum(one.bytes for one in mark.packs)
-        size += sum(_sizes(path.glob("*")) for path in mark.partials)
+        size += sum(_held(self.layout, path) for path in mark.partials)
         return self._report(mark, dropped, kept, busy, size)
 
     def run(self) -> Collected:
         """Mark, condemn, wait, look again, delete."""
         restore(self.layout)
-        sweep(self.layout.partial)
+        sweep(self.layout)
         found = needs(self.layout)
         dropped = self._unused(found)
         if dropped:  # or none of them, where this is to be refused
             require_listings(self.layout, (need for need in found if need not in dropped))
         for need in dropped:
-            need.path.unlink(missing_ok=True)
+            below.remove(self.layout.root, need.path)
         with Condemned.of_one(self.layout) as condemned:
             return self._run(condemned, dropped)
 
@@ -169,7 +168,9 @@ class _Collection:
             self._wait("so that references which are written just now are seen")
             mark, kept, busy = self._reprieve(condemned, mark)
         condemned.delete(mark.listings)
-        freed = condemned.delete(mark.blobs) + sum(_remove(path) for path in mark.partials)
+        freed = condemned.delete(mark.blobs) + sum(
+            _remove(self.layout, path) for path in mark.partials
+        )
         freed += sum(one.bytes for one in mark.packs if condemned.delete([one.path]))
         self._forget_fingerprints()
         gone = {path.stem for path in mark.listings}
@@ -225,7 +226,7 @@ class _Collection:
         going = tuple(path for path in listings if _listing_id(path) not in wanted)
         keeping = Keeping(self.layout, kept, going, places)
         blobs = chain((path for path, _ in self.layout.blobs()), hidden("blobs"))
-        packs = [*packs_of(self.layout), *hidden("packs")]
+        packs = [*self.layout.pack_places(), *hidden("packs")]
         return _Mark(
             going,
             _paths(path for path in blobs if own_name(path) not in keeping),
@@ -253,15 +254,15 @@ class _Collection:
     def _forget_fingerprints(self) -> None:
         """Drop records of contents that are gone; they are hints, and one too few costs a transfer at most."""
         compact_all(Contents(self.layout))
-        for path in self.layout.root.glob("fingerprints/*/*.json"):
+        for path in self.layout.fingerprints():
             try:
-                sha256 = json.loads(path.read_bytes())["sha256"]
+                sha256 = json.loads(below.read(self.layout.root, path))["sha256"]
             except OSError:
                 continue
             except (ValueError, KeyError, TypeError):
                 sha256 = ""
-            if not self.layout.blob(str(sha256)).is_file():
-                path.unlink(missing_ok=True)
+            if below.file_size(self.layout.blob_name(str(sha256))) is None:
+                below.remove(self.layout.root, path)
 
     def _report(
         self,
@@ -298,25 +299,24 @@ def _listing_id(path: Path) -> str:
 
 
 def _sizes(paths: Iterable[Path]) -> int:
-    return sum(path.stat().st_size for path in paths if path.exists())
+    return sum(below.file_size(str(path)) or 0 for path in paths)
 
 
 def _abandoned(layout: Layout) -> Iterator[Path]:
     """Transfers that nobody is at and that nobody needs finished."""
-    for path in layout.partial.glob("*.*.*"):
-        holder = path.name.partition(".")[2].rpartition(".")[0]
-        if path.is_dir() and (holder == "free" or known_dead(holder)):
-            yield path
+    return (path for path in layout.partials() if let_go(holder_of(path)))
 
 
-def _remove(directory: Path) -> int:
+def _held(layout: Layout, directory: Path) -> int:
+    """What a transfer that isn't whole takes, in bytes."""
+    return sum(one.size for one in layout.inside(f"partial/{directory.name}"))
+
+
+def _remove(layout: Layout, directory: Path) -> int:
     """Take it over by name first, as whoever resumes a transfer does: only one of them gets it."""
-    key = directory.name.partition(".")[0]
-    mine = directory.with_name(f"{key}.{holder_name()}.{secrets.token_hex(4)}")
+    mine = own_place(layout.partial, directory.name.partition(".")[0])
     try:
-        directory.rename(mine)
+        below.move(layout.root, directory, mine)
     except FileNotFoundError:
         return 0
-    freed = _sizes(mine.glob("*"))
-    shutil.rmtree(mine, ignore_errors=True)
-    return freed
+    return discard(mine)

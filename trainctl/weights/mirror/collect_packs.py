@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trainctl.node.content.digests import Digests
 from trainctl.node.content.pack_index import Row, rows_of
+from trainctl.node.system import below
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.keeping import Keeping
 from trainctl.weights.mirror.layout import Layout
@@ -124,5 +125,4 @@ def needed_again(
 
 def _left(pack: Path) -> int:
     """What there is of a pack that was half removed, in bytes."""
-    data = pack / "data"
-    return data.stat().st_size if data.exists() else 0
+    return below.file_size(f"{pack}/data") or 0

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import secrets
-import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from trainctl.node.system.files import names_in
-from trainctl.node.system.sharing import make_directory
+from trainctl.node.system import below
 from trainctl.weights.exclusive import holder_name
 from trainctl.weights.mirror.layout import Layout
+
+_LEFT = "left."
+"""Begins the name of a directory that no collection has any more, and in which something lies that none has put there."""
+_GONE_OR_TAKEN = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
 
 
 class Condemned:
@@ -26,7 +27,7 @@ class Condemned:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._directory = _place(layout) / f"{holder_name()}.{secrets.token_hex(4)}"
+        self._directory = layout.root / "condemned" / f"{holder_name()}.{secrets.token_hex(4)}"
 
     @classmethod
     @contextlib.contextmanager
@@ -41,18 +42,18 @@ class Condemned:
     def announce(self) -> None:
         """Say that files are about to be condemned. To be done before the references are read that decide which: a writer
         whose reference is not among them finds this, and takes it away."""
-        make_directory(self._directory)
+        below.make_directory(self._layout.root, self._directory)
 
     def take(self, paths: Iterable[Path]) -> None:
         """Condemn files; those that are gone already are not missed. Nothing is taken once a writer took the announcement away."""
         for path in paths:
             with contextlib.suppress(FileNotFoundError):
-                path.rename(self.place(path))
+                below.move(self._layout.root, path, self.place(path))
 
     def put_back(self, paths: Iterable[Path]) -> None:
         """Let files be found again."""
         for path in paths:
-            _return(self.place(path), path)
+            _return(self._layout, self.place(path))
 
     def place(self, path: Path) -> Path:
         """Where a condemned file lies."""
@@ -60,15 +61,14 @@ class Condemned:
 
     def delete(self, paths: Iterable[Path]) -> int:
         """Delete those that nobody took back meanwhile; the bytes freed."""
-        return sum(_delete(self.place(path)) for path in paths)
+        return sum(_delete(self._layout, self.place(path)) for path in paths)
 
 
 def condemned_by_others(layout: Layout, kind: str) -> Iterator[Path]:
     """Where everything lies that anybody has condemned of what is in the mirror's directory of that name; ``own_name`` tells what it is."""
     beginning = quote(f"{kind}/", safe="")
-    for name in names_in(_place(layout)):
-        with contextlib.suppress(FileNotFoundError), os.scandir(_place(layout) / name) as entries:
-            yield from (Path(one.path) for one in entries if one.name.startswith(beginning))
+    found = (path for place in _places(layout) for path in _condemned(layout, place))
+    return (path for path in found if path.name.startswith(beginning))
 
 
 def own_name(path: Path) -> str:
@@ -79,62 +79,58 @@ def own_name(path: Path) -> str:
 def restore(layout: Layout) -> None:
     """Put everything back that anybody has condemned, and see to it that nobody who has not seen this process's reference
     condemns more: before a writer looks for content, and after a killed collection."""
-    for name in names_in(_place(layout)):
-        _empty(layout, _place(layout) / name)
+    for place in _places(layout):
+        _empty(layout, place)
 
 
 def _empty(layout: Layout, directory: Path) -> None:
-    while not _emptied(layout, directory):
-        pass  # its collection condemned more just now; there is an end to what it can
+    """Put back all that is in there. Where something else is in it, too, the directory gets another name: its collection can condemn no more."""
+    _put_back(layout, directory)
+    if below.remove_empty(layout.root, directory) or directory.name.startswith(_LEFT):
+        return
+    aside = directory.with_name(f"{_LEFT}{secrets.token_hex(4)}")
+    with contextlib.suppress(FileNotFoundError):
+        below.move(layout.root, directory, aside)
+    while _put_back(layout, aside):
+        pass  # what its collection was just condemning; there is an end to that
+    below.remove_empty(layout.root, aside)
 
 
-def _emptied(layout: Layout, directory: Path) -> bool:
-    """Listings last, so that one that can be seen has its contents. False if the directory is in use again."""
-    try:
-        found = sorted(directory.iterdir(), key=lambda path: path.name.startswith("listings"))
-    except FileNotFoundError:  # another writer was faster
-        return True
-    for path in found:
-        _return(path, layout.root / unquote(path.name))
-    try:
-        directory.rmdir()
-    except FileNotFoundError:
-        return True
-    except OSError as error:
-        if error.errno != errno.ENOTEMPTY:
-            raise
-        return False
-    return True
+def _put_back(layout: Layout, directory: Path) -> bool:
+    """Listings last, so that one that can be seen has its contents. Whether anything came back."""
+    found = sorted(_condemned(layout, directory), key=lambda path: path.name.startswith("listings"))
+    return sum(_return(layout, path) for path in found) > 0
 
 
-def _place(layout: Layout) -> Path:
-    return layout.root / "condemned"
+def _places(layout: Layout) -> list[Path]:
+    """The directories of all collections."""
+    return sorted(one.path for one in layout.inside("condemned"))
+
+
+def _condemned(layout: Layout, directory: Path) -> Iterator[Path]:
+    """What is in one of them: nothing that has another name than a collection gives."""
+    return (one.path for one in layout.inside(f"condemned/{directory.name}"))
 
 
 def _name(layout: Layout, path: Path) -> str:
     return quote(str(path.relative_to(layout.root)), safe="")
 
 
-def _return(condemned: Path, path: Path) -> None:
-    make_directory(path.parent)
-    with contextlib.suppress(FileNotFoundError):
-        condemned.rename(path)
-
-
-def _delete(path: Path) -> int:
-    if path.is_dir():
-        return _delete_pack(path)
+def _return(layout: Layout, condemned: Path) -> bool:
+    """Where it came from is told by its name, which is one that a collection gives. Where that is no place any more, it stays."""
+    path = layout.root / unquote(condemned.name)
     try:
-        size = path.stat().st_size
-        path.unlink()
-    except FileNotFoundError:
-        return 0
-    return size
+        below.make_directory(layout.root, path.parent)
+        below.move(layout.root, condemned, path)
+    except OSError as error:
+        if error.errno not in _GONE_OR_TAKEN:
+            raise
+        return False
+    return True
 
 
-def _delete_pack(path: Path) -> int:
-    """The index goes first: nothing is found any more in what is left if this is killed."""
-    (path / "index").unlink(missing_ok=True)
-    size = _delete(path / "data")
-    shutil.rmtree(path, ignore_errors=True)
-    return size
+def _delete(layout: Layout, path: Path) -> int:
+    """The index of a pack goes first: nothing is found any more in what is left if this is killed."""
+    if path.name.startswith("packs"):
+        return below.remove_directory(layout.root, path, ("index", "data"))
+    return below.remove(layout.root, path)

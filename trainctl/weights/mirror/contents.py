@@ -6,6 +6,7 @@ import os
 
 from trainctl.node.content.packs import Packs, Slice
 from trainctl.node.content.parts import PACKED_BYTES
+from trainctl.node.system import below
 from trainctl.weights.mirror.layout import Layout
 
 
@@ -27,10 +28,8 @@ class Contents:
         if found is not None:
             return found
         path = self.layout.blob_name(sha256)
-        try:
-            return Slice(path, 0, os.stat(path).st_size)  # noqa: PTH116 - thousands
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        size = below.file_size(path)
+        return None if size is None else Slice(path, 0, size)
 
     def has(self, sha256: str, size: int) -> bool:
         """Whether a content is there with its size."""

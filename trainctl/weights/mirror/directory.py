@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ from trainctl.model.files import (
     listed_arriving,
     listed_in_order,
 )
+from trainctl.node.system import below
 from trainctl.node.system.files import unusable
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.exclusive import shown
@@ -96,7 +96,7 @@ class DirectoryMirror:
         layout, stop = self._layout, cancelled or threading.Event()
         with explained(self.root):
             layout.prepare()
-            sweep(layout.partial)
+            sweep(layout)
             self._refer(resolved, reference, None)
             restore(layout)
         wanted = layout.reference(reference.lineage, reference.address)
@@ -156,7 +156,7 @@ class DirectoryMirror:
         """The bytes of a part that are missing."""
         groups = by_fingerprint(part)
         here = have(contents, records, groups)
-        kept = bytes_kept(self._layout.partial)
+        kept = bytes_kept(self._layout)
         missing = {key: files[0].size for key, files in groups.items() if key not in here}
         return sum(max(0, size - kept.get(key, 0)) for key, size in missing.items())
 
@@ -200,19 +200,18 @@ class DirectoryMirror:
         with explained(self.root), contextlib.suppress(FileNotFoundError):
             path, now = self._layout.reference(lineage, address), self.clock()
             try:
-                os.utime(path, (now, now))
+                below.touch(self.root, path, (now, now))
             except PermissionError:  # another user's: nobody else may choose the time
-                os.utime(path)
+                below.touch(self.root, path)
 
     def drop_reference(self, lineage: str, address: str) -> bool:
         """Say that a resource does not want its source any more. False if nobody had said that it does."""
         path = self._layout.reference(lineage, address)
         with explained(self.root):
             existed = path.exists()
-            with contextlib.suppress(NotADirectoryError):  # something else is where the mirror was
-                path.unlink(missing_ok=True)
+            below.remove(self.root, path)
             with contextlib.suppress(OSError):  # others are there, or somebody else removed it
-                path.parent.rmdir()
+                below.remove_empty(self.root, path.parent)
         return existed
 
     @property
@@ -223,7 +222,8 @@ class DirectoryMirror:
         layout = self._layout
         with explained(self.root):
             with contextlib.suppress(FileNotFoundError):  # a destroy dropped it meanwhile
-                os.utime(layout.reference(reference.lineage, reference.address))
+                path = layout.reference(reference.lineage, reference.address)
+                below.touch(self.root, path)
             if not write_listing(layout, listing):
                 raise StorageError(
                     f"the mirror {self.root} lost content while it was mirrored",
@@ -240,4 +240,4 @@ class DirectoryMirror:
         now = self.clock()
         self._layout.write_reference(reference.record(before or {}, resolved, listing, now))
         with contextlib.suppress(FileNotFoundError):
-            os.utime(path, (now, now))
+            below.touch(self.root, path, (now, now))

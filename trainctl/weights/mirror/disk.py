@@ -12,8 +12,8 @@ from pathlib import Path
 
 from trainctl.errors import StorageError
 from trainctl.model.units import format_bytes
+from trainctl.node.system import below
 from trainctl.node.system.failure import HOW_TO_SHARE, may_be_read
-from trainctl.node.system.sharing import create, make_directory
 from trainctl.weights.exclusive import holder_name
 
 SPARE_BYTES = 64 * 2**20
@@ -51,6 +51,11 @@ def _explanation(root: Path, error: OSError) -> StorageError:
         return StorageError(
             f"the mirror {root} may not be {done} by this user ({path})",
             f"Give this user the right to, or name another place in mirror: {{url: …}}. {HOW_TO_SHARE}",
+        )
+    if error.errno == errno.ENOTDIR and error.filename and os.path.islink(error.filename):  # noqa: PTH114
+        return StorageError(
+            f"{error.filename} is a link, and no part of the mirror {root}: links in it are not followed",
+            "Remove the link, or put what it leads to in its place. Where the whole mirror is to lie elsewhere, name that place in mirror: {url: …}.",
         )
     return StorageError(
         f"the mirror {root}: {error.strerror or error} ({error.filename or root})",
@@ -100,40 +105,37 @@ def scratch_name() -> str:
 def write_record(
     path: Path, data: bytes | Iterable[bytes], scratch: Path, *, durable: bool = True
 ) -> None:
-    """Create or replace a small file at once. ``scratch`` is a directory of the same disk.
+    """Create or replace a small file of a mirror at once. ``scratch`` is its directory for what isn't whole.
 
     One that is not ``durable`` may be lost, or empty, after a power cut.
     """
-    temporary = scratch / scratch_name()
+    root, temporary = scratch.parent, scratch / scratch_name()
     try:
-        with open(create(temporary, os.O_WRONLY | os.O_EXCL), "wb") as stream:  # noqa: PTH123
+        with os.fdopen(below.create(root, temporary, os.O_WRONLY | os.O_EXCL), "wb") as stream:
             stream.writelines([data] if isinstance(data, bytes) else data)
             stream.flush()
             if durable:
                 os.fsync(stream.fileno())
-        _rename(temporary, path)
+        _rename(root, temporary, path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        below.remove(root, temporary)
         raise
     if durable:
         with contextlib.suppress(FileNotFoundError):  # somebody has removed record and directory
-            sync_directory(path.parent)
+            sync_directory(root, path.parent)
 
 
-def _rename(temporary: Path, path: Path) -> None:
+def _rename(root: Path, temporary: Path, path: Path) -> None:
     """Into a directory that somebody else may remove while it is empty."""
     for _ in range(_ATTEMPTS):
-        make_directory(path.parent)
+        below.make_directory(root, path.parent)
         with contextlib.suppress(FileNotFoundError):
-            temporary.replace(path)
+            below.move(root, temporary, path)
             return
-    temporary.replace(path)
+    below.move(root, temporary, path)
 
 
-def sync_directory(path: Path) -> None:
-    """Make names that appeared in the directory survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+def sync_directory(root: Path, path: Path) -> None:
+    """Make names that appeared in a directory of a mirror survive a power cut."""
+    with below.opened(root, path) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from trainctl.node.content.pack_index import Row, is_right, rows_of
 from trainctl.node.content.packed import Arriving
+from trainctl.node.system import below
 from trainctl.weights.mirror.fetch import Tally
 from trainctl.weights.mirror.hashing import file_sha256
 from trainctl.weights.mirror.layout import Layout
 from trainctl.weights.mirror.packed import (
-    packs_of,
     read_index,
     remove,
     repack,
@@ -60,7 +60,7 @@ def counted(layout: Layout) -> tuple[int, int]:
     count = total = 0
     for _, size in layout.blobs():
         count, total = count + 1, total + size
-    for pack in packs_of(layout):
+    for pack in layout.pack_places():
         for row in rows_of(read_index(pack)):
             count, total = count + 1, total + row.length
     return count, total
@@ -73,7 +73,7 @@ def hash_all(layout: Layout, tally: Tally, parallelism: int) -> Hashed:
     with ThreadPoolExecutor(max(1, parallelism), thread_name_prefix="verify") as pool:
         for some in _wrong_files(layout, tally, pool):
             wrong.add(some)
-        for pack in packs_of(layout):
+        for pack in layout.pack_places():
             wrong.add(_look_through(pack, found, tally, pool))
     found.wrong = wrong.all()
     return found
@@ -105,15 +105,13 @@ def _look_through(pack: Path, found: Hashed, tally: Tally, pool: ThreadPoolExecu
         return wrong
 
     wrong = {row for each in pool.map(look, some) for row in each}
-    damaged = not is_right(index) and (pack / "index").exists()
+    damaged = not is_right(index) and below.file_size(f"{pack}/index") is not None
     if damaged:
         found.files[pack / "index"] = "index changed"
-    elif rows and _size(pack / "data") > max(row.offset + row.length for row in rows):
+    elif rows and (below.file_size(f"{pack}/data") or 0) > max(
+        row.offset + row.length for row in rows
+    ):
         found.files[pack / "data"] = "pack changed"
     if wrong or pack in {path.parent for path in found.files}:
         found.right[pack] = array("I", (place for place, row in numbered if row not in wrong))
     return [Wrong(str(pack), row.digest, row.length, damaged) for row in rows if row in wrong]
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0

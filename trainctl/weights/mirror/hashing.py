@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from queue import Queue
 from typing import Protocol
 
 from trainctl.model.files import SourceFile
+from trainctl.node.system.below import open_file
 
 _QUEUED_PIECES = 8
 _PIECE_BYTES = 2**20
@@ -182,13 +184,14 @@ def _insecure(name: str) -> hashlib._Hash:
 def file_sha256(path: Path) -> str | None:
     """The hex sha256 of a file's content; None if there is no such file. Empty for one that the disk can't read."""
     try:
-        with path.open("rb") as stream:
+        descriptor = open_file(path)
+        if descriptor is None:
+            return None
+        with os.fdopen(descriptor, "rb") as stream:
             found = hashlib.sha256()
             while piece := stream.read(_PIECE_BYTES):
                 found.update(piece)
             return found.hexdigest()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
     except OSError as error:
         if error.errno == errno.EIO:
             return ""

@@ -8,6 +8,7 @@ from typing import Iterable, Iterator, Mapping, Optional, Sequence, Tuple
 
 from trainctl.model.files import ListedFile, Listing, ResolvedSource, SourceFile, read_files
 from trainctl.node.content.packed import packed
+from trainctl.node.system import below
 from trainctl.weights.mirror.announced import Contradicted, held_against
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.directory import DirectoryMirror
@@ -116,7 +117,7 @@ def _by_record(contents: Contents, resolved: ResolvedSource) -> Iterator[Row]:
 
 
 def _arrived(layout: Layout, resolved: ResolvedSource, rows: Sequence[Row]) -> dict[int, Arrived]:
-    parts_of = arrived(layout.partial, layout.chunk_bytes)
+    parts_of = arrived(layout)
     found: dict[int, Arrived] = {}
     if not parts_of:
         return found
@@ -149,14 +150,14 @@ def to_come(found: Known, least: int) -> Iterator[tuple[str, int]]:
 def stored_bytes(mirror: DirectoryMirror) -> int:
     """The bytes of all content in the mirror, whoever wants it, and of what is on its way there."""
     with explained(mirror.root):
-        blobs = (mirror.root / "blobs").rglob("*")
-        loose = sum(path.stat().st_size for path in blobs if path.is_file())
-        packs = Layout(mirror.root).packs.glob("*/data")
-        whole = loose + sum(path.stat().st_size for path in packs)
+        layout = Layout(mirror.root)
+        loose = sum(size for _, size in layout.blobs())
+        packs = (below.file_size(f"{pack}/data") for pack in layout.pack_places())
+        whole = loose + sum(size or 0 for size in packs)
     return whole + unfinished_bytes(mirror)
 
 
 def unfinished_bytes(mirror: DirectoryMirror) -> int:
     """The bytes of what is on its way there, or was."""
     with explained(mirror.root):
-        return sum(bytes_kept(mirror.root / "partial").values())
+        return sum(bytes_kept(Layout(mirror.root)).values())

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Callable, Iterator, Mapping, Sequence, TypeVar
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence, TypeVar
 from urllib.parse import quote
 
 from trainctl.errors import StorageError
@@ -22,13 +21,14 @@ from trainctl.model.files import (
     read_files,
 )
 from trainctl.model.json import canonical, hex_digest
+from trainctl.node.system import below
 from trainctl.node.system.files import make_directory as make_private_directory
-from trainctl.node.system.files import names_in
 from trainctl.node.system.sharing import make_directory
 from trainctl.weights.exclusive import holder_name
 from trainctl.weights.mirror.checked import checked, reference_in
 from trainctl.weights.mirror.disk import write_record
 from trainctl.weights.mirror.hashing import file_sha256
+from trainctl.weights.mirror.names import is_own
 
 DAMAGED = "mirror-damaged"
 """How it is called that a record is not what was written."""
@@ -119,6 +119,16 @@ def content_fingerprint(sha256: str, size: int) -> str:
     return hex_digest(["sha256", sha256, size])
 
 
+class Entry(NamedTuple):
+    """Something in a mirror's directory, by its ``name`` below the root; ``size`` of what is no directory, in bytes; whether the mirror made it (``is_own``)."""
+
+    path: Path
+    name: str
+    is_directory: bool
+    is_own: bool
+    size: int
+
+
 @dataclass(frozen=True)
 class Layout:
     """Paths below one mirror. ``chunk_bytes`` is the format's, smaller only in tests."""
@@ -144,18 +154,53 @@ class Layout:
         """The same as text, for what is done with thousands."""
         return f"{self.root}/blobs/sha256/{sha256[:2]}/{sha256}"
 
+    def inside(self, place: str) -> Iterator[Entry]:
+        """What the mirror itself made in one of its directories, by its name below the root. What others put there is passed over, and links are not followed."""
+        return (one for one in self._entries(place) if one.is_own)
+
+    def strays(self, place: str = "") -> Iterator[Entry]:
+        """What the mirror did not make, each by itself and without what is in it."""
+        for one in sorted(self._entries(place), key=lambda one: one.name):
+            if not one.is_own:
+                yield one
+            elif one.is_directory:
+                yield from self.strays(one.name)
+
+    def _entries(self, place: str) -> Iterator[Entry]:
+        for one in below.entries(self.root, self.root / place):
+            name = f"{place}/{one.name}".lstrip("/")
+            is_directory = one.is_dir(follow_symlinks=False)
+            own = (is_directory or one.is_file(follow_symlinks=False)) and is_own(
+                name, directory=is_directory
+            )
+            with contextlib.suppress(FileNotFoundError):  # it has gone just now
+                size = 0 if is_directory else one.stat(follow_symlinks=False).st_size
+                yield Entry(self.root / name, name, is_directory, own, size)
+
     def blobs(self) -> Iterator[tuple[Path, int]]:
         """Every content that has a file of its own, in the order of their digests, with its size in bytes."""
         for number in range(256):
-            with contextlib.suppress(FileNotFoundError), os.scandir(
-                self.root / f"blobs/sha256/{number:02x}"
-            ) as entries:
-                yield from sorted((Path(one.path), one.stat().st_size) for one in entries)
+            place = f"blobs/sha256/{number:02x}"
+            yield from sorted((one.path, one.size) for one in self.inside(place))
+
+    def pack_places(self) -> list[Path]:
+        """Every pack that is there."""
+        return sorted(one.path for one in self.inside("packs"))
 
     def listings(self) -> list[Path]:
         """Every listing that is here, in the order of their ids."""
-        names = names_in(self.root / "listings")
-        return [self.root / "listings" / name for name in names if name.endswith(".json")]
+        return sorted(one.path for one in self.inside("listings"))
+
+    def partials(self, key: str = "") -> list[Path]:
+        """Every transfer that isn't whole, or those of one file or source."""
+        found = (one.path for one in self.inside("partial") if one.is_directory)
+        return sorted(one for one in found if one.name.startswith(key) and one.name[:4] != "tmp.")
+
+    def fingerprints(self) -> Iterator[Path]:
+        """Every record of a fingerprint of its own."""
+        for place in self.inside("fingerprints"):
+            if place.path.name != "small":
+                yield from (one.path for one in self.inside(place.name))
 
     def listing(self, listing_id: str) -> Path:
         """Where the listing is or will be."""
@@ -168,14 +213,12 @@ class Layout:
     def prepare(self) -> None:
         """Make the directories that writers need. What is missing above the mirror is nobody else's, wherever it is."""
         make_private_directory(self.root.parent)
-        make_directory(self.partial)
+        make_directory(self.root)
+        below.make_directory(self.root, self.partial)
 
     def has_blob(self, sha256: str, size: int) -> bool:
         """Whether the content is there with its size, as a file of its own."""
-        try:
-            return os.stat(self.blob_name(sha256)).st_size == size  # noqa: PTH116
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+        return below.file_size(self.blob_name(sha256)) == size
 
     def known(self, key: str) -> Content | None:
         """What a fingerprint is known to be, if the content is there too."""
@@ -193,7 +236,7 @@ class Layout:
     def key_of(self, sha256: str, size: int) -> str:
         """The fingerprint by which a large content was mirrored: its own, unless another turned out to be this content."""
         own = content_fingerprint(sha256, size)
-        keys = (one.stem for one in sorted(self.root.glob("fingerprints/??/*.json")))
+        keys = (one.stem for one in sorted(self.fingerprints()))
         known = ((key, self.recorded(key)) for key in keys if key != own)
         return next((key for key, one in known if one and one.sha256 == sha256), own)
 
@@ -217,6 +260,8 @@ class Layout:
             yield from read_files(self.listing(listing_id))
 
     def _looked_at(self, path: Path, look: Callable[[], T]) -> T | None:
+        if below.file_size(str(path)) is None:
+            return None
         try:
             return look()
         except FileNotFoundError:
@@ -231,7 +276,7 @@ class Layout:
     def read_reference(self, path: Path) -> dict[str, Any] | None:
         """A reference's record, or None where there is none. StorageError when it is not what was written."""
         try:
-            return reference_in(path.read_bytes())
+            return reference_in(below.read(self.root, path))
         except FileNotFoundError:
             return None
         except ValueError as error:
@@ -246,9 +291,10 @@ class Layout:
     def recorded(self, key: str) -> Content | None:
         """What a fingerprint turned out to be when it was last mirrored, whether the content is there or not."""
         try:
-            record = json.loads(self._fingerprint(key).read_bytes())
+            record = json.loads(below.read(self.root, self._fingerprint(key)))
             content = Content(record["sha256"], record["size"], tuple(record["chunks"]))
-        except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+            bytes.fromhex(content.sha256)
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
         return content if len(content.chunks) == self.chunk_count(content.size) else None
 

@@ -8,6 +8,7 @@ from typing import AbstractSet, Any, Mapping, NamedTuple
 
 from trainctl.errors import StorageError
 from trainctl.model.files import ResolvedSource
+from trainctl.node.system import below
 from trainctl.weights.mirror.afresh import Origins
 from trainctl.weights.mirror.layout import Layout
 from trainctl.weights.mirror.listed import listed_anew
@@ -67,7 +68,7 @@ def repaired(
         elif seen.damaged:
             yield one
         else:
-            layout.listing(one.listing_id).unlink(missing_ok=True)
+            below.remove(layout.root, layout.listing(one.listing_id))
             yield one._replace(outcome="removed")
 
 

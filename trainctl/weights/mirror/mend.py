@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -15,7 +16,9 @@ from typing import Callable, Container
 
 from trainctl.errors import SourceGone, SourceWrong
 from trainctl.model.files import ListedFile, ResolvedSource, SourceFile
-from trainctl.node.system.sharing import is_ours, make_directory
+from trainctl.node.system import below
+from trainctl.node.system.files import PRIVATE_FILE
+from trainctl.node.system.sharing import is_ours
 from trainctl.weights.exclusive import lease
 from trainctl.weights.mirror.afresh import Origin, read_again
 from trainctl.weights.mirror.batch import Batch
@@ -23,10 +26,12 @@ from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.disk import explained, sync_directory
 from trainctl.weights.mirror.hashing import file_sha256
 from trainctl.weights.mirror.layout import Layout, fingerprint
-from trainctl.weights.mirror.partial import Partial, own_place
+from trainctl.weights.mirror.partial import Partial, discard, own_place
 from trainctl.weights.mirror.reception import Upstream, stopped
 from trainctl.weights.mirror.records import Records
 from trainctl.weights.mirror.transfer import Transfer
+
+_COPIED = 2**20
 
 
 class Mender:
@@ -55,7 +60,7 @@ class Mender:
         """Whether a small content lies in another place, too. What was wrong of it is in no pack any more, nor then in a file of its own."""
         if file.chunks:
             return False
-        self._layout.blob(file.sha256).unlink(missing_ok=True)
+        below.remove(self._layout.root, self._layout.blob(file.sha256))
         return self._contents.has(file.sha256, file.size)
 
     def mend(self, origin: Origin, wanted: SourceFile, file: ListedFile) -> None:
@@ -77,7 +82,8 @@ class Mender:
         with lease(layout.partial / f"{key}.lease", self._halt) as held:
             if not held:
                 raise stopped()
-            by_chunks = layout.blob(file.sha256).exists() or wanted.sha256 != file.sha256
+            is_there = below.file_size(layout.blob_name(file.sha256)) is not None
+            by_chunks = is_there or wanted.sha256 != file.sha256
             if by_chunks:
                 _Mending(origin, wanted, _Taken(layout, file, key), self._halt).run()
         return by_chunks
@@ -122,7 +128,7 @@ def turned_out(
 def set_aside(layout: Layout, file: ListedFile) -> None:
     """Take a content away that can't be had any more. What of a large one is right from its beginning on becomes a transfer that was
     broken off there, which mirroring resumes should its source come back."""
-    if not (file.chunks and layout.blob(file.sha256).exists()):
+    if not file.chunks or below.file_size(layout.blob_name(file.sha256)) is None:
         return
     taken = _Taken(layout, file, layout.key_of(file.sha256, file.size))
     try:
@@ -139,17 +145,18 @@ class _Taken:
 
     def __init__(self, layout: Layout, file: ListedFile, key: str) -> None:
         self.file = file
+        self._root = layout.root
         self._blob = layout.blob(file.sha256)
         self._chunk_bytes = layout.chunk_bytes
         self._noted: list[str] = []
-        self._was_there = self._blob.exists()
+        self._was_there = below.file_size(str(self._blob)) is not None
         if not self._was_there:
-            self._partial = Partial.open(layout.partial, key)
+            self._partial = Partial.open(layout, key)
             self._partial.begin(file.size, [])
             self._data = self._partial.data
             return
         directory = own_place(layout.partial, key)
-        make_directory(directory)
+        below.make_directory(self._root, directory)
         self._data = directory / "data"
         try:
             self._take()
@@ -160,20 +167,28 @@ class _Taken:
         os.truncate(self._data, file.size)
 
     def _take(self) -> None:
-        """Of another user's, which can't be written to, a copy is mended."""
-        if is_ours(self._blob):
-            self._blob.chmod(0o600)
-            self._blob.rename(self._data)
-        else:
-            shutil.copyfile(self._blob, self._data)
+        """Of another user's, which can't be written to, or what has another name besides, a copy is mended."""
+        blob = below.open_below(self._root, self._blob)
+        if blob is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self._blob))
+        with os.fdopen(blob, "rb") as stream:
+            if os.fstat(blob).st_nlink == 1 and is_ours(blob):
+                os.fchmod(blob, PRIVATE_FILE)
+                below.move(self._root, self._blob, self._data)
+                return
+            made = below.create(self._root, self._data, os.O_WRONLY | os.O_EXCL)
+            with os.fdopen(made, "wb") as copy:
+                shutil.copyfileobj(stream, copy, _COPIED)
 
     def _stay(self, directory: Path) -> None:
         """It can't be taken after all."""
         with contextlib.suppress(FileNotFoundError, FileExistsError):
-            os.link(self._data, self._blob)
-        with contextlib.suppress(FileNotFoundError, PermissionError):
-            self._blob.chmod(0o444)
-        shutil.rmtree(directory, ignore_errors=True)
+            below.link(self._root, self._data, self._blob)
+        blob = below.open_below(self._root, self._blob)
+        if blob is not None:
+            with os.fdopen(blob), contextlib.suppress(PermissionError):
+                os.fchmod(blob, 0o444)
+        discard(directory)
 
     def span(self, number: int) -> tuple[int, int]:
         """Where a chunk begins, and its length."""
@@ -202,7 +217,7 @@ class _Taken:
         if file_sha256(self._data) != self.file.sha256:
             raise SourceWrong(f"the listing of {self.file.path!r} has wrong chunks")
         self._partial.publish(self._blob)
-        sync_directory(self._blob.parent)
+        sync_directory(self._root, self._blob.parent)
 
     def put_back(self) -> None:
         """Have it where it was, as wrong as it still is; what wasn't there is left to who mirrors it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from trainctl.errors import StorageError
-from trainctl.node.system.files import names_in
+from trainctl.node.system import below
 from trainctl.weights.exclusive import STALE_SECONDS, known_dead
-from trainctl.weights.mirror.layout import Layout
+from trainctl.weights.mirror.layout import DAMAGED, Layout
+from trainctl.weights.mirror.names import is_own
 
 
 @dataclass(frozen=True)
@@ -56,23 +59,38 @@ def references(layout: Layout) -> References:
     found: list[Need] = []
     damaged: dict[Path, StorageError] = {}
     hidden: list[StorageError] = []
-    for path in _paths(layout, hidden):
-        found += _need(layout, path, damaged, hidden)
+    for path, is_file in _paths(layout, hidden):
+        if is_file:
+            found += _need(layout, path, damaged, hidden)
+        else:
+            damaged[path] = _replaced(path)
     return References(tuple(found), damaged, tuple(hidden))
 
 
-def _paths(layout: Layout, hidden: list[StorageError]) -> Iterator[Path]:
+def _paths(layout: Layout, hidden: list[StorageError]) -> Iterator[tuple[Path, bool]]:
+    """Where each reference is, and whether it is a file. A link in the place of one, or of the directories they are in, is none that
+    can be read: to pass over it would be to delete what it keeps."""
     root = layout.root / "references"
-    for lineage in _names(root, hidden):
-        for name in _names(root / lineage, hidden):
-            if name.endswith(".json"):
-                yield root / lineage / name
+    if root.is_symlink():
+        yield root, False
+    for lineage in _names(layout, root, hidden):
+        if lineage.is_symlink():
+            yield lineage, False
+        for path in _names(layout, lineage, hidden):
+            if is_own(path.relative_to(layout.root).as_posix(), directory=False):
+                yield path, not _is_replaced(path)
 
 
-def _names(directory: Path, hidden: list[StorageError]) -> list[str]:
+def _is_replaced(path: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):  # it was dropped just now
+        return not stat.S_ISREG(path.lstat().st_mode)
+    return False
+
+
+def _names(layout: Layout, directory: Path, hidden: list[StorageError]) -> list[Path]:
     """Unlike a glob this doesn't pass over what may not be read."""
     try:
-        return names_in(directory)
+        return sorted(directory / one.name for one in below.entries(layout.root, directory))
     except PermissionError as error:
         hidden.append(_hidden(error))
         return []
@@ -82,7 +100,7 @@ def _need(
     layout: Layout, path: Path, damaged: dict[Path, StorageError], hidden: list[StorageError]
 ) -> Iterator[Need]:
     try:
-        status = path.stat()
+        status = path.lstat()
         record = layout.read_reference(path)
     except FileNotFoundError:
         return
@@ -95,6 +113,14 @@ def _need(
     if record is not None:
         used = max(float(record.get("last_used") or 0.0), status.st_mtime)
         yield Need(path, record, status.st_mtime_ns, used)
+
+
+def _replaced(path: Path) -> StorageError:
+    return StorageError(
+        f"{path} is damaged: something else is in its place",
+        "Links in a mirror are not followed. Remove it, or put what it leads to in its place.",
+        code=DAMAGED,
+    )
 
 
 def _hidden(error: PermissionError) -> StorageError:

@@ -6,13 +6,13 @@ import contextlib
 import errno
 import hashlib
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from trainctl.model.json import hex_digest
 from trainctl.node.content.pack_index import Row, rows_of
 from trainctl.node.content.runs import Place, read_runs
+from trainctl.node.system import below
 from trainctl.weights.mirror.disk import scratch_name
 from trainctl.weights.mirror.layout import Layout
 from trainctl.weights.mirror.packing import Packing
@@ -20,15 +20,11 @@ from trainctl.weights.mirror.packing import Packing
 _KEY = hex_digest("packs")
 
 
-def packs_of(layout: Layout) -> list[Path]:
-    """Every pack that is there."""
-    return sorted(layout.packs.glob("*"))
-
-
 def read_index(pack: Path) -> bytes:
     """A pack's index; nothing where there is none, or the disk can't read it."""
     try:
-        return (pack / "index").read_bytes()
+        with os.fdopen(below.open_regular(f"{pack}/index"), "rb") as stream:
+            return stream.read()
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EIO):
             raise
@@ -44,7 +40,7 @@ def rows_at(pack: Path, places: Iterable[int]) -> list[Row]:
 def wrong_rows(pack: Path, rows: Sequence[Row]) -> list[Row]:
     """Those of a pack's contents that are not what their digests say."""
     try:
-        descriptor = os.open(pack / "data", os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = below.open_regular(f"{pack}/data")
     except FileNotFoundError:
         return list(rows)
     try:
@@ -90,7 +86,7 @@ def repack(layout: Layout, kept: Iterable[tuple[Path, Sequence[Row]]]) -> None:
 def _contents(kept: Iterable[tuple[Path, Sequence[Row]]]) -> Iterator[tuple[bytes, memoryview]]:
     for pack, rows in kept:
         try:
-            descriptor = os.open(pack / "data", os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = below.open_regular(f"{pack}/data")
         except FileNotFoundError:
             continue
         try:
@@ -104,8 +100,8 @@ def remove(layout: Layout, pack: Path) -> None:
     """Take a pack away at once, if nobody else has."""
     gone = layout.partial / scratch_name()
     with contextlib.suppress(FileNotFoundError):
-        pack.rename(gone)
-    shutil.rmtree(gone, ignore_errors=True)
+        below.move(layout.root, pack, gone)
+        below.remove_directory(layout.root, gone, ("index", "data"))
 
 
 def _read(descriptor: int, rows: Sequence[Row]) -> Iterator[tuple[Row, memoryview]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-import shutil
 import struct
 import threading
 from collections.abc import Iterable, Iterator
@@ -18,14 +17,21 @@ from pathlib import Path
 from trainctl.model.files import ResolvedSource
 from trainctl.model.json import hex_digest
 from trainctl.node.content.pack_index import ROW, Row, index_bytes, rows_of
+from trainctl.node.system import below
 from trainctl.node.system.files import write_at
-from trainctl.node.system.sharing import create, is_ours, make_directory
 from trainctl.weights.exclusive import lease
 from trainctl.weights.mirror.disk import explained, sync_directory, write_out
 from trainctl.weights.mirror.layout import Content, Layout, Reference, content_fingerprint
 from trainctl.weights.mirror.needs import references
 from trainctl.weights.mirror.others import Waiting, WaitsFor
-from trainctl.weights.mirror.partial import let_go, own_place, set_free
+from trainctl.weights.mirror.partial import (
+    discard,
+    holder_of,
+    let_go,
+    may_be_taken,
+    own_place,
+    set_free,
+)
 from trainctl.weights.mirror.reception import stopped
 from trainctl.weights.mirror.records import Records
 
@@ -44,9 +50,9 @@ class Packing:
     def __init__(self, layout: Layout, key: str) -> None:
         self._layout = layout
         self._directory = own_place(layout.partial, key)
-        make_directory(self._directory)
-        self._data = _create(self._directory / "data")
-        self._journal = _create(self._directory / "journal")
+        below.make_directory(layout.root, self._directory)
+        self._data = _create(layout, self._directory / "data")
+        self._journal = _create(layout, self._directory / "journal")
         self._digests: set[bytes] = set()
         self._rows = bytearray()
         self._size = self._written = self._noted = 0
@@ -91,7 +97,7 @@ class Packing:
         """Remove it."""
         os.close(self._data)
         os.close(self._journal)
-        shutil.rmtree(self._directory, ignore_errors=True)
+        discard(self._directory)
 
     def _write(self) -> None:
         """Bytes before the lines that speak of them."""
@@ -108,19 +114,19 @@ def publish(layout: Layout, directory: Path, data: int, rows: Iterable[Row]) -> 
     """Give a directory with an open ``data`` its index, and then its name among the packs."""
     os.fchmod(data, 0o444)
     os.fsync(data)
-    (directory / "index").unlink(missing_ok=True)
-    index = _create(directory / "index")
+    below.remove(layout.root, directory / "index")
+    index = _create(layout, directory / "index")
     try:
         write_at(index, 0, index_bytes(rows))
         os.fchmod(index, 0o444)
         os.fsync(index)
     finally:
         os.close(index)
-    (directory / "journal").unlink(missing_ok=True)
-    sync_directory(directory)
-    make_directory(layout.packs)
-    directory.rename(layout.packs / secrets.token_hex(16))
-    sync_directory(layout.packs)
+    below.remove(layout.root, directory / "journal")
+    sync_directory(layout.root, directory)
+    below.make_directory(layout.root, layout.packs)
+    below.move(layout.root, directory, layout.packs / secrets.token_hex(16))
+    sync_directory(layout.root, layout.packs)
 
 
 @contextmanager
@@ -146,11 +152,11 @@ def salvage(layout: Layout, source: str) -> None:
     """Make packs of what was left of those that dead processes of this user filled from a source; every content in them is hashed again."""
     records = Records.of(layout, source)
     key = pack_key(source)
-    for left in layout.partial.glob(f"{key}.*.*"):
+    for left in layout.partials(key):
         mine = own_place(layout.partial, key)
-        if let_go(left.name[len(key) + 1 :].rpartition(".")[0]) and is_ours(left):
+        if let_go(holder_of(left)) and may_be_taken(left):
             try:
-                left.rename(mine)
+                below.move(layout.root, left, mine)
             except FileNotFoundError:  # another process was faster
                 continue
             _recover(layout, mine, records)
@@ -160,13 +166,13 @@ def salvage(layout: Layout, source: str) -> None:
 def half_packed(layout: Layout, source: str) -> set[str]:
     """The fingerprints of what lies in packs of a source that aren't whole, which the next writer salvages."""
     found: set[str] = set()
-    for left in layout.partial.glob(f"{pack_key(source)}.*.*"):
+    for left in layout.partials(pack_key(source)):
         with suppress(FileNotFoundError):  # it became a pack just now
             found.update(
                 content_fingerprint(row.digest.hex(), row.length)
                 if known == _ANNOUNCED
                 else known.hex()
-                for row, known in _lines(left)
+                for row, known in _lines(layout, left)
             )
     return found
 
@@ -178,9 +184,9 @@ def pack_key(source: str) -> str:
 
 def _recover(layout: Layout, directory: Path, records: Records) -> None:
     rows: list[Row] = []
-    data = os.open(directory / "data", os.O_RDWR | os.O_CLOEXEC)
+    data = below.create(layout.root, directory / "data", os.O_RDWR)
     try:
-        for row, fingerprint in _lines(directory):
+        for row, fingerprint in _lines(layout, directory):
             if hashlib.sha256(os.pread(data, row.length, row.offset)).digest() == row.digest:
                 rows.append(row)
                 if fingerprint != _ANNOUNCED:
@@ -189,7 +195,7 @@ def _recover(layout: Layout, directory: Path, records: Records) -> None:
             os.ftruncate(data, max(row.offset + row.length for row in rows))
             publish(layout, directory, data, rows)
         else:
-            shutil.rmtree(directory, ignore_errors=True)
+            discard(directory)
     except OSError:
         set_free(directory)
         raise
@@ -197,17 +203,18 @@ def _recover(layout: Layout, directory: Path, records: Records) -> None:
         os.close(data)
 
 
-def _lines(directory: Path) -> Iterator[tuple[Row, bytes]]:
+def _lines(layout: Layout, directory: Path) -> Iterator[tuple[Row, bytes]]:
     """What the journal says; the index where that has gone already. A line that was cut is none."""
     try:
-        text = (directory / "journal").read_bytes()
+        text = below.read(layout.root, directory / "journal")
     except FileNotFoundError:
-        index = directory / "index"
-        rows = rows_of(index.read_bytes() if index.exists() else b"")
-        return ((row, _ANNOUNCED) for row in rows)
+        index = b""
+        with suppress(FileNotFoundError):
+            index = below.read(layout.root, directory / "index")
+        return ((row, _ANNOUNCED) for row in rows_of(index))
     whole = memoryview(text)[: len(text) // _LINE.size * _LINE.size]
     return ((Row(*line[:3]), line[3]) for line in _LINE.iter_unpack(whole))
 
 
-def _create(path: Path) -> int:
-    return create(path, os.O_RDWR | os.O_EXCL)
+def _create(layout: Layout, path: Path) -> int:
+    return below.create(layout.root, path, os.O_RDWR | os.O_EXCL)

@@ -6,18 +6,21 @@ import contextlib
 import json
 import os
 import secrets
-import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from trainctl.node.system import below
 from trainctl.node.system.files import write_at
-from trainctl.node.system.sharing import create, is_ours, make_directory
+from trainctl.node.system.sharing import is_ours
 from trainctl.weights.exclusive import holder_name, known_dead, remove_if_dead
 from trainctl.weights.mirror.disk import scratch_name, write_out
+from trainctl.weights.mirror.layout import Entry, Layout
 
 _PIECE = 2**20
 _FREE = "free"
+_FILES = ("index", "data", "journal")
 
 
 class Partial:
@@ -26,28 +29,24 @@ class Partial:
     def __init__(self, directory: Path, inherited: Path | None) -> None:
         self.directory = directory
         self.data = directory / "data"
+        self._root = directory.parent.parent
         self._inherited = inherited
-        self._descriptor = create(self.data, os.O_RDWR)
-        self._journal = create(directory / "journal", os.O_WRONLY | os.O_APPEND)
+        self._descriptor = below.create(self._root, self.data, os.O_RDWR)
+        self._journal = below.create(self._root, directory / "journal", os.O_WRONLY | os.O_APPEND)
 
     @classmethod
-    def open(cls, parent: Path, key: str) -> Partial:
+    def open(cls, layout: Layout, key: str) -> Partial:
         """Take over what a dead or finished process of this user has left, else begin with a copy of what another has."""
-        make_directory(parent)
-        mine = own_place(parent, key)
-        others = sorted(parent.glob(f"{key}.*.*"), key=_progress, reverse=True)
-        free = [
-            other
-            for other in others
-            if let_go(other.name[len(key) + 1 :].rpartition(".")[0]) and is_ours(other)
-        ]
+        mine = own_place(layout.partial, key)
+        others = sorted(layout.partials(key), key=_progress, reverse=True)
+        free = [other for other in others if let_go(holder_of(other)) and may_be_taken(other)]
         for other in free:
             with contextlib.suppress(FileNotFoundError):
-                other.rename(mine)
+                below.move(layout.root, other, mine)
                 for lesser in free[free.index(other) + 1 :]:
-                    shutil.rmtree(lesser, ignore_errors=True)
+                    discard(lesser)
                 return cls(mine, mine)
-        make_directory(mine)
+        below.make_directory(layout.root, mine)
         return cls(mine, others[0] if others else None)
 
     def inherited(self, size: int, chunk_bytes: int) -> Iterator[tuple[int, bytes, str]]:
@@ -59,10 +58,13 @@ class Partial:
             return
         with contextlib.suppress(FileNotFoundError):
             lines = _read_journal(self._inherited / "journal")
-            with (self._inherited / "data").open("rb", buffering=0) as stream:
+            data = below.open_file(self._inherited / "data")
+            if data is None:
+                return
+            with os.fdopen(data, "rb", buffering=0):
                 for number, expected in enumerate(lines):
                     length = min(chunk_bytes, size - number * chunk_bytes)
-                    chunk = _read(stream.fileno(), length) if length > 0 else b""
+                    chunk = _read(data, length) if length > 0 else b""
                     if length <= 0 or len(chunk) != length:
                         return
                     yield number, chunk, expected
@@ -77,8 +79,8 @@ class Partial:
         """Cut the data and the journal to the chunks that were kept; from here on bytes are new."""
         os.ftruncate(self._descriptor, offset)
         os.ftruncate(self._journal, sum(len(_line(*kept)) for kept in enumerate(digests)))
-        if self._inherited not in (None, self.directory):
-            shutil.rmtree(str(self._inherited), ignore_errors=True)
+        if self._inherited is not None and self._inherited != self.directory:
+            discard(self._inherited)
 
     def write(self, offset: int, piece: bytes | memoryview) -> None:
         """Put bytes at their place."""
@@ -95,22 +97,22 @@ class Partial:
         os.fchmod(self._descriptor, 0o444)
         os.fsync(self._descriptor)
         self._close()
-        make_directory(target.parent)
-        self.data.replace(target)
-        shutil.rmtree(self.directory, ignore_errors=True)
+        below.make_directory(self._root, target.parent)
+        below.move(self._root, self.data, target)
+        discard(self.directory)
 
     def put_back(self, target: Path) -> None:
         """Give it a name that it had, as it is, unless somebody has put what belongs there meanwhile."""
         os.fchmod(self._descriptor, 0o444)
         self._close()
         with contextlib.suppress(FileExistsError):
-            os.link(self.data, target)
-        shutil.rmtree(self.directory, ignore_errors=True)
+            below.link(self._root, self.data, target)
+        discard(self.directory)
 
     def discard(self) -> None:
         """Remove it all."""
         self._close()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        discard(self.directory)
 
     def release(self) -> None:
         """Keep what is there for whoever comes next."""
@@ -125,9 +127,10 @@ class Partial:
 class Small:
     """A file of one chunk: begun anew each time, and nothing of it is kept."""
 
-    def __init__(self, parent: Path) -> None:
-        self._path = parent / scratch_name()
-        self._descriptor = create(self._path, os.O_RDWR | os.O_EXCL)
+    def __init__(self, layout: Layout) -> None:
+        self._root = layout.root
+        self._path = layout.partial / scratch_name()
+        self._descriptor = below.create(self._root, self._path, os.O_RDWR | os.O_EXCL)
 
     def inherited(self, size: int, chunk_bytes: int) -> Iterator[tuple[int, bytes, str]]:
         """Nothing ever is."""
@@ -151,13 +154,13 @@ class Small:
         os.fchmod(self._descriptor, 0o444)
         os.fsync(self._descriptor)
         os.close(self._descriptor)
-        make_directory(target.parent)
-        self._path.replace(target)
+        below.make_directory(self._root, target.parent)
+        below.move(self._root, self._path, target)
 
     def discard(self) -> None:
         """Remove it."""
         os.close(self._descriptor)
-        self._path.unlink(missing_ok=True)
+        below.remove(self._root, self._path)
 
     release = discard
 
@@ -171,7 +174,15 @@ def set_free(directory: Path) -> None:
     """Leave it to whoever comes next."""
     key = directory.name.partition(".")[0]
     with contextlib.suppress(OSError):
-        directory.rename(directory.with_name(f"{key}.{_FREE}.{secrets.token_hex(4)}"))
+        freed = directory.with_name(f"{key}.{_FREE}.{secrets.token_hex(4)}")
+        below.move(directory.parent.parent, directory, freed)
+
+
+def discard(directory: Path) -> int:
+    """Remove what lies in the place of a transfer that isn't whole, as far as this user may; the bytes freed."""
+    with contextlib.suppress(OSError):
+        return below.remove_directory(directory.parent.parent, directory, _FILES)
+    return 0
 
 
 class Arrived(NamedTuple):
@@ -181,23 +192,23 @@ class Arrived(NamedTuple):
     laid: int
 
 
-def bytes_kept(parent: Path) -> dict[str, int]:
+def bytes_kept(layout: Layout) -> dict[str, int]:
     """By fingerprint, how much of a file lies in the best of its partials, in bytes."""
-    return {key: _progress(one) for key, one in _best(parent).items()}
+    return {key: _progress(one) for key, one in _best(layout).items()}
 
 
-def arrived(parent: Path, chunk_bytes: int) -> dict[str, Arrived]:
+def arrived(layout: Layout) -> dict[str, Arrived]:
     """By fingerprint, what the next transfer takes over of the best of a file's partials."""
     return {
-        key: Arrived(min(_noted(one) * chunk_bytes, laid), laid)
-        for key, one in _best(parent).items()
+        key: Arrived(min(_noted(one) * layout.chunk_bytes, laid), laid)
+        for key, one in _best(layout).items()
         if (laid := _progress(one))
     }
 
 
-def _best(parent: Path) -> dict[str, Path]:
+def _best(layout: Layout) -> dict[str, Path]:
     found: dict[str, Path] = {}
-    for one in sorted(parent.glob("*.*.*"), key=_progress):
+    for one in sorted(layout.partials(), key=_progress):
         found[one.name.partition(".")[0]] = one
     return found
 
@@ -209,20 +220,28 @@ def _noted(directory: Path) -> int:
         return 0
 
 
-def sweep(parent: Path) -> None:
+def sweep(layout: Layout) -> None:
     """Remove what dead processes left and nobody can use. Partials with data stay: they are worth resuming."""
-    for path in parent.glob("tmp.*"):
-        if known_dead(path.name[len("tmp.") :].rpartition(".")[0]):
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-    for path in parent.glob("*.lease"):
-        remove_if_dead(path)
-    for path in parent.glob("*.*.*"):
-        holder = path.name.partition(".")[2].rpartition(".")[0]
-        if path.is_dir() and not (path / "data").exists() and let_go(holder):
-            shutil.rmtree(path, ignore_errors=True)
+    for one in layout.inside("partial"):
+        if one.name.endswith(".lease"):
+            remove_if_dead(one.path)
+        elif one.path.name.startswith("tmp."):
+            if known_dead(holder_of(one.path)):
+                _swept(layout, one)
+        elif let_go(holder_of(one.path)) and below.file_size(f"{one.path}/data") is None:
+            discard(one.path)
+
+
+def _swept(layout: Layout, one: Entry) -> None:
+    if one.is_directory:
+        discard(one.path)
+    else:
+        below.remove(layout.root, one.path)
+
+
+def holder_of(path: Path) -> str:
+    """Whose name it bears."""
+    return path.name.partition(".")[2].rpartition(".")[0]
 
 
 def let_go(holder: str) -> bool:
@@ -230,10 +249,24 @@ def let_go(holder: str) -> bool:
     return holder == _FREE or known_dead(holder)
 
 
+def may_be_taken(directory: Path) -> bool:
+    """Whether a partial is this user's, and what will be written to are files that are nothing else besides."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), below.opened(
+        directory.parent.parent, directory
+    ) as within:
+        for name in _FILES:
+            with contextlib.suppress(FileNotFoundError):
+                found = os.stat(name, dir_fd=within, follow_symlinks=False)
+                if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+                    return False
+        return is_ours(within)
+    return False
+
+
 def _progress(directory: Path) -> int:
     """What its data takes on the disk: before chunks that came out of turn there are holes."""
     try:
-        status = (directory / "data").stat()
+        status = (directory / "data").lstat()
     except OSError:
         return 0
     return min(status.st_size, status.st_blocks * 512)
@@ -253,7 +286,7 @@ def _line(number: int, digest: str) -> bytes:
 
 def _read_journal(path: Path) -> list[str]:
     digests: list[str] = []
-    for line in path.read_bytes().splitlines(keepends=True):
+    for line in below.read(path.parent.parent.parent, path).splitlines(keepends=True):
         try:
             digest = str(json.loads(line)["sha256"])
         except (ValueError, KeyError, TypeError):

@@ -8,6 +8,7 @@ from typing import Iterable, Iterator, Mapping, Sequence
 
 from trainctl.model.files import SourceFile
 from trainctl.node.content.packs import Slice
+from trainctl.node.system.below import open_regular
 from trainctl.weights.mirror.announced import is_that, is_told_by_reading
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.layout import Content
@@ -41,7 +42,7 @@ def _right(
 ) -> Iterator[str]:
     for path, its in groupby(places, key=lambda one: one[0].path):
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_regular(path)
         except OSError:  # a collection was faster
             continue
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainctl.node.system import below
 from trainctl.weights.mirror.hashing import ContentHash
 from trainctl.weights.mirror.layout import Content, Layout, content_fingerprint
 
@@ -22,7 +23,7 @@ def relearn(layout: Layout, sha256: str, size: int) -> Content | None:
         hashing.close()
     digests = hashing.digests()
     if digests.sha256 != sha256:
-        path.unlink(missing_ok=True)
+        below.remove(layout.root, path)
         return None
     content = Content(sha256, size, digests.chunks)
     if content.chunks:

@@ -7,15 +7,18 @@ changed. DESIGN.md, "Mirror in a directory", says what a record is worth.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import secrets
 import threading
+from io import BytesIO
 from itertools import chain
 from pathlib import Path
 from typing import Container, Iterable, Iterator
 
 from trainctl.model.json import hex_digest
 from trainctl.node.content.digests import each_once
+from trainctl.node.system import below
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.disk import write_record
 from trainctl.weights.mirror.layout import Content, Layout
@@ -84,7 +87,7 @@ class Records:
             self._write(map(str.encode, chain([first], alive)))
         if first is None or len(old) > 1:
             for path in old:
-                path.unlink(missing_ok=True)
+                below.remove(self._layout.root, path)
 
     def _write(self, lines: Iterable[bytes]) -> None:
         path = self._directory / secrets.token_hex(8)
@@ -93,22 +96,23 @@ class Records:
     def _table(self) -> Recorded:
         lines = 0
         for path in self._files():
-            with contextlib.suppress(FileNotFoundError):
-                lines += path.stat().st_size // _LEAST_LINE
+            lines += (below.file_size(str(path)) or 0) // _LEAST_LINE
         return Recorded(self._read(), lines)
 
     def _files(self) -> list[Path]:
         """The oldest first: what is said last of a fingerprint counts, as an earlier word may have turned out to be wrong."""
+        place = self._directory.relative_to(self._layout.root).as_posix()
         dated: list[tuple[int, Path]] = []
-        for path in self._directory.glob("*"):
+        for one in self._layout.inside(place):
             with contextlib.suppress(FileNotFoundError):  # it was put together with others
-                dated.append((path.stat().st_mtime_ns, path))
+                dated.append((one.path.lstat().st_mtime_ns, one.path))
         return [path for _, path in sorted(dated)]
 
     def _read(self) -> Iterator[tuple[str, str, int]]:
         """Lines that a power cut has damaged are none."""
         for path in self._files():
-            with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
+            descriptor = below.open_file(path)
+            with os.fdopen(descriptor, "rb") if descriptor is not None else BytesIO() as stream:
                 for line in stream:
                     found = _LINE.fullmatch(line)
                     if found:
@@ -117,8 +121,8 @@ class Records:
 
 def compact_all(contents: Contents) -> None:
     """``Records.compact`` for every source."""
-    for directory in contents.layout.root.glob("fingerprints/small/*"):
-        Records(contents.layout, directory).compact(contents)
+    for one in contents.layout.inside("fingerprints/small"):
+        Records(contents.layout, one.path).compact(contents)
 
 
 def _line(key: str, sha256: str, size: int) -> str:

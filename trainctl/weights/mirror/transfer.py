@@ -47,7 +47,7 @@ class Transfer:
         if file.size < PACKED_BYTES and file.size <= self.layout.chunk_bytes:
             return self._take(file, key)
         if file.size <= self.layout.chunk_bytes or not file.identified:
-            return self._receive(file, key, Small(self.layout.partial))
+            return self._receive(file, key, Small(self.layout))
         place = self.layout.partial / f"{key}.lease"
         with lease(place, self.halt, lambda: self._known(file, key) is not None) as held:
             known = self._known(file, key)
@@ -56,7 +56,7 @@ class Transfer:
                 return known
             if not held:
                 raise stopped()
-            return self._receive(file, key, Partial.open(self.layout.partial, key))
+            return self._receive(file, key, Partial.open(self.layout, key))
 
     def _take(self, file: SourceFile, key: str) -> Content:
         """A file that is held in memory: the whole of it is checked before any of it is written."""
@@ -84,7 +84,7 @@ class Transfer:
         if file.size < PACKED_BYTES:
             self.batch.add(data, made, known_by)
             return made
-        alone = Small(self.layout.partial)
+        alone = Small(self.layout)
         alone.write(0, data)
         alone.publish(self.layout.blob(sha256))
         if known_by is not None:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from trainctl.errors import StorageError
 from trainctl.model.files import ListedFile
 from trainctl.node.content.packed import Arriving, packed_sorted
+from trainctl.node.system import below
 from trainctl.weights.mirror.afresh import Afresh, Origins, Refusal
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.directory import DirectoryMirror
@@ -160,6 +161,7 @@ def verify(mirror: DirectoryMirror, asked: Verifying) -> Verified:
             uses = _uses(layout, found, listings, {one.sha256 for one in some})
             sure = (one for one in some if one.sha256 in uses or not one.doubtful)
             findings.add(_Settling(layout, asked, uses, all_known).run(sure))
+        findings.add(_of_strays(layout))
     return Verified(blobs, size, findings.all())
 
 
@@ -263,6 +265,13 @@ def _of_packs(damaged: Mapping[Path, str], *, repair: bool) -> Iterator[Finding]
         yield Finding(path, what, 0, (), Outcome.REPAIRED if repair else Outcome.WRONG)
 
 
+def _of_strays(layout: Layout) -> Iterator[Finding]:
+    """What others have put where the mirror's own lies. Their names may be no text."""
+    for one in layout.strays():
+        name = os.fsencode(one.name).decode("utf-8", "backslashreplace")
+        yield Finding(layout.root / name, "not the mirror's", one.size, (), Outcome.LEFT, name)
+
+
 @dataclass(frozen=True)
 class _Settling:
     """What becomes of some contents that are lost. ``uses`` are theirs, by sha256; ``all_known``: there are no others, as
@@ -307,14 +316,14 @@ class _Settling:
             outcome, detail = self._mended(mender, afresh, uses)
         if outcome is Outcome.REMOVED:
             for listing in {use.listing for use in uses}:
-                self.layout.listing(listing).unlink(missing_ok=True)
+                below.remove(self.layout.root, self.layout.listing(listing))
             if uses:
                 set_aside(self.layout, uses[0].file)
         findings = []
         for one in lost:
             path = Path(one.place, one.sha256)
             if outcome is Outcome.REMOVED:
-                path.unlink(missing_ok=True)
+                below.remove(self.layout.root, path)
             findings.append(Finding(path, one.what, one.size, sources, outcome, detail))
         return findings
 
