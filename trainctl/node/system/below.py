@@ -176,7 +176,8 @@ def _unlink(within: int, name: str) -> int:
 
 
 def _open(root: Path, directory: Path, *, make: bool) -> int:
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with _named(directory):
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     step = root
     for name in directory.relative_to(root).parts:
         step = step / name

@@ -9,16 +9,11 @@ import os
 import stat
 from pathlib import Path
 
-from trainctl.node.system.files import PRIVATE_DIRECTORY, PRIVATE_FILE
+from trainctl.node.system.files import PRIVATE_DIRECTORY
 
 DIRECTORY = 0o2770
 FILE = 0o660
 _FOR_GROUP = stat.S_ISGID | stat.S_IWGRP
-
-
-def file_mode(directory: Path) -> int:
-    """The mode of new files in a directory."""
-    return FILE if is_for_group(directory.stat()) else PRIVATE_FILE
 
 
 def make_directory(path: Path) -> Path:

@@ -6,6 +6,8 @@ import contextlib
 import hashlib
 import os
 import random
+import re
+import stat
 import time
 from pathlib import Path
 from typing import (
@@ -18,8 +20,10 @@ from typing import (
     Mapping,
     NamedTuple,
     Optional,
+    Pattern,
     Sequence,
     Set,
+    Tuple,
 )
 
 from trainctl.node.content.digests import Digests
@@ -27,19 +31,11 @@ from trainctl.node.content.listing import File, Listing
 from trainctl.node.content.packed import packed
 from trainctl.node.content.parts import Part, parts_of
 from trainctl.node.content.sizes import sizes_in, text_of
+from trainctl.node.system import below
 from trainctl.node.system import layout as names
 from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import (
-    make_durable,
-    modified,
-    names_in,
-    remove_tree,
-    sync_directory,
-    unique,
-    write_at,
-    write_atomic,
-)
-from trainctl.node.system.sharing import file_mode, make_directory
+from trainctl.node.system.files import make_durable, unique, write_at
+from trainctl.node.system.sharing import make_directory
 from trainctl.node.transfer.gathering import Data, Fetcher, Gathering, Order
 from trainctl.node.transfer.partials import named
 from trainctl.node.transfer.shared_claim import Claim, Watch
@@ -47,7 +43,10 @@ from trainctl.node.transfer.shared_claim import Claim, Watch
 _GROUP = 256
 _POLL_SECONDS = 0.1
 _OLD_SECONDS = 24 * 3600.0
-_GONE = (FileNotFoundError, NotADirectoryError)
+_BLOB = re.compile(r"[0-9a-f]{64}")
+_REFERENCE = re.compile(r"[0-9a-f]{64}\.json")
+_HALF_WRITTEN = re.compile(r"\.[0-9a-f]{64}(?:\.json)?\.\d+\.[0-9a-f]{12}")
+"""What is made here has exactly these names. Whatever else lies here is somebody else's and stays; DESIGN.md, "Shared cache"."""
 
 
 class Used(NamedTuple):
@@ -83,31 +82,30 @@ class SharedCache:
 
     def has(self, file: File) -> bool:
         """Whether the content is there, going by its name and size."""
-        try:
-            return os.stat(self._blob_name(file.sha256)).st_size == file.size  # noqa: PTH116
-        except FileNotFoundError:
-            return False
+        return below.file_size(self._blob_name(file.sha256)) == file.size
 
     def refer(self, lineage: str, listing: Listing) -> None:
         """Say that a lineage uses a listing, now."""
-        path = make_directory(self._references / lineage) / f"{listing.id}.json"
+        make_directory(self.root)
+        path = self._make(self._references / lineage) / f"{listing.id}.json"
         try:
-            os.utime(path)
+            below.touch(self.root, path)
         except FileNotFoundError:
-            pieces = map(str.encode, text_of({}, "contents", listing.contents))
-            write_atomic(path, pieces, mode=file_mode(path.parent))
+            self._write(path, map(str.encode, text_of({}, "contents", listing.contents)))
 
     def forget(self, lineage: str) -> int:
         """Drop a lineage's references, and what no other needs; the bytes freed."""
         uses = (one for one in self._used() if one.path.parent.name == lineage)
         mine = _kept(sha256 for one in uses for sha256 in one.contents())
-        remove_tree(self._references / lineage)
+        place = self._references / lineage
+        for name, _ in list(self._files(place, _REFERENCE, _HALF_WRITTEN)):
+            below.remove(self.root, place / name)
+        below.remove_empty(self.root, place)
         return self._drop(mine)
 
     def drop(self, sha256: str) -> None:
         """Remove a content that turned out to be wrong; whoever needs it brings it anew."""
-        with contextlib.suppress(FileNotFoundError):
-            self.blob(sha256).unlink()
+        below.remove(self.root, self.blob(sha256))
 
     def bring(
         self,
@@ -121,8 +119,9 @@ class SharedCache:
         All nodes claim the same groups of the window, each in an order of its own, and wait for those of others.
         ``beat`` is called now and then. Nothing is brought where there is no room.
         """
+        make_directory(self.root)
         for directory in (self._incoming, self._claims):
-            make_directory(directory)
+            self._make(directory)
         left = [group for group in _groups(window) if any(one.sha256 in missing for one in group)]
         left = [group for group in left if self._absent(group)]
         if not left or not self._room_for([file for group in left for file in self._absent(group)]):
@@ -132,7 +131,7 @@ class SharedCache:
         while left:
             others: List[List[File]] = []
             for group in left:
-                claim = Claim(self._claims / _name(group), watch)
+                claim = Claim(self.root, self._claims / _name(group), watch)
                 if not claim.take():
                     others.append(group)
                     continue
@@ -157,8 +156,7 @@ class SharedCache:
         opened: Dict[str, int] = {}
         try:
             for sha256, path in temporaries.items():
-                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-                opened[sha256] = os.open(path, flags, 0o600)
+                opened[sha256] = below.create(self.root, path, os.O_RDWR | os.O_EXCL)
 
             def keep(part: Part, data: Data, place: str) -> None:
                 with named(temporaries[part.file.sha256]):
@@ -175,16 +173,16 @@ class SharedCache:
             for descriptor in opened.values():
                 os.close(descriptor)
             for path in temporaries.values():
-                with contextlib.suppress(FileNotFoundError):
-                    path.unlink()
+                below.remove(self.root, path)
 
     def _publish(self, temporaries: Mapping[str, Path]) -> None:
         folders = set()
         for sha256, path in temporaries.items():
-            folders.add(make_directory(self.blob(sha256).parent))
-            path.replace(self.blob(sha256))
+            folders.add(self._make(self.blob(sha256).parent))
+            below.move(self.root, path, self.blob(sha256))
         for folder in folders:
-            sync_directory(folder)
+            with below.opened(self.root, folder) as descriptor:
+                os.fsync(descriptor)
 
     def _room_for(self, files: Sequence[File]) -> bool:
         """Whether they fit the limit, once what was used longest ago and is not needed by others has gone."""
@@ -201,8 +199,7 @@ class SharedCache:
             oldest = uses.pop(0)
             contents = _kept(oldest.contents())
             if coming.isdisjoint(contents):
-                with contextlib.suppress(FileNotFoundError):
-                    oldest.path.unlink()
+                below.remove(self.root, oldest.path)
                 used -= self._drop(contents)
         return used + size <= self._limit
 
@@ -212,39 +209,55 @@ class SharedCache:
         freed = 0
         for sha256 in contents:
             if sha256 not in named:
-                name = self._blob_name(sha256)
-                with contextlib.suppress(FileNotFoundError):
-                    size = os.stat(name).st_size  # noqa: PTH116
-                    os.unlink(name)  # noqa: PTH108
-                    freed += size
+                freed += below.remove(self.root, self.blob(sha256))
         return freed
 
     def _bytes(self) -> int:
         """The bytes of all content; what others remove meanwhile counts or not."""
-        found = 0
-        for folder in names_in(self._blobs):
-            with contextlib.suppress(*_GONE), os.scandir(self._blobs / folder) as blobs:
-                for blob in blobs:
-                    with contextlib.suppress(FileNotFoundError):
-                        found += blob.stat().st_size
-        return found
+        folders = (self._blobs / f"{number:02x}" for number in range(256))
+        return sum(size for folder in folders for _, (size, _) in self._files(folder, _BLOB))
 
     def _used(self) -> Iterator[Used]:
-        for lineage in names_in(self._references):
-            for name in names_in(self._references / lineage):
-                path = self._references / lineage / name
-                if name.endswith(".json"):
-                    yield Used(path, modified(path))
+        lineages = below.entries(self.root, self._references)
+        for lineage in sorted(one.name for one in lineages):
+            place = self._references / lineage
+            for name, (_, at) in sorted(self._files(place, _REFERENCE)):
+                yield Used(place / name, at)
 
     def _sweep(self) -> None:
         """Remove what nodes that were killed left half-brought, a day later by the file server's clock."""
-        newest = max(
-            (modified(self._incoming / name) for name in names_in(self._incoming)), default=0.0
-        )
-        for name in names_in(self._incoming):
-            if modified(self._incoming / name) < newest - _OLD_SECONDS:
+        found = list(self._files(self._incoming, _HALF_WRITTEN))
+        newest = max((at for _, (_, at) in found), default=0.0)
+        for name, (_, at) in found:
+            if at < newest - _OLD_SECONDS:
+                below.remove(self.root, self._incoming / name)
+
+    def _files(
+        self, directory: Path, *forms: Pattern[str]
+    ) -> Iterator[Tuple[str, Tuple[int, float]]]:
+        """The files of a directory whose names have such a form, with size and the time of the last write; what others remove meanwhile may be left out."""
+        for one in below.entries(self.root, directory):
+            if any(form.fullmatch(one.name) for form in forms):
                 with contextlib.suppress(FileNotFoundError):
-                    (self._incoming / name).unlink()
+                    found = one.stat(follow_symlinks=False)
+                    if stat.S_ISREG(found.st_mode):
+                        yield one.name, (found.st_size, found.st_mtime)
+
+    def _make(self, directory: Path) -> Path:
+        return below.make_directory(self.root, directory)
+
+    def _write(self, path: Path, pieces: Iterable[bytes]) -> None:
+        temporary = path.with_name(unique(path.name))
+        try:
+            made = below.create(self.root, temporary, os.O_WRONLY | os.O_EXCL)
+            with os.fdopen(made, "wb") as stream:
+                stream.writelines(pieces)
+                stream.flush()
+                os.fsync(made)
+            below.move(self.root, temporary, path)
+        except OSError:
+            below.remove(self.root, temporary)
+            raise
 
 
 def shared_of(request: Mapping[str, Any]) -> Optional[SharedCache]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Dict, Optional, Tuple, Type
 
+from trainctl.node.system.below import read, remove, touch
 from trainctl.node.system.files import create_once
 
 _BEAT_SECONDS = 5.0
@@ -26,7 +27,7 @@ class Watch:
     def is_dead(self, path: Path) -> bool:
         """Whether a claim has not been renewed for as long as this has been watching it."""
         try:
-            found = path.stat()
+            found = path.lstat()
         except FileNotFoundError:
             return False
         now, mark = time.monotonic(), (found.st_ino, found.st_mtime_ns)
@@ -40,7 +41,8 @@ class Watch:
 class Claim:
     """``if claim.take(): with claim: …`` A claim that is held is renewed; one that nobody renews is taken over."""
 
-    def __init__(self, path: Path, watch: Watch) -> None:
+    def __init__(self, root: Path, path: Path, watch: Watch) -> None:
+        self._root = root
         self._path = path
         self._watch = watch
         self._word = os.urandom(16).hex().encode()
@@ -50,8 +52,7 @@ class Claim:
     def take(self) -> bool:
         """Claim it, if nobody alive has."""
         if self._watch.is_dead(self._path):
-            with contextlib.suppress(FileNotFoundError):
-                self._path.unlink()
+            remove(self._root, self._path)
         return create_once(self._path, self._word)
 
     def __enter__(self) -> Claim:
@@ -67,10 +68,10 @@ class Claim:
         self._done.set()
         self._thread.join()
         with contextlib.suppress(OSError):
-            if self._path.read_bytes() == self._word:
-                self._path.unlink()
+            if read(self._root, self._path) == self._word:
+                remove(self._root, self._path)
 
     def _renew(self) -> None:
         while not self._done.wait(_BEAT_SECONDS):
             with contextlib.suppress(OSError):
-                os.utime(self._path)
+                touch(self._root, self._path)
