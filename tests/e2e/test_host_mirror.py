@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -206,7 +207,7 @@ def test_files_of_this_machine_go_through_it(lab: Lab) -> None:
 
 
 def test_a_host_can_have_no_file_of_this_machine_that_is_not_declared(lab: Lab) -> None:
-    """A reference there that names a directory here, of no weights of the manifest, repairs nothing from it."""
+    """A reference there that names a directory here, of no weights of manifest or state, repairs nothing from it."""
     lab.project.write({"weights/model.bin": LARGE})
     lab.write("file:./weights")
     lab.project.run("apply", "--auto-approve", "--target", "weights.model")
@@ -215,6 +216,7 @@ def test_a_host_can_have_no_file_of_this_machine_that_is_not_declared(lab: Lab) 
     lab.web.put("/model.bin", LARGE)
     lab.write(f"{lab.web.url}/model.bin")
 
+    shutil.rmtree(lab.project.directory / ".trainctl")
     found = lab.project.json("mirror", "verify", "--repair", code=1)["findings"]
 
     assert [one["outcome"] for one in found] == ["wrong"]

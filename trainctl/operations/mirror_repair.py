@@ -20,7 +20,7 @@ from trainctl.weights.locked import locked_version
 from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.mirror.fetch import Progress
 from trainctl.weights.mirror.layout import Reference, named_in
-from trainctl.weights.mirror.port import site_of
+from trainctl.weights.mirror.port import Mirror, is_far, site_of
 from trainctl.weights.mirror.verify import Verified
 from trainctl.weights.resolve import asked
 from trainctl.weights.sources import source_for
@@ -31,14 +31,16 @@ def verify_mirror(
 ) -> Verified:
     """Hash the whole mirror; with ``repair`` what is wrong is fetched again where its source is unchanged, else removed."""
     mirror = workspace.declared_mirror
-    origins = Origins(workspace) if _is_ours(mirror.path) else OriginsOfOthers(workspace)
+    origins = Origins(workspace) if _is_ours(mirror) else OriginsOfOthers(workspace)
     own = list(_own_references(workspace)) if repair else ()
     return mirror.verify(origins.of if repair else None, progress, own)
 
 
-def _is_ours(path: str | None) -> bool:
+def _is_ours(mirror: Mirror) -> bool:
     """Whether what a mirror's records say is this user's own word: of a directory on this machine into which nobody else writes."""
-    return path is not None and all(map(only_ours, (Path(path), Path(path, "references"))))
+    if mirror.path is None or is_far(mirror):
+        return False
+    return all(map(only_ours, (Path(mirror.path), Path(mirror.path, "references"))))
 
 
 def _own_references(workspace: Workspace) -> Iterator[Mapping[str, object]]:

@@ -53,6 +53,8 @@ class _Mirror:
     path: str | None
     url: str = "file:///mirror"
     endpoint: str | None = None
+    on_a_host: bool = False
+    in_a_bucket: bool = False
     asked: list[object] = field(default_factory=list)
 
     def verify(self, origins: Any, progress: object, own: object) -> None:
@@ -183,7 +185,7 @@ def test_whose_word_a_mirror_is_depends_on_who_may_write_there(
     for name, mode in (modes or {}).items():
         (root / name).mkdir(parents=True, exist_ok=True)
         (root / name).chmod(mode)
-    mirror = _Mirror(None if modes is None else str(root))
+    mirror = _Mirror(str(root), on_a_host=modes is None)
     workspace = _Workspace(_Setting(tmp_path), declared_mirror=mirror, mirror=mirror)
 
     verify_mirror(cast(Any, workspace), repair=True)
