@@ -13,7 +13,7 @@ from tests.support.mirrors import MemorySource, impatient
 from trainctl.errors import SourceError
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.resolve import Wanted, resolve
-from trainctl.weights.sources import source_for
+from trainctl.weights.sources import azure, gs_api, hf, s3_api, source_for
 from trainctl.weights.sources.gates import GATES
 from trainctl.weights.sources.hf import HubSource
 from trainctl.weights.sources.statuses import retry_after
@@ -26,6 +26,8 @@ DEEP = "[" * 200_000
 ROW = {"type": "file", "path": "x", "size": 4, "oid": COMMIT}
 INFO = said(json.dumps({"sha": COMMIT}))
 HUGE = "9" * 5000
+MOST = 10_000
+"""Bytes of an answer, where a test says so."""
 NO_SIZES = [-5, "-5", True, None, 4.5, [], 2**63, 10**30, "9" * 30, HUGE, "²", "0x4", ""]
 
 
@@ -125,6 +127,49 @@ def test_a_size_that_no_file_has_is_an_error(size: object, tmp_path: Path) -> No
         assert asked(uri, tmp_path, said(page)).summary.startswith(uri)
     with pytest.raises(ValueError, match="no size"):
         size_of(size)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_a_list_that_declares_what_it_is_made_of_is_an_error(encoding: str, tmp_path: Path) -> None:
+    """In a few bytes it may declare names that stand for as much as there is no memory for."""
+    declared = f'<?xml version="1.0" encoding="{encoding}"?><!DOCTYPE R [<!ENTITY name "llm/x">]>'
+    row = "<Contents><Key>&name;</Key><Size>4</Size><ETag>e</ETag></Contents>"
+    blob = "<Name>&name;</Name><Properties><Etag>e</Etag><Content-Length>4</Content-Length></Properties>"
+    pages = {
+        "s3://box/llm": f"{declared}<R xmlns='s3'>{row}</R>",
+        "azure://acme/box/llm": f"{declared}<R><Blobs><Blob>{blob}</Blob></Blobs></R>",
+    }
+
+    for uri, page in pages.items():
+        assert asked(uri, tmp_path, said(page.encode(encoding))).summary.startswith(uri)
+
+
+@pytest.mark.parametrize(
+    ("uri", "first"),
+    [
+        ("hf://acme/model", INFO),
+        ("gs://box/llm", said('{"nextPageToken": "2"}')),
+        ("s3://box/llm", said("<R><NextContinuationToken>2</NextContinuationToken></R>")),
+        ("azure://acme/box/llm", said("<R><NextMarker>2</NextMarker></R>")),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_an_answer_without_end_is_not_read_to_it(
+    uri: str, first: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever length it tells, or none; no more of it is in memory than a page may have."""
+    for module, limit in (
+        (hf, "_LARGEST_ANSWER"),
+        (gs_api, "_LARGEST_ANSWER"),
+        (s3_api, "_LARGEST_PAGE"),
+        (azure, "_LARGEST_PAGE"),
+    ):
+        monkeypatch.setattr(module, limit, MOST)
+    packets = b"ff\r\n" + b" " * 255 + b"\r\n"
+    endless = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + packets * MOST
+
+    for answer in (said(" " * (MOST + 1)), endless):
+        assert f"longer than {MOST} bytes" in asked(uri, tmp_path, first, answer).summary
 
 
 def test_sizes_are_numbers_or_their_digits() -> None:

@@ -97,7 +97,7 @@ def test_other_files_at_a_locked_commit_are_refused(tmp_path: Path) -> None:
     wanted = Wanted("hf://acme/model", tmp_path)
     entry = resolve(wanted, open_source=lambda scheme: source).entry
     source.files = {**FILES, "w.bin": b"4567"}
-    with pytest.raises(SourceWrong, match="--upgrade"):
+    with pytest.raises(SourceWrong, match=r"other files at commit 1 .*\n.*--upgrade"):
         resolve(wanted, locked=entry, open_source=lambda scheme: source)
     assert not resolve(wanted, locked=entry, upgrade=True, open_source=lambda scheme: source).locked
 
