@@ -16,7 +16,10 @@ from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.beating import LATE_SECONDS
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.shelf import Shelf
+from trainctl.weights.exclusive import holder_name
+from trainctl.weights.mirror.checked import checked
 from trainctl.weights.mirror.collect import Collecting
+from trainctl.weights.mirror.others import Waiting, nobody
 
 FILES = {"large": noise(3 * CHUNK + 5), "small": b"small", "other": b"other"}
 Sleep = Callable[[], None]
@@ -35,10 +38,11 @@ def mirror(tmp_path: Path) -> BucketMirror:
     return BucketMirror(Shelf(Counted(Directory(tmp_path)), CHUNK), impatient())
 
 
-def fill(mirror: BucketMirror) -> str:
+def fill(mirror: BucketMirror, waiting: Waiting = nobody) -> str:
     """Mirror the source; its listing's id."""
     source = MemorySource(FILES)
-    return mirror.mirror(source.resolve("hf://acme/model", None, None), source, REFERENCE).id
+    resolved = source.resolve("hf://acme/model", None, None)
+    return mirror.mirror(resolved, source, REFERENCE, waiting=waiting).id
 
 
 def once(mirror: BucketMirror, what: str, beginning: str, act: Callable[[str], object]) -> None:
@@ -102,6 +106,48 @@ def test_a_writer_that_was_asleep_takes_back_what_lost_content(
 
     assert names(mirror, keys.LISTINGS, keys.FINGERPRINTS) == []
     assert contents(mirror, fill(mirror)) == FILES
+
+
+class UnderWay:
+    """A collection that was announced while the machine slept, right before a put. It deletes what it is to, and ends, when somebody says that it waits for it."""
+
+    def __init__(self, mirror: BucketMirror, sleep: Sleep, put: str, *going: str) -> None:
+        self._objects = mirror.shelf.objects
+        self._mirror, self._going, self._sleep = mirror, going, sleep
+        self._key = keys.collection(holder_name(), "0" * 8)
+        self.heard: list[str] = []
+        once(mirror, "put", put, self._begin)
+
+    def _begin(self, key: str) -> None:
+        self._sleep()
+        self._objects.put(self._key, checked({"holder": holder_name(), "beat": 0}))
+
+    def end(self, text: str) -> None:
+        """See Waiting."""
+        self.heard.append(text)
+        self._objects.delete([*names(self._mirror, *self._going), self._key])
+
+
+def test_a_writer_that_was_asleep_looks_when_nobody_deletes_any_more(
+    mirror: BucketMirror, sleep: Sleep
+) -> None:
+    """What a collection under way has found that nobody needs may be there still, and go when the writer has looked."""
+    collection = UnderWay(mirror, sleep, keys.LISTINGS, keys.BLOBS)
+
+    with pytest.raises(StorageError, match="lost content"):
+        fill(mirror, collection.end)
+
+
+def test_what_is_whole_is_looked_for_again_by_a_writer_that_was_asleep(
+    mirror: BucketMirror, sleep: Sleep
+) -> None:
+    """The same, where all of the source was there before the collection took it."""
+    fill(mirror)
+    content = (keys.LISTINGS, keys.CHUNKED, keys.SLICES, keys.BLOBS)
+    collection = UnderWay(mirror, sleep, keys.LEASES, *content)
+
+    assert contents(mirror, fill(mirror, collection.end)) == FILES
+    assert collection.heard == ["waits for a collection of the mirror to end"]
 
 
 def test_a_writer_that_was_asleep_and_lost_nothing_goes_on(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -105,6 +105,13 @@ class BucketMirror:
         before = said(shelf, key)
         upstream = Upstream(source, resolved, credential, self.retry)
         with Beating(shelf.objects, key, reference.record(before, resolved, None, 0)) as beating:
+
+            def doubted() -> bool:
+                """Whether others may have thought that this process is dead. What they began to delete then has gone."""
+                if beating.late:
+                    await_collections(shelf, cancelled, waiting)
+                return beating.late
+
             await_collections(shelf, cancelled, waiting)
             who = WaitsFor(
                 resolved,
@@ -113,7 +120,7 @@ class BucketMirror:
                 lambda: (one.record for one in references(shelf).needs),
             )
             with leased(shelf, resolved, cancelled, who):
-                listing = self._bring(upstream, Tally(resolved.size, progress), cancelled, beating)
+                listing = self._bring(upstream, Tally(resolved.size, progress), cancelled, doubted)
         shelf.objects.put(key, checked(reference.record({}, resolved, listing.id, 0)))
         self._forget_marks(resolved)
         return listing
@@ -164,11 +171,17 @@ class BucketMirror:
         return verify(self.shelf, origins, progress, own)
 
     def _bring(
-        self, upstream: Upstream, tally: Tally, cancelled: threading.Event, beating: Beating
+        self,
+        upstream: Upstream,
+        tally: Tally,
+        cancelled: threading.Event,
+        doubted: Callable[[], bool],
     ) -> Listing:
         """Have the source's content and its listing in the bucket."""
         shelf, resolved = self.shelf, upstream.resolved
         whole = shelf.whole(resolved)
+        if whole is not None and doubted():
+            whole = shelf.whole(resolved)
         if whole is not None and is_whole(shelf, resolved, whole):
             tally.add(resolved.size, len(resolved.files))
             return whole
@@ -179,7 +192,7 @@ class BucketMirror:
             for file in self._bring_part(replace(upstream, resolved=part), bringing)
         )
         listing = Listing(listed_in_order(listed))
-        self._publish(resolved, listing, bringing, beating)
+        self._publish(resolved, listing, bringing, doubted)
         return listing
 
     def _bring_part(self, upstream: Upstream, bringing: _Bringing) -> Iterator[ListedFile]:
@@ -239,13 +252,17 @@ class BucketMirror:
             uploads.close()
 
     def _publish(
-        self, resolved: ResolvedSource, listing: Listing, bringing: _Bringing, beating: Beating
+        self,
+        resolved: ResolvedSource,
+        listing: Listing,
+        bringing: _Bringing,
+        doubted: Callable[[], bool],
     ) -> None:
         objects, key = self.shelf.objects, keys.listing(listing.id)
         if bringing.packs:
             objects.put(keys.packs(listing.id), packs.hint(bringing.packs))
         long.put(objects, key, listing.pieces())
-        lost = self._lost(listing, bringing.packs) if beating.late else set()
+        lost = self._lost(listing, bringing.packs) if doubted() else set()
         if lost:
             objects.delete([key, *sorted(lost)])
             raise StorageError(
