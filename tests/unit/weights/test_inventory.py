@@ -68,6 +68,23 @@ def test_what_is_needed_is_told_by_its_rows_alone(mirror: Mirror) -> None:
     assert (found.unfinished, found.unreferenced) == (0, 0)
 
 
+def test_a_version_that_is_kept_until_the_next_is_whole_has_its_row(mirror: Mirror) -> None:
+    """It is what runs use meanwhile; of the one that comes only that it isn't whole."""
+    listing = bring(mirror, REFERENCE, FILES, "hf://a/b")
+    files = {**FILES, "d": noise(4 * MB, 5)}
+    newer = MemorySource(files, piece=MB, cut_after=3, error=SourceCut("cut"))
+    resolved = newer.resolve("hf://a/b", "2", None)
+    for _ in range(2):  # what is kept is kept however often it is tried
+        with pytest.raises(SourceCut):
+            mirror.mirror(resolved, newer, REFERENCE)
+
+    kept, coming = told(mirror).rows
+
+    assert (coming.revision, coming.listing, coming.files, coming.bytes_stored) == ("2", None, 4, 0)
+    assert (kept.revision, kept.listing, kept.files, kept.bytes) == ("1", listing, 3, SIZE)
+    assert (kept.bytes_stored, kept.projects) == (SIZE, coming.projects)
+
+
 def test_what_nothing_refers_to_is_told(mirror: Mirror) -> None:
     """Beside what somebody needs, and where nobody needs anything."""
     bring(mirror, REFERENCE, FILES, "hf://a/b")

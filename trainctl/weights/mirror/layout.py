@@ -69,6 +69,8 @@ class Reference:
         replaces = not same and before.get("listing")
         kept = before.get("listing") if replaces else before.get("previous")
         pin = before.get("pin") if replaces else before.get("previous_pin")
+        told = {name: before.get(name) for name in ("revision", "files", "bytes")}
+        version = told if replaces else before.get("previous_version")
         return {
             "version": 1,
             **{name: one for name, one in asdict(self).items() if one is not None},
@@ -79,6 +81,7 @@ class Reference:
             "listing": listing or (before.get("listing") if same else None),
             "previous": kept if listing is None else None,
             "previous_pin": pin if listing is None and is_here else None,
+            "previous_version": version if listing is None and is_here else None,
             "files": len(resolved.files),
             "bytes": resolved.size,
             "holder": holder_name() if listing is None else None,
@@ -94,6 +97,14 @@ def listing_in(record: Mapping[str, Any], resolved: ResolvedSource) -> str | Non
         if record.get(pin) == resolved.pin and record.get(listing):
             return str(record[listing])
     return None
+
+
+def versions_in(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The reference as it is to each version that it keeps: to the one that comes, and to the one that it has until that is whole, if it says which."""
+    yield record
+    had = record.get("previous_version")
+    if isinstance(had, dict) and record.get("previous") and not record.get("listing"):
+        yield {**record, **had, "listing": record["previous"]}
 
 
 def named_in(record: Mapping[str, Any]) -> tuple[str, str | None, str]:

@@ -11,7 +11,7 @@ from typing import Any, Callable, NamedTuple
 from trainctl.errors import StorageError
 from trainctl.model.files import Listing
 from trainctl.node.content.packed import packed_sorted
-from trainctl.weights.mirror.layout import DAMAGED, Layout, named_in
+from trainctl.weights.mirror.layout import DAMAGED, Layout, named_in, versions_in
 from trainctl.weights.mirror.needs import Need, references
 
 
@@ -107,10 +107,10 @@ def rows_of(
     """The rows that references make. However many files they have, no list of them is in memory."""
     rows: dict[_Key, list[Mapping[str, Any]]] = {}
     for need in found:
-        record = {**need.record, "last_used": need.last_used}
-        source, endpoint, revision = named_in(record)
-        key = _Key(source, endpoint or "", revision, record["listing"] or "")
-        rows.setdefault(key, []).append(record)
+        for record in versions_in({**need.record, "last_used": need.last_used}):
+            source, endpoint, revision = named_in(record)
+            key = _Key(source, endpoint or "", revision, record["listing"] or "")
+            rows.setdefault(key, []).append(record)
     keys = sorted(rows)
     sharing = [_Sharing() for _ in keys]
     held = packed_sorted(_held(keys, sharing, load_listing), tuple, _Held)
