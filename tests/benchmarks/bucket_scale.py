@@ -89,12 +89,13 @@ class Many:
         assert not self.mirror.verify(None).findings
 
     def repair(self) -> None:
-        """One object is lost, and of another a byte is wrong: whole packs where there are such."""
-        first, second, *_ = self.objects.list(keys.BLOBS)
-        data = self.objects.get(second.key) or b""
-        self.objects.delete([first.key])
-        self.objects.put(second.key, b"-" + data[1:])
-        self._mend(1)
+        """One object is lost, and of another, if there is one, a byte is wrong: whole packs where there are such."""
+        lost, *others = islice(self.objects.list(keys.BLOBS), 2)
+        for one in others:
+            data = self.objects.get(one.key) or b""
+            self.objects.put(one.key, b"-" + data[1:])
+        self.objects.delete([lost.key])
+        self._mend(len(others))
 
     def repair_much(self) -> None:
         """Every tenth object is wrong from its beginning to its end."""
