@@ -11,6 +11,9 @@ _WINDOW = 5.0
 _LEAST = 0.5
 """Seconds that a rate needs at least: of two looks right after each other it would be of the looks."""
 
+_LEAST_BYTES = 4096
+"""A rate of less than so many would be of what is left over, and forecast weeks."""
+
 
 class Meter:
     """Progress of one step. Times are seconds of one monotonic clock; ``total`` is 0 where it is not known."""
@@ -35,7 +38,8 @@ class Meter:
             return 0.0
         began, first = self._seen[0]
         seconds = now - began
-        return (self.done - first) / seconds if seconds >= _LEAST else 0.0
+        moved = self.done - first
+        return moved / seconds if seconds >= _LEAST and moved >= _LEAST_BYTES else 0.0
 
     def text(self, now: float) -> str:
         """``512 MB of 1.5 GB, 110 MB/s, 9.1 s left``."""

@@ -55,6 +55,16 @@ def done(address: Address = WEIGHTS, **data: object) -> Event:
     return Event(EventType.STEP_DONE, "created", address, data)
 
 
+def test_a_crawl_forecasts_nothing() -> None:
+    """Of the last bytes of a file, while the rest is there already, weeks would be told."""
+    meter = Meter()
+    meter.update(42 * MB, 44 * MB, 0.0)
+    meter.update(42 * MB + 8, 44 * MB, 4.0)
+    assert meter.text(4.0) == "42.0 MB of 44.0 MB"
+    meter.update(42 * MB + 8 + 20_000, 44 * MB, 5.0)
+    assert "4.0 kB/s" in meter.text(5.0)
+
+
 def test_the_meter_tells_rate_and_time_left() -> None:
     """The rate is that of the last seconds, and the time left follows from it."""
     meter = Meter()
