@@ -41,26 +41,24 @@ def report_usage(error: TyperException, session: Session) -> int:
 def report_system(error: OSError, session: Session) -> int:
     """Show what the system refused: a file that can't be read, a full disk."""
     where = f"{error.filename}: " if error.filename else ""
-    report(TrainctlError(f"{where}{error.strerror or error}"), session)
+    told = _of_full_disk(error) or TrainctlError(f"{where}{error.strerror or error}")
+    report(told, session)
     if session.debug:
         session.output.note(_trace(error))
     return 1
 
 
-def report_full(session: Session) -> int:
-    """A disk is full of which nobody said that it is: that of temporary files, where long lists lie."""
+def _of_full_disk(error: OSError) -> TrainctlError | None:
+    """In words, if it is that of temporary files, where long lists lie; a full disk of others is told by whoever uses it."""
+    if error.errno != errno.ENOSPC or not error.filename:
+        return None
     from tempfile import gettempdir  # heavy, and hardly ever needed
 
     place = gettempdir()
+    if error.filename != place:
+        return None
     advice = f"Free some space in {place}, or name another directory in TMPDIR."
-    return report(
-        StorageError(f"no room for temporary files in {place}", advice, code="disk-full"), session
-    )
-
-
-def is_unnamed_disk(error: BaseException) -> bool:
-    """Whether a disk is full, and no file of it is named."""
-    return isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename
+    return StorageError(f"no room for temporary files in {place}", advice, code="disk-full")
 
 
 def report_interrupt(session: Session) -> int:
@@ -89,8 +87,8 @@ def _crash(error: BaseException, session: Session) -> None:
         report_interrupt(session)
     elif session.debug:
         session.output.note(_trace(error))
-    elif is_unnamed_disk(error):
-        report_full(session)
+    elif isinstance(error, OSError) and _of_full_disk(error):
+        report_system(error, session)
     else:
         text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
         report(

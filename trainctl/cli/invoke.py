@@ -11,9 +11,7 @@ from trainctl.cli.aliases import arrange
 from trainctl.cli.app import build
 from trainctl.cli.failures import (
     hide_tracebacks,
-    is_unnamed_disk,
     report,
-    report_full,
     report_interrupt,
     report_system,
     report_usage,
@@ -52,7 +50,7 @@ def _guarded(arguments: Sequence[str], session: Session) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        return report_full(session) if is_unnamed_disk(error) else report_system(error, session)
+        return report_system(error, session)
 
 
 def _run(arguments: Sequence[str], session: Session) -> int:

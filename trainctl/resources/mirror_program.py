@@ -10,7 +10,7 @@ _MODULES = {
     "trainctl.model": ("files", "flow", "hub_paths", "json", "serving", "source_uri", "units"),
     "trainctl.node.calls": ("asking", "bytecode", "call_server", "frames", "guard", "programs", "protocol", "rows", "tls"),
     "trainctl.node.content": ("digests", "json_stream", "listing", "pack", "pack_index", "packed", "packs", "parts", "runs"),
-    "trainctl.node.system": ("addresses", "below", "descriptors", "failure", "files", "layout", "listening", "numbers", "ports", "processes", "sharing", "syscalls"),
+    "trainctl.node.system": ("addresses", "below", "descriptors", "failure", "files", "layout", "listening", "numbers", "ports", "processes", "sharing", "syscalls", "temporary"),
     "trainctl.node.transfer": ("blob_requests", "caller", "evenness", "proof", "server", "shelf"),
     "trainctl.objects": ("certificates",),
     "trainctl.spi": ("sources",),

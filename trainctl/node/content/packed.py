@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Dict, Generic, List, Sequence, Tuple, TypeVar, overload
 
+from trainctl.node.system.temporary import named_if_full, temporary_file
+
 Row = TypeVar("Row")
 AS_TUPLE = 10_000
 """Up to so many rows a tuple is as good."""
@@ -29,10 +31,8 @@ class Packed(Sequence[Row]):
     """
 
     def __init__(self, rows: Iterable[Sequence[Any]], make: Callable[..., Row]) -> None:
-        from tempfile import TemporaryFile  # heavy, and few have so many rows
-
         self._make = make
-        self._file = TemporaryFile()  # noqa: SIM115  as long as this lives
+        self._file = temporary_file()  # as long as this lives
         weakref.finalize(self, self._file.close)
         self._ends: List[int] = [0]
         self._count = 0
@@ -44,8 +44,10 @@ class Packed(Sequence[Row]):
         rows = iter(rows)
         while block := list(islice(rows, _BLOCK)):
             self._count += len(block)
-            self._ends.append(self._ends[-1] + self._file.write(marshal.dumps(block)))
-        self._file.flush()
+            with named_if_full():
+                self._ends.append(self._ends[-1] + self._file.write(marshal.dumps(block)))
+        with named_if_full():
+            self._file.flush()
 
     def __len__(self) -> int:
         return self._count

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from trainctl.node.content.packed import packed_sorted
+from trainctl.node.system.temporary import named_if_full, temporary_file
 
 _DIGEST_BYTES = 32
 _IN_A_BLOCK = 64
@@ -28,9 +29,7 @@ class DiskSet:
     """Digests in a temporary file that nobody else sees, sorted; memory has 8 bytes of one in 64. It never changes, and is safe for many threads."""
 
     def __init__(self, digests: Iterable[bytes] = ()) -> None:
-        from tempfile import TemporaryFile  # heavy: only who looks after a mirror needs one
-
-        self._file = TemporaryFile()  # noqa: SIM115  as long as this lives
+        self._file = temporary_file()  # as long as this lives
         weakref.finalize(self, self._file.close)
         self._tops = array("Q")
         right = (one for one in digests if len(one) == _DIGEST_BYTES)
@@ -38,8 +37,10 @@ class DiskSet:
         for number, (one, _) in enumerate(once):
             if number % _IN_A_BLOCK == 0:
                 self._tops.append(_top(one))
-            self._file.write(one)
-        self._file.flush()
+            with named_if_full():
+                self._file.write(one)
+        with named_if_full():
+            self._file.flush()
 
     def __contains__(self, wanted: bytes) -> bool:
         if len(wanted) != _DIGEST_BYTES:

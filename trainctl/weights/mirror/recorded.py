@@ -11,6 +11,7 @@ import struct
 import weakref
 from typing import Iterable, Iterator, Tuple
 
+from trainctl.node.system.temporary import named_if_full, temporary_file
 from trainctl.weights.mirror.layout import Content
 
 _ROW = struct.Struct(">32s32sQ")
@@ -27,18 +28,15 @@ class Recorded:
     """Takes rows, about ``count`` of them (more only make it slow), of which the last of a fingerprint holds; then it is asked, from any thread."""
 
     def __init__(self, rows: Iterable[Row], count: int) -> None:
-        from tempfile import (
-            TemporaryFile,
-        )  # heavy, and of a source that announces digests nobody asks
-
         self._slots = 2 * count + 1
-        file = TemporaryFile()  # noqa: SIM115  as long as this lives
+        file = temporary_file()  # as long as this lives
         weakref.finalize(self, file.close)
         self._file = file.fileno()
         for key, sha256, size in rows:
             digest = bytes.fromhex(key)
             place, _ = self._look(digest)
-            os.pwrite(self._file, _ROW.pack(digest, bytes.fromhex(sha256), size), place)
+            with named_if_full():
+                os.pwrite(self._file, _ROW.pack(digest, bytes.fromhex(sha256), size), place)
 
     def find(self, keys: Iterable[str]) -> Iterator[tuple[str, Content]]:
         """Those of the fingerprints that are in it, with their contents."""
