@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import marshal
 import os
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Dict, Generic, List, Sequence, Tuple, TypeVar, overload
@@ -32,8 +31,7 @@ class Packed(Sequence[Row]):
 
     def __init__(self, rows: Iterable[Sequence[Any]], make: Callable[..., Row]) -> None:
         self._make = make
-        self._file = temporary_file()  # as long as this lives
-        weakref.finalize(self, self._file.close)
+        self._file = temporary_file(self)
         self._ends: List[int] = [0]
         self._count = 0
         self._held: Dict[int, List[Row]] = {}

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import weakref
 from typing import IO, Iterator
 
 
-def temporary_file() -> IO[bytes]:
-    """One that is gone when it is closed; errors as of ``named_if_full``."""
+def temporary_file(owner: object) -> IO[bytes]:
+    """One that is gone when its owner is; errors as of ``named_if_full``."""
     from tempfile import TemporaryFile  # heavy, and few have so many rows
 
     with named_if_full():
-        return TemporaryFile()
+        file = TemporaryFile()  # noqa: SIM115  its owner's end closes it
+    weakref.finalize(owner, _discard, file)
+    return file
+
+
+def _discard(file: IO[bytes]) -> None:
+    """Close it. What a full disk had no room for, nobody reads any more."""
+    with contextlib.suppress(OSError):
+        file.close()
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
@@ -29,8 +28,7 @@ class DiskSet:
     """Digests in a temporary file that nobody else sees, sorted; memory has 8 bytes of one in 64. It never changes, and is safe for many threads."""
 
     def __init__(self, digests: Iterable[bytes] = ()) -> None:
-        self._file = temporary_file()  # as long as this lives
-        weakref.finalize(self, self._file.close)
+        self._file = temporary_file(self)
         self._tops = array("Q")
         right = (one for one in digests if len(one) == _DIGEST_BYTES)
         once = groupby(packed_sorted(right, lambda one: (one,), bytes))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import struct
-import weakref
 from typing import Iterable, Iterator, Tuple
 
 from trainctl.node.system.temporary import named_if_full, temporary_file
@@ -29,8 +28,7 @@ class Recorded:
 
     def __init__(self, rows: Iterable[Row], count: int) -> None:
         self._slots = 2 * count + 1
-        file = temporary_file()  # as long as this lives
-        weakref.finalize(self, file.close)
+        file = temporary_file(self)
         self._file = file.fileno()
         for key, sha256, size in rows:
             digest = bytes.fromhex(key)
