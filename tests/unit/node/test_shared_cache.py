@@ -168,7 +168,7 @@ def test_what_was_used_longest_ago_makes_room(gang: Gang, shared: Path) -> None:
     first = gang.mirror.listing
     limit = first.size + 1000
     _deliver(gang, 0, shared, size=limit)
-    gang.mirror.files.clear()
+    gang.mirror.forget()
     gang.mirror.add("d.bin", os.urandom(CHUNK_BYTES + 5))
 
     _deliver(gang, 0, shared, size=limit)
@@ -188,7 +188,7 @@ def test_a_lineage_takes_its_own_along(gang: Gang, shared: Path) -> None:
     """What another lineage needs too stays; what nobody needs goes."""
     _deliver(gang, 0, shared)
     common = gang.mirror.files["a.bin"]
-    gang.mirror.files.clear()
+    gang.mirror.forget()
     gang.mirror.add("common.bin", common)
     gang.nodes[1].deliver(shared={"dir": str(shared)}, lineage="lineage-2")
 
