@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.blob_server import served
 from tests.support.nodes import Mirror, NodeError
-from tests.support.peers import TOKEN, Gang, result_of
+from tests.support.peers import TOKEN, Gang, await_movement, result_of
 from trainctl.model.files import CHUNK_BYTES
 from trainctl.node.content.listing import parse
 from trainctl.node.content.parts import lengths_of, to_hex
@@ -172,8 +172,7 @@ def test_a_node_that_is_killed_on_the_way(gang: Gang) -> None:
         peers = [one.peer for one in servings]
         victim = gang.begin(1, peers, server, max_rate=8_000_000, patience=0.5)
         others = [gang.begin(number, peers, server, patience=0.5) for number in (0, 2)]
-        assert victim.stdout is not None
-        victim.stdout.readline()  # something has arrived there
+        await_movement(victim)
         _kill(victim)
         _kill(servings[1].process)
         for other in others:

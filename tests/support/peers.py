@@ -131,6 +131,13 @@ class Gang:
             return [result_of(process) for process in processes], server.sent
 
 
+def await_movement(process: subprocess.Popen[bytes]) -> None:
+    """Until something moves: the first event of a delivery tells what is here before that."""
+    assert process.stdout is not None
+    for _ in range(2):
+        process.stdout.readline()
+
+
 def result_of(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     """What a delivery that was started answers."""
     out, err = process.communicate()

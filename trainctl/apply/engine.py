@@ -29,6 +29,7 @@ from trainctl.ledger.runs import merge_outputs
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action, Reason
 from trainctl.model.address import Address, Kind
+from trainctl.model.delivery import Foreseen
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.plan.graph import REMOVES
 from trainctl.plan.interrupted import same_effect
@@ -80,7 +81,7 @@ class Engine:
         self._parallelism = parallelism
         self._why_not_yet = why_not_yet
         self._seconds: dict[Address, float] = {}
-        self._forecasts: dict[Address, dict[tuple[int, str], float | None]] = {}
+        self._forecasts: dict[Address, dict[tuple[int, str], Foreseen]] = {}
         self._lease_lost = False
 
     def run(self, plan: Plan, permit: Permit) -> Result:
@@ -89,7 +90,8 @@ class Engine:
         result = Result()
         for line in plan.deliveries:
             of_job = self._forecasts.setdefault(line.job, {})
-            of_job[line.rank, str(line.weights)] = line.last_hop_seconds
+            missing = line.tiers.missing if line.tiers else None
+            of_job[line.rank, str(line.weights)] = Foreseen(line.last_hop_seconds, missing)
         walk = Walk(changes, waits_for(changes, self._ledger.state()), result)
         for change in changes.values():
             if not permit.allows(change):

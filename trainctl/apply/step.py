@@ -11,6 +11,7 @@ from trainctl.errors import Interrupted, TrainctlError
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action
 from trainctl.model.address import Address
+from trainctl.model.delivery import Foreseen
 from trainctl.model.files import ResolvedSource
 
 Lookup = Callable[[Address], Recorded | None]
@@ -46,8 +47,8 @@ class Step:
     cancelled: threading.Event = field(default_factory=threading.Event)
     resumed: bool = False
     """Whether an earlier attempt had this key, and may have had its effect."""
-    forecasts: Mapping[tuple[int, str], float | None] = field(default_factory=dict)
-    """How many seconds the plan gives each delivery, by rank and weights."""
+    forecasts: Mapping[tuple[int, str], Foreseen] = field(default_factory=dict)
+    """What the plan says of each delivery, by rank and weights."""
     tell: Callable[[str], None] = _nobody
     """Takes a sentence about what goes on, for whoever watches."""
 

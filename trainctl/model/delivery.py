@@ -22,6 +22,14 @@ HOPS = {
 
 
 @dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What a plan says of one delivery, without mirroring: how long it takes, and how many bytes have to come. None where it can't tell."""
+
+    seconds: float | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Mirrored:
     """One mirroring. ``bytes`` were missing in the mirror when it began; ``bytes_through_operator`` went through the machine where trainctl
     ran into a mirror elsewhere, those that had to be read twice counted twice.

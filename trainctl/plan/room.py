@@ -119,7 +119,7 @@ def _larger(seen: NodeFacts, wish: _Wish) -> str:
 
 def _takes(seen: NodeFacts, line: DeliveryLine) -> int:
     """Bytes that the weights take of the room: all that no live run has there, as the rest makes room; else what is missing."""
-    missing = line.tiers.total - line.tiers.node if line.tiers else 0
+    missing = line.tiers.missing if line.tiers else 0
     return missing if seen.room is None else seen.claims.get(line.weights, missing)
 
 

@@ -83,6 +83,11 @@ class TierFacts:
         """All bytes of the listing."""
         return self.node + self.cluster + self.mirror + self.upstream
 
+    @property
+    def missing(self) -> int:
+        """Those that are not on the node."""
+        return self.total - self.node
+
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:

@@ -87,7 +87,7 @@ def forecast(tiers: TierFacts | None, path: str, facts: NodeFacts | None, sharin
     if tiers is None:
         return Forecast(None, None)
     rates = facts.rates if facts else {}
-    last = tiers.total - tiers.node if path != "none" else 0
+    last = tiers.missing if path != "none" else 0
     into_mirror = _seconds(tiers.upstream, rates.get("upstream"))
     onto_node = _seconds(last, rates.get(HOPS.get(path, "mirror")))
     if facts is not None and facts.max_rate:
@@ -131,7 +131,7 @@ def crossings(lines: Iterable[DeliveryLine]) -> Iterator[Diagnostic]:
             if line.node is not None and (line.node, line.content) in sent:
                 continue
             sent.add((line.node, line.content))
-            missing = line.tiers.total - line.tiers.node
+            missing = line.tiers.missing
             of_job = copies.setdefault(line.job, {})
             before = of_job.get(line.content, 0)
             of_job[line.content] = (

@@ -11,7 +11,7 @@ from typing import Any
 from trainctl.apply.step import Step
 from trainctl.errors import Interrupted, NodeUnreachable, NoRoomYet, StorageError, TrainctlError
 from trainctl.model.address import Address
-from trainctl.model.delivery import MIRROR, THROUGH_OPERATOR, Delivered
+from trainctl.model.delivery import MIRROR, THROUGH_OPERATOR, Delivered, Foreseen
 from trainctl.model.files import Listing
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.delivery_progress import DeliveryProgress
@@ -149,9 +149,10 @@ class Delivery:
             answer = order.mirror.call(
                 "deliver", request, progress.of(order.rank, address), listing
             )
+            progress.ended(order.rank, address)
             path = self._path(order)
             row = Delivered.of(order.rank, order.seat.node.id, address, answer, path)
-            forecast = step.forecasts.get((order.rank, address))
+            forecast = step.forecasts.get((order.rank, address), Foreseen()).seconds
             found.append(
                 replace(
                     row, forecast_seconds=forecast, bytes_through_operator=self._crossed(order, row)

@@ -1,4 +1,4 @@
-"""The progress of a delivery to all of a run's nodes, as one bar."""
+"""The progress of a delivery to all of a run's nodes, as one bar: of what has to come, as what they have already takes no time."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainctl.apply.step import Step
+from trainctl.model.delivery import Foreseen
 from trainctl.model.files import Listing
 
 
 class DeliveryProgress:
-    """Adds up what nodes report; safe to use from many threads."""
+    """Adds up what nodes report; safe to use from many threads. What a node lacks is what the plan says, until it tells."""
 
     def __init__(self, step: Step, listings: Mapping[str, Listing], nodes: int) -> None:
         self._step = step
         self._nodes = nodes
         self._lock = threading.Lock()
-        self._done: dict[tuple[int, str], int] = {}
-        self._totals = {
-            (rank, address): listing.size
-            for address, listing in listings.items()
-            for rank in range(nodes)
-        }
+        self._came: dict[tuple[int, str], int] = {}
+        self._left: dict[tuple[int, str], int] = {}
+        for address, listing in listings.items():
+            for rank in range(nodes):
+                planned = step.forecasts.get((rank, address), Foreseen()).bytes
+                self._left[rank, address] = listing.size if planned is None else planned
 
     def of(self, rank: int, address: str) -> Callable[[Mapping[str, Any]], None]:
         """Takes the events of one node and listing."""
@@ -31,12 +32,21 @@ class DeliveryProgress:
             if "say" in event:
                 self._step.tell(str(event["say"]))
                 return
-            where = f" to {self._nodes} nodes" if self._nodes > 1 else ""
             with self._lock:
-                # The node counts equal files once.
-                self._totals[rank, address] = int(event["total"])
-                self._done[rank, address] = int(event["done"])
-                done, total = sum(self._done.values()), sum(self._totals.values())
-                self._step.progress(f"delivering {address}{where}", done, total)
+                self._came[rank, address] = int(event["came"])
+                self._left[rank, address] = int(event["total"]) - int(event["done"])
+                self._tell(address)
 
         return on_event
+
+    def ended(self, rank: int, address: str) -> None:
+        """All of it is there: a node that had it before tells of none."""
+        with self._lock:
+            if self._left[rank, address]:
+                self._left[rank, address] = 0
+                self._tell(address)
+
+    def _tell(self, address: str) -> None:
+        where = f" to {self._nodes} nodes" if self._nodes > 1 else ""
+        came, left = sum(self._came.values()), sum(self._left.values())
+        self._step.progress(f"delivering {address}{where}", came, came + left)

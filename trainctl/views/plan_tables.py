@@ -166,7 +166,7 @@ def _room(lines: Sequence[DeliveryLine]) -> list[str]:
     rooms: dict[str, int] = {}
     for line in lines:
         if line.node is not None and line.tiers is not None and line.room is not None:
-            gets.setdefault(line.node, {})[line.content] = line.tiers.total - line.tiers.node
+            gets.setdefault(line.node, {})[line.content] = line.tiers.missing
             rooms[line.node] = line.room
     sizes = {node: sum(one.values()) for node, one in gets.items() if any(one.values())}
     scarcest = sorted(sizes, key=lambda node: (rooms[node] - sizes[node], node))

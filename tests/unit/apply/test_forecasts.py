@@ -13,7 +13,8 @@ from trainctl.apply.step import Handler, Lookup, MayStop, Step
 from trainctl.ledger.state import Intent
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
-from trainctl.plan.values import Change, DeliveryLine, Plan
+from trainctl.model.delivery import Foreseen
+from trainctl.plan.values import Change, DeliveryLine, Plan, TierFacts
 from trainctl.testing.memory import MemoryLog
 
 JOB, WEIGHTS = Address.parse("job.sft"), Address.parse("weights.a")
@@ -23,7 +24,7 @@ class Noting:
     """Notes what its steps are told."""
 
     def __init__(self) -> None:
-        self.told: list[Mapping[tuple[int, str], float | None]] = []
+        self.told: list[Mapping[tuple[int, str], Foreseen]] = []
 
     def carry_out(self, step: Step) -> Mapping[str, Any]:
         self.told.append(step.forecasts)
@@ -39,9 +40,10 @@ _: type[Handler] = Noting
 
 
 def test_a_delivery_is_forecast_without_what_goes_before_it() -> None:
-    """What it took is compared with that: its weights were mirrored by another step."""
+    """What it took is compared with that: its weights were mirrored by another step. What the node has is none of what has to come."""
+    tiers = TierFacts(node=5, mirror=3, upstream=4)
     line = DeliveryLine(
-        JOB, 0, "lab/lab-0", WEIGHTS, None, "peers", "", "", 30.0, last_hop_seconds=10.0
+        JOB, 0, "lab/lab-0", WEIGHTS, tiers, "peers", "", "", 30.0, last_hop_seconds=10.0
     )
     plan = Plan("", 0, "", (Change(JOB, Action.CREATE, "local", after={}),), deliveries=(line,))
     noting, halt = Noting(), threading.Event()
@@ -51,4 +53,4 @@ def test_a_delivery_is_forecast_without_what_goes_before_it() -> None:
         plan, Permit()
     )
 
-    assert noting.told == [{(0, "weights.a"): 10.0}]
+    assert noting.told == [{(0, "weights.a"): Foreseen(10.0, 7)}]

@@ -240,6 +240,24 @@ def test_progress_ends_at_the_total(node: TestNode) -> None:
     assert node.events[-1]["done"] == node.events[-1]["total"] == len(BIG) + 5
 
 
+def test_progress_tells_what_had_to_come(node: TestNode) -> None:
+    """The first event, before anything comes, says what is here; that never counts as what came, nor do chunks that an earlier delivery left."""
+    node.mirror.add("a", b"12345")
+    node.deliver()
+    node.mirror.add("b", BIG)
+    blob = node.mirror.blob(hashlib.sha256(BIG).hexdigest())
+    blob.write_bytes(BIG[:-1] + bytes([BIG[-1] ^ 1]))
+    with pytest.raises(NodeError):
+        node.deliver()
+    blob.write_bytes(BIG)
+
+    node.deliver()
+
+    told = [(event["done"], event["came"]) for event in node.events]
+    assert told[0] == (5, 0)
+    assert told[-1] == (len(BIG) + 5, len(BIG) - 2 * CHUNK_BYTES)
+
+
 def test_forget_frees_what_nobody_else_needs(node: TestNode) -> None:
     """One lineage's end leaves what another refers to; the last one's end leaves nothing."""
     node.mirror.add("shared", b"shared")

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.blob_server import origin, served
 from tests.support.nodes import Mirror
-from tests.support.peers import Gang, result_of
+from tests.support.peers import Gang, await_movement, result_of
 from tests.support.permissions import GROUP, ONE, OTHER, as_user, place_of_group
 from trainctl.model.files import CHUNK_BYTES
 from trainctl.node.cache.deliver import deliver
@@ -130,8 +130,7 @@ def test_a_node_that_is_killed_while_it_brings(gang: Gang, shared: Path) -> None
             origin=origin(server), shared={"dir": str(shared)}, max_rate=4_000_000
         )
         process = gang.nodes[0].popen("deliver", request)
-        assert process.stdout is not None
-        process.stdout.readline()
+        await_movement(process)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
     _whole(shared)

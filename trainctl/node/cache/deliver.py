@@ -136,7 +136,7 @@ class Filling:
         self._lease = lease
         self._blobs = Blobs(layout)
         self._moved: Dict[str, int] = {}
-        self._done = 0
+        self._done = self._came = 0
         self._spoken = 0.0
 
     def run(self, source: str) -> Dict[str, int]:
@@ -167,19 +167,23 @@ class Filling:
         make_room(self._layout, self._listing, self._limit, self._lease)
         total = sum(file.size for file in contents)
         self._done = total - sum(file.size for file in compress(contents, absent))
-        fetching = Fetching(self._layout, self._sources, self._progress(total, len(contents)))
+        report = self._progress(total, len(contents))
+        report(0, 0)
+        fetching = Fetching(self._layout, self._sources, report)
         try:
             fetching.run(contents, absent)
         finally:
             for place, count in fetching.moved.items():
                 self._moved[place] = self._moved.get(place, 0) + count
 
-    def _progress(self, total: int, count: int) -> Callable[[int], None]:
-        def report(length: int) -> None:
+    def _progress(self, total: int, count: int) -> Callable[[int, int], None]:
+        def report(length: int, came: int) -> None:
             self._done += length
+            self._came += came
             now = time.monotonic()
             if now - self._spoken >= _EVENT_SECONDS or self._done >= total:
                 self._spoken = now
-                self._emit({"done": self._done, "total": total, "files": count})
+                told = {"done": self._done, "came": self._came, "total": total, "files": count}
+                self._emit(told)
 
         return report

@@ -19,7 +19,8 @@ from trainctl.node.transfer.partials import Partial, is_kept, keep_small
 from trainctl.node.transfer.places import SHARED
 from trainctl.node.transfer.sources import Sources
 
-Progress = Callable[[int], None]
+Progress = Callable[[int, int], None]
+"""Takes how many more bytes are here now, and how many of them had to come."""
 PEERS = "peers"
 _POLL_SECONDS = 0.05
 
@@ -72,7 +73,7 @@ class Fetching:
         if shared is not None:
             wanted = {file.sha256 for file in files}
             mirror = self._sources.mirror
-            self._brought |= shared.bring(window, wanted, mirror, lambda: self._progress(0))
+            self._brought |= shared.bring(window, wanted, mirror, lambda: self._progress(0, 0))
 
     def _fetch(self, files: Sequence[File]) -> None:
         small = [file for file in files if len(file.pieces) == 1]
@@ -105,7 +106,7 @@ class Fetching:
         """Whether the delivery that was waited for has brought it."""
         if not self._blobs.whole(file):
             return False
-        self._progress(file.size)
+        self._progress(file.size, 0)
         return True
 
     def _missing_small(self, files: Sequence[File]) -> List[Part]:
@@ -113,7 +114,7 @@ class Fetching:
         wanted: List[Part] = []
         for file in files:
             if f"{file.sha256}.part" in known and is_kept(self._layout, file):
-                self._progress(file.size)
+                self._progress(file.size, 0)
             else:
                 wanted += parts_of(file)
         return wanted
@@ -126,7 +127,7 @@ class Fetching:
         if cloned:
             self._count(here, self._tier(file, SHARED if self._sources.shared else MIRROR))
         else:
-            self._progress(here)
+            self._progress(here, 0)
         if not missing:
             self._finish(partial, file)
         return missing
@@ -145,4 +146,4 @@ class Fetching:
     def _count(self, length: int, tier: str) -> None:
         with self._lock:
             self.moved[tier] = self.moved.get(tier, 0) + length
-            self._progress(length)
+            self._progress(length, length)
