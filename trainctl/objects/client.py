@@ -19,7 +19,8 @@ from trainctl.objects.access import (
     Bearer,
     ServiceAccount,
 )
-from trainctl.objects.place import Place
+from trainctl.objects.place import Place, authority_of
+from trainctl.objects.straight import only
 
 if TYPE_CHECKING:
     from obstore.store import AzureStore, GCSStore, S3Store
@@ -66,6 +67,9 @@ def connect(
         "client_options": _options(place, environ, silence, long=long),
         "retry_config": {"max_retries": 0},
     }
+    if access is not None:
+        also = [authority_of(environ)] if isinstance(access, AzurePrincipal) else []
+        common["client_options"] |= only(endpoint_of(place, access, environ), *also)
     return _CONNECT[place.scheme](place, access, renew, environ, common)
 
 

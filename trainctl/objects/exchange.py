@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 from trainctl.errors import SourceBusy, SourceDenied, SourceError, SourceUnreachable, TrainctlError
 from trainctl.objects.access import AzurePrincipal
 from trainctl.objects.certificates import trusting
+from trainctl.objects.place import authority_of
 from trainctl.objects.straight import opener
 from trainctl.spi.sources import Credential
 
@@ -152,14 +153,13 @@ def token_of_principal(
 
     https://learn.microsoft.com/entra/identity-platform/v2-oauth2-client-creds-grant-flow
     """
-    authority = environ.get("AZURE_AUTHORITY_HOST") or "https://login.microsoftonline.com"
     form = {
         "grant_type": "client_credentials",
         "client_id": principal.client,
         "client_secret": principal.secret,
         "scope": "https://storage.azure.com/.default",
     }
-    url = f"{authority.rstrip('/')}/{quote(principal.tenant, safe='')}/oauth2/v2.0/token"
+    url = f"{authority_of(environ)}/{quote(principal.tenant, safe='')}/oauth2/v2.0/token"
     found = _fetch(url, urlencode(form).encode(), None, origin, _FORM)
     document, lasts = {"access_token": found.get("access_token")}, str(found.get("expires_in"))
     if re.fullmatch(r"[0-9]{1,9}", lasts):

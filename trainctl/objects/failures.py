@@ -16,10 +16,12 @@ from trainctl.errors import (
     SourceWrong,
 )
 from trainctl.model.flow import TooSlow
+from trainctl.objects.straight import NOWHERE
 
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _CODE = re.compile(r"<Code>\s*([A-Za-z0-9]{1,64})\s*</Code>")
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
+_ELSEWHERE = {302, 303, 307, 308}
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"}
 _BUCKET_REGION = re.compile(
@@ -75,6 +77,8 @@ def _error(error: Exception, what: str, host: str, origin: str | None) -> Source
         return SourceWrong(f"{what}: it has changed since it was resolved", "Plan and apply again.")
     if status == 301 or code in _REGION:
         return _other_region(f"{status}, {code}" if code else str(status), what, brief)
+    if status in _ELSEWHERE:
+        return _sent_on(what, host)
     if status is not None:
         return of_status(status, code, what, host, origin)
     return _unanswered(kind, text, what, host)
@@ -89,6 +93,8 @@ def _unanswered(kind: str, text: str, what: str, host: str) -> SourceError:
             code="untrusted-certificate",
         )
     if _is_of_the_network(kind, text):
+        if NOWHERE in text:
+            return _sent_on(what, host)
         silent = "kind: Timeout" in text or "timed out" in text
         away = "kind: Connect" in text
         happened = "silence from" if silent else "can't reach" if away else "a broken connection to"
@@ -125,6 +131,14 @@ def of_status(
         return SourceGone(f"{what}: {host} does not have it ({said})", "Check its name.")
     return SourceError(
         f"{what}: {host} answered {said}", "It may not be the server that this source is on."
+    )
+
+
+def _sent_on(what: str, host: str) -> SourceError:
+    return SourceError(
+        f"{what}: {host} sends on to another server",
+        "What is asked for with a credential is not asked for there. If that is the server, name it.",
+        code="unsafe-redirect",
     )
 
 

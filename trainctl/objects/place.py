@@ -135,6 +135,12 @@ def _environment(scheme: str, environ: Mapping[str, str]) -> tuple[str | None, s
     return None, None
 
 
+def authority_of(environ: Mapping[str, str] = os.environ) -> str:
+    """Whom service principals of Entra ID ask for tokens, without a ``/`` at its end."""
+    named = environ.get("AZURE_AUTHORITY_HOST") or "https://login.microsoftonline.com"
+    return named.rstrip("/")
+
+
 def connection_parts(text: str) -> dict[str, str]:
     """What an Azure connection string holds, by lower-case name; values may hold ``=``."""
     pairs = (part.partition("=") for part in text.strip().split(";"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from tests.support.buckets import KEY_ID, SECRET
 from tests.support.hub import FaultyHandler, listening
 from tests.support.liar import Heard, Liar, said, telling
 from trainctl.errors import SourceDenied, SourceError
-from trainctl.objects.access import AwsKeys
+from trainctl.objects.access import Access, AwsKeys, AzurePrincipal, AzureSas
 from trainctl.objects.exchange import exchange_for_google, identity_token
 from trainctl.objects.machine import azure_identity
 from trainctl.objects.place import place_of
@@ -103,15 +103,62 @@ def test_a_list_that_nobody_signed_is(sending: Liar, elsewhere: Liar) -> None:
     assert elsewhere.heard
 
 
-def test_the_engine_takes_no_signature_along(sending: Liar, elsewhere: Liar) -> None:
-    """What it follows by itself it asks without one; the session, which opens nothing without its key, goes along."""
-    keys = AwsKeys(KEY_ID, SECRET, SESSION)
+OPENED: dict[str, Access] = {
+    "s3://box/llm": AwsKeys(KEY_ID, SECRET, SESSION),
+    "azure://acme/box/llm": AzureSas("sv=2021-08-06&sig=the-signature"),
+}
+ASKED: list[Callable[[Bucket], object]] = [
+    lambda bucket: list(bucket.list()),
+    lambda bucket: bucket.head("x"),
+    lambda bucket: bucket.get("x"),
+    lambda bucket: bucket.put("x", b"content"),
+    lambda bucket: bucket.delete("x"),
+]
 
-    with pytest.raises(SourceError):
-        list(Bucket(place_of("s3://box/llm", sending.url, {}), keys, environ={}).list())
 
-    assert elsewhere.heard
-    assert not any("authorization" in one.headers for one in elsewhere.heard)
+@pytest.mark.parametrize("uri", OPENED)
+@pytest.mark.parametrize("ask", ASKED)
+def test_the_engine_goes_nowhere_else(
+    elsewhere: Liar, uri: str, ask: Callable[[Bucket], object]
+) -> None:
+    """It would take S3's session along, and name the URL that a shared signature is a part of. Its error says who sends on."""
+    there = elsewhere.url.replace("127.0.0.1", "localhost")
+    with telling(lambda heard: said(status="307 Temporary Redirect", Location=there)) as sending:
+        bucket = Bucket(place_of(uri, sending.url, {}), OPENED[uri], environ={})
+        with pytest.raises(SourceError, match=rf"{sending.url[7:]} sends on to another") as caught:
+            ask(bucket)
+
+    assert len(sending.heard) == 1
+    assert (caught.value.code, elsewhere.heard) == ("unsafe-redirect", [])
+
+
+def test_the_engine_still_asks_who_gives_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a service principal it is another server, which the environment or the platform names."""
+    token = said('{"access_token": "the-token", "expires_in": 3600}')
+    with telling(lambda heard: token) as entra, telling(lambda heard: said(LISTED)) as blobs:
+        there = {"AZURE_AUTHORITY_HOST": entra.url.replace("127.0.0.1", "localhost")}
+        monkeypatch.setenv(*there.popitem())
+        place = place_of("azure://acme/box", blobs.url, {})
+        with pytest.raises(SourceError):
+            Bucket(place, AzurePrincipal("tenant", "client", SECRET)).get("x")
+
+    assert [one.target for one in entra.heard] == ["/tenant/oauth2/v2.0/token"]
+    assert [one.headers["authorization"] for one in blobs.heard] == ["Bearer the-token"]
+
+
+def test_the_engine_goes_where_the_environments_proxy_leads(
+    elsewhere: Liar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There can be only one, so what a server behind it sends on to is asked for, without a signature."""
+    with telling(lambda heard: said(status="404 Not Found")) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        bucket = Bucket(place_of("s3://box", elsewhere.url, {}), OPENED["s3://box/llm"], environ={})
+        found = bucket.head("x")
+
+    assert (found, elsewhere.heard) == (None, [])
+    assert [one.target for one in proxy.heard] == [f"{elsewhere.url}/box/x"]
 
 
 def test_the_engine_goes_nowhere_less_safe(elsewhere: Liar) -> None:
