@@ -19,8 +19,10 @@ from tests.support.peers import Gang, await_movement, result_of
 from tests.support.permissions import GROUP, ONE, OTHER, as_user, place_of_group
 from trainctl.model.files import CHUNK_BYTES
 from trainctl.node.cache.deliver import deliver
-from trainctl.node.content.listing import Listing
+from trainctl.node.content.listing import Listing, parse
+from trainctl.node.content.parts import parts_of
 from trainctl.node.system.failure import from_os_error
+from trainctl.node.transfer.places import FromShared
 from trainctl.node.transfer.shared import SharedCache
 
 SEED = 20261122
@@ -110,6 +112,23 @@ def test_wrong_bytes_in_the_directory_come_from_the_mirror(gang: Gang, shared: P
     _check(gang)
     assert result["bytes_origin"] == CHUNK_BYTES
     assert digest in _whole(shared)
+
+
+def test_what_is_right_of_a_wrong_content_is_still_taken_there(gang: Gang, shared: Path) -> None:
+    """It goes when all of its chunks were asked for, by whichever thread: else the rest would come from the mirror, however much it is."""
+    _deliver(gang, 0, shared)
+    file = parse(json.loads(gang.mirror.listing.to_bytes())).files[0]
+    first, second = parts_of(file)
+    cache = SharedCache(str(shared))
+    one, other = FromShared(cache), FromShared(cache)
+
+    one.wrong(first)
+    (fetched,) = other.fetch([second], lambda *_: None)
+    one.settle()
+    other.close()
+
+    assert fetched.sha256 == second.piece.sha256
+    assert not cache.has(file)
 
 
 def test_a_directory_that_vanishes_is_made_again(gang: Gang, shared: Path) -> None:

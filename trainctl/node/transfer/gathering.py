@@ -64,6 +64,9 @@ class Fetcher:
         """What was handed out is not what the listing says. Failure where nobody else can be asked."""
         raise NotImplementedError
 
+    def settle(self) -> None:
+        """A round has ended: nobody asks for more of its parts here."""
+
     def abort(self) -> None:
         """Give up what is under way, from another thread."""
         raise NotImplementedError
@@ -107,6 +110,8 @@ class Gathering:
             thread.start()
         for thread in threads:
             thread.join()
+        for one in self._fetchers:
+            one.settle()
         if self._error is not None:
             raise self._error
 

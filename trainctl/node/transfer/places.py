@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from typing import Iterator, Optional, Sequence
+from typing import Iterator, Optional, Sequence, Set
 
 from trainctl.node.content.parts import Part
 from trainctl.node.system.failure import Failure
@@ -100,6 +100,7 @@ class FromShared(Fetcher):
         super().__init__(SHARED)
         self._buffer = Buffer()
         self._shared = shared
+        self._wrong: Set[str] = set()
         self.origin = DirectoryOrigin(str(shared.root))
 
     def fetch(self, parts: Sequence[Part], pass_on: PassOn) -> Iterator[Fetched]:
@@ -114,8 +115,13 @@ class FromShared(Fetcher):
                 yield Fetched(view, digest.hexdigest())
 
     def wrong(self, part: Part) -> None:
+        """See Fetcher. Its other parts may be right, and whoever takes them is as fast as this."""
+        self._wrong.add(part.file.sha256)
+
+    def settle(self) -> None:
         """See Fetcher."""
-        self._shared.drop(part.file.sha256)
+        while self._wrong:
+            self._shared.drop(self._wrong.pop())
 
     def abort(self) -> None:
         """See Fetcher. It waits for nobody."""
