@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from trainctl.errors import NodeSilent, NodeUnreachable
@@ -43,6 +44,23 @@ class Streams:
     who: str = "a program on this machine"
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block: amid the start of a program it would leave one running that nobody knows of yet."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    asked = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: asked.set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if asked.is_set():
+            raise KeyboardInterrupt
+
+
 class Programs:
     """Runs programs, each in a session of its own, so that one can be ended with everything it started."""
 
@@ -55,6 +73,23 @@ class Programs:
         self, argv: Sequence[str], streams: Streams, environ: Mapping[str, str] | None = None
     ) -> int:
         """The exit code, negative for a signal. Whatever goes wrong, Ctrl-C included, nothing of the program is left running."""
+        process: subprocess.Popen[bytes] | None = None
+        try:
+            with undisturbed():
+                process = self._started(argv, environ)
+            return _hold(process, streams)
+        except BaseException:
+            if process is not None:
+                kill(process)
+            raise
+        finally:
+            if process is not None:
+                with process, self._lock:
+                    self._running.discard(process)
+
+    def _started(
+        self, argv: Sequence[str], environ: Mapping[str, str] | None
+    ) -> subprocess.Popen[bytes]:
         closings = self._closings
         try:
             process = subprocess.Popen(
@@ -71,12 +106,7 @@ class Programs:
             self._running.add(process)
             if self._closings != closings:  # closed while the program was being started
                 kill(process)
-        try:
-            with process:
-                return _hold(process, streams)
-        finally:
-            with self._lock:
-                self._running.discard(process)
+        return process
 
     def close(self) -> None:
         """End what is still running."""
@@ -89,14 +119,10 @@ class Programs:
 
 def _hold(process: subprocess.Popen[bytes], streams: Streams) -> int:
     conversation = _Conversation(process, streams)
-    try:
-        conversation.hold()
-        if streams.over():
-            kill(process)
-        return conversation.end()
-    except BaseException:
+    conversation.hold()
+    if streams.over():
         kill(process)
-        raise
+    return conversation.end()
 
 
 class _Conversation:

@@ -102,10 +102,20 @@ def test_a_directory_that_cant_be_made_is_an_error(tmp_path: Path) -> None:
     assert "XDG_CACHE_HOME" in raised.value.detail
 
 
-def test_ctrl_c_ends_the_program_with_its_children(tmp_path: Path) -> None:
-    """After an interrupt in the caller nothing of the program is left."""
+SLOWLY = """
+        import subprocess, time
+        start = subprocess.Popen._execute_child
+        def slowly(*words):
+            start(*words)
+            time.sleep(1)
+        subprocess.Popen._execute_child = slowly"""
+
+
+@pytest.mark.parametrize("before", ["", SLOWLY], ids=["started", "starting"])
+def test_ctrl_c_ends_the_program_with_its_children(tmp_path: Path, before: str) -> None:
+    """After an interrupt in the caller nothing of the program is left, be it that the caller doesn't know yet that it runs."""
     mark = tmp_path / "pid"
-    program = f"""
+    program = f"""{before}
         from trainctl_local import LocalTransport
         LocalTransport().run(["sh", "-c", "sleep 60 & echo $! > {mark}; wait"])
     """
