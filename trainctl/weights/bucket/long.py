@@ -46,13 +46,14 @@ def opened(objects: Objects, key: str, name: str = "object") -> Iterator[Path | 
         yield path if found else None
 
 
-class _Hashing(io.RawIOBase):
+class Hashing(io.RawIOBase):
     """Where an object goes of which only the digest is wanted."""
 
     def __init__(self) -> None:
         self.found = hashlib.sha256()
 
     def seek(self, offset: int, whence: int = 0) -> int:
+        """There is only its beginning."""
         return 0
 
     def truncate(self, size: int | None = None) -> int:
@@ -61,13 +62,14 @@ class _Hashing(io.RawIOBase):
         return 0
 
     def write(self, data: Any) -> int:
+        """The next bytes."""
         self.found.update(data)
         return len(data)
 
 
 def sha256_of(objects: Objects, key: str) -> str | None:
     """Of an object's bytes as they arrive; None where there is no object."""
-    into = _Hashing()
+    into = Hashing()
     return into.found.hexdigest() if objects.fetch(key, cast(BinaryIO, into)) else None
 
 

@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trainctl.model.files import ListedFile, ResolvedSource, SourceFile
-from trainctl.model.json import canonical
-from trainctl.node.content.digests import Digests
 from trainctl.weights.bucket import keys, long, packs
 from trainctl.weights.bucket.disk_set import DiskSet, digest
 from trainctl.weights.bucket.packs import Slice
@@ -74,7 +72,6 @@ class Repair:
     all_known: bool = True
     own: Own = ()
     """What the caller's own references say."""
-    _looked_at: Digests = field(default_factory=Digests)
     _halt: threading.Event = field(default_factory=threading.Event)
 
     @cached_property
@@ -95,7 +92,7 @@ class Repair:
             detail = relisted(listing_id, records, self.origins, write, self._halt) or ""
             outcome = Outcome.WRONG if detail else Outcome.REPAIRED
         elif self.all_known:
-            outcome = self._gone([keys.listing(listing_id)])
+            outcome = self.gone([keys.listing(listing_id)])
         users = sorted({str(need.record.get("source")) for need in needs})
         return Finding(Path(keys.listing(listing_id)), what, 0, tuple(users), outcome, detail)
 
@@ -107,7 +104,7 @@ class Repair:
     def slices(self, pack: str) -> Finding:
         """Nor can a record of slices: what it named is missing then."""
         path = Path(keys.slices(pack))
-        return Finding(path, "slices changed", 0, (), self._gone([keys.slices(pack)]))
+        return Finding(path, "slices changed", 0, (), self.gone([keys.slices(pack)]))
 
     def contents(self, wrong: Sequence[Wrong]) -> Iterator[Finding]:
         """Objects, each from whoever has its content still; what nobody has any more goes, and what needs it. Of large ones memory holds one."""
@@ -130,7 +127,7 @@ class Repair:
         if data is not None:
             self.shelf.objects.put(key, data)
         elif outcome is Outcome.REMOVED:
-            self._gone([*_needing(uses), key])
+            self.gone([*_needing(uses), key])
         return Finding(Path(key), what, size, _sources(uses), outcome, detail)
 
     def pack(self, wrong: WrongPack, right: DiskSet) -> list[Finding]:
@@ -169,7 +166,7 @@ class Repair:
             if got.data is not None:
                 contents[sha256] = got.data
             else:
-                self._gone(_needing(self.uses.get(sha256, ())))
+                self.gone(_needing(self.uses.get(sha256, ())))
         left = {one.sha256: contents[one.sha256] for one in slices if one.sha256 in contents}
         pack = packs.put_together(left)
         if pack.sha256 == name:
@@ -177,46 +174,7 @@ class Repair:
             return
         at_once(lambda one: self.shelf.objects.put(keys.blob(one), left[one]), list(left))
         unwanted = [keys.slices(name), keys.blob(name)]
-        self._gone([key for key in unwanted if key not in map(keys.blob, left)])
-
-    def chunked(self, files: Iterable[ListedFile]) -> Iterator[Finding]:
-        """What is said of larger contents must be what listings say."""
-        new = (file for file in files if self._looked_at.add(file.sha256))
-        for file, found in in_turn(self._chunks, new):
-            right: dict[str, Any] = {"version": 1, "size": file.size, "chunks": list(file.chunks)}
-            if found not in (None, right):
-                if self.origins is not None:
-                    self.shelf.objects.put(keys.chunked(file.sha256), canonical(right))
-                yield self._chunks_changed(file.sha256, Outcome.REPAIRED)
-
-    def chunked_alone(self, contents: Iterable[str], right: DiskSet) -> Iterator[Finding]:
-        """Those that no listing names must be of chunks that are there. What is wrong goes, and costs nobody anything that is there."""
-
-        def is_wrong(sha256: str) -> bool:
-            data = self.shelf.objects.get(keys.chunked(sha256))
-            said = self.shelf.hint(keys.chunked(sha256))
-            chunks = said.get("chunks")
-            if data is None or not isinstance(chunks, list):
-                return data is not None
-            is_whole = said == {"version": 1, "size": said.get("size"), "chunks": chunks}
-            lost = (one for one in map(str, chunks) if digest(one) not in right)
-            wrong = not is_whole or not all(map(self.shelf.has_blob, lost))
-            return wrong and data == self.shelf.objects.get(keys.chunked(sha256))  # not collected
-
-        alone = (one for one in contents if one not in self._looked_at)
-        for sha256, wrong in in_turn(is_wrong, alone):
-            if wrong:
-                self._gone([keys.chunked(sha256)])
-                yield self._chunks_changed(sha256, Outcome.REMOVED)
-
-    def _chunks_changed(self, sha256: str, outcome: Outcome) -> Finding:
-        path, its = Path(keys.chunked(sha256)), Outcome.WRONG if self.origins is None else outcome
-        return Finding(path, "chunks changed", 0, (), its)
-
-    def _chunks(self, file: ListedFile) -> dict[str, Any] | None:
-        """What is said of a content; None where nothing is."""
-        key = keys.chunked(file.sha256)
-        return self.shelf.hint(key) or (None if self.shelf.objects.head(key) is None else {})
+        self.gone([key for key in unwanted if key not in map(keys.blob, left)])
 
     def _slice(self, afresh: Afresh, wanted: Slice) -> Fetched:
         return self._fetched(afresh, wanted.sha256, self.uses.get(wanted.sha256, ()))
@@ -241,7 +199,7 @@ class Repair:
     def _length(self, use: Use) -> int:
         return min(self.shelf.chunk_bytes, use.file.size - use.offset)
 
-    def _gone(self, unwanted: Sequence[str]) -> Outcome:
+    def gone(self, unwanted: Sequence[str]) -> Outcome:
         """Remove them, in that order, where anything is to be repaired."""
         if self.origins is None:
             return Outcome.WRONG

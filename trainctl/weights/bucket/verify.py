@@ -7,15 +7,17 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, groupby, islice
+from itertools import groupby, islice
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from trainctl.errors import StorageError
 from trainctl.model.files import Listing
+from trainctl.node.content.digests import Digests
 from trainctl.node.content.packed import Arriving, packed
 from trainctl.weights.bucket import keys, long, packs
+from trainctl.weights.bucket.chunked import Chunked, Settled
 from trainctl.weights.bucket.disk_set import DiskSet, digest
 from trainctl.weights.bucket.hints import put_anew, wrong_hints
 from trainctl.weights.bucket.look import references
@@ -25,6 +27,7 @@ from trainctl.weights.bucket.repack import cut
 from trainctl.weights.bucket.repair import Repair, Use, Wrong, WrongPack
 from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.bucket.spread import spread
+from trainctl.weights.bucket.wholes import Claim, claimed, read
 from trainctl.weights.mirror.afresh import Origins
 from trainctl.weights.mirror.checked import checked
 from trainctl.weights.mirror.fetch import Progress, Tally
@@ -69,6 +72,7 @@ class _Seen:
 
     contents: int = 0
     size: int = 0
+    claims: Settled = field(default_factory=Settled)
     wrong: Arriving[Wrong] = field(default_factory=lambda: Arriving(tuple, Wrong))
     packs: Arriving[_InPack] = field(default_factory=lambda: Arriving(tuple, _InPack))
     useless: list[str] = field(default_factory=list)
@@ -89,15 +93,16 @@ def verify(
     chunked = packed(map(_stem, spread(shelf.objects, keys.CHUNKED)), lambda one: (one,), str)
     listings = list(map(_stem, shelf.objects.list(keys.LISTINGS)))
     seen = _Seen()
-    right = DiskSet(_look(shelf, progress, seen))
+    right = DiskSet(_look(shelf, progress, seen, chunked))
     wrong, in_packs = seen.wrong.all(), seen.packs.all()
     repair = Repair(shelf, origins, all_known=not referred.damaged, own=own)
-    reading = _Reading(shelf, listings, referred.needs, right)
+    proven = DiskSet(seen.claims.right.all())
+    reading = _Reading(shelf, listings, referred.needs, right, proven)
     listed = findings_arriving()
     listed.add(reading.run(repair))
     still_lost = any(one.sources and one.outcome is not Outcome.REPAIRED for one in listed.all())
     repair = replace(repair, all_known=repair.all_known and not still_lost)
-    findings.add(chain(listed.all(), repair.chunked_alone(chunked, right)))
+    findings.add(listed.all())
     hints = list(wrong_hints(shelf, listings))
     findings.add(map(repair.hint, hints))
     findings.add(repair.slices(pack) for pack in seen.useless)
@@ -106,6 +111,7 @@ def verify(
     missing = reading.missing(DiskSet(map(digest, names)))
     for lost in (wrong, (Wrong(one, "missing") for one in missing)):
         findings.add(_mended(repair, reading, lost, "sha256", Repair.contents))
+    findings.add(Chunked(repair, chunked, reading.doubted, proven).run())
     if origins is not None:  # a repair leaves packs that are no more, too
         put_anew(shelf, {*hints, *wrong_hints(shelf, listings)})
     findings.add(_strange(shelf))
@@ -133,8 +139,13 @@ def _strange(shelf: Shelf) -> Iterator[Finding]:
             yield Finding(Path(one.key), "not the mirror's", one.size, (), Outcome.LEFT, one.key)
 
 
-def _look(shelf: Shelf, progress: Progress | None, seen: _Seen) -> Iterator[bytes]:
-    """Read every object; the contents that are right somewhere. What isn't is noted."""
+def _look(
+    shelf: Shelf, progress: Progress | None, seen: _Seen, chunked: Iterable[str]
+) -> Iterator[bytes]:
+    """Read every object; the contents that are right somewhere. What isn't is noted.
+
+    Chunks of contents of which there is a record come first, in their order, so that they are read once.
+    """
     objects = shelf.objects
     in_packs = {digest(_stem(one)) for one in spread(objects, keys.SLICES)}
     there = packed(
@@ -142,6 +153,8 @@ def _look(shelf: Shelf, progress: Progress | None, seen: _Seen) -> Iterator[byte
     )
     tally = Tally(sum(one.size for one in there), progress)
 
+    as_chunks = DiskSet(_chunks(shelf, chunked, seen, tally, in_packs))
+    yield from as_chunks
     room = threading.Semaphore(_PACKS_AT_ONCE)
 
     def look(found: Found) -> _Looked | None:
@@ -155,7 +168,8 @@ def _look(shelf: Shelf, progress: Progress | None, seen: _Seen) -> Iterator[byte
         return looked
 
     seen_packs = set[bytes]()
-    for found, looked in in_turn(look, there, _AT_ONCE):
+    alone = (one for one in there if digest(_stem(one)) not in as_chunks)
+    for found, looked in in_turn(look, alone, _AT_ONCE):
         if looked is not None:
             sha256 = _stem(found)
             seen_packs |= in_packs & {digest(sha256)}
@@ -165,6 +179,20 @@ def _look(shelf: Shelf, progress: Progress | None, seen: _Seen) -> Iterator[byte
                 yield digest(sha256)
     left = in_packs - seen_packs
     seen.useless += [one.hex() for one in left if _is_useless(shelf, one.hex())]
+
+
+def _chunks(
+    shelf: Shelf, chunked: Iterable[str], seen: _Seen, tally: Tally, in_packs: Set[bytes]
+) -> Iterator[bytes]:
+    """Those of larger contents that are right, and no packs besides. What came of the contents is noted; what is wrong is met again among all objects."""
+    met = Digests()
+    for one in read(shelf, claimed(shelf, chunked), seen.claims.add):
+        name = digest(one.sha256)
+        if one.is_right and name not in in_packs:
+            if met.add(one.sha256):
+                _note(seen, one.sha256, one.size, _Looked(is_right=True))
+                tally.add(one.size, 1)
+            yield name
 
 
 def _look_into(shelf: Shelf, pack: str) -> _Looked | None:
@@ -206,11 +234,18 @@ class _Reading:
     """Listings, read whenever it is asked what they name; a ``lost`` one is missing."""
 
     def __init__(
-        self, shelf: Shelf, listings: Sequence[str], found: Sequence[Need], right: DiskSet
+        self,
+        shelf: Shelf,
+        listings: Sequence[str],
+        found: Sequence[Need],
+        right: DiskSet,
+        proven: DiskSet,
     ) -> None:
         self._shelf = shelf
         self._found = found
         self._right = right
+        self._proven = proven
+        self._doubts = False
         self._users = {one: need for need in found for one in need.listings}
         self._lost = _lost(shelf, self._users.keys() - set(listings))
         self._listings = (*listings, *self._lost)
@@ -227,7 +262,14 @@ class _Reading:
             for file in listing.files:
                 names = map(digest, file.chunks or (file.sha256,))
                 self._missed.add(one for one in names if one not in self._right)
-            yield from repair.chunked(file for file in listing.files if file.chunks)
+                is_proven = not file.chunks or Claim.of(file).name in self._proven
+                self._doubts = self._doubts or not is_proven
+
+    def doubted(self) -> Iterator[tuple[str, Listing, Need | None]]:
+        """Every listing that is right, if one says of what chunks a content is made, and that isn't proven."""
+        for listing_id, listing in in_turn(self._load, self._listings if self._doubts else (), _FEW):  # fmt: skip
+            if listing is not None:
+                yield listing_id, listing, self._users.get(listing_id)
 
     def missing(self, known: DiskSet) -> Iterator[str]:
         """What they name and isn't there, each once, but for what is known to be wrong."""

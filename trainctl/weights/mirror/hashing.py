@@ -76,7 +76,7 @@ class _Chunks:
 
     def __call__(self, piece: bytes | memoryview) -> None:
         view = memoryview(piece)
-        while view:
+        while view and self._room:  # a file that grows meanwhile has more
             part, view = view[: self._room], view[self._room :]
             self._hash.update(part)
             self._room -= len(part)
@@ -183,16 +183,30 @@ def _insecure(name: str) -> hashlib._Hash:
 
 def file_sha256(path: Path) -> str | None:
     """The hex sha256 of a file's content; None if there is no such file. Empty for one that the disk can't read."""
+    found = hashlib.sha256()
+    return _hashed(path, found.update, found.hexdigest)
+
+
+def file_digests(path: Path, size: int, chunk_bytes: int) -> tuple[str | None, tuple[str, ...]]:
+    """The same of a file of that size, and the digests of its chunks."""
+    hashing = ContentHash(size, None, chunk_bytes, lambda number, digest: None)
+    try:
+        sha256 = _hashed(path, hashing.update, lambda: hashing.digests().sha256)
+    finally:
+        hashing.close()
+    return sha256, hashing.digests().chunks
+
+
+def _hashed(path: Path, take: _Sink, told: Callable[[], str]) -> str | None:
     try:
         descriptor = open_file(path)
         if descriptor is None:
             return None
         with os.fdopen(descriptor, "rb") as stream:
-            found = hashlib.sha256()
             while piece := stream.read(_PIECE_BYTES):
-                found.update(piece)
-            return found.hexdigest()
+                take(piece)
     except OSError as error:
         if error.errno == errno.EIO:
             return ""
         raise
+    return told()

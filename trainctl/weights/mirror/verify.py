@@ -21,10 +21,11 @@ from trainctl.node.content.packed import Arriving, packed_sorted
 from trainctl.node.system import below
 from trainctl.weights.mirror.afresh import Afresh, Origins, Refusal
 from trainctl.weights.mirror.contents import Contents
+from trainctl.weights.mirror.denied import denied_records
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import explained
 from trainctl.weights.mirror.fetch import LARGE_FROM_BYTES, SMALL_AT_ONCE, Progress, Tally
-from trainctl.weights.mirror.hashed import Wrong, counted, hash_all
+from trainctl.weights.mirror.hashed import Chunked, Wrong, counted, hash_all
 from trainctl.weights.mirror.in_turn import in_turn
 from trainctl.weights.mirror.layout import Layout
 from trainctl.weights.mirror.lost_listings import Lost, lost_listings, repaired
@@ -32,6 +33,8 @@ from trainctl.weights.mirror.mend import Mender, set_aside, turned_out
 from trainctl.weights.mirror.needs import Need, References, references
 
 _MOST_THREADS = 8
+WRONG_CHUNKS = "listing has wrong chunks"
+"""What is wrong with a listing that is what its name says, and names other chunks of a content than it has."""
 _AT_ONCE = 20_000
 """Contents that are lost are looked for in listings, and asked for, so many at a time."""
 
@@ -156,11 +159,15 @@ def verify(mirror: DirectoryMirror, asked: Verifying) -> Verified:
         if asked.repair:
             hashed.leave_wrong(layout)
         findings.add(_of_packs(hashed.files, repair=asked.repair))
-        lost = iter(_each_once(chain(_changed(hashed.wrong), _missing(layout, found, listings))))
+        findings.add(_of_records(layout, hashed.chunked, repair=asked.repair))
+        denied: dict[str, str] = {}
+        missing = _missing(layout, found, listings, hashed.chunked, denied)
+        lost = iter(_each_once(chain(_changed(hashed.wrong), missing)))
         while some := list(islice(lost, _AT_ONCE)):
             uses = _uses(layout, found, listings, {one.sha256 for one in some})
             sure = (one for one in some if one.sha256 in uses or not one.doubtful)
             findings.add(_Settling(layout, asked, uses, all_known).run(sure))
+        findings.add(_of_denied(layout, found, denied, repair=asked.repair))
         findings.add(_of_strays(layout))
     return Verified(blobs, size, findings.all())
 
@@ -186,11 +193,22 @@ def _changed(wrong: Iterable[Wrong]) -> Iterator[_Lost]:
         yield _Lost(digest, number, "changed", place, size, doubtful)
 
 
-def _missing(layout: Layout, found: Sequence[Need], listings: Sequence[str]) -> Iterator[_Lost]:
-    """What is referred to and not there; after what has changed, as that may not be there any more."""
+def _missing(
+    layout: Layout,
+    found: Sequence[Need],
+    listings: Sequence[str],
+    chunked: Chunked,
+    denied: dict[str, str],
+) -> Iterator[_Lost]:
+    """What is referred to and not there; after what has changed, as that may not be there any more.
+
+    Listings that say other chunks of a content than it has are noted in ``denied``, with the path of one.
+    """
     contents, numbers = Contents(layout), count(sys.maxsize // 2)
     for listing in dict.fromkeys(listing for _, listing in _referred(found, listings)):
         for file in layout.files_of(listing):
+            if file.chunks and chunked.denies(file.sha256, file.chunks):
+                denied.setdefault(listing, file.path)
             if contents.find(file.sha256) is None:
                 digest, place = bytes.fromhex(file.sha256), str(layout.blob(file.sha256).parent)
                 yield _Lost(digest, next(numbers), "missing", place, file.size, doubtful=False)
@@ -263,6 +281,25 @@ def _of_packs(damaged: Mapping[Path, str], *, repair: bool) -> Iterator[Finding]
     """What is right in such a pack lies in another by now, and what isn't found there is missing."""
     for path, what in damaged.items():
         yield Finding(path, what, 0, (), Outcome.REPAIRED if repair else Outcome.WRONG)
+
+
+def _of_records(layout: Layout, chunked: Chunked, *, repair: bool) -> Iterator[Finding]:
+    outcome = Outcome.REPAIRED if repair else Outcome.WRONG
+    for path in denied_records(layout, chunked, repair=repair):
+        yield Finding(path, "chunks changed", 0, (), outcome)
+
+
+def _of_denied(
+    layout: Layout, found: Sequence[Need], denied: Mapping[str, str], *, repair: bool
+) -> Iterator[Finding]:
+    """The right listing has another name, and the next apply writes it, by what is here."""
+    for listing, path in denied.items():
+        users = sorted({str(one.record.get("source")) for one in found if listing in one.listings})
+        place, outcome = layout.listing(listing), Outcome.WRONG
+        if repair:
+            below.remove(layout.root, place)
+            outcome = Outcome.REMOVED
+        yield Finding(place, WRONG_CHUNKS, 0, tuple(users), outcome, path)
 
 
 def _of_strays(layout: Layout) -> Iterator[Finding]:
