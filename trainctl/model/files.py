@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 from trainctl.model.json import JsonObject, canonical
 from trainctl.node.content.json_stream import objects_in
 from trainctl.node.content.packed import Arriving, packed, packed_sorted
 
 _READ = 2**16
+_MEMBERS = ("path", "size", "sha256", "chunks")
+_is_hex = re.compile("[0-9a-f]{64}").fullmatch
 CHUNK_BYTES = 16 * 2**20
 """The unit of transfer, verification and resuming, in bytes."""
 _HEAD = b'{"chunk_bytes":%d,"files":[' % CHUNK_BYTES
@@ -179,17 +183,16 @@ class Listing:
     @classmethod
     def from_bytes(cls, data: bytes) -> Listing:
         """Read a stored listing; ValueError when it is not one of version 1."""
-        document = json.loads(data)
+        with _no_nesting():
+            document = json.loads(data)
+        files = document.get("files") if isinstance(document, dict) else None
+        if not isinstance(files, list):
+            raise ValueError("it is no listing")  # noqa: TRY004  as of anything else that is wrong with it
         if document.get("version") != 1 or document.get("chunk_bytes") != CHUNK_BYTES:
             raise ValueError(
                 f"a listing of version {document.get('version')!r} is newer than this trainctl"
             )
-        return cls(
-            tuple(
-                ListedFile(f["path"], f["size"], f["sha256"], tuple(f["chunks"]))
-                for f in document["files"]
-            )
-        )
+        return cls(tuple(map(_listed, files)))
 
 
 def load_listing(path: Path, listing_id: str | None = None) -> Listing:
@@ -203,9 +206,11 @@ def load_listing(path: Path, listing_id: str | None = None) -> Listing:
 
 
 def check_listing(path: Path) -> None:
-    """The same ValueError, for who reads its files later: to hash it costs far less."""
+    """The same ValueError, for who reads its files later."""
     if not _is_usual(path, path.stem):
         Listing.from_bytes(path.read_bytes())
+    for _ in read_files(path):
+        pass
 
 
 def _is_usual(path: Path, listing_id: str) -> bool:
@@ -224,6 +229,32 @@ def _is_usual(path: Path, listing_id: str) -> bool:
 
 def read_files(path: Path) -> Iterator[ListedFile]:
     """The files of a stored listing one after another, never all at once; ValueError where it is none."""
-    with path.open(encoding="utf-8") as stream:
-        for file in objects_in(stream, "files"):
-            yield ListedFile(file["path"], file["size"], file["sha256"], tuple(file["chunks"]))
+    with path.open(encoding="utf-8") as stream, _no_nesting():
+        yield from map(_listed, objects_in(stream, "files"))
+
+
+def is_digest(value: object) -> bool:
+    """Whether it is how a sha256 is written."""
+    return isinstance(value, str) and _is_hex(value) is not None
+
+
+def _listed(value: Any) -> ListedFile:
+    """A file of a listing. Whoever writes to a mirror may write there what they like under its right name, so ValueError says what is no file."""
+    try:
+        path, size, sha256, chunks = map(value.__getitem__, _MEMBERS)
+        is_right = type(size) is int and size >= 0 and _is_hex(sha256) and all(map(_is_hex, chunks))
+        path.encode()
+        file = ListedFile(path, size, sha256, tuple(chunks))
+    except (KeyError, TypeError, AttributeError):
+        is_right = False
+    if not is_right:
+        raise ValueError(f"it names something that is no file: {str(value)[:200]}")
+    return file
+
+
+@contextmanager
+def _no_nesting() -> Iterator[None]:
+    try:
+        yield
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, cast
 
-from trainctl.model.files import ResolvedSource
+from trainctl.model.files import ResolvedSource, is_digest
 from trainctl.model.json import canonical
 from trainctl.weights.bucket.objects import Objects
 
@@ -21,7 +21,6 @@ _READ_BYTES = 2**20
 _PAIR = re.compile(rb'"([0-9a-f]{64})":\s*"([0-9a-f]{64})"')
 _PAIR_BYTES = 200
 _TAIL_BYTES = 2**16
-_HEX = "0123456789abcdef"
 _CHECK = re.compile(rb',"check":"([0-9a-f]{64})"\}$')
 _CHECK_BYTES = len(',"check":""}') + 64
 _FILES_END = re.compile(rb'\}\s*,\s*"listing":')
@@ -123,11 +122,6 @@ def listing_in(path: Path) -> str | None:
     except (ValueError, KeyError):
         return None
     return found if is_digest(found) else None
-
-
-def is_digest(text: object) -> bool:
-    """Whether it is how a digest is written."""
-    return isinstance(text, str) and len(text) == 64 and set(text) <= set(_HEX)
 
 
 def fingerprints_in(stream: BinaryIO) -> Iterator[tuple[str, str]]:

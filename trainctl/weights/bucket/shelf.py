@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from trainctl.errors import StorageError
-from trainctl.model.files import CHUNK_BYTES, Listing, ResolvedSource, load_listing
+from trainctl.model.files import CHUNK_BYTES, Listing, ResolvedSource, is_digest, load_listing
 from trainctl.weights.bucket import keys, long
 from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.objects import Objects
@@ -107,7 +107,7 @@ class Shelf:
             chunks = tuple(map(str, document["chunks"]))
         except (KeyError, TypeError):
             return None
-        whole = len(chunks) == -(-size // self.chunk_bytes)
+        whole = len(chunks) == -(-size // self.chunk_bytes) and all(map(is_digest, chunks))
         return Content(sha256, size, chunks) if whole else None
 
     def has_blob(self, sha256: str) -> bool:
@@ -161,7 +161,7 @@ class Shelf:
         marks = (keys.pack_mark(resolved, pack) for pack in packs)
         for _, document in in_turn(self.hint, marks, _FEW):
             files = (document.get("files") or {}).items()
-            whole.update(pair for pair in files if all(map(long.is_digest, pair)))
+            whole.update(pair for pair in files if all(map(is_digest, pair)))
         return Marks(whole, chunks, tuple(packs))
 
     def _marked(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from trainctl.model.files import ListedFile
+from trainctl.model.files import ListedFile, is_digest
 from trainctl.model.json import canonical
 from trainctl.weights.bucket import keys, long
 from trainctl.weights.bucket.shelf import Shelf
@@ -63,7 +63,7 @@ def claimed(shelf: Shelf, contents: Iterable[str]) -> Iterator[Claim]:
     """What records say of contents, as far as they can be read."""
     for sha256, said in in_turn(lambda one: shelf.hint(keys.chunked(one)), contents, _RECORDS_AT_ONCE):  # fmt: skip
         size, chunks = said.get("size"), said.get("chunks")
-        if isinstance(size, int) and isinstance(chunks, list) and all(map(long.is_digest, chunks)):
+        if isinstance(size, int) and isinstance(chunks, list) and all(map(is_digest, chunks)):
             claim = Claim(sha256, size, tuple(chunks))
             if canonical(said) == claim.record:
                 yield claim

@@ -14,7 +14,7 @@ from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import explained
 from trainctl.weights.mirror.fetch import by_fingerprint, parts, present
-from trainctl.weights.mirror.layout import Layout, fingerprint, listing_in
+from trainctl.weights.mirror.layout import Layout, fingerprint, listing_in, unless_damaged
 from trainctl.weights.mirror.needs import Need, references
 from trainctl.weights.mirror.packing import half_packed
 from trainctl.weights.mirror.partial import Arrived, arrived, bytes_kept
@@ -73,7 +73,7 @@ def _known(mirror: DirectoryMirror, resolved: ResolvedSource, found: Iterable[Ne
     with explained(mirror.root):
         contents = Contents(layout)
         for listed in listed_as(layout, resolved, found):
-            with suppress(Contradicted):
+            with suppress(Contradicted, ValueError):  # who wrote it may have written anything
                 files = held_against(resolved, read_files(layout.listing(listed)))
                 return Known(_packed(_rows(contents, files)), listed)
         rows, listing = _packed(_by_record(contents, resolved)), None
@@ -95,8 +95,11 @@ def kept(mirror: DirectoryMirror, wanted: ResolvedSource) -> Listing | None:
         listed = next(listed_as(layout, wanted, references(layout).needs), None)
         if listed is None:
             return None
-        rows = _rows(Contents(layout), read_files(layout.listing(listed)))
-        return layout.load_listing(listed) if all(here for _, _, here in rows) else None
+        listing = unless_damaged(lambda: layout.load_listing(listed))
+        if listing is None:
+            return None
+        rows = _rows(Contents(layout), listing.files)
+        return listing if all(here for _, _, here in rows) else None
 
 
 def _packed(rows: Iterable[Row]) -> Sequence[Row]:

@@ -17,6 +17,7 @@ from trainctl.model.files import (
     ResolvedSource,
     SourceFile,
     check_listing,
+    is_digest,
     load_listing,
     read_files,
 )
@@ -261,7 +262,7 @@ class Layout:
         return self._looked_at(path, lambda: load_listing(path, listing_id))
 
     def check_listing(self, listing_id: str) -> None:
-        """The same StorageError, without reading its files."""
+        """The same StorageError, its files read and not kept."""
         path = self.listing(listing_id)
         self._looked_at(path, lambda: check_listing(path))
 
@@ -304,10 +305,11 @@ class Layout:
         try:
             record = json.loads(below.read(self.root, self._fingerprint(key)))
             content = Content(record["sha256"], record["size"], tuple(record["chunks"]))
-            bytes.fromhex(content.sha256)
+            is_said = all(map(is_digest, (content.sha256, *content.chunks)))
+            is_whole = len(content.chunks) == self.chunk_count(content.size)
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
-        return content if len(content.chunks) == self.chunk_count(content.size) else None
+        return content if is_said and is_whole else None
 
     def _fingerprint(self, key: str) -> Path:
         return self.root / "fingerprints" / key[:2] / f"{key}.json"

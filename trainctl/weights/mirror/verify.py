@@ -6,7 +6,6 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -15,7 +14,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from trainctl.errors import StorageError
 from trainctl.model.files import ListedFile
 from trainctl.node.content.packed import Arriving, packed_sorted
 from trainctl.node.system import below
@@ -153,7 +151,7 @@ def verify(mirror: DirectoryMirror, asked: Verifying) -> Verified:
         lost_ones = list(_lost_listings(layout, seen, asked))
         findings.add(map(partial(_of_listing, layout), lost_ones))
         all_known = not (seen.damaged or any(map(_is_needed_still, lost_ones)))
-        listings = _listings(layout)
+        listings = _listings(layout, {one.listing_id for one in lost_ones if _is_wrong(one)})
         blobs, size = counted(layout)
         hashed = hash_all(layout, Tally(size, asked.progress), asked.parallelism)
         if asked.repair:
@@ -172,14 +170,9 @@ def verify(mirror: DirectoryMirror, asked: Verifying) -> Verified:
     return Verified(blobs, size, findings.all())
 
 
-def _listings(layout: Layout) -> list[str]:
-    """The ids of the listings that are right."""
-    good = []
-    for path in layout.listings():
-        with suppress(StorageError):
-            layout.check_listing(path.stem)
-            good.append(path.stem)
-    return good
+def _listings(layout: Layout, lost: Set[str]) -> list[str]:
+    """The ids of the listings that are right; what is written meanwhile is."""
+    return [path.stem for path in layout.listings() if path.stem not in lost]
 
 
 def _referred(found: Sequence[Need], listings: Sequence[str]) -> Iterator[tuple[Need, str]]:
@@ -274,7 +267,11 @@ def _of_listing(layout: Layout, lost: Lost) -> Finding:
 
 def _is_needed_still(lost: Lost) -> bool:
     """Nobody knows then what of the mirror is needed."""
-    return bool(lost.sources) and lost.outcome != Outcome.REPAIRED.value
+    return bool(lost.sources) and _is_wrong(lost)
+
+
+def _is_wrong(lost: Lost) -> bool:
+    return lost.outcome != Outcome.REPAIRED.value
 
 
 def _of_packs(damaged: Mapping[Path, str], *, repair: bool) -> Iterator[Finding]:
