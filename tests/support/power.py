@@ -10,10 +10,10 @@ import pytest
 
 
 class Disk:
-    """What survives: of a file what it held at its last fsync, of a name that something was moved to that it is there, if its directory was synced since.
+    """What survives: of a file what it held at its last fsync, of a name that something was moved to that it is there, if its directory was synced
+    since, and so was, for each directory of the way to it that was made, the one above that.
 
-    ``before`` is told of each move to a place below ``root`` before it is made. Directories that were made survive with their parents' next sync on
-    every file system in use, so they aren't asked after.
+    ``before`` is told of each move to a place below ``root`` before it is made.
     """
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
@@ -22,6 +22,8 @@ class Disk:
         self._held: dict[int, bytes] = {}
         self._names: dict[int, dict[str, int]] = {}
         self._moved: set[Path] = set()
+        self._made: set[Path] = set()
+        patch.setattr(os, "mkdir", self._makes(os.mkdir))
         patch.setattr(os, "fsync", self._synced(os.fsync))
         for name in ("rename", "replace", "link"):
             patch.setattr(os, name, self._moves(getattr(os, name)))
@@ -32,7 +34,7 @@ class Disk:
             str(path.relative_to(self._root))
             for path in self._moved
             if path.exists() and path.relative_to(self._root).parts[0] in kinds
-            if not (self._is_named(path) and self.is_whole(path))
+            if not (self._is_reached(path) and self.is_whole(path))
         )
 
     def is_whole(self, path: Path) -> bool:
@@ -40,6 +42,10 @@ class Disk:
         if path.is_dir():
             return all(self._is_named(each) and self.is_whole(each) for each in path.iterdir())
         return self._held.get(path.stat().st_ino) == path.read_bytes()
+
+    def _is_reached(self, path: Path) -> bool:
+        above = path.parent
+        return self._is_named(path) and (above not in self._made or self._is_reached(above))
 
     def _is_named(self, path: Path) -> bool:
         names = self._names.get(path.parent.stat().st_ino, {})
@@ -53,6 +59,13 @@ class Disk:
                 self._names[number] = dict(_entries(place))
             else:
                 self._held[number] = place.read_bytes()
+
+        return wrapped
+
+    def _makes(self, mkdir: Callable[..., None]) -> Callable[..., None]:
+        def wrapped(path: os.PathLike[str], *mode: int, dir_fd: int | None = None) -> None:
+            mkdir(path, *mode, dir_fd=dir_fd)
+            self._made.add(_whole(path, dir_fd))
 
         return wrapped
 

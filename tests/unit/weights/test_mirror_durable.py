@@ -74,6 +74,19 @@ def test_content_is_durable_before_what_names_it(
     assert contents(mirror, listing.id) == source.files
 
 
+def test_a_mirror_that_is_made_is_durable_with_the_way_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what is missing above it."""
+    disk = Disk(tmp_path, monkeypatch)
+    source = MemorySource({"a": noise(10)})
+    resolved = source.resolve("memory://model", None, None)
+
+    mirror_at(tmp_path / "new" / "one" / "mirror").mirror(resolved, source, REFERENCE)
+
+    assert disk.lost("new") == []
+
+
 def test_what_a_killed_process_left_of_a_pack_is_durable_before_it_is_one(
     tmp_path: Path, watched: Watched
 ) -> None:

@@ -11,13 +11,15 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import Iterable, Iterator, Optional, Tuple, Union
+from typing import Callable, Iterable, Iterator, Optional, Tuple, Union
 
 from trainctl.node.system.files import PRIVATE_DIRECTORY, PRIVATE_FILE
 from trainctl.node.system.sharing import DIRECTORY, FILE, is_for_group
 
 _STEP = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ATTEMPTS = 10
+_Make = Callable[[int, str], int]
+"""Makes a directory in an open one, and opens it."""
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 """What is said where there is nothing, a link, or a socket."""
 
@@ -25,27 +27,28 @@ _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 @contextlib.contextmanager
 def opened(root: Path, directory: Path) -> Iterator[int]:
     """A descriptor of a directory below ``root``, or of that itself. NotADirectoryError where something else is on the way, be it a link."""
-    descriptor = _open(root, directory, make=False)
+    descriptor = _open(root, directory)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def make_directory(root: Path, directory: Path) -> Path:
-    """Make a directory, and what is missing of the way to it from ``root`` on, each for whom the one above it is for."""
+def make_directory(root: Path, directory: Path, *, durable: bool = False) -> Path:
+    """Make a directory, and what is missing of the way to it from ``root`` on, each for whom the one above it is for; ``durable``: a power cut leaves it there."""
+    make = _made_durable if durable else _made
     for _ in range(_ATTEMPTS - 1):
         with contextlib.suppress(FileNotFoundError):  # somebody removes what is empty
-            os.close(_open(root, directory, make=True))
+            os.close(_open(root, directory, make))
             return directory
-    os.close(_open(root, directory, make=True))
+    os.close(_open(root, directory, make))
     return directory
 
 
 def entries(root: Path, directory: Path) -> Iterator[os.DirEntry[str]]:
     """What is in a directory; nothing where there is none. They can be asked for as long as the iteration goes on, and have no path."""
     try:
-        descriptor = _open(root, directory, make=False)
+        descriptor = _open(root, directory)
     except (FileNotFoundError, NotADirectoryError):
         return
     try:
@@ -175,7 +178,7 @@ def _unlink(within: int, name: str) -> int:
     return 0
 
 
-def _open(root: Path, directory: Path, *, make: bool) -> int:
+def _open(root: Path, directory: Path, make: Optional[_Make] = None) -> int:
     with _named(directory):
         descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     step = root
@@ -183,28 +186,38 @@ def _open(root: Path, directory: Path, *, make: bool) -> int:
         step = step / name
         try:
             with _named(step):
-                deeper = _step(descriptor, name, make=make)
+                deeper = _step(descriptor, name, make)
         finally:
             os.close(descriptor)
         descriptor = deeper
     return descriptor
 
 
-def _step(descriptor: int, name: str, *, make: bool) -> int:
+def _step(descriptor: int, name: str, make: Optional[_Make]) -> int:
     if name == "..":
         raise NotADirectoryError(errno.ENOTDIR, "leads out of its directory", name)
     try:
         return os.open(name, _STEP, dir_fd=descriptor)
     except FileNotFoundError:
-        if not make:
+        if make is None:
             raise
     with contextlib.suppress(FileExistsError):
-        os.mkdir(name, PRIVATE_DIRECTORY, dir_fd=descriptor)
-        made = os.open(name, _STEP, dir_fd=descriptor)
-        if is_for_group(os.fstat(descriptor)):
-            os.fchmod(made, DIRECTORY)
-        return made
+        return make(descriptor, name)
     return os.open(name, _STEP, dir_fd=descriptor)
+
+
+def _made(descriptor: int, name: str) -> int:
+    os.mkdir(name, PRIVATE_DIRECTORY, dir_fd=descriptor)
+    made = os.open(name, _STEP, dir_fd=descriptor)
+    if is_for_group(os.fstat(descriptor)):
+        os.fchmod(made, DIRECTORY)
+    return made
+
+
+def _made_durable(descriptor: int, name: str) -> int:
+    made = _made(descriptor, name)
+    os.fsync(descriptor)
+    return made
 
 
 @contextlib.contextmanager

@@ -116,7 +116,7 @@ def write_record(
             stream.flush()
             if durable:
                 os.fsync(stream.fileno())
-        _rename(root, temporary, path)
+        _rename(root, temporary, path, durable=durable)
     except BaseException:
         below.remove(root, temporary)
         raise
@@ -125,10 +125,10 @@ def write_record(
             sync_directory(root, path.parent)
 
 
-def _rename(root: Path, temporary: Path, path: Path) -> None:
+def _rename(root: Path, temporary: Path, path: Path, *, durable: bool) -> None:
     """Into a directory that somebody else may remove while it is empty."""
     for _ in range(_ATTEMPTS):
-        below.make_directory(root, path.parent)
+        below.make_directory(root, path.parent, durable=durable)
         with contextlib.suppress(FileNotFoundError):
             below.move(root, temporary, path)
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence, TypeVar
 from urllib.parse import quote
@@ -24,6 +25,7 @@ from trainctl.model.files import (
 from trainctl.model.json import canonical, hex_digest
 from trainctl.node.system import below
 from trainctl.node.system.files import make_directory as make_private_directory
+from trainctl.node.system.files import make_durable
 from trainctl.node.system.sharing import make_directory
 from trainctl.weights.exclusive import holder_name
 from trainctl.weights.mirror.checked import checked, reference_in
@@ -223,9 +225,11 @@ class Layout:
         return self.root / "references" / _file_name(lineage) / f"{_file_name(address)}.json"
 
     def prepare(self) -> None:
-        """Make the directories that writers need. What is missing above the mirror is nobody else's, wherever it is."""
+        """Make the directories that writers need. What is missing above the mirror is nobody else's, wherever it is. A power cut leaves them there."""
+        missing = list(takewhile(lambda one: not one.exists(), (self.root, *self.root.parents)))
         make_private_directory(self.root.parent)
         make_directory(self.root)
+        make_durable((one.parent for one in missing), self.root)
         below.make_directory(self.root, self.partial)
 
     def has_blob(self, sha256: str, size: int) -> bool:

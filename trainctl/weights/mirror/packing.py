@@ -124,7 +124,7 @@ def publish(layout: Layout, directory: Path, data: int, rows: Iterable[Row]) -> 
         os.close(index)
     below.remove(layout.root, directory / "journal")
     sync_directory(layout.root, directory)
-    below.make_directory(layout.root, layout.packs)
+    below.make_directory(layout.root, layout.packs, durable=True)
     below.move(layout.root, directory, layout.packs / secrets.token_hex(16))
     sync_directory(layout.root, layout.packs)
 

@@ -97,7 +97,7 @@ class Partial:
         os.fchmod(self._descriptor, 0o444)
         os.fsync(self._descriptor)
         self._close()
-        below.make_directory(self._root, target.parent)
+        below.make_directory(self._root, target.parent, durable=True)
         below.move(self._root, self.data, target)
         discard(self.directory)
 
@@ -154,7 +154,7 @@ class Small:
         os.fchmod(self._descriptor, 0o444)
         os.fsync(self._descriptor)
         os.close(self._descriptor)
-        below.make_directory(self._root, target.parent)
+        below.make_directory(self._root, target.parent, durable=True)
         below.move(self._root, self._path, target)
 
     def discard(self) -> None:
