@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.bucket_mirrors import CHUNK, Counted, Directory, contents, counted, names
-from tests.support.mirrors import REFERENCE, MemorySource, impatient
+from tests.support.mirrors import REFERENCE, SECONDS, MemorySource, impatient
 from tests.support.weights_data import noise
 from trainctl.errors import StorageError
 from trainctl.ledger.clock import SystemClock
-from trainctl.weights.bucket import keys
-from trainctl.weights.bucket.beating import LATE_SECONDS
+from trainctl.weights.bucket import beating, keys
+from trainctl.weights.bucket.beating import LATE_SECONDS, Beating
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.exclusive import holder_name
@@ -54,6 +55,39 @@ def once(mirror: BucketMirror, what: str, beginning: str, act: Callable[[str], o
             left.pop()(key)
 
     counted(mirror).before = before
+
+
+def test_who_was_late_once_is_late_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sleep: Sleep
+) -> None:
+    """Whoever took it for dead meanwhile may be deleting still, however soon the next beats come."""
+    monkeypatch.setattr(beating, "BEAT_SECONDS", 0.01)
+    beats = threading.Semaphore(0)
+    objects = Counted(Directory(tmp_path), before=lambda what, key: beats.release())
+    with Beating(objects, keys.collection(holder_name(), "0" * 8), {}) as one:
+        for _ in range(3):
+            assert beats.acquire(timeout=SECONDS)
+        in_time = not one.late
+        sleep()
+        for _ in range(4):
+            assert beats.acquire(timeout=SECONDS)
+
+        assert in_time
+        assert one.late
+
+
+def test_whose_announcement_somebody_took_is_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody thought that it is dead; it doesn't put it again, which others wouldn't expect."""
+    monkeypatch.setattr(beating, "BEAT_SECONDS", 0.01)
+    objects, key = Directory(tmp_path), keys.collection(holder_name(), "0" * 8)
+    with Beating(objects, key, {}) as one:
+        while one._thread.is_alive():  # a beat that is under way puts it once more
+            objects.delete([key])
+
+        assert one.late
+        assert objects.get(key) is None
 
 
 @pytest.mark.parametrize("kind", [keys.LISTINGS, keys.SLICES, keys.BLOBS])
