@@ -55,6 +55,16 @@ def known_dead(holder: str) -> bool:
         return False
 
 
+def known_living(holder: str) -> bool:
+    """Whether the process of that name certainly lives. False when nobody can tell."""
+    boot, _, rest = holder.partition("-")
+    pid, _, started = rest.partition("-")
+    try:
+        return boot == _boot() and _started(int(pid)) == started
+    except (OSError, ValueError):
+        return False
+
+
 def process_of(holder: str) -> str:
     """The process id in a holder's name."""
     return holder.partition("-")[2].partition("-")[0] or "?"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.mirror.checked import checked
 from trainctl.weights.mirror.collect import Collecting
 from trainctl.weights.mirror.layout import Reference
+from trainctl.weights.mirror.needs import Watch
 from trainctl.weights.mirror.verify import Outcome
 
 CHUNK = 4096
@@ -214,6 +215,7 @@ def test_nobody_waits_for_what_is_no_announcement(
 MINE = holder_name().encode()
 DEAD = MINE.replace(b"-%d-" % os.getpid(), b"-99999999-")
 BEAT = checked({"holder": holder_name(), "nonce": "0" * 16, "beat": 3})
+BEAT_OF_THE_DEAD = checked({"holder": DEAD.decode(), "nonce": "0" * 16, "beat": 3})
 DAMAGED = {
     "no JSON": b'{"beat":3,"holder":"x" "nonce":"',
     "empty": b"",
@@ -270,19 +272,96 @@ class Hurried(threading.Event):
         return super().wait(0)
 
 
-def test_a_collection_beside_an_announcement_that_can_not_be_read_is_refused(
-    tmp_path: Path,
+ANNOUNCED = keys.collection("elsewhere0-1-0", "0" * 8)
+ELSEWHERES = {"holder": "elsewhere0-1-0", "nonce": "0" * 16}
+
+
+class Beside:
+    """A mirror of which something may go, where another collection is announced; ``then`` happens when somebody has waited for so long."""
+
+    def __init__(self, root: Path, patch: pytest.MonkeyPatch, announced: bytes) -> None:
+        self.aside = Aside(Directory(root))
+        self.aside.bring()
+        self.aside.mirror.drop_reference(REFERENCE.lineage, REFERENCE.address)
+        await_tick(self.aside.mirror)
+        self.aside.objects.put(ANNOUNCED, announced)
+        self.clock = Clock()
+        patch.setattr(beating, "Watch", lambda _, stale: Watch(self.clock.elapsed, stale))
+        self.then: Callable[[], None] = lambda: None
+        self.told: list[str] = []
+
+    def collect(self) -> int:
+        """The contents that went."""
+        asked = Collecting(grace_seconds=0, wait=self._wait, tell=self.told.append)
+        return self.aside.mirror.collect(asked).blobs
+
+    def _wait(self, seconds: float) -> None:
+        self.clock.now += seconds
+        if self.clock.now >= 60:
+            self.then()
+
+
+@pytest.mark.parametrize("announced", [DAMAGED["no JSON"], checked({**ELSEWHERES, "beat": 3})])
+def test_a_collection_takes_one_that_shows_no_sign_for_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, announced: bytes
 ) -> None:
-    """It may be a living one's; it says so, in words of a collection, and deletes nothing."""
-    aside = Aside(Directory(tmp_path))
-    aside.bring()
-    before = names(aside.mirror)
-    aside.objects.put(keys.collection("elsewhere0-1-0", "0" * 8), DAMAGED["no JSON"])
+    """As an apply does: it may be of another machine, or nobody can tell whose it is. It says why it waits, once."""
+    beside = Beside(tmp_path, monkeypatch, announced)
+
+    assert beside.collect() > 0
+    assert 90 <= beside.clock.now < 95
+    assert beside.aside.objects.get(ANNOUNCED) is None
+    assert beside.told == ["Waiting for a sign of life of another collection."]
+
+
+def test_a_collection_of_a_dead_process_of_this_machine_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is known at once."""
+    beside = Beside(tmp_path, monkeypatch, BEAT_OF_THE_DEAD)
+
+    assert beside.collect() > 0
+    assert beside.clock.now == 0
+
+
+def test_a_collection_beside_a_living_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as that is known, by a new beat; two of which each waits for the other would never end. Nothing goes."""
+    beside = Beside(tmp_path, monkeypatch, checked({**ELSEWHERES, "beat": 3}))
+    before = names(beside.aside.mirror)
+    alive = checked({**ELSEWHERES, "beat": 4})
+    beside.then = lambda: beside.aside.objects.put(ANNOUNCED, alive)
 
     with pytest.raises(Busy, match="another collection"):
-        aside.mirror.collect(Collecting(grace_seconds=0))
+        beside.collect()
 
-    assert set(before) < set(names(aside.mirror))
+    assert beside.clock.now == 60
+    assert beside.aside.objects.get(ANNOUNCED) == alive
+    assert names(beside.aside.mirror) == before
+
+
+def test_a_collection_beside_one_of_this_machine_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is known to live."""
+    beside = Beside(tmp_path, monkeypatch, BEAT)
+
+    with pytest.raises(Busy, match="another collection"):
+        beside.collect()
+
+    assert beside.clock.now == 0
+
+
+def test_a_collection_goes_on_when_the_other_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its announcement is gone."""
+    beside = Beside(tmp_path, monkeypatch, checked({**ELSEWHERES, "beat": 3}))
+    beside.then = lambda: beside.aside.objects.delete([ANNOUNCED])
+
+    assert beside.collect() > 0
+    assert beside.clock.now == 60
 
 
 class ReadOnly(Directory):

@@ -7,7 +7,7 @@ import hashlib
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from trainctl.model.json import hex_digest
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.objects import Objects
 from trainctl.weights.bucket.shelf import Shelf
-from trainctl.weights.exclusive import BEAT_SECONDS, holder_name
+from trainctl.weights.exclusive import BEAT_SECONDS, holder_name, known_living
 from trainctl.weights.mirror.checked import checked, record_in
 from trainctl.weights.mirror.needs import Need, Watch
 from trainctl.weights.mirror.others import SAY_SECONDS, Waiting, WaitsFor
@@ -123,6 +123,32 @@ def await_collections(shelf: Shelf, cancelled: threading.Event, waiting: Waiting
             waiting("waits for a collection of the mirror to end")
         if living and cancelled.wait(_POLL_SECONDS):
             raise stopped()
+
+
+def await_others(
+    shelf: Shelf, mine: str, wait: Callable[[float], object], tell: Callable[[str], None]
+) -> bool:
+    """Until no collection but that announced as ``mine`` is under way; False as soon as one shows that it lives. What a dead one left is removed.
+
+    Who waited for a living one would wait for who waits for him.
+    """
+    watch = Watch(SystemClock().elapsed, COLLECTOR_STALE_SECONDS)
+    first: dict[Path, int] = {}
+    told = False
+    while True:
+        there = (one.key for one in shelf.objects.list(keys.COLLECTIONS))
+        others = held(shelf, (key for key in there if key != mine))
+        beats = (first.setdefault(one.path, one.touched) != one.touched for one in others)
+        if any(beats) or any(known_living(one.writer) for one in others):
+            return False
+        living = watch.busy(others)
+        shelf.objects.delete([str(one.path) for one in others if one not in living])
+        if not living:
+            return True
+        if not told:
+            tell("Waiting for a sign of life of another collection.")
+            told = True
+        wait(_POLL_SECONDS)
 
 
 @contextlib.contextmanager

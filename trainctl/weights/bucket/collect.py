@@ -13,7 +13,7 @@ from itertools import chain, islice
 from trainctl.errors import Busy, StorageError
 from trainctl.ledger.clock import SystemClock
 from trainctl.weights.bucket import keys
-from trainctl.weights.bucket.beating import Beating, held
+from trainctl.weights.bucket.beating import Beating, await_others
 from trainctl.weights.bucket.look import referred
 from trainctl.weights.bucket.marking import Mark, mark
 from trainctl.weights.bucket.repack import put_again, still_double
@@ -90,11 +90,10 @@ class _Collection:
         return report
 
     def _refuse_beside_others(self, mine: str) -> None:
-        there = self.shelf.objects.list(keys.COLLECTIONS)
-        if self.watch.busy(held(self.shelf, (one.key for one in there if one.key != mine))):
+        if not await_others(self.shelf, mine, self.asked.wait, self.asked.tell):
             raise Busy(
                 f"another collection of {self.shelf.objects.url} is under way",
-                "Try again when it ended; one that was killed is forgotten by the next apply.",
+                "Try again when it ended.",
             )
 
     def _time(self, key: str) -> float:
