@@ -336,6 +336,50 @@ def test_a_flipped_bit_of_a_record_is_noticed_and_mended(
             assert path.read_bytes() == right
 
 
+def test_a_flipped_bit_of_what_a_source_turned_out_to_be_is_noticed_and_mended(
+    mirrored: Mirrored,
+) -> None:
+    """It cost a file that came again, and nobody was told. What a reference and the listing know is written anew: nothing comes again."""
+    path = mirrored.only(keys.FINGERPRINTS)
+    right = path.read_bytes()
+
+    for at in each_flipped(path, every=7):
+        told = mirrored.verify(repair=False)
+        assert (at, [(one.what, one.outcome, one.sources) for one in told.findings]) == (
+            at, [("fingerprints changed", Outcome.WRONG, ("hf://a/b",))],
+        )  # fmt: skip
+        if at % 5 == 0:
+            report = mirrored.verify()
+            assert [one.outcome for one in report.findings] == [Outcome.REPAIRED]
+            assert mirrored.verify(repair=False).findings == ()
+            (known,) = mirrored.mirror.look([mirrored.resolved]).known
+            assert known.listing == mirrored.listing
+            assert len(path.read_bytes()) >= len(right) - 140
+
+    assert mirrored.source.asked == []
+
+
+def test_what_a_source_turned_out_to_be_goes_where_nobody_refers_to_it(
+    mirrored: Mirrored,
+) -> None:
+    """Nobody knows what was meant. One of an earlier release has no check, and is right."""
+    path = mirrored.only(keys.FINGERPRINTS)
+    right, _, _ = path.read_bytes().rpartition(b',"check"')
+    path.write_bytes(right + b"}")
+    earlier = mirrored.verify()
+    for one in (REFERENCE, OTHER):
+        mirrored.reference(one).unlink()
+    path.write_bytes(right)
+
+    report = mirrored.verify()
+
+    assert earlier.findings == ()
+    assert [(one.what, one.outcome) for one in report.findings] == [
+        ("fingerprints changed", Outcome.REMOVED)
+    ]
+    assert not path.exists()
+
+
 def test_chunks_of_what_no_listing_names_are_held_against_what_is_there(
     mirrored: Mirrored,
 ) -> None:

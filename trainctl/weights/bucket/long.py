@@ -22,6 +22,8 @@ _PAIR = re.compile(rb'"([0-9a-f]{64})":\s*"([0-9a-f]{64})"')
 _PAIR_BYTES = 200
 _TAIL_BYTES = 2**16
 _CHECK = re.compile(rb',"check":"([0-9a-f]{64})"\}$')
+_UNCHECKED = re.compile(rb'"version":\s*1\s*\}\s*$')
+"""How records end that have none."""
 _CHECK_BYTES = len(',"check":""}') + 64
 _FILES_END = re.compile(rb'\}\s*,\s*"listing":')
 
@@ -104,8 +106,9 @@ def is_right(path: Path) -> bool:
         while left > 0 and (piece := stream.read(min(left, _READ_BYTES))):
             found.update(piece)
             left -= len(piece)
-        check = _CHECK.match(stream.read())
-    return check is None or check[1].decode() == found.hexdigest()
+        tail = stream.read()
+    check = _CHECK.match(tail)
+    return check[1].decode() == found.hexdigest() if check else _UNCHECKED.search(tail) is not None
 
 
 def listing_in(path: Path) -> str | None:

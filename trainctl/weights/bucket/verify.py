@@ -26,6 +26,7 @@ from trainctl.weights.bucket.packs import Slice
 from trainctl.weights.bucket.repack import cut
 from trainctl.weights.bucket.repair import Repair, Use, Wrong, WrongPack
 from trainctl.weights.bucket.shelf import Shelf
+from trainctl.weights.bucket.sources import SourceRecords
 from trainctl.weights.bucket.spread import spread
 from trainctl.weights.bucket.wholes import Claim, claimed, read
 from trainctl.weights.mirror.afresh import Origins
@@ -103,6 +104,7 @@ def verify(
     still_lost = any(one.sources and one.outcome is not Outcome.REPAIRED for one in listed.all())
     repair = replace(repair, all_known=repair.all_known and not still_lost)
     findings.add(listed.all())
+    findings.add(SourceRecords(repair, referred.needs).findings())
     hints = list(wrong_hints(shelf, listings))
     findings.add(map(repair.hint, hints))
     findings.add(repair.slices(pack) for pack in seen.useless)
