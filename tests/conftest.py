@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
+
+from trainctl.weights.mirror import sums
 
 
 @pytest.fixture
@@ -14,3 +17,12 @@ def hangs_up() -> Iterator[None]:
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture
+def only_standard_library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """CRCs are computed by what a host has."""
+    sums._crc.cache_clear()
+    monkeypatch.setitem(sys.modules, "awscrt", None)
+    yield
+    sums._crc.cache_clear()

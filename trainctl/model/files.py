@@ -35,7 +35,8 @@ class SourceFile:
     ``path`` is relative, with ``/``; ``size`` in bytes. ``validator`` is what upstream says identifies
     the content: ``sha256:HEX`` (LFS, or declared), ``git:HEX`` (git blob sha1), ``mtime:NANOSECONDS:INODE`` (local),
     ``etag:TAG`` and ``modified:TIME`` (as a web server or a bucket says), ``generation:NUMBER`` (Google), or ``size:BYTES`` where it says nothing.
-    ``checksum`` is what it tells beside that, ``md5:HEX``: what arrives is held against it, and no pin or fingerprint holds it.
+    ``checksum`` is what it tells beside that, words of ``md5:HEX``, ``crc32:HEX``, ``crc32c:HEX`` and ``crc64nvme:HEX``: what arrives is held against one
+    of them, and no pin or fingerprint holds them. Without HEX it is told where upstream is asked for this one file; ``crc:`` where there may be some.
     """
 
     path: str

@@ -15,6 +15,7 @@ from trainctl.remote.agent import NodeAgent
 from trainctl.resources.conversation import Conversation, Told
 from trainctl.resources.relay import Relay, relaying
 from trainctl.resources.tokens import new_token
+from trainctl.spi.sources import TellingSource
 from trainctl.weights.mirror.afresh import Origin, Origins
 from trainctl.weights.mirror.forms import file_rows, resolved_to_json
 from trainctl.weights.mirror.layout import named_in
@@ -84,7 +85,7 @@ class Desk:
             raise
 
     def _answer(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        kinds = {"links": self._links, "files": self._files}
+        kinds = {"links": self._links, "files": self._files, "told": self._told}
         return kinds.get(str(event["want"]), self._origin)(event)
 
     def _origin(self, event: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,13 +102,22 @@ class Desk:
         return {"rows": list(file_rows(files[after : after + _ROWS_AT_ONCE]))}
 
     def _links(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        origin, numbers = self._asked_for(event)
+        return {"links": [*self._pool.map(lambda number: self._link(origin, number), numbers)]}
+
+    def _told(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        origin, numbers = self._asked_for(event)
+        return {"told": [self._told_of(origin, number) for number in numbers]}
+
+    def _asked_for(self, event: Mapping[str, Any]) -> tuple[Origin, list[int]]:
+        """Of which source, and the numbers of which of its files."""
         origin = self._offered(event)
         files = origin.resolved.files
         numbers = [place_of(files, path) for path in event["paths"]]
         for number, path in zip(numbers, event["paths"], strict=True):
             if number == len(files) or files[number].path != path:
                 raise _not_offered(event)
-        return {"links": [*self._pool.map(lambda number: self._link(origin, number), numbers)]}
+        return origin, numbers
 
     def _offered(self, event: Mapping[str, Any]) -> Origin:
         origin = self._origins.get(named_in(event))
@@ -129,6 +139,15 @@ class Desk:
         if query:
             self._register(query)
         return {"url": url}
+
+    def _told_of(self, origin: Origin, number: int) -> str:
+        """What upstream tells of a file's bytes when it is asked for this one."""
+        source, file = origin.source, origin.resolved.files[number]
+        if not isinstance(source, TellingSource):
+            return file.checksum
+        return origin.retry.run(
+            lambda: source.told(origin.resolved, file, origin.credential), self._conversation.ended
+        )
 
     def _open_relay(self) -> tuple[Relay, int]:
         with self._lock:

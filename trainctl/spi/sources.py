@@ -104,13 +104,16 @@ class VersionedSource(WeightSource, Protocol):
 
 
 @runtime_checkable
-class TaggedSource(WeightSource, Protocol):
-    """A source whose checksums are tags of a server that makes other tags, too."""
+class TellingSource(WeightSource, Protocol):
+    """A source whose server tells more of one file than of many."""
 
-    def disowns(
+    def told(
         self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
-    ) -> bool:
-        """Whether the file's ``checksum``, which its content doesn't have, is none for all that its server tells."""
+    ) -> str:
+        """The file's ``checksum`` when its server is asked for this file alone: what had no value has one, and a tag that is no digest is left out.
+
+        As it was where the server doesn't answer that.
+        """
         ...
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from trainctl.model.files import ResolvedSource, SourceFile
-from trainctl.spi.sources import Credential, Fill, PartSource, Span, WeightSource
+from trainctl.spi.sources import Credential, Fill, PartSource, Span, TellingSource, WeightSource
 
 
 class Metered:
@@ -41,6 +41,14 @@ class Metered:
         with self._source.part(resolved, file, span, credential) as fill:
             yield fill and self._counting(fill)
 
+    def told(
+        self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
+    ) -> str:
+        """See TellingSource."""
+        if isinstance(self._source, TellingSource):
+            return self._source.told(resolved, file, credential)
+        return file.checksum
+
     def _counting(self, fill: Fill) -> Fill:
         def counted(view: memoryview) -> None:
             fill(view)
@@ -55,4 +63,4 @@ class Metered:
         return piece
 
 
-_: type[PartSource] = Metered
+_: tuple[type[PartSource], type[TellingSource]] = (Metered,) * 2

@@ -70,12 +70,12 @@ def program() -> Archive:
 
 
 def asked(
-    tmp_path: Path, *questions: dict[str, Any], **more: Any
+    tmp_path: Path, *questions: dict[str, Any], kind: type[Linked] = Linked, **more: Any
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """The answers to these questions of a program to which one source was offered, and what was masked."""
     node = Node("lab", "gpu-0", "local", str(tmp_path), str(tmp_path), sys.executable)
     agent = NodeAgent(node, LocalTransport(), visiting=True, archive=program())
-    source = Linked({"model.bin": b"x", "gone": b"y", "broken": b"z", "away": b""})
+    source = kind({"model.bin": b"x", "gone": b"y", "broken": b"z", "away": b""})
     masked: list[str] = []
 
     def register(value: str) -> str:
@@ -110,6 +110,8 @@ def test_a_link_is_masked_from_its_birth(tmp_path: Path) -> None:
         links(URI, "../../etc/passwd"),
         links(URI, "model.bin", "other.bin"),
         {"want": "origin", "source": "file:///etc", "revision": ""},
+        {**links("file:///etc", "passwd"), "want": "told"},
+        {**links(URI, "../../etc/passwd"), "want": "told"},
     ],
 )
 def test_a_host_gets_nothing_but_what_it_was_offered(
@@ -118,9 +120,28 @@ def test_a_host_gets_nothing_but_what_it_was_offered(
     """Other sources, other files and sources of its own choice are errors, and nothing is opened for it."""
     (answer,), masked = asked(tmp_path, question)
 
-    assert "links" not in answer
+    assert not {"links", "told"} & set(answer)
     assert answer["error"]["kind"] == "SourceError"
     assert masked == []
+
+
+class Telling(Linked):
+    """Tells of a file what it is asked about."""
+
+    def told(
+        self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
+    ) -> str:
+        return f"md5:{file.path}"
+
+
+@pytest.mark.parametrize(("kind", "told"), [(Telling, "md5:model.bin"), (Linked, "")])
+def test_a_host_is_told_of_a_file_s_bytes(kind: type[Linked], told: str, tmp_path: Path) -> None:
+    """What its source tells here, where the credential is; of one that has no more to tell, what it listed."""
+    question = {**links(URI, "model.bin"), "want": "told"}
+
+    (answer,), _ = asked(tmp_path, question, kind=kind)
+
+    assert answer["told"] == [told]
 
 
 def test_an_error_here_reaches_the_host_as_what_it_is(tmp_path: Path) -> None:

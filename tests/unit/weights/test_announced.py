@@ -18,10 +18,10 @@ from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.mirror import DirectoryMirror
 from trainctl.weights.mirror.announced import can_be
-from trainctl.weights.mirror.hashing import upstream_hash
 from trainctl.weights.mirror.known import Known, known
 from trainctl.weights.mirror.layout import Content, fingerprint
 from trainctl.weights.mirror.records import Records
+from trainctl.weights.mirror.sums import sums_of
 
 URI = "hf://acme/model"
 CHUNK = 1000
@@ -41,10 +41,10 @@ class GitSource(MemorySource):
     """Announces git blob ids."""
 
     def _validator(self, data: bytes) -> str:
-        found = upstream_hash(SourceFile("any", len(data), "git:" + "0" * 40))
+        found = sums_of(SourceFile("any", len(data), "git:" + "0" * 40))
         assert found is not None
         found.update(data)
-        return f"git:{found.hexdigest()}"
+        return f"git:{found.told()['git']}"
 
 
 def sha256(data: bytes) -> str:

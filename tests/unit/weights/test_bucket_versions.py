@@ -130,7 +130,7 @@ def test_versions_are_known_by_their_digests_where_the_lock_is(
         client.delete_object(Bucket=name, Key="a/gone")
         client.put_object(Bucket=name, Key="a/plain", Body=b"other")
 
-    with with_checksums(server) as endpoint:
+    with with_checksums(server) as (endpoint, _):
         source = S3Source(environ={"AWS_ENDPOINT_URL": endpoint})
         found = locked_twice(source, f"s3://{name}/a", tmp_path / "here", change)
         mirror = mirror_at(tmp_path / "mirror")

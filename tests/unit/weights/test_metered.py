@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tests.support.hub import serve
@@ -24,6 +25,24 @@ def test_what_is_read_is_counted(tmp_path: Path) -> None:
             assert b"".join(pieces) == b"0123456789"[offset:]
 
     assert source.read == 16
+
+
+class Telling(FileSource):
+    """Tells more when it is asked."""
+
+    def told(self, *about: object) -> str:
+        return "md5:of this one"
+
+
+def test_who_asks_for_one_file_is_told_what_its_source_tells(tmp_path: Path) -> None:
+    """Of a source that has no more to tell, what it told."""
+    (tmp_path / "model").write_bytes(b"0123456789")
+    resolved = FileSource().resolve((tmp_path / "model").as_uri(), None, None)
+    (file,) = resolved.files
+    listed = replace(file, checksum="md5:as listed")
+
+    assert Metered(Telling()).told(resolved, listed, None) == "md5:of this one"
+    assert Metered(FileSource()).told(resolved, listed, None) == "md5:as listed"
 
 
 def test_what_is_read_by_parts_is_counted() -> None:

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import Iterable, Iterator
 
 from trainctl.model.files import ListedFile, ResolvedSource, SourceFile
-from trainctl.weights.mirror.hashing import announced, upstream_hash
+from trainctl.weights.mirror.sums import announced, sums_of
 
 
 class Contradicted(Exception):
@@ -47,10 +47,11 @@ def is_told_by_reading(file: SourceFile) -> bool:
 
 def is_that(file: SourceFile, sha256: str, pieces: Iterable[bytes | memoryview]) -> bool:
     """Whether these bytes have that sha256, which nodes will hold them against, and upstream's digest."""
-    whole, upstream = hashlib.sha256(), upstream_hash(file)
+    whole, upstream = hashlib.sha256(), sums_of(file)
     for piece in pieces:
         whole.update(piece)
         if upstream is not None:
             upstream.update(piece)
-    right = upstream is None or upstream.hexdigest() == announced(file)[1]
+    kind, told = announced(file)
+    right = upstream is None or upstream.told()[kind] == told
     return right and whole.hexdigest() == sha256

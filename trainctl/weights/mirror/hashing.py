@@ -5,16 +5,15 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
-from typing import Protocol
+from typing import Mapping, Protocol
 
-from trainctl.model.files import SourceFile
 from trainctl.node.system.below import open_file
+from trainctl.weights.mirror.sums import Sums
 
 _QUEUED_PIECES = 8
 _PIECE_BYTES = 2**20
@@ -24,10 +23,10 @@ THREADS_FROM_BYTES = 4 * 2**20
 
 @dataclass(frozen=True)
 class Digests:
-    """Hex digests. ``upstream`` is None where upstream announces none that could be compared."""
+    """Hex digests. ``upstream`` holds, by their kinds, those that may be compared with what upstream tells beside a sha256."""
 
     sha256: str
-    upstream: str | None
+    upstream: Mapping[str, str]
     chunks: tuple[str, ...]
 
 
@@ -105,11 +104,11 @@ class ContentHash:
     def __init__(
         self,
         size: int,
-        upstream: hashlib._Hash | None,
+        upstream: Sums | None,
         chunk_bytes: int,
         on_chunk: Callable[[int, str], None],
     ) -> None:
-        """``upstream`` is a hash that is to take the same bytes."""
+        """``upstream`` is what is to take the same bytes."""
         self._whole = hashlib.sha256()
         self._upstream = upstream
         self._chunks = _Chunks(size, chunk_bytes, on_chunk) if size > chunk_bytes else None
@@ -148,37 +147,9 @@ class ContentHash:
     def digests(self) -> Digests:
         """The digests of everything taken."""
         self.close()
-        upstream = self._upstream.hexdigest() if self._upstream else None
+        upstream = self._upstream.told() if self._upstream else {}
         chunks = tuple(self._chunks.digests) if self._chunks else ()
         return Digests(self._whole.hexdigest(), upstream, chunks)
-
-
-def announced(file: SourceFile) -> tuple[str, str]:
-    """How upstream tells what the content is, ``sha256``, ``git`` or ``md5``, and what it tells; two times nothing where it doesn't."""
-    for told in (file.validator, file.checksum):
-        kind, _, value = told.partition(":")
-        if kind in ("sha256", "git", "md5"):
-            return kind, value
-    return "", ""
-
-
-def upstream_hash(file: SourceFile) -> hashlib._Hash | None:
-    """What makes a git blob id, or an MD5, where upstream tells that; None where sha256 is all that is needed."""
-    kind, value = announced(file)
-    if kind == "md5":
-        return _insecure("md5")
-    if kind != "git":
-        return None
-    chosen = _insecure("sha1") if len(value) == 40 else hashlib.sha256()
-    chosen.update(b"blob %d\0" % file.size)
-    return chosen
-
-
-def _insecure(name: str) -> hashlib._Hash:
-    """Where only some hashes are for security, as under FIPS, this use of it isn't; Python 3.8 can't say so."""
-    if sys.version_info >= (3, 9):
-        return hashlib.new(name, usedforsecurity=False)
-    return hashlib.new(name)
 
 
 def file_sha256(path: Path) -> str | None:

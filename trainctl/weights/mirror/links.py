@@ -73,6 +73,10 @@ class Links:
         """Have it made anew for who asks next."""
         self._forget(resolved, file.path, found.question)
 
+    def told(self, resolved: ResolvedSource, file: SourceFile) -> str:
+        """What upstream tells the caller of the file's bytes, as ``checksum``."""
+        return str(self._caller.ask(_about(resolved, "told", [file.path]))["told"][0])
+
     def _forget(self, resolved: ResolvedSource, path: str, question: _Question) -> None:
         key = (resolved.identity, path)
         with self._lock:
@@ -89,18 +93,20 @@ class Links:
         ]
 
     def _ask(self, resolved: ResolvedSource, paths: Sequence[str]) -> _Question:
-        asked = self._caller.begin(
-            {
-                "want": "links",
-                "source": resolved.source,
-                "endpoint": resolved.endpoint,
-                "revision": resolved.revision,
-                "paths": paths,
-            }
-        )
+        asked = self._caller.begin(_about(resolved, "links", paths))
         question = _Question(asked, paths)
         for number, path in enumerate(paths):
             self._asked[resolved.identity, path] = (question, number)
         while len(self._asked) > _MOST_KEPT:
             del self._asked[next(iter(self._asked))]
         return question
+
+
+def _about(resolved: ResolvedSource, want: str, paths: Sequence[str]) -> Mapping[str, Any]:
+    return {
+        "want": want,
+        "source": resolved.source,
+        "endpoint": resolved.endpoint,
+        "revision": resolved.revision,
+        "paths": paths,
+    }

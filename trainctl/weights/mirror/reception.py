@@ -6,19 +6,19 @@ import hashlib
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable, Protocol
 
 from trainctl.errors import Interrupted, SourceCut, SourceWrong, TrainctlError
 from trainctl.model.files import ResolvedSource, SourceFile
-from trainctl.spi.sources import Credential, PartSource, TaggedSource, WeightSource
-from trainctl.weights.mirror.hashing import ContentHash, Digests, announced, upstream_hash
+from trainctl.spi.sources import Credential, PartSource, TellingSource, WeightSource
+from trainctl.weights.mirror.hashing import ContentHash, Digests
 from trainctl.weights.mirror.parts import PARTS_FROM_BYTES, Asking, Buffers, Convoy
+from trainctl.weights.mirror.sums import SPOKEN, announced, is_worth_asking, sums_of
 from trainctl.weights.retry import Attempts, Retry
 from trainctl.weights.safe_path import shown
 
 _PIECE = 2**20
-_SPOKEN = {"sha256": "sha256", "git": "git blob id", "md5": "MD5"}
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,12 @@ class Receiving:
 
     def receive(self, file: SourceFile, scratch: Scratch) -> Digests:
         """Have all of the file in ``scratch``; its digests, which are upstream's. SourceWrong where they are not."""
+        if is_worth_asking(file):
+            file = told(self.upstream, file, self.halt)
         reception = _Reception(self, file, scratch)
         try:
             digests = reception.run()
-            check(self.upstream, file, digests)
+            check(self.upstream, file, digests, self.halt)
         finally:
             reception.close()
         return digests
@@ -178,7 +180,7 @@ class _Reception:
 
     def _new_hash(self) -> ContentHash:
         file = self._file
-        return ContentHash(file.size, upstream_hash(file), self._chunk_bytes, self._on_chunk)
+        return ContentHash(file.size, sums_of(file), self._chunk_bytes, self._on_chunk)
 
     def _count(self, piece: bytes | memoryview) -> None:
         self._hash.update(piece)
@@ -207,28 +209,36 @@ def shorter(source: str, file: SourceFile, arrived: int) -> SourceCut:
     return SourceCut(f"{source}: {shown(file.path)} ended {file.size - arrived} bytes early")
 
 
-def check(upstream: Upstream, file: SourceFile, digests: Digests) -> None:
+def told(upstream: Upstream, file: SourceFile, halt: threading.Event) -> SourceFile:
+    """The file with what upstream tells of its bytes when it is asked for this one."""
+    source = upstream.source
+    if not isinstance(source, TellingSource):
+        return file
+    checksum = upstream.retry.patient.run(
+        lambda: source.told(upstream.resolved, file, upstream.credential), halt
+    )
+    return replace(file, checksum=checksum)
+
+
+def check(upstream: Upstream, file: SourceFile, digests: Digests, halt: threading.Event) -> None:
     """SourceWrong unless the digests are those upstream announced, as far as it announced any."""
     kind, expected = announced(file)
-    found = digests.sha256 if kind == "sha256" else digests.upstream
-    if found in (None, expected) or not kind or (kind == "md5" and _disowned(upstream, file)):
+    found = digests.sha256 if kind == "sha256" else digests.upstream.get(kind)
+    if found in (None, expected):
         return
+    if kind == "md5":
+        asked = told(upstream, file, halt)
+        if announced(asked)[0] != kind:  # what was taken for a digest is none
+            check(upstream, asked, digests, halt)
+            return
     source = upstream.resolved.source
     declared = kind == "sha256" and source.startswith("https:")
     raise SourceWrong(
         f"{source}: {shown(file.path)} arrived with other content than "
         f"{'its declared sha256 says' if declared else 'upstream announced'}",
-        f"Its {_SPOKEN[kind]} should be {expected} and is {found}. "
+        f"Its {SPOKEN[kind]} should be {expected} and is {found}. "
         "Nothing of it was kept. If it happens again, the file is damaged upstream "
         f"or a proxy on the way changes it{', or the declaration is wrong' if declared else ''}.",
-    )
-
-
-def _disowned(upstream: Upstream, file: SourceFile) -> bool:
-    """Whether what was taken for a digest turns out to be none."""
-    source = upstream.source
-    return isinstance(source, TaggedSource) and source.disowns(
-        upstream.resolved, file, upstream.credential
     )
 
 

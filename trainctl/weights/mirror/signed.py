@@ -14,7 +14,7 @@ from trainctl.weights.safe_path import shown
 from trainctl.weights.sources.bodies import asked_for, part, rest
 from trainctl.weights.sources.http import HttpClient, Response
 from trainctl.weights.sources.https import HttpsSource
-from trainctl.weights.sources.validators import no_md5, refuse_replaced
+from trainctl.weights.sources.validators import refuse_replaced
 
 _Link = Mapping[str, Any]
 
@@ -68,13 +68,11 @@ class SignedSource:
             return self._web.part(resolved, file, span, None)
         return self._part(resolved, file, found, span)
 
-    def disowns(
+    def told(
         self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
-    ) -> bool:
-        """See TaggedSource. What the caller relays says nothing of it."""
-        found = self._links.find(resolved, file)
-        with self._answer(resolved, file, found, asked_for(0, 1)) as response:
-            return no_md5(response.headers)
+    ) -> str:
+        """See TellingSource. It is the caller that asks: a link is for the bytes."""
+        return self._links.told(resolved, file)
 
     @contextmanager
     def _rest(

@@ -15,12 +15,21 @@ from trainctl.weights.mirror.announced import may_be
 from trainctl.weights.mirror.batch import Batch
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.disk import explained
-from trainctl.weights.mirror.hashing import Digests, upstream_hash
+from trainctl.weights.mirror.hashing import Digests
 from trainctl.weights.mirror.layout import Content, Layout
 from trainctl.weights.mirror.partial import Partial, Small
 from trainctl.weights.mirror.parts import Buffers
 from trainctl.weights.mirror.proven import is_proven
-from trainctl.weights.mirror.reception import Receiving, Upstream, check, longer, shorter, stopped
+from trainctl.weights.mirror.reception import (
+    Receiving,
+    Upstream,
+    check,
+    longer,
+    shorter,
+    stopped,
+    told,
+)
+from trainctl.weights.mirror.sums import is_worth_asking, sums_of
 from trainctl.weights.retry import Attempts
 
 
@@ -60,13 +69,15 @@ class Transfer:
 
     def _take(self, file: SourceFile, key: str) -> Content:
         """A file that is held in memory: the whole of it is checked before any of it is written."""
+        if is_worth_asking(file):
+            file = told(self.upstream, file, self.halt)
         content = self._read(file)
         sha256 = hashlib.sha256(content).hexdigest()
-        upstream = upstream_hash(file)
-        if upstream is not None:
-            upstream.update(content)
-        found = Digests(sha256, upstream.hexdigest() if upstream else None, ())
-        check(self.upstream, file, found)
+        sums = sums_of(file)
+        if sums is not None:
+            sums.update(content)
+        found = Digests(sha256, sums.told() if sums else {}, ())
+        check(self.upstream, file, found, self.halt)
         made = self.put(content, file, key, sha256)
         self.arrived(file.size)
         return made

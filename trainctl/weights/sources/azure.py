@@ -25,7 +25,7 @@ from trainctl.weights.sources.http import Redirected
 from trainctl.weights.sources.paging import pages_of
 from trainctl.weights.sources.tokens import Token, Tokens
 from trainctl.weights.sources.told import size_of, tag_of, xml_of
-from trainctl.weights.sources.validators import md5_told
+from trainctl.weights.sources.validators import digest_told
 
 _LARGEST_PAGE = 64 * 2**20
 _LIST_SECONDS = 3600
@@ -145,7 +145,7 @@ def _described(bucket: Bucket, blob: ElementTree.Element, path: str) -> SourceFi
     tag = (blob.findtext("Properties/Etag") or "").strip('"')
     try:
         size = size_of(blob.findtext("Properties/Content-Length") or "0")
-        checksum = md5_told(blob.findtext("Properties/Content-MD5"))
+        checksum = digest_told("md5", blob.findtext("Properties/Content-MD5"))
         return SourceFile(path, size, f'etag:"{tag_of(tag)}"', checksum)
     except ValueError:
         raise _senseless(bucket) from None

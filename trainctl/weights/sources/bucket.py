@@ -189,14 +189,22 @@ def is_marker(bucket: Bucket, key: str) -> bool:
     return bucket.head(key) is None or next(bucket.list(key), None) is not None
 
 
-def md5_tag(place: Place, tag: str) -> str:
-    """The checksum that an ETag of S3 and R2 is, of an object that was put at once; nothing where it is none.
+def tag_told(place: Place, tag: str) -> str:
+    """The checksum that an ETag of S3 and R2 is, of an object that was put at once; of one that was put in parts there may be another.
 
-    https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html tells which are. Those of directory buckets never are.
+    https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html tells which are MD5s. Those of directory buckets never are.
     """
-    is_md5 = place.scheme in ("s3", "r2") and not place.bucket.endswith("--x-s3")
-    found = _MD5_TAG.fullmatch(tag) if is_md5 else None
-    return f"md5:{found[1]}" if found else ""
+    if place.scheme not in ("s3", "r2"):
+        return ""
+    found = _MD5_TAG.fullmatch(tag)
+    if found is None or place.bucket.endswith("--x-s3"):
+        return "crc:" if is_of_parts(tag) else ""
+    return f"md5:{found[1]}"
+
+
+def is_of_parts(tag: str) -> bool:
+    """Whether an ETag of S3 and R2 is that of an object that was put in parts: it ends in their number."""
+    return "-" in tag
 
 
 def _place(uri: str, credential: Credential | None, environ: Mapping[str, str]) -> Place:
@@ -219,6 +227,6 @@ def _etag(file: SourceFile) -> str | None:
 
 def _described(bucket: Bucket, one: Found) -> SourceFile:
     if one.etag:
-        checksum = md5_tag(bucket.place, one.etag)
+        checksum = tag_told(bucket.place, one.etag)
         return SourceFile(one.key, one.size, f"etag:{one.etag}", checksum)
     return SourceFile(one.key, one.size, f"modified:{one.modified:%Y-%m-%dT%H:%M:%SZ}")

@@ -28,7 +28,7 @@ from trainctl.weights.sources.gs_api import Api
 from trainctl.weights.sources.http import HttpClient, Response
 from trainctl.weights.sources.tokens import Tokens
 from trainctl.weights.sources.told import size_of
-from trainctl.weights.sources.validators import md5_told
+from trainctl.weights.sources.validators import digest_told
 
 
 class GoogleSource:
@@ -158,7 +158,8 @@ def _described(uri: str, directory: str, one: Mapping[str, Any]) -> SourceFile:
             f"{uri}: its server lists an object without name, size or generation",
             "It may not be the server that this source is on.",
         ) from None
-    checksum = md5_told(one.get("md5Hash"))
+    told = (("md5", one.get("md5Hash")), ("crc32c", one.get("crc32c")))
+    checksum = " ".join(filter(None, (digest_told(*each) for each in told)))
     return SourceFile(name.removeprefix(directory), size, f"generation:{generation}", checksum)
 
 

@@ -42,7 +42,7 @@ class Api:
         query = {
             "prefix": prefix,
             "maxResults": _PAGE,
-            "fields": "items(name,size,generation,md5Hash),nextPageToken",
+            "fields": "items(name,size,generation,md5Hash,crc32c),nextPageToken",
         }
 
         def ask(token: str | None) -> tuple[Mapping[str, Any], str | None]:

@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import closing
 from functools import partial
 from itertools import chain, islice
 from operator import attrgetter
 from posixpath import basename
 
-from trainctl.errors import SourceError
+from trainctl.errors import SourceDenied, SourceError, SourceWrong
 from trainctl.model.files import ResolvedSource, SourceFile, in_order
 from trainctl.objects.place import place_of
 from trainctl.objects.store import Bucket
-from trainctl.spi.sources import Credential, Each, PagedSource, TaggedSource, VersionedSource
-from trainctl.weights.sources.bodies import asked_for
+from trainctl.spi.sources import Credential, Each, PagedSource, TellingSource, VersionedSource
 from trainctl.weights.sources.bucket import LINK_SECONDS, BucketSource
 from trainctl.weights.sources.http import Redirected
 from trainctl.weights.sources.remembered import Remembered, place_of_checksums
 from trainctl.weights.sources.s3_api import Listed, Lister, Version
-from trainctl.weights.sources.validators import no_md5
 
 _AT_ONCE = 8
 _MOST_VERSIONS = 200_000
@@ -43,13 +41,23 @@ class S3Source(BucketSource):
         bucket = self._resolved(resolved, credential)
         return self._lister(bucket, credential).link(file.path, version, LINK_SECONDS)
 
-    def disowns(
+    def told(
         self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
-    ) -> bool:
-        """See TaggedSource."""
-        with ExitStack() as stack:
-            answer = self._answer(stack, resolved, file, asked_for(0, 1), credential)
-            return answer is not None and no_md5(answer.headers)
+    ) -> str:
+        """See TellingSource. Who asks long after the listing may have a credential that has ended."""
+        bucket, version = self._resolved(resolved, credential), (resolved.versions or {})
+        try:
+            try:
+                return self._lister(bucket, credential).told(file, version.get(file.path))
+            except SourceDenied:
+                if credential is None or credential.renew is None:
+                    raise
+                renewed = self._lister(bucket, credential.renew())
+                return renewed.told(file, version.get(file.path))
+        except SourceError as error:
+            if error.retryable or isinstance(error, SourceWrong):
+                raise
+            return file.checksum
 
     def earlier(
         self,
@@ -153,4 +161,4 @@ def _states(versions: Sequence[Version]) -> Iterator[list[Listed]]:
             yield state
 
 
-_: tuple[type[VersionedSource], type[PagedSource], type[TaggedSource]] = (S3Source,) * 3
+_: tuple[type[VersionedSource], type[PagedSource], type[TellingSource]] = (S3Source,) * 3

@@ -24,13 +24,18 @@ from trainctl.objects.access import AwsKeys, access_of
 from trainctl.objects.client import endpoint_of, region_of
 from trainctl.objects.store import Bucket
 from trainctl.spi.sources import Credential, Each
-from trainctl.weights.sources.bucket import md5_tag, sent_of
+from trainctl.weights.safe_path import shown
+from trainctl.weights.sources.bucket import is_of_parts, sent_of, tag_told
 from trainctl.weights.sources.http import HttpClient, Response
 from trainctl.weights.sources.paging import pages_of
 from trainctl.weights.sources.told import size_of, tag_of, xml_of
+from trainctl.weights.sources.validators import digest_told, no_md5, refuse_replaced
+from trainctl.weights.sources.wire import Headers
 
 _LARGEST_PAGE = 16 * 2**20
 _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
+_TELLING = {"x-amz-checksum-mode": "ENABLED"}
+_CRCS = ("crc64nvme", "crc32c", "crc32")
 
 
 @dataclass(frozen=True)
@@ -135,15 +140,25 @@ class Lister:
 
     def asked(self, listed: Listed) -> SourceFile:
         """The same, whatever the listing says."""
-        target = self._target("HEAD", listed.file.path, listed.version)
         try:
-            with self._ask(target, {"x-amz-checksum-mode": "ENABLED"}) as response:
-                found = _sha256(response.headers.get("x-amz-checksum-sha256") or "")
+            told = self._head(listed.file.path, listed.version)
+            found = _sha256(told.get("x-amz-checksum-sha256") or "")
         except SourceError as error:
             if error.retryable:
                 raise
             found = None
         return replace(listed.file, validator=f"sha256:{found}") if found else listed.file
+
+    def told(self, file: SourceFile, version: str | None) -> str:
+        """See TellingSource. Errors are raised."""
+        headers = self._head(file.path, version)
+        refuse_replaced(headers, f"{self._place.url}: {shown(file.path)}", file)
+        words = [] if no_md5(headers) else [one for one in _words(file) if one.startswith("md5:")]
+        # A checksum of checksums can't be told from one of the content, where parts have one: then S3 says which it is.
+        kind = headers.get("x-amz-checksum-type") or ("" if _in_parts(file) else "FULL_OBJECT")
+        if kind == "FULL_OBJECT":
+            words += [digest_told(one, headers.get(f"x-amz-checksum-{one}")) for one in _CRCS]
+        return " ".join(filter(None, words))
 
     def _listed(self, one: ElementTree.Element) -> Listed:
         key = _text(one, "Key")
@@ -154,17 +169,22 @@ class Lister:
         if not key.startswith(self._prefix):
             raise self._senseless()
         tag = etag if etag.endswith('"') else f'"{etag}"'
-        checksum = md5_tag(self._place, tag)
-        file = SourceFile(key[len(self._prefix) :], size, f"etag:{tag}", checksum)
-        # Of an object that was put in parts, whose ETag ends in their number, there is only a digest of digests.
-        whole = _text(one, "ChecksumType") in ("", "FULL_OBJECT") and "-" not in tag
+        kind = _text(one, "ChecksumType")
         algorithms = frozenset(each.text or "" for each in one.iterfind("{*}ChecksumAlgorithm"))
+        checksum = _with_crcs(tag_told(self._place, tag), algorithms, kind)
+        file = SourceFile(key[len(self._prefix) :], size, f"etag:{tag}", checksum)
+        # Of an object that was put in parts there is no sha256 but one of sha256s.
+        whole = kind in ("", "FULL_OBJECT") and not is_of_parts(tag)
         return Listed(file, whole, algorithms, _text(one, "VersionId") or None)
 
     def _target(self, method: str, path: str, version: str | None) -> sigv4.Target:
         whole = f"{self._endpoint.path}/{self._place.bucket}/{self._prefix}{path}"
         query = [("versionId", version)] if version else []
         return sigv4.Target(method, self._endpoint.netloc, whole, query)
+
+    def _head(self, path: str, version: str | None) -> Headers:
+        with self._ask(self._target("HEAD", path, version), _TELLING) as response:
+            return response.headers
 
     def _page(self, query: sigv4.Query) -> ElementTree.Element:
         path = f"{self._endpoint.path}/{self._place.bucket}"
@@ -197,6 +217,22 @@ class Lister:
 
 def _text(element: ElementTree.Element, name: str) -> str:
     return element.findtext(f"{{*}}{name}") or ""
+
+
+def _with_crcs(told: str, algorithms: frozenset[str], kind: str) -> str:
+    """What an ETag tells, and by which CRCs more is told where it is asked for."""
+    if not algorithms:
+        return told
+    crcs = [f"{one}:" for one in _CRCS if one.upper() in algorithms and kind != "COMPOSITE"]
+    return " ".join([*(one for one in told.split() if one != "crc:"), *crcs])
+
+
+def _words(file: SourceFile) -> list[str]:
+    return file.checksum.split()
+
+
+def _in_parts(file: SourceFile) -> bool:
+    return is_of_parts(file.validator)
 
 
 def _sha256(told: str) -> str | None:

@@ -14,7 +14,7 @@ from trainctl.weights.sources.wire import Headers
 _ETAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e]+"|[\x21\x23-\x7e]+')
 """As RFC 9110 writes entity tags, in ASCII; or without quotes, as some servers do."""
 _LONGEST_ETAG = 256
-_MD5_BYTES = 16
+_DIGEST_BYTES = {"md5": 16, "crc32": 4, "crc32c": 4, "crc64nvme": 8}
 
 
 def validator_of(headers: Headers, size: int) -> str:
@@ -47,13 +47,13 @@ def spoken(validator: str) -> str:
     return f"{names[kind]} {value}" if kind in names else "neither ETag nor Last-Modified"
 
 
-def md5_told(value: object) -> str:
-    """The checksum that Google and Azure tell in base64; nothing where it is none."""
+def digest_told(kind: str, value: object) -> str:
+    """A word of a file's ``checksum`` that is told in base64; nothing where it is none: who tells nonsense has told nothing."""
     try:
         digest = b64decode(value, validate=True) if isinstance(value, str) else b""
     except ValueError:
         digest = b""
-    return f"md5:{digest.hex()}" if len(digest) == _MD5_BYTES else ""
+    return f"{kind}:{digest.hex()}" if len(digest) == _DIGEST_BYTES[kind] else ""
 
 
 def no_md5(headers: Headers) -> bool:
