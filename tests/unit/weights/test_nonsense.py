@@ -129,6 +129,30 @@ def test_a_size_that_no_file_has_is_an_error(size: object, tmp_path: Path) -> No
         size_of(size)
 
 
+@pytest.mark.parametrize("name", ["other/x", "llm", "llmx", "x", "/llm/x"])
+@pytest.mark.parametrize(
+    "uri", ["gs://box/llm", "s3://box/llm", "r2://acme.box/llm", "azure://acme/box/llm"]
+)
+def test_a_name_that_was_not_asked_for_is_an_error_of_the_plan(
+    uri: str, name: str, tmp_path: Path
+) -> None:
+    """A server that ignores the prefix lists what lies elsewhere, where it would be asked for under another name."""
+    about = "<Properties><Etag>e</Etag><Content-Length>4</Content-Length></Properties>"
+    row = "<Contents><Key>{}</Key><Size>4</Size><ETag>e</ETag></Contents>"
+    names = ("llm/right", name)
+    items = [{"name": one, "size": "4", "generation": "1"} for one in names]
+    s3_page = f"<R xmlns='s3'>{''.join(row.format(one) for one in names)}</R>"
+    page = {
+        "gs": json.dumps({"items": items}),
+        "azure": f"<E><Blobs>{''.join(f'<Blob><Name>{one}</Name>{about}</Blob>' for one in names)}</Blobs></E>",
+    }.get(uri.partition(":")[0], s3_page)
+
+    found = asked(uri, tmp_path, said(page))
+
+    assert found.summary.startswith(f"{uri}: ")
+    assert f"'{name}'" in found.summary
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 def test_a_list_that_declares_what_it_is_made_of_is_an_error(encoding: str, tmp_path: Path) -> None:
     """In a few bytes it may declare names that stand for as much as there is no memory for."""

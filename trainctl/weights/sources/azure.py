@@ -22,7 +22,7 @@ from trainctl.objects.store import Bucket, Found
 from trainctl.spi.sources import Credential, Each
 from trainctl.weights.sources.bucket import BucketSource, is_marker, sent_of
 from trainctl.weights.sources.http import Redirected
-from trainctl.weights.sources.paging import pages_of
+from trainctl.weights.sources.paging import Unasked, below, pages_of
 from trainctl.weights.sources.tokens import Token, Tokens
 from trainctl.weights.sources.told import size_of, tag_of, xml_of
 from trainctl.weights.sources.validators import digest_told
@@ -54,7 +54,7 @@ class AzureSource(BucketSource):
         try:
             first = next(pages, [])
         except SourceError as error:
-            if error.retryable or isinstance(error, Redirected):
+            if error.retryable or isinstance(error, (Redirected, Unasked)):
                 raise
             yield from super()._files(bucket, credential, each)  # it knows more of what is wrong
             return
@@ -94,7 +94,7 @@ class AzureSource(BucketSource):
         for page in pages_of(place.url, ask):
             names = ((one, _name(one)) for one in page.iterfind("Blobs/Blob"))
             yield [
-                _described(bucket, one, name[len(prefix) :])
+                _described(bucket, one, below(prefix, name, place.url))
                 for one, name in names
                 if name[-1:] != "/"
             ]

@@ -26,6 +26,7 @@ from trainctl.weights.sources.bodies import asked_for, part, rest
 from trainctl.weights.sources.bucket import LINK_SECONDS, sent_of
 from trainctl.weights.sources.gs_api import Api
 from trainctl.weights.sources.http import HttpClient, Response
+from trainctl.weights.sources.paging import below
 from trainctl.weights.sources.tokens import Tokens
 from trainctl.weights.sources.told import size_of
 from trainctl.weights.sources.validators import digest_told
@@ -160,7 +161,7 @@ def _described(uri: str, directory: str, one: Mapping[str, Any]) -> SourceFile:
         ) from None
     told = (("md5", one.get("md5Hash")), ("crc32c", one.get("crc32c")))
     checksum = " ".join(filter(None, (digest_told(*each) for each in told)))
-    return SourceFile(name.removeprefix(directory), size, f"generation:{generation}", checksum)
+    return SourceFile(below(directory, name, uri), size, f"generation:{generation}", checksum)
 
 
 def _directory(place: Place) -> str:

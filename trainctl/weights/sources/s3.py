@@ -18,6 +18,7 @@ from trainctl.objects.store import Bucket
 from trainctl.spi.sources import Credential, Each, PagedSource, TellingSource, VersionedSource
 from trainctl.weights.sources.bucket import LINK_SECONDS, BucketSource
 from trainctl.weights.sources.http import Redirected
+from trainctl.weights.sources.paging import Unasked
 from trainctl.weights.sources.remembered import Remembered, place_of_checksums
 from trainctl.weights.sources.s3_api import Listed, Lister, Version
 
@@ -105,7 +106,7 @@ class S3Source(BucketSource):
         try:
             first = next(pages, [])
         except SourceError as error:
-            if error.retryable or isinstance(error, Redirected):
+            if error.retryable or isinstance(error, (Redirected, Unasked)):
                 raise
             # The engine knows more of what is wrong: of regions, and of credentials that have ended.
             yield from super()._files(bucket, credential, each)

@@ -27,7 +27,7 @@ from trainctl.spi.sources import Credential, Each
 from trainctl.weights.safe_path import shown
 from trainctl.weights.sources.bucket import is_of_parts, sent_of, tag_told
 from trainctl.weights.sources.http import HttpClient, Response
-from trainctl.weights.sources.paging import pages_of
+from trainctl.weights.sources.paging import below, pages_of
 from trainctl.weights.sources.told import size_of, tag_of, xml_of
 from trainctl.weights.sources.validators import digest_told, no_md5, refuse_replaced
 from trainctl.weights.sources.wire import Headers
@@ -122,7 +122,7 @@ class Lister:
                 if kind not in ("Version", "DeleteMarker") or key.endswith("/"):
                     continue
                 listed = self._listed(one) if kind == "Version" else None
-                path = key[len(self._prefix) :]
+                path = below(self._prefix, key, self._place.url)
                 if only in (None, path):
                     yield Version(path, _text(one, "LastModified"), _text(one, "VersionId"), listed)
 
@@ -166,13 +166,11 @@ class Lister:
             size, etag = size_of(_text(one, "Size")), tag_of(_text(one, "ETag"))
         except ValueError:
             raise self._senseless() from None
-        if not key.startswith(self._prefix):
-            raise self._senseless()
         tag = etag if etag.endswith('"') else f'"{etag}"'
         kind = _text(one, "ChecksumType")
         algorithms = frozenset(each.text or "" for each in one.iterfind("{*}ChecksumAlgorithm"))
         checksum = _with_crcs(tag_told(self._place, tag), algorithms, kind)
-        file = SourceFile(key[len(self._prefix) :], size, f"etag:{tag}", checksum)
+        file = SourceFile(below(self._prefix, key, self._place.url), size, f"etag:{tag}", checksum)
         # Of an object that was put in parts there is no sha256 but one of sha256s.
         whole = kind in ("", "FULL_OBJECT") and not is_of_parts(tag)
         return Listed(file, whole, algorithms, _text(one, "VersionId") or None)
