@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import secrets
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,12 +31,18 @@ from tests.support.bucket_mirrors import Directory
 from tests.support.buckets import PART_BYTES, Bucket, moto
 from tests.support.clouds import google
 from tests.support.mirrors import REFERENCE, assert_sound, contents, impatient, leftovers, mirror_at
+from tests.support.nodes import python38
 from tests.support.s3_checksums import with_checksums
 from tests.support.turning import turning
 from tests.support.weights_data import noise
 from tests.unit.weights.test_bucket_versions import next_second
 from trainctl.errors import Interrupted, SourceDenied, SourceWrong
 from trainctl.model.files import ResolvedSource
+from trainctl.remote.agent import NodeAgent
+from trainctl.remote.archive import Archive
+from trainctl.resources.agents import Agents
+from trainctl.resources.host_mirror import HostMirror
+from trainctl.spi.provider import Node
 from trainctl.spi.sources import Credential, WeightSource, just_once
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.shelf import Shelf
@@ -43,10 +50,12 @@ from trainctl.weights.metered import Metered
 from trainctl.weights.mirror.caller import Caller
 from trainctl.weights.mirror.forms import file_rows, resolved_from_json, resolved_to_json
 from trainctl.weights.mirror.links import Links
+from trainctl.weights.mirror.place import Place
 from trainctl.weights.mirror.signed import SignedSource
 from trainctl.weights.sources.gs import GoogleSource
 from trainctl.weights.sources.s3 import S3Source
 from trainctl.weights.sources.s3_api import Lister
+from trainctl_local.transport import LocalTransport
 
 AT_ONCE = noise(20 * 2**20, 3) + RIGHT
 """As large as what is put at once and held against a CRC."""
@@ -308,6 +317,33 @@ def test_a_host_compares_what_its_python_can(
         else:
             mirror_at(tmp_path / "mirror").mirror(read, signed, REFERENCE)
     assert len(asked) == (algorithm == "CRC32")
+
+
+class OneHost:
+    """Agents of this machine, as if it were another."""
+
+    def of_program(
+        self, provider: str, node: Node, archive: Archive, *, installs: bool
+    ) -> NodeAgent:
+        return NodeAgent(node, LocalTransport(), visiting=True, archive=archive)
+
+
+@pytest.mark.parametrize("data", [SMALL, STREAMED], ids=["small", "streamed"])
+def test_the_program_on_a_host_is_told_by_this_side(
+    storage: Bucket, data: bytes, tmp_path: Path
+) -> None:
+    """Of the whole conversation: what it can compare it is told, and with the credential that stays here."""
+    python = python38() or sys.executable
+    node = Node("lab", "gpu-0", "local", str(tmp_path), str(tmp_path), python)
+    mirror = HostMirror(
+        cast(Agents, OneHost()), lambda: Place("local", node), impatient(), lambda secret: secret
+    )
+    with bucket_with(storage, in_parts(data, "CRC32", "FULL_OBJECT")) as (source, uri, asked):
+        resolved = source.resolve(uri, None, KEYS)
+        with pytest.raises(SourceWrong, match=TURNED) as caught:
+            mirror.mirror(resolved, source, REFERENCE, credential=KEYS)
+    assert "Its CRC32 should be" in str(caught.value)
+    assert len(asked) == 1
 
 
 @pytest.mark.usefixtures("only_standard_library")
