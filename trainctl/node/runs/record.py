@@ -49,6 +49,7 @@ WANTS_CARRYING_ON = "waits for apply or watch to carry it on"
 """What such a run waits for whose secrets this node keeps on its disk."""
 
 _CLAIM = "claim."
+_GRACE_SECONDS = 30.0
 
 
 class Run:
@@ -124,6 +125,11 @@ class Run:
             with contextlib.suppress(FileNotFoundError):
                 return self._apply(turn).stat().st_mtime_ns + int(turn["index"])
         return (self.directory / "spec.json").stat().st_mtime_ns
+
+    def grace_seconds(self, spec: Mapping[str, Any]) -> float:
+        """How long the job may take to end: what whoever stops it said, else the specification."""
+        asked = read_json(self.directory / "stop.json") or {}
+        return float(asked.get("grace_seconds", spec.get("grace_seconds", _GRACE_SECONDS)))
 
     def _apply(self, turn: Mapping[str, Any]) -> Path:
         """The file whose date is that of an apply here."""

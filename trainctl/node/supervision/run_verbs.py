@@ -1,4 +1,4 @@
-"""Verbs about runs: start, status, stop, remove, runs, read_log."""
+"""Verbs about runs that are there: status, stop, remove, runs, read_log. They load nothing that only a supervisor needs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from trainctl.node.containers import leftovers
 from trainctl.node.runs import kept_secrets
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import Run, all_runs
-from trainctl.node.supervision.supervisor import Order, grace_seconds, spawn
 from trainctl.node.system import layout as names
 from trainctl.node.system.ending import kill_marked, send
 from trainctl.node.system.failure import Failure
 from trainctl.node.system.files import (
     make_directory,
     names_in,
-    read_json,
     remove_tree,
     unique,
     write_json,
@@ -35,57 +33,6 @@ _POLL_SECONDS = 0.05
 _TELL_SECONDS = 1.0
 _MARK_SECONDS = 86400.0
 _READ_BYTES = 2**20
-_SPEC = {
-    "key": str,
-    "id": str,
-    "number": int,
-    "generation": int,
-    "lineage": str,
-    "address": str,
-    "project": str,
-    "job": str,
-    "rank": int,
-    "code": str,
-    "commands": list,
-    "environment": dict,
-}
-
-
-def start(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
-    """Start the run unless it was started before; its status once it runs, waits or has ended.
-
-    Of rank 0 of a gang also ``meeting``, with which the other ranks have to be started.
-    """
-    spec = request["run"]
-    for name, kind in _SPEC.items():
-        if not isinstance(spec.get(name), kind):
-            raise Failure("request", f"the run's {name} is missing or no {kind.__name__}")
-    run = Run(Layout(request["root"], spec.get("cache")), spec["key"])
-    if run.create(spec):
-        _end_older(run)
-    now = run.status()
-    if now is None or runs.begins_anew(now):
-        data = names.absolute(request["data"], "data")
-        order = Order(run, spec, request.get("secrets", {}), data, request.get("meeting"))
-        spawn(order, lambda: emit({"waiting": run.record.get("waiting")}))
-    return {**_status(run), "meeting": read_json(run.gang)}
-
-
-def give_secrets(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
-    """Begin anew a run that waits for its secrets, or with those that are kept here; its status, which of any other run is as it was."""
-    found = Run(Layout(request["root"]), request["key"])
-    spec = found.spec
-    if spec is None:
-        raise Failure("missing", f"the node knows no run {found.key}")
-    run = Run(Layout(request["root"], spec.get("cache")), found.key)
-    given = request["secrets"]
-    secrets = kept_secrets.kept(run.directory) if given is None else given
-    waiting_for = _status(run)["waiting"]
-    if secrets is not None and waiting_for in (runs.WANTS_SECRETS, runs.WANTS_CARRYING_ON):
-        data = names.absolute(request["data"], "data")
-        order = Order(run, spec, secrets, data)
-        spawn(order, lambda: emit({"waiting": run.record.get("waiting")}))
-    return _status(run)
 
 
 def status(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
@@ -100,7 +47,7 @@ def reorder(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     if run.spec is None:
         raise Failure("missing", f"the node knows no run {run.key}")
     run.reorder({name: request[name] for name in ("priority", "slots") if name in request})
-    return _status(run)
+    return status_of(run)
 
 
 def past(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
@@ -133,10 +80,10 @@ def stop(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     if request.get("grace_seconds") is not None:
         write_json(run.directory / "stop.json", {"grace_seconds": float(request["grace_seconds"])})
     began = told = time.monotonic()
-    grace, patience = grace_seconds(run, spec), _patience(run, spec)
+    grace, patience = run.grace_seconds(spec), _patience(run, spec)
     asked: Optional[Mapping[str, Any]] = None
     while time.monotonic() < began + patience:
-        now = _status(run)
+        now = status_of(run)
         if time.monotonic() - told >= _TELL_SECONDS:
             told = time.monotonic()
             emit({"seconds": round(told - began), "grace": grace, "processes": _left(now)})
@@ -149,7 +96,9 @@ def stop(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
             asked = holder
             send([int((holder or {})["pid"])], signal.SIGTERM)
         time.sleep(_POLL_SECONDS)
-    raise Failure("busy", f"run {run.key} did not end", f"Process {_status(run)['pid']} is at it.")
+    raise Failure(
+        "busy", f"run {run.key} did not end", f"Process {status_of(run)['pid']} is at it."
+    )
 
 
 def remove(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
@@ -217,17 +166,6 @@ def read_log(request: Mapping[str, Any], write: Callable[[bytes], None]) -> None
             write(data)
 
 
-def _end_older(run: Run) -> None:
-    """Have the supervisor of an older attempt end; it writes nothing any more."""
-    holder = run.supervisor
-    deadline = time.monotonic() + _STOP_MARGIN_SECONDS
-    while holder is not None and alive(holder):
-        send([int(holder["pid"])], signal.SIGTERM)
-        if time.monotonic() > deadline:
-            raise Failure("busy", f"an older attempt at run {run.key} does not end")
-        time.sleep(_POLL_SECONDS)
-
-
 def _left(status: Mapping[str, Any]) -> int:
     """How many processes of the job are left."""
     return max(0, len(descendants(status["pid"])) - 1) if status["pid"] else 0
@@ -247,7 +185,8 @@ def _told(run: Run) -> Optional[Dict[str, Any]]:
     return found and {**found, "waiting": waiting(run, found)}
 
 
-def _status(run: Run) -> Dict[str, Any]:
+def status_of(run: Run) -> Dict[str, Any]:
+    """The run's status. Failure if it isn't here any more."""
     found = _told(run)
     if found is None:
         raise Failure("missing", f"run {run.key} was removed meanwhile")
@@ -256,7 +195,7 @@ def _status(run: Run) -> Dict[str, Any]:
 
 def _patience(run: Run, spec: Mapping[str, Any]) -> float:
     """How long a stop may take: the job's grace, then the upload of its last checkpoint."""
-    grace = grace_seconds(run, spec)
+    grace = run.grace_seconds(spec)
     upload = float((spec.get("store") or {}).get("upload_timeout", 0.0)) if grace > 0 else 0.0
     return grace + upload + _STOP_MARGIN_SECONDS
 

@@ -25,7 +25,7 @@ from trainctl.node.runs.record import Run
 from trainctl.node.system.clock import Stopwatch
 from trainctl.node.system.descriptors import close_all_but
 from trainctl.node.system.failure import Failure, from_os_error
-from trainctl.node.system.files import read_json, remove_tree, write_atomic
+from trainctl.node.system.files import remove_tree, write_atomic
 from trainctl.node.system.processes import alive
 from trainctl.node.system.session import leave_session
 from trainctl.node.system.shell import arguments, program, what_failed
@@ -37,7 +37,6 @@ from trainctl.node.turns.peers import Ending, Peers
 from trainctl.node.turns.turn import Turn
 
 _WRITE_ATTEMPTS = 600
-_GRACE_SECONDS = 30.0
 _TELL_SECONDS = 2.0
 _DYING_SECONDS = 10.0
 _DYING_POLL_SECONDS = 0.01
@@ -85,12 +84,6 @@ def _see_it_end(run: Run) -> None:
     until = time.monotonic() + _DYING_SECONDS
     while alive(run.supervisor) and time.monotonic() < until:
         time.sleep(_DYING_POLL_SECONDS)
-
-
-def grace_seconds(run: Run, spec: Mapping[str, Any]) -> float:
-    """How long the job may take to end: what whoever stops it said, else the specification."""
-    asked = read_json(run.directory / "stop.json") or {}
-    return float(asked.get("grace_seconds", spec.get("grace_seconds", _GRACE_SECONDS)))
 
 
 def _detach(run: Run, kept: int) -> None:
@@ -281,7 +274,7 @@ class _Supervisor:
         return None if seconds is None else float(seconds)
 
     def _grace(self) -> float:
-        return grace_seconds(self._run, self._order.spec)
+        return self._run.grace_seconds(self._order.spec)
 
     def _end(self, ending: Ending, at: float) -> None:
         """Scratch first, which may free the space that the record needs."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import json
 import os
@@ -25,7 +24,6 @@ _NO_NAMELESS = (
     errno.EPERM,
 )
 """What is said where files can't be without a name, or can't get one: by the file system, or as there is no /proc."""
-_LIBC = ctypes.CDLL(None, use_errno=True)
 _MAKE_ATTEMPTS = 10
 _WRITE_BYTES = 2**18
 """At a time. For a MiB and more Linux takes large folios (6.18, ext4), in a virtual machine often of memory that it never used and first has to be given: that takes six times as long."""
@@ -217,11 +215,11 @@ def make_durable(paths: Iterable[Union[str, Path]], within: Path) -> None:
 
 
 def _sync_file_system(path: Path) -> None:
+    from trainctl.node.system.syscalls import syncfs  # heavy, and few have so many files
+
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        if _LIBC.syncfs(descriptor) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), str(path))
+        syncfs(descriptor, str(path))
     finally:
         os.close(descriptor)
 

@@ -106,6 +106,11 @@ def punch_hole(descriptor: int, offset: int, length: int) -> None:
     _check(result, "fallocate")
 
 
+def syncfs(descriptor: int, path: str) -> None:
+    """Bring everything of the file system that a directory is open of to its disk. Errors name ``path``. syncfs(2)."""
+    _check(_LIBC.syncfs(descriptor), path)
+
+
 def bind_read_only(source: str, target: str) -> None:
     """Bind a directory over another so that nobody can write through it."""
     mount(source, target, None, MS_BIND | MS_REC)

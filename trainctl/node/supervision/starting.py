@@ -1,0 +1,85 @@
+"""Verbs that start a run's supervisor: start, give_secrets."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any, Callable, Dict, Mapping
+
+from trainctl.node.runs import kept_secrets
+from trainctl.node.runs import record as runs
+from trainctl.node.runs.record import Run
+from trainctl.node.supervision.run_verbs import status_of
+from trainctl.node.supervision.supervisor import Order, spawn
+from trainctl.node.system import layout as names
+from trainctl.node.system.ending import send
+from trainctl.node.system.failure import Failure
+from trainctl.node.system.files import read_json
+from trainctl.node.system.layout import Layout
+from trainctl.node.system.processes import alive
+
+Emit = Callable[[Dict[str, Any]], None]
+_END_SECONDS = 30.0
+_POLL_SECONDS = 0.05
+_SPEC = {
+    "key": str,
+    "id": str,
+    "number": int,
+    "generation": int,
+    "lineage": str,
+    "address": str,
+    "project": str,
+    "job": str,
+    "rank": int,
+    "code": str,
+    "commands": list,
+    "environment": dict,
+}
+
+
+def start(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Start the run unless it was started before; its status once it runs, waits or has ended.
+
+    Of rank 0 of a gang also ``meeting``, with which the other ranks have to be started.
+    """
+    spec = request["run"]
+    for name, kind in _SPEC.items():
+        if not isinstance(spec.get(name), kind):
+            raise Failure("request", f"the run's {name} is missing or no {kind.__name__}")
+    run = Run(Layout(request["root"], spec.get("cache")), spec["key"])
+    if run.create(spec):
+        _end_older(run)
+    now = run.status()
+    if now is None or runs.begins_anew(now):
+        data = names.absolute(request["data"], "data")
+        order = Order(run, spec, request.get("secrets", {}), data, request.get("meeting"))
+        spawn(order, lambda: emit({"waiting": run.record.get("waiting")}))
+    return {**status_of(run), "meeting": read_json(run.gang)}
+
+
+def give_secrets(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+    """Begin anew a run that waits for its secrets, or with those that are kept here; its status, which of any other run is as it was."""
+    found = Run(Layout(request["root"]), request["key"])
+    spec = found.spec
+    if spec is None:
+        raise Failure("missing", f"the node knows no run {found.key}")
+    run = Run(Layout(request["root"], spec.get("cache")), found.key)
+    given = request["secrets"]
+    secrets = kept_secrets.kept(run.directory) if given is None else given
+    waiting_for = status_of(run)["waiting"]
+    if secrets is not None and waiting_for in (runs.WANTS_SECRETS, runs.WANTS_CARRYING_ON):
+        data = names.absolute(request["data"], "data")
+        order = Order(run, spec, secrets, data)
+        spawn(order, lambda: emit({"waiting": run.record.get("waiting")}))
+    return status_of(run)
+
+
+def _end_older(run: Run) -> None:
+    """Have the supervisor of an older attempt end; it writes nothing any more."""
+    holder = run.supervisor
+    deadline = time.monotonic() + _END_SECONDS
+    while holder is not None and alive(holder):
+        send([int(holder["pid"])], signal.SIGTERM)
+        if time.monotonic() > deadline:
+            raise Failure("busy", f"an older attempt at run {run.key} does not end")
+        time.sleep(_POLL_SECONDS)
