@@ -223,8 +223,7 @@ class _Provider:
 
     def __call__(self) -> dict[str, Any]:
         with self._lock:
-            ends = _asked_again(self._access.ends)
-            over = self._asked or (ends is not None and ends <= datetime.now(UTC))
+            over = self._asked or is_over(self._access)
             if over and self._renew is not None:
                 self._access = self._renew()
             self._asked = True
@@ -242,6 +241,12 @@ def _aws_form(access: AwsKeys) -> dict[str, Any]:
 
 def _bearer_form(access: Bearer) -> dict[str, Any]:
     return {"token": access.token, "expires_at": _asked_again(access.ends)}
+
+
+def is_over(access: Access | None) -> bool:
+    """Whether a credential has ended, or is about to."""
+    ends = _asked_again(getattr(access, "ends", None))
+    return ends is not None and ends <= datetime.now(UTC)
 
 
 def _asked_again(ends: datetime | None) -> datetime | None:

@@ -19,7 +19,7 @@ from trainctl.errors import SourceCut, SourceError, SourceWrong
 from trainctl.model.flow import Flow
 from trainctl.node.system.cursors import Cursors, Endless
 from trainctl.objects.access import Access, AwsKeys, AzureKey, ServiceAccount
-from trainctl.objects.client import SILENCE_SECONDS, Renew, connect, endpoint_of
+from trainctl.objects.client import SILENCE_SECONDS, Renew, connect, endpoint_of, is_over
 from trainctl.objects.failures import OtherRegion, explained
 from trainctl.objects.place import Place
 from trainctl.objects.shared_signature import shared_signature
@@ -244,6 +244,12 @@ class Bucket:
         return (
             f"{endpoint_of(self.place, self._access, self._environ)}/{quote(path, safe=_UNQUOTED)}"
         )
+
+    def opened_by(self) -> tuple[Access | None, Mapping[str, str]]:
+        """What others that ask the same bucket sign by now, and the environment that names its region, as it turned out to be."""
+        if self._renew is not None and is_over(self._access):
+            self._access = self._renew()
+        return self._access, self._environ
 
     @property
     def signs(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import boto3
 import pytest
 
 from tests.support.bucket_mirrors import (
@@ -22,12 +23,14 @@ from tests.support.bucket_mirrors import (
 from tests.support.buckets import Bucket, moto
 from tests.support.mirrors import REFERENCE, MemorySource, impatient
 from tests.support.weights_data import noise
-from trainctl.errors import Busy, SourceCut, StorageError
+from trainctl.errors import Busy, SourceCut, SourceError, StorageError
 from trainctl.model.json import canonical
+from trainctl.objects.place import place_of
 from trainctl.weights.bucket import beating, collect, keys
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.objects import Objects
 from trainctl.weights.bucket.shelf import Shelf
+from trainctl.weights.bucket.stored import Stored
 from trainctl.weights.exclusive import holder_name
 from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.mirror.checked import checked
@@ -192,6 +195,61 @@ def test_a_verification_tells_once_what_is_not_the_mirrors(aside: Aside) -> None
         assert all(one.bytes == len(f"mine: {one.path}") for one in report.findings)
 
     assert unharmed(aside.objects) == [*STRANGE, *ELSEWHERE]
+
+
+NAMELESS = (
+    "packs/x//y",
+    "blobs/sha256/..",
+    "references//x",
+    "leases/./a b+c%",
+    "collections/a\x01b",
+)
+
+
+def test_names_that_no_file_can_have_are_in_nobodys_way(bucket: Bucket) -> None:
+    """What somebody has put there by such names is listed, told and left like anything else that is not the mirror's."""
+    mirror = mirror_in(bucket, "nameless")
+    aside = Aside(mirror.shelf.objects)
+    kept = aside.bring()
+    aside.bring({**FILES, **MORE}, OTHER)
+    aside.mirror.drop_reference(OTHER.lineage, OTHER.address)
+    client = boto3.client(
+        "s3", region_name="us-east-1", endpoint_url=bucket.endpoint, **bucket.credential
+    )
+    for key in NAMELESS:
+        client.put_object(Bucket=bucket.name, Key=f"nameless/{key}", Body=b"mine")
+    await_tick(aside.mirror)
+
+    report = aside.mirror.verify(None)
+    found = aside.mirror.collect(Collecting(grace_seconds=0))
+
+    assert {one.outcome for one in report.findings} == {Outcome.LEFT}
+    assert sorted(one.detail for one in report.findings) == sorted(NAMELESS)
+    assert found.blobs == 1
+    assert contents(aside.mirror, kept) == FILES
+    for key in NAMELESS:
+        assert (
+            client.get_object(Bucket=bucket.name, Key=f"nameless/{key}")["Body"].read() == b"mine"
+        )
+
+
+class InTheWay:
+    """A bucket of Google's in which there is such a name: nobody lists it but the engine."""
+
+    place = place_of("gs://models/mirror", None, {})
+
+    def list(self, prefix: str, after: str) -> None:
+        raise SourceError("an object's name 'mirror/packs//x' is none", "?", code="unsafe-file-name")  # fmt: skip
+
+
+def test_a_name_that_can_not_be_passed_over_is_told() -> None:
+    """Of whose mirror, which object it is, and what to do."""
+    stored = Stored("gs://models/mirror", InTheWay, impatient())  # type: ignore[arg-type]
+
+    with pytest.raises(StorageError, match=r"mirror gs://models/mirror: .*'mirror/packs//x'") as raised:  # fmt: skip
+        list(stored.list("packs"))
+
+    assert raised.value.detail == "Remove or rename it, or give the mirror a prefix of its own."
 
 
 def test_nobody_waits_for_what_is_no_announcement(

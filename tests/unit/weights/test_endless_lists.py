@@ -112,7 +112,7 @@ def test_versions_that_go_in_a_circle_are_an_error(
     """Also where no page holds any, so that nobody counts them."""
     liar = circling(versions_page)
     place = place_of("s3://box/llm", liar.url, {})
-    lister = Lister(HttpClient(), Bucket(place), None, {})
+    lister = Lister(HttpClient(), place, None, {})
 
     with pytest.raises(SourceError, match="has no end"):
         list(lister.versions(just_once))

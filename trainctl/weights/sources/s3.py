@@ -13,10 +13,11 @@ from posixpath import basename
 
 from trainctl.errors import SourceDenied, SourceError, SourceWrong
 from trainctl.model.files import ResolvedSource, SourceFile, in_order
+from trainctl.objects.access import access_of
 from trainctl.objects.place import place_of
 from trainctl.objects.store import Bucket
 from trainctl.spi.sources import Credential, Each, PagedSource, TellingSource, VersionedSource
-from trainctl.weights.sources.bucket import LINK_SECONDS, BucketSource
+from trainctl.weights.sources.bucket import LINK_SECONDS, BucketSource, sent_of
 from trainctl.weights.sources.http import Redirected
 from trainctl.weights.sources.paging import Unasked
 from trainctl.weights.sources.remembered import Remembered, place_of_checksums
@@ -128,7 +129,9 @@ class S3Source(BucketSource):
             told.keep()
 
     def _lister(self, bucket: Bucket, credential: Credential | None) -> Lister:
-        return Lister(self._http, bucket, credential, self._environ)
+        sent = sent_of(credential)
+        access = access_of("s3", sent.value, sent.origin) if sent else None
+        return Lister(self._http, bucket.place, access, self._environ)
 
 
 def _describe(

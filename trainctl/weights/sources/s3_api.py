@@ -12,20 +12,22 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote_plus, urlsplit
 from xml.etree import ElementTree
 
 from trainctl.errors import SourceError
 from trainctl.model.files import SourceFile
 from trainctl.node.checkpoints import sigv4
-from trainctl.objects.access import AwsKeys, access_of
+from trainctl.objects.access import Access, AwsKeys
 from trainctl.objects.client import endpoint_of, region_of
-from trainctl.objects.store import Bucket
-from trainctl.spi.sources import Credential, Each
+from trainctl.objects.place import Place
+from trainctl.objects.store import Found
+from trainctl.spi.sources import Each, just_once
 from trainctl.weights.safe_path import shown
-from trainctl.weights.sources.bucket import is_of_parts, sent_of, tag_told
+from trainctl.weights.sources.bucket import is_of_parts, tag_told
 from trainctl.weights.sources.http import HttpClient, Response
 from trainctl.weights.sources.paging import below, pages_of
 from trainctl.weights.sources.told import size_of, tag_of, xml_of
@@ -66,21 +68,15 @@ class Lister:
     """Requests of S3's own, signed here."""
 
     def __init__(
-        self,
-        http: HttpClient,
-        bucket: Bucket,
-        credential: Credential | None,
-        environ: Mapping[str, str],
+        self, http: HttpClient, place: Place, access: Access | None, environ: Mapping[str, str]
     ) -> None:
         self._http = http
-        self._place = bucket.place
-        sent = sent_of(credential)
-        access = access_of("s3", sent.value, sent.origin) if sent else None
+        self._place = place
         keys = access if isinstance(access, AwsKeys) else None
         self._key = sigv4.Credential(keys.key_id, keys.secret, keys.session) if keys else None
-        self._region = region_of(bucket.place, access, environ)
-        self._endpoint = urlsplit(endpoint_of(bucket.place, access, environ))
-        self._prefix = f"{bucket.place.prefix}/" if bucket.place.prefix else ""
+        self._region = region_of(place, access, environ)
+        self._endpoint = urlsplit(endpoint_of(place, access, environ))
+        self._prefix = f"{place.prefix}/" if place.prefix else ""
 
     @property
     def server(self) -> str:
@@ -89,19 +85,31 @@ class Lister:
 
     def pages(self, each: Each) -> Iterator[list[Listed]]:
         """What lies in the directory, without keys that end in ``/``: these mark directories."""
-        query = [("list-type", "2"), ("prefix", self._prefix)]
-
-        def ask(after: sigv4.Query | None) -> tuple[ElementTree.Element, sigv4.Query | None]:
-            page = each(partial(self._page, [*query, *(after or ())]))
-            token = _text(page, "NextContinuationToken")
-            return page, [("continuation-token", token)] if token else None
-
-        for page in pages_of(self._place.url, ask):
+        for page in self._asked([("list-type", "2"), ("prefix", self._prefix)], each):
             yield [
                 self._listed(one)
                 for one in page.iterfind("{*}Contents")
                 if not _text(one, "Key").endswith("/")
             ]
+
+    def found(self, prefix: str, after: str = "") -> Iterator[Found]:
+        """See ``Bucket.list``: whatever the names are."""
+        start = f"{prefix}/" if prefix else ""
+        whole = self._prefix + start
+        query = [("list-type", "2"), ("prefix", whole), ("encoding-type", "url")]
+        if after:
+            query.append(("start-after", self._prefix + after))
+        for page in self._asked(query, just_once):
+            # There are servers that don't know of that.
+            plain = unquote_plus if _text(page, "EncodingType") == "url" else str
+            for one in page.iterfind("{*}Contents"):
+                try:
+                    size, when = size_of(_text(one, "Size")), _text(one, "LastModified")
+                    modified = datetime.fromisoformat(when)
+                except ValueError:
+                    raise self._senseless() from None
+                path = below(whole, plain(_text(one, "Key")), self._place.url)
+                yield Found(start + path, size, None, None, modified)
 
     def versions(self, each: Each, only: str | None = None) -> Iterator[Version]:
         """What ever lay in the directory, or under that name in it: by path, and the newest first of each."""
@@ -159,6 +167,14 @@ class Lister:
         if kind == "FULL_OBJECT":
             words += [digest_told(one, headers.get(f"x-amz-checksum-{one}")) for one in _CRCS]
         return " ".join(filter(None, words))
+
+    def _asked(self, query: sigv4.Query, each: Each) -> Iterator[ElementTree.Element]:
+        def ask(after: sigv4.Query | None) -> tuple[ElementTree.Element, sigv4.Query | None]:
+            page = each(partial(self._page, [*query, *(after or ())]))
+            token = _text(page, "NextContinuationToken")
+            return page, [("continuation-token", token)] if token else None
+
+        return pages_of(self._place.url, ask)
 
     def _listed(self, one: ElementTree.Element) -> Listed:
         key = _text(one, "Key")

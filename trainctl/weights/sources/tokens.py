@@ -6,11 +6,10 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 
 from trainctl.errors import SourceDenied
 from trainctl.objects.access import Access, AzurePrincipal, Bearer, ServiceAccount, access_of
-from trainctl.objects.client import RENEWED_BEFORE
+from trainctl.objects.client import is_over
 from trainctl.objects.exchange import token_of_principal, token_of_service_account
 from trainctl.spi.sources import Credential
 from trainctl.weights.sources.http import HttpClient, Response
@@ -50,7 +49,7 @@ class Token:
     def value(self) -> str:
         """What is sent. SourceDenied where nobody gives any."""
         with self._lock:
-            if self._bearer is None or _is_over(self._bearer):
+            if self._bearer is None or is_over(self._bearer):
                 self._bearer = self._next()
                 self._refused = False
             return self._bearer.token
@@ -66,7 +65,7 @@ class Token:
     def _next(self) -> Bearer:
         known = self._credential
         access = access_of(self._scheme, known.value, known.origin)
-        if isinstance(access, Bearer) and known.renew and (self._refused or _is_over(access)):
+        if isinstance(access, Bearer) and known.renew and (self._refused or is_over(access)):
             self._credential = known = known.renew()
         elif not isinstance(access, Bearer):
             known = self._exchanged(access)
@@ -101,7 +100,3 @@ class Tokens:
         with self._lock:
             made = Token(self._scheme, credential, self._environ)
             return self._known.setdefault(credential.value, made)
-
-
-def _is_over(bearer: Bearer) -> bool:
-    return bearer.ends is not None and bearer.ends - RENEWED_BEFORE <= datetime.now(UTC)
