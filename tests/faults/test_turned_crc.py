@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -76,19 +76,24 @@ def storage() -> Iterator[Bucket]:
         yield server
 
 
-def in_parts(data: bytes, algorithm: str = "CRC64NVME", kind: str = "") -> Put:
-    """As tools put what is large."""
-    return lambda client, bucket: _put_in_parts(client, bucket, data, algorithm, kind)
+def in_parts(
+    data: bytes, algorithm: str = "CRC64NVME", kind: str = "", first: int | None = None
+) -> Put:
+    """As tools put what is large; the first part may have another size."""
+    return lambda client, bucket: _put_in_parts(client, bucket, data, algorithm, kind, first)
 
 
-def _put_in_parts(client: Any, bucket: str, data: bytes, algorithm: str, kind: str) -> None:
+def _put_in_parts(
+    client: Any, bucket: str, data: bytes, algorithm: str, kind: str, first: int | None
+) -> None:
     where = {"Bucket": bucket, "Key": "w/model.bin"}
     more = {"ChecksumAlgorithm": algorithm, **({"ChecksumType": kind} if kind else {})}
     where["UploadId"] = client.create_multipart_upload(**where, **more)["UploadId"]
     size = max(PART_BYTES, len(data) // 3)
     parts = []
-    for number, start in enumerate(range(0, len(data), size), 1):
-        sent = {"PartNumber": number, "Body": data[start : start + size]}
+    cuts = [0, *range(first or size, len(data), size), len(data)]
+    for number, (start, end) in enumerate(pairwise(cuts), 1):
+        sent = {"PartNumber": number, "Body": data[start:end]}
         part = client.upload_part(**where, **sent)
         parts.append({"PartNumber": number, "ETag": part["ETag"]})
     client.complete_multipart_upload(**where, MultipartUpload={"Parts": parts})
@@ -218,20 +223,48 @@ def stopping() -> Iterator[bytes]:
     yield b""
 
 
-def test_a_checksum_of_checksums_is_compared_with_nothing(storage: Bucket, tmp_path: Path) -> None:
-    """It is no checksum of the content. The list says so, and nobody asks for it."""
-    for listed in (None, ""):
-        root = tmp_path / f"mirror {listed}"
-        with bucket_with(storage, in_parts(STREAMED, "CRC32", "COMPOSITE"), listed=listed) as (
-            source,
-            uri,
-            asked,
-        ):
-            resolved = source.resolve(uri, None, KEYS)
-            mirror = mirror_at(root, CHUNK)
-            listing = mirror.mirror(resolved, source, REFERENCE, credential=KEYS)
-        assert contents(mirror, listing.id) == {"model.bin": STREAMED.replace(RIGHT, WRONG)}
-        assert asked == ([] if listed is None else [uri.replace("s3://", "/") + "/model.bin"])
+@SIZES
+@pytest.mark.parametrize("algorithm", ["CRC32"])
+def test_a_checksum_of_checksums_is_compared_part_by_part(
+    storage: Bucket, data: bytes, algorithm: str, tmp_path: Path
+) -> None:
+    """As boto3 leaves it: the first part and the last tell where the others begin."""
+    with bucket_with(storage, in_parts(data, algorithm, "COMPOSITE")) as (source, uri, asked):
+        resolved = source.resolve(uri, None, KEYS)
+        assert asked == []
+        assert_refused(tmp_path / "mirror", source, resolved, KEYS, algorithm)
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize("listed", [None, ""])
+def test_right_content_passes_by_its_checksum_of_checksums(
+    storage: Bucket, listed: str | None, tmp_path: Path
+) -> None:
+    """Whether or not the list says that there is one, and by several connections."""
+    data = noise(70 * 2**20)
+    with bucket_with(storage, in_parts(data, "CRC32", "COMPOSITE"), listed=listed) as (
+        source,
+        uri,
+        asked,
+    ):
+        resolved = source.resolve(uri, None, KEYS)
+        mirror = mirror_at(tmp_path / "mirror")
+        listing = mirror.mirror(resolved, source, REFERENCE, credential=KEYS)
+    assert contents(mirror, listing.id) == {"model.bin": data}
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize("first", [PART_BYTES + 1, PART_BYTES + 2**20])
+def test_a_checksum_of_uneven_parts_checksums_is_compared_with_nothing(
+    storage: Bucket, first: int, tmp_path: Path
+) -> None:
+    """Nobody knows where they begin."""
+    data = STREAMED + noise(12 * 2**20)
+    with bucket_with(storage, in_parts(data, "CRC32", "COMPOSITE", first)) as (source, uri, _):
+        resolved = source.resolve(uri, None, KEYS)
+        mirror = mirror_at(tmp_path / "mirror", CHUNK)
+        listing = mirror.mirror(resolved, source, REFERENCE, credential=KEYS)
+    assert contents(mirror, listing.id) == {"model.bin": data.replace(RIGHT, WRONG)}
 
 
 @pytest.mark.parametrize("value", ["no base64!", "AAAAAAAAAAA=-3", "Ã¼"])

@@ -37,6 +37,7 @@ class SourceFile:
     ``etag:TAG`` and ``modified:TIME`` (as a web server or a bucket says), ``generation:NUMBER`` (Google), or ``size:BYTES`` where it says nothing.
     ``checksum`` is what it tells beside that, words of ``md5:HEX``, ``crc32:HEX``, ``crc32c:HEX`` and ``crc64nvme:HEX``: what arrives is held against one
     of them, and no pin or fingerprint holds them. Without HEX it is told where upstream is asked for this one file; ``crc:`` where there may be some.
+    ``HEX/BYTES`` is the CRC of the CRCs of parts of so many bytes.
     """
 
     path: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import zlib
 
 import pytest
 
@@ -40,6 +41,20 @@ def test_they_are_told_in_base64_of_their_bytes_the_first_first(kind: str, value
     assert nothing is not None
     zeros = base64.b64encode(bytes(len(value) // 2)).decode()
     assert digest_told(kind, zeros) == f"{kind}:{nothing.told()[kind]}"
+
+
+@pytest.mark.parametrize("cut", range(len(TEXT) + 1))
+@pytest.mark.parametrize("part", [1, 2, 3, 4, 8, 9, 10])
+def test_a_checksum_of_checksums_is_made_of_parts(part: int, cut: int) -> None:
+    """However the bytes come."""
+    crcs = (zlib.crc32(TEXT[at : at + part]).to_bytes(4, "big") for at in range(0, 9, part))
+    expected = f"{zlib.crc32(b''.join(crcs)):08x}/{part}"
+    found = sums_of(file(f"crc32:{expected}"))
+    assert found is not None
+    for piece in (TEXT[:cut], memoryview(bytearray(TEXT))[cut:]):
+        found.update(piece)
+    for _ in range(2):
+        assert found.told() == {"crc32": expected}
 
 
 @pytest.mark.parametrize("value", [None, 5, "", "=", "AAAA", "AAAAAAAAAAA=-2", "ü", "e3069283"])

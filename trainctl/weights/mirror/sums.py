@@ -81,7 +81,10 @@ def sums_of(file: SourceFile) -> Sums | None:
         return Sums({kind: sha})
     if kind == "md5":
         return Sums({kind: _insecure(kind), **{one: _Crc(one) for one in _untold(file)}})
-    return Sums({kind: _Crc(kind)}) if kind in _CRC_DIGITS else None
+    if kind not in _CRC_DIGITS:
+        return None
+    part = value.partition("/")[2]
+    return Sums({kind: _OfParts(kind, int(part)) if part else _Crc(kind)})
 
 
 class _Crc:
@@ -97,6 +100,34 @@ class _Crc:
 
     def hexdigest(self) -> str:
         return f"{self._value:0{self._digits}x}"
+
+
+class _OfParts:
+    """The CRC of the CRCs of parts of so many bytes."""
+
+    def __init__(self, kind: str, part: int) -> None:
+        self._kind, self._part = kind, part
+        self._ended = b""
+        self._begin()
+
+    def update(self, piece: _Piece) -> None:
+        view = memoryview(piece)
+        while view:
+            taken, view = view[: self._room], view[self._room :]
+            self._now.update(taken)
+            self._room -= len(taken)
+            if not self._room:
+                self._ended += bytes.fromhex(self._now.hexdigest())
+                self._begin()
+
+    def hexdigest(self) -> str:
+        whole = _Crc(self._kind)
+        last = bytes.fromhex(self._now.hexdigest()) if self._room < self._part else b""
+        whole.update(self._ended + last)
+        return f"{whole.hexdigest()}/{self._part}"
+
+    def _begin(self) -> None:
+        self._now, self._room = _Crc(self._kind), self._part
 
 
 @lru_cache(maxsize=None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -38,6 +39,7 @@ _LARGEST_PAGE = 16 * 2**20
 _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 _TELLING = {"x-amz-checksum-mode": "ENABLED"}
 _CRCS = ("crc64nvme", "crc32c", "crc32")
+_COUNT = re.compile(r"[1-9][0-9]{0,4}")
 
 
 @dataclass(frozen=True)
@@ -162,10 +164,13 @@ class Lister:
         headers = self._head(file.path, version)
         refuse_replaced(headers, f"{self._place.url}: {shown(file.path)}", file)
         words = [] if no_md5(headers) else [one for one in _words(file) if one.startswith("md5:")]
+        told = {one: headers.get(f"x-amz-checksum-{one}") or "" for one in _CRCS}
         # A checksum of checksums can't be told from one of the content, where parts have one: then S3 says which it is.
         kind = headers.get("x-amz-checksum-type") or ("" if _in_parts(file) else "FULL_OBJECT")
         if kind == "FULL_OBJECT":
-            words += [digest_told(one, headers.get(f"x-amz-checksum-{one}")) for one in _CRCS]
+            words += [digest_told(*one) for one in told.items()]
+        elif kind == "COMPOSITE":
+            words += [self._by_parts(file, version, *one) for one in told.items()]
         return " ".join(filter(None, words))
 
     def _asked(self, query: sigv4.Query, each: Each) -> Iterator[ElementTree.Element]:
@@ -175,6 +180,26 @@ class Lister:
             return page, [("continuation-token", token)] if token else None
 
         return pages_of(self._place.url, ask)
+
+    def _by_parts(self, file: SourceFile, version: str | None, kind: str, told: str) -> str:
+        """The word of a checksum of the parts' checksums; nothing where these don't begin at multiples of one size.
+
+        The first and the last tell, as all of them together are the file: other sizes between them would have to make up for each other.
+        """
+        value, _, count = told.rpartition("-")
+        word = digest_told(kind, value)
+        if not (word and _COUNT.fullmatch(count)):
+            return ""
+        first, last = (self._part_size(file.path, version, one) for one in ("1", count))
+        even = 0 < last <= first and first * (int(count) - 1) + last == file.size
+        return f"{word}/{first}" if even else ""
+
+    def _part_size(self, path: str, version: str | None, number: str) -> int:
+        headers = self._head(path, version, number)
+        try:
+            return size_of(headers.get("Content-Length"))
+        except ValueError:
+            return 0
 
     def _listed(self, one: ElementTree.Element) -> Listed:
         key = _text(one, "Key")
@@ -191,13 +216,14 @@ class Lister:
         whole = kind in ("", "FULL_OBJECT") and not is_of_parts(tag)
         return Listed(file, whole, algorithms, _text(one, "VersionId") or None)
 
-    def _target(self, method: str, path: str, version: str | None) -> sigv4.Target:
+    def _target(self, method: str, path: str, version: str | None, part: str = "") -> sigv4.Target:
         whole = f"{self._endpoint.path}/{self._place.bucket}/{self._prefix}{path}"
-        query = [("versionId", version)] if version else []
+        about = (("partNumber", part), ("versionId", version))
+        query = [(name, value) for name, value in about if value]
         return sigv4.Target(method, self._endpoint.netloc, whole, query)
 
-    def _head(self, path: str, version: str | None) -> Headers:
-        with self._ask(self._target("HEAD", path, version), _TELLING) as response:
+    def _head(self, path: str, version: str | None, part: str = "") -> Headers:
+        with self._ask(self._target("HEAD", path, version, part), _TELLING) as response:
             return response.headers
 
     def _page(self, query: sigv4.Query) -> ElementTree.Element:
@@ -237,7 +263,9 @@ def _with_crcs(told: str, algorithms: frozenset[str], kind: str) -> str:
     """What an ETag tells, and by which CRCs more is told where it is asked for."""
     if not algorithms:
         return told
-    crcs = [f"{one}:" for one in _CRCS if one.upper() in algorithms and kind != "COMPOSITE"]
+    # Of what was put at once such a type is told by servers that know no other, and nothing by it.
+    is_told = kind != "COMPOSITE" or told == "crc:"
+    crcs = [f"{one}:" for one in _CRCS if one.upper() in algorithms and is_told]
     return " ".join([*(one for one in told.split() if one != "crc:"), *crcs])
 
 
