@@ -452,6 +452,19 @@ def test_nobody_is_said_to_write_a_lock_that_is_only_read(work: Project) -> None
     assert not (work.directory / "trainctl.lock").exists()
 
 
+def test_what_is_mirrored_already_is_not_written_into_a_lock_that_is_only_read(
+    work: Project,
+) -> None:
+    """Nor does anything else change in it."""
+    work.run("apply", "--auto-approve")
+    lock = work.directory / "trainctl.lock"
+    lock.unlink()
+
+    work.run("apply", "--lockfile=readonly", "--auto-approve")
+
+    assert not lock.exists()
+
+
 def test_a_lock_that_is_only_read_is_not_upgraded(work: Project) -> None:
     """What would be used is nowhere written down, and the next plan would want to go back."""
     done = work.run("apply", "--upgrade", "--lockfile=readonly", "--auto-approve", code=64)

@@ -141,3 +141,23 @@ def test_what_was_put_of_parts_before_a_transfer_broke_is_taken_up(tmp_path: Pat
     assert looked.had == len(kept) * CHUNK_BYTES
     assert min(begun) == len(kept) * CHUNK_BYTES
     assert contents(mirror, listing.id) == {"big": BIG}
+
+
+def test_a_mark_is_put_when_its_chunk_is_there(tmp_path: Path) -> None:
+    """Whoever takes the transfer up after a kill between the two would look for a chunk in vain."""
+    mirror = BucketMirror(Shelf(Counted(Directory(tmp_path)), CHUNK_BYTES), impatient())
+    source = MemorySource({"large": BIG}, piece=PIECE)
+    objects, early = mirror.shelf.objects, list[str]()
+
+    def before(what: str, key: str) -> None:
+        sha256 = key.rpartition(".")[2]
+        if what == "put" and key.startswith(keys.PARTIAL) and ".whole." not in key:
+            early.extend([key] if objects.head(keys.blob(sha256)) is None else [])
+            marked.append(key)
+
+    marked: list[str] = []
+    counted(mirror).before = before
+    mirror.mirror(source.resolve("hf://acme/model", None, None), source, REFERENCE)
+
+    assert len(marked) == 6
+    assert early == []

@@ -7,7 +7,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from trainctl.errors import Busy, StorageError
 from trainctl.weights.exclusive import BEAT_SECONDS, STALE_SECONDS, holder_name, lease
 from trainctl.weights.mirror import DirectoryMirror, Reference
 from trainctl.weights.mirror.collect import Collected, Collecting, collect
+from trainctl.weights.mirror.condemned import Condemned
 from trainctl.weights.mirror.known import known
 from trainctl.weights.mirror.needs import Watch, needs
 
@@ -176,6 +177,26 @@ def test_a_source_that_is_wanted_again_meanwhile_is_not_fetched_again(
     assert source.asked == []
     assert contents(mirror, listing[0]) == FILES[REFERENCE]
     assert_sound(mirror.root)
+
+
+def test_what_is_needed_after_all_is_back_before_the_grace_period(
+    mirror: DirectoryMirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reference that appears while things are condemned: whoever it is of finds its content in its place all the time that the collection waits."""
+    path = mirror._layout.reference(REFERENCE.lineage, REFERENCE.address)
+    hidden = path.rename(mirror.root.parent / "hidden.json")
+    take, out_of_sight = Condemned.take, list[int]()
+
+    def shown(self: Condemned, paths: Iterable[Path]) -> None:
+        take(self, paths)
+        hidden.rename(path.parent / path.name)
+
+    monkeypatch.setattr(Condemned, "take", shown)
+
+    gc(mirror, **during(lambda: out_of_sight.append(3 - blobs(mirror))))
+
+    assert not any(out_of_sight)
+    assert blobs(mirror) == 3
 
 
 def test_a_reference_that_shows_late_counts(mirror: DirectoryMirror) -> None:
