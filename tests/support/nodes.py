@@ -25,6 +25,7 @@ from trainctl.remote.archive import node_archive
 from trainctl.remote.bootstrap import INSTALL, RUN
 
 T = TypeVar("T")
+_ASK_SECONDS = 0.5
 LIVE = {
     "TRAINING_JOB_PENDING",
     "TRAINING_JOB_CREATED",
@@ -252,12 +253,24 @@ class TestNode:
         return found
 
     def ended(self, key: str = "run-1", seconds: float = 30) -> dict[str, Any]:
-        """The status once the run has ended."""
-        return wait_for(lambda: self._ended(key), seconds)
+        """The status once the run has ended: asked for when its record says so, and now and then, as nobody records that it is lost."""
+        asked = 0.0
 
-    def _ended(self, key: str) -> dict[str, Any] | None:
-        status = self.status(key)
-        return None if status["status"] in LIVE else status
+        def look() -> dict[str, Any] | None:
+            nonlocal asked
+            if time.monotonic() < asked + _ASK_SECONDS and self._recorded(key) in LIVE:
+                return None
+            status = self.status(key)
+            asked = time.monotonic()
+            return None if status["status"] in LIVE else status
+
+        return wait_for(look, seconds)
+
+    def _recorded(self, key: str) -> str:
+        try:
+            return str(json.loads((self.directory(key) / "run.json").read_bytes())["status"])
+        except OSError:  # not there yet, or another user's
+            return ""
 
     def run(self, *commands: str, **changes: Any) -> dict[str, Any]:
         """Start a run and wait for its end."""
