@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 COMMAND = """exec sh -c 'IFS= read -r _tc; eval "$_tc"'"""
 _WATCH_SECONDS = 5
 _BEAT_SECONDS = 15
+_ENDED = "trap 'kill $_ts 2>/dev/null; exit' TERM"
 _MOST_BEFORE = 2**16
 
 
@@ -24,10 +25,10 @@ def call(token: str, argv: Sequence[str], keeper: int) -> bytes:
     process of the link itself, is no more.
     """
     words = " ".join(map(_quoted, argv))
-    watch = f"while kill -0 {keeper} 2>/dev/null; do sleep {_WATCH_SECONDS}; done; kill -9 -$$"
+    watch = f"while kill -0 {keeper}; do {_pause(_WATCH_SECONDS)}; done; kill -9 -$$"
     return os.fsencode(
         f'_tn=$(printf "\\nx"); _tn=${{_tn%x}}; set -- {words}; '
-        f"({watch}) </dev/null >/dev/null 2>&1 & _tw=$!; "
+        f"({_ENDED}; {watch}) </dev/null >/dev/null 2>&1 & _tw=$!; "
         f'printf "%s<%s\\n" {token} $$; printf "%s<\\n" {token} >&2; '
         '(exec "$@"); _tc=$?; kill $_tw 2>/dev/null; '
         f'printf "%s>%s\\n" {token} $_tc; printf "%s>\\n" {token} >&2\n'
@@ -39,12 +40,17 @@ def keep(token: str) -> bytes:
 
     It says something now and then, so that a server whose client is cut off learns of it from its own unanswered bytes.
     """
-    beat = f"while sleep {_BEAT_SECONDS} </dev/null >/dev/null 2>&1; do printf .; done"
+    beat = f"while {_pause(_BEAT_SECONDS)}; do printf .; done"
     return os.fsencode(
-        f'({beat}) & _tb=$!; printf "%s<%s\\n" {token} $$; '
+        f'({_ENDED}; {beat}) & _tb=$!; printf "%s<%s\\n" {token} $$; '
         'while IFS= read -r _tp; do kill -9 "-$_tp" 2>/dev/null || kill -9 "$_tp" 2>/dev/null; done; '
         "kill $_tb 2>/dev/null\n"
     )
+
+
+def _pause(seconds: int) -> str:
+    """Wait in a shell that was told what ``_ENDED`` says: whoever ends that ends the ``sleep``, too."""
+    return f"sleep {seconds} </dev/null >/dev/null 2>&1 & _ts=$!; wait $_ts"
 
 
 def _quoted(word: str) -> str:

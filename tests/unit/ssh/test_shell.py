@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainctl_ssh.shell import COMMAND, Cut, call
+from tests.support.nodes import wait_for
+from trainctl_ssh.shell import COMMAND, Cut, call, keep
 
 TOKEN = "0123456789abcdef" * 2
 SHOW = (
@@ -45,6 +46,35 @@ def test_every_login_shell_runs_the_same(name: str) -> None:
     assert (out.ended, err.ended) == ("3", "")
     assert out.began is not None
     assert out.began.isdigit()
+
+
+@pytest.mark.parametrize("name", ["dash", "bash", "zsh"])
+def test_nothing_waits_there_when_call_and_link_are_over(name: str) -> None:
+    """Neither what looks whether the link is there, every 5 s, nor what says something every 15 s leaves the ``sleep`` that it had begun."""
+    if shutil.which(name) is None:
+        pytest.skip(f"needs {name}")
+    read = 'IFS= read -r _tc; eval "$_tc"'  # as COMMAND, with each shell in sh's place
+    pipe = subprocess.PIPE
+    link = subprocess.Popen([name, "-c", read], stdin=pipe, stdout=pipe, start_new_session=True)
+    with link:
+        assert link.stdin is not None
+        assert link.stdout is not None
+        link.stdin.write(keep(TOKEN))
+        link.stdin.flush()
+        keeper = int(link.stdout.readline().decode().partition("<")[2])
+        line = call(TOKEN, ["sh", "-c", "sleep 0.3; cat"], keeper)
+        done = subprocess.run([name, "-c", read], input=line, stdout=pipe, start_new_session=True)
+        assert done.returncode == 0
+        began = int(done.stdout.decode().partition("<")[2].splitlines()[0])
+        wait_for(lambda: not sessions_of(began), 4)
+        assert sessions_of(keeper)
+    wait_for(lambda: not sessions_of(keeper), 4)
+
+
+def sessions_of(leader: int) -> list[str]:
+    """What runs in the session of a process, by its arguments."""
+    found = subprocess.run(["ps", "-o", "args=", "-s", str(leader)], capture_output=True, text=True)
+    return [one for one in found.stdout.splitlines() if "<defunct>" not in one]
 
 
 SHELLS = [name for name in ("sh", "bash", "zsh", "fish", "tcsh") if shutil.which(name)]
