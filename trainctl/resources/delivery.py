@@ -106,7 +106,7 @@ class Delivery:
             if len(orders) == 1:
                 return self._deliver_to(step, orders[0], progress)
             with ThreadPoolExecutor(len(orders), thread_name_prefix="deliver") as pool:
-                work = [pool.submit(self._deliver_to, step, one, progress) for one in orders]
+                work = [pool.submit(self._deliver_among, peers, step, one, progress) for one in orders]  # fmt: skip
         errors = [error for one in work if (error := one.exception()) is not None]
         if errors:
             raise _first(errors)
@@ -130,6 +130,16 @@ class Delivery:
         if seat.node.id not in told:
             return {}
         return {"node": seat.node.id, "peers": list(told.values())}
+
+    def _deliver_among(
+        self, peers: Peers | None, step: Step, order: _Order, progress: DeliveryProgress
+    ) -> tuple[Delivered, ...]:
+        try:
+            return self._deliver_to(step, order, progress)
+        except BaseException:
+            if peers:
+                peers.leave(order.seat.node.id)
+            raise
 
     def _deliver_to(
         self, step: Step, order: _Order, progress: DeliveryProgress

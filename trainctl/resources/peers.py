@@ -30,7 +30,7 @@ class Peers:
         self._nodes = nodes
         self._listings = listings
         self._register = register
-        self._servers: list[NodeServer] = []
+        self._servers: dict[str, NodeServer] = {}
         self.left_out: list[TrainctlError] = []
 
     def __enter__(self) -> Peers:
@@ -58,15 +58,20 @@ class Peers:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for server in self._servers:
+        for server in self._servers.values():
             server.end()
-        for server in self._servers:
+        for server in self._servers.values():
             server.close()
+
+    def leave(self, node_id: str) -> None:
+        """End its server, as its delivery failed: the others would wait for what it doesn't get any more."""
+        if node_id in self._servers:
+            self._servers[node_id].end()
 
     def _start(self, node: Node, agent: NodeAgent, where: Mapping[str, Any]) -> NodeServer:
         request = with_listings({**where, "ports": node.ports}, self._listings)
         server = NodeServer(agent, request, self._register, following(*self._listings))
-        self._servers.append(server)
+        self._servers[node.id] = server
         return server
 
 

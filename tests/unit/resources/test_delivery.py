@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.nodes import Mirror
+from tests.support.nodes import Mirror, wait_for
 from trainctl.apply.step import Step
 from trainctl.errors import NodeError
 from trainctl.ledger.state import Recorded
@@ -23,6 +26,7 @@ from trainctl.resources.agents import Agents
 from trainctl.resources.delivery import Delivery, Seat
 from trainctl.resources.home import Home
 from trainctl.resources.origins import HereOrigins
+from trainctl.resources.peers import Peers
 from trainctl.spi.discovery import load_provider
 from trainctl.spi.provider import Capabilities, Cluster
 from trainctl.weights.mirror.here import HereMirror
@@ -169,18 +173,49 @@ def test_a_second_delivery_moves_nothing(lab: Lab) -> None:
     assert [(row.path, row.moved) for row in rows] == [("none", 0)] * 2
 
 
-def test_a_node_that_fails_is_named_and_the_others_are_served(lab: Lab) -> None:
-    """A cache that can't be written is that node's error; the other nodes have everything, and hold no lease."""
+def test_a_node_that_fails_is_named_and_the_others_are_served(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache that can't be written is that node's error; the other nodes have everything, wait no more for what it doesn't get, and hold no lease."""
     seats = lab.seats(3)
+    left: list[str] = []
     (Path(seats[1].node.root) / "cache").write_text("in the way")
+    leave = Peers.leave
+
+    def seen(peers: Peers, node_id: str) -> None:
+        left.append(node_id)
+        leave(peers, node_id)
+
+    monkeypatch.setattr(Peers, "leave", seen)
 
     with pytest.raises(NodeError, match=r"lab/lab-1") as raised:
         lab.deliver(seats)
 
+    assert left == ["lab/lab-1"]
     assert "lab/lab-0" not in str(raised.value)
     for seat in (seats[0], seats[2]):
         _check(lab, seat)
         assert not (Path(seat.node.root) / "cache" / "leases" / "run-1").exists()
+
+
+def test_who_leaves_serves_nobody_any_more(lab: Lab) -> None:
+    """Its port is closed while the others go on."""
+    seats = lab.seats(2)
+    nodes = [(one.node, one.agent, {"root": one.node.root}) for one in seats]
+    with Peers(nodes, [lab.mirror.listing], lambda token: token) as peers:
+        told = peers.told()
+        peers.leave(seats[0].node.id)
+        wait_for(lambda: not _answers(told[seats[0].node.id]))
+        assert _answers(told[seats[1].node.id])
+
+
+def _answers(peer: Mapping[str, Any]) -> bool:
+    url = urlsplit(peer["urls"][0])
+    try:
+        socket.create_connection((url.hostname, url.port), 5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 def test_errors_of_several_nodes_are_all_told(lab: Lab) -> None:
