@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from trainctl.base.json import JsonObject
 from trainctl.errors import NodeError
-from trainctl.model.json import JsonObject
 from trainctl.spi.provider import (
     Capabilities,
     Cluster,

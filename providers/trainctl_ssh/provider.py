@@ -13,8 +13,8 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
+from trainctl.base.json import JsonObject
 from trainctl.errors import NodeError, NodeUnreachable
-from trainctl.model.json import JsonObject
 from trainctl.remote.answers import readable
 from trainctl.spi.provider import (
     Capabilities,

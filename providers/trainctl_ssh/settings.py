@@ -7,7 +7,7 @@ import binascii
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trainctl.model.json import JsonObject
+from trainctl.base.json import JsonObject
 from trainctl.spi.provider import Cluster, Wrong
 from trainctl_ssh.hosts import CONNECT_SECONDS, Host, hosts_of
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from trainctl.base.json import JsonObject
 from trainctl.errors import AppendRefused, StateError
-from trainctl.model.json import JsonObject
 from trainctl.spi.objects import ObjectStore
 from trainctl.spi.state import LogSlice, StateLog
 from trainctl_state.archive import Archive, Batch

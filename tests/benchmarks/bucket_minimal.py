@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from tests.support.buckets import KEY_ID, SECRET
-from trainctl.node.checkpoints import sigv4
-from trainctl.node.system.files import write_at
+from trainctl.base import sigv4
+from trainctl.base.files import write_at
 
 CHUNK = 16 * 2**20
 _KEY = sigv4.Credential(KEY_ID, SECRET, "")

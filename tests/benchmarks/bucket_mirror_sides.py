@@ -20,7 +20,7 @@ from urllib.request import urlopen
 from tests.benchmarks.quick_hub import COMMIT, REPO
 from tests.support.bucket_mirrors import Counted, mirror_in
 from tests.support.buckets import Bucket
-from trainctl.model.files import CHUNK_BYTES, SourceFile
+from trainctl.base.listing import CHUNK_BYTES, SourceFile
 from trainctl.weights.mirror.layout import Reference
 from trainctl.weights.sources.hf import HubSource
 

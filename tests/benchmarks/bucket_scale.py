@@ -25,7 +25,7 @@ from itertools import islice
 from tests.support.bucket_mirrors import Counted, counted, mirror_in
 from tests.support.buckets import Bucket
 from tests.support.mirror_memory import MadeUp
-from trainctl.model.files import CHUNK_BYTES, ResolvedSource
+from trainctl.base.listing import CHUNK_BYTES, ResolvedSource
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.where import Where

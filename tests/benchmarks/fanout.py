@@ -31,7 +31,7 @@ from typing import Any
 from tests.support.netns import Host, missing, switched
 from tests.support.nodes import Mirror, TestNode
 from tests.support.peers import TOKEN, Serving, result_of
-from trainctl.model.files import CHUNK_BYTES, ListedFile
+from trainctl.base.listing import CHUNK_BYTES, ListedFile
 
 MIB = 2**20
 LIMITS = {4: 1.25, 8: 1.3}

@@ -31,7 +31,7 @@ from tests.support.mirrors import REFERENCE, MemorySource, mirror_at
 from tests.support.nodes import Mirror, TestNode
 from tests.support.peers import TOKEN
 from tests.support.sshd import SSHD, User, sshd
-from trainctl.node.system.files import write_at
+from trainctl.base.files import write_at
 
 SPEED_LIMIT, SCP_LIMIT, SMALL_LIMIT = 0.85, 2.0, 5000
 _PIECE = 2**20

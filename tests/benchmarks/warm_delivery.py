@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainctl.model.files import ListedFile, Listing
+from trainctl.base.files import make_directory, remove_tree
+from trainctl.base.listing import ListedFile, Listing
 from trainctl.node.cache.deliver import deliver
 from trainctl.node.runs.mount import Mount, enter
-from trainctl.node.system.files import make_directory, remove_tree
 
 LIMIT_SECONDS = 0.050
 REPEATS = 7

@@ -20,7 +20,7 @@ from tests.support.hub import Hub, serve
 from tests.support.project import Project, project
 from tests.support.sshd import Sshd, User, require_sshd, sshd
 from tests.support.weights_data import noise
-from trainctl.model.files import CHUNK_BYTES
+from trainctl.base.listing import CHUNK_BYTES
 from trainctl.objects.access import AwsKeys
 from trainctl.objects.place import place_of
 from trainctl.objects.store import Bucket as Store

@@ -18,7 +18,7 @@ from tests.support.google_xml import GoogleXml, google_xml
 from tests.support.hub import Hub, serve
 from tests.support.project import Project, project
 from tests.support.weights_data import noise
-from trainctl.model.files import CHUNK_BYTES
+from trainctl.base.listing import CHUNK_BYTES
 
 FILES = {"model.safetensors": noise(CHUNK_BYTES + 5), "a/config.json": b"{}", "empty": b""}
 MANIFEST = """\

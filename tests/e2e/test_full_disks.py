@@ -21,7 +21,7 @@ from tests.support.wanting import (
     wants,
 )
 from tests.support.weights_data import noise
-from trainctl.model.files import CHUNK_BYTES
+from trainctl.base.listing import CHUNK_BYTES
 
 
 @pytest.fixture

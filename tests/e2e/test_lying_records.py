@@ -8,7 +8,7 @@ import re
 from tests.support.hub import serve
 from tests.support.project import Project
 from tests.support.wanting import JOB, connect, wants
-from trainctl.model.files import ListedFile, Listing, ResolvedSource, SourceFile
+from trainctl.base.listing import ListedFile, Listing, ResolvedSource, SourceFile
 from trainctl.weights.mirror.disk import write_record
 from trainctl.weights.mirror.layout import Content, Layout, Reference, fingerprint
 from trainctl.weights.mirror.records import Records

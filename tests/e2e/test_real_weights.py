@@ -17,7 +17,7 @@ from tests.support.hub import Hub, serve
 from tests.support.minilm import minilm_files
 from tests.support.olah import serve_git
 from tests.support.project import Project, project
-from trainctl.model.files import CHUNK_BYTES
+from trainctl.base.listing import CHUNK_BYTES
 from trainctl.weights.mirror.parts import PARTS_FROM_BYTES
 
 HEAD = '''\

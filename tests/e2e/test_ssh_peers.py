@@ -12,10 +12,10 @@ import pytest
 from tests.support.nodes import Mirror
 from tests.support.sshd import User, require_sshd, sshd
 from trainctl.apply.step import Step
+from trainctl.base.listing import CHUNK_BYTES
 from trainctl.ledger.state import Recorded
 from trainctl.model.action import Action
 from trainctl.model.address import Address
-from trainctl.model.files import CHUNK_BYTES
 from trainctl.resources.agents import Agents
 from trainctl.resources.delivery import Delivery, Seat
 from trainctl.resources.home import Home

@@ -15,7 +15,7 @@ import pytest
 from tests.support.gangs import QUICK, Gang, nodes
 from tests.support.gpus import Gpus
 from tests.support.nodes import TestNode, wait_for
-from trainctl.node.system.processes import descendants
+from trainctl.base.processes import descendants
 
 RING = """\
 import os, socket, sys, time

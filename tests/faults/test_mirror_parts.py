@@ -12,8 +12,8 @@ import pytest
 from tests.support.hub import Fault, Hub, serve
 from tests.support.mirrors import REFERENCE, assert_sound, contents, leftovers, mirror_at
 from tests.support.weights_data import noise
+from trainctl.base.listing import Listing
 from trainctl.errors import Interrupted, SourceCut, SourceGone, SourceWrong
-from trainctl.model.files import Listing
 from trainctl.spi.sources import Credential, Span
 from trainctl.weights.mirror import DirectoryMirror
 from trainctl.weights.sources.hf import HubSource

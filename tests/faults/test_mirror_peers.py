@@ -12,6 +12,7 @@ from tests.support.hub import Fault, Hub, http_date, serve
 from tests.support.hurrying import noting
 from tests.support.mirrors import REFERENCE, assert_sound, contents, impatient, leftovers, mirror_at
 from tests.support.weights_data import noise
+from trainctl.base.listing import Listing
 from trainctl.errors import (
     Interrupted,
     SourceBusy,
@@ -21,7 +22,6 @@ from trainctl.errors import (
     SourceGone,
     SourceWrong,
 )
-from trainctl.model.files import Listing
 from trainctl.spi.sources import Credential
 from trainctl.weights.mirror import DirectoryMirror
 from trainctl.weights.resolve import Resolution, Wanted, resolve

@@ -15,8 +15,8 @@ from tests.support.hurrying import noting
 from tests.support.mirrors import REFERENCE, assert_sound, contents, impatient, leftovers, mirror_at
 from tests.support.web import MODIFIED, NOTHING, STRONG, WEAK, Web, served
 from tests.support.weights_data import noise
+from trainctl.base.listing import Listing
 from trainctl.errors import SourceCut, SourceWrong
-from trainctl.model.files import Listing
 from trainctl.weights.mirror import DirectoryMirror
 from trainctl.weights.resolve import Resolution, Wanted, resolve
 from trainctl.weights.retry import Retry

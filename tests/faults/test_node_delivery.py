@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.nodes import NodeError, TestNode
-from trainctl.model.files import CHUNK_BYTES
+from trainctl.base.listing import CHUNK_BYTES
 
 SEED = 20261120
 

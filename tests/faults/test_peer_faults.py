@@ -19,7 +19,7 @@ import pytest
 from tests.support.blob_server import served
 from tests.support.nodes import Mirror, NodeError
 from tests.support.peers import TOKEN, Gang, await_movement, result_of
-from trainctl.model.files import CHUNK_BYTES
+from trainctl.base.listing import CHUNK_BYTES
 from trainctl.node.content.listing import parse
 from trainctl.node.content.parts import lengths_of, to_hex
 from trainctl.node.transfer.server import BlobServer, serving

@@ -20,9 +20,9 @@ from tests.support.clouds import ACCOUNT, ACCOUNT_KEY, azure, google
 from tests.support.mirrors import REFERENCE, assert_sound, contents, leftovers, mirror_at
 from tests.support.turning import turning
 from tests.support.weights_data import noise
+from trainctl.base.listing import ResolvedSource
+from trainctl.base.protocol.asking import Asked
 from trainctl.errors import SourceWrong
-from trainctl.model.files import ResolvedSource
-from trainctl.node.calls.asking import Asked
 from trainctl.objects.access import AzureKey
 from trainctl.objects.place import place_of
 from trainctl.objects.shared_signature import shared_signature

@@ -36,8 +36,8 @@ from tests.support.s3_checksums import with_checksums
 from tests.support.turning import turning
 from tests.support.weights_data import noise
 from tests.unit.weights.test_bucket_versions import next_second
+from trainctl.base.listing import ResolvedSource
 from trainctl.errors import Interrupted, SourceDenied, SourceWrong
-from trainctl.model.files import ResolvedSource
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.archive import Archive
 from trainctl.resources.agents import Agents

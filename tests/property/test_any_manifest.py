@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.manifests import schema_of
+from trainctl.base.json import canonical
 from trainctl.desired.build import build
 from trainctl.errors import ManifestError
 from trainctl.manifest.read import read
 from trainctl.manifest.schema import manifest_schema
 from trainctl.model.diagnostics import Diagnostic, Severity
-from trainctl.model.json import canonical
 
 KEYS = sorted(
     {

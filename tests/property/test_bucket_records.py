@@ -14,8 +14,8 @@ import pytest
 from tests.support.bucket_mirrors import Directory, contents, names
 from tests.support.flipping import flip
 from tests.support.mirrors import REFERENCE, MemorySource, impatient
+from trainctl.base.listing import ResolvedSource
 from trainctl.errors import SourceCut
-from trainctl.model.files import ResolvedSource
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.look import Looking
 from trainctl.weights.bucket.mirror import BucketMirror

@@ -26,11 +26,11 @@ from hypothesis.stateful import (
 )
 
 from tests.support.zygote import CHUNK_BYTES, Zygote
+from trainctl.base.processes import identity
 from trainctl.node.cache.inventory import Inventory
 from trainctl.node.cache.leases import UNSTARTED_SECONDS, hold
 from trainctl.node.runs.record import COMPLETED, DEPLOY_FAILED, Run
 from trainctl.node.system.layout import Layout
-from trainctl.node.system.processes import identity
 
 LIMIT = 50_000
 SIZES = (0, 100, 5_000, 9_000, 20_000, 30_000)

@@ -6,7 +6,7 @@ from huggingface_hub.utils._paths import filter_repo_objects
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainctl.model.files import SourceFile
+from trainctl.base.listing import SourceFile
 from trainctl.weights.patterns import matcher, select
 
 NAME = st.text(alphabet="ab.-[]!*?\\/é\n", min_size=1, max_size=8)

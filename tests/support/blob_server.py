@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from tests.support.nodes import Mirror
-from trainctl.node.calls.tls import server_context
+from trainctl.base.tls import server_context
 from trainctl.node.transfer.server import BlobServer, serving
 from trainctl.node.transfer.shelf import MirrorShelf
 from trainctl.resources.certificates import Certificate

@@ -16,8 +16,8 @@ from tests.support.bucket_mirrors import Directory, gc, names
 from tests.support.memory import measured
 from tests.support.mirror_memory import MadeUp
 from tests.support.mirrors import REFERENCE
-from trainctl.model.files import ResolvedSource
-from trainctl.node.content import json_stream
+from trainctl.base import json_stream
+from trainctl.base.listing import ResolvedSource
 from trainctl.weights.bucket import hints, keys, long, mirror, packs
 from trainctl.weights.bucket import verify as verify_module
 from trainctl.weights.bucket.mirror import BucketMirror

@@ -22,8 +22,8 @@ from tests.support.buckets import Bucket
 from tests.support.clouds import ACCOUNT, Azure
 from tests.support.google_xml import GoogleXml
 from tests.support.mirrors import REFERENCE, impatient
+from trainctl.base.listing import ResolvedSource
 from trainctl.errors import Busy, TrainctlError
-from trainctl.model.files import ResolvedSource
 from trainctl.objects.opening import opened
 from trainctl.objects.place import place_of
 from trainctl.spi.sources import Credential

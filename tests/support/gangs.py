@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.nodes import LIVE, TestNode, wait_for
-from trainctl.node.system.processes import with_environment
+from trainctl.base.processes import with_environment
 
 QUICK = {"addresses": ["127.0.0.1"], "closed_seconds": 2, "silent_seconds": 20}
 """Who is gone is told sooner than in earnest."""

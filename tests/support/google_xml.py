@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from tests.support.buckets import KEY_ID, SECRET, Bucket, moto
 from tests.support.clouds import service_account
-from trainctl.node.checkpoints import sigv4
+from trainctl.base import sigv4
 
 _HOST = "storage.googleapis.com"
 """What links are signed for, wherever they lead."""

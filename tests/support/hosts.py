@@ -22,7 +22,7 @@ from tests.support.gpus import Gpus
 from tests.support.nodes import wait_for
 from tests.support.project import Project, project
 from tests.support.sshd import User, make_key, require_sshd
-from trainctl.model.json import JsonValue
+from trainctl.base.json import JsonValue
 
 _INIT = Path(__file__).with_name("host_init.sh")
 _SKEWED = Path(__file__).with_name("skewed.c")

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trainctl.base.json import JsonObject
 from trainctl.desired.build import build
 from trainctl.desired.values import Desired
 from trainctl.errors import ManifestError
 from trainctl.manifest.read import read
 from trainctl.model.diagnostics import Diagnostic
-from trainctl.model.json import JsonObject
 
 LOCAL: JsonObject = {
     "type": "object",

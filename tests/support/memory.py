@@ -15,19 +15,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from trainctl.base import packed
+from trainctl.base.failure import Failure
+from trainctl.base.files import remove_tree
 from trainctl.node.cache.leases import Leases
 from trainctl.node.cache.references import References
 from trainctl.node.cache.reservations import reserved
 from trainctl.node.cache.room import make_room
 from trainctl.node.cache.trees import Trees
 from trainctl.node.cache.verify import cache_verify
-from trainctl.node.content import packed
 from trainctl.node.content.blobs import stamp
 from trainctl.node.content.listing import File, Listing
 from trainctl.node.content.parts import to_hex
 from trainctl.node.system import numbers
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import remove_tree
 from trainctl.node.system.layout import Layout
 from trainctl.node.transfer.owners import Owners
 from trainctl.node.transfer.shared import SharedCache

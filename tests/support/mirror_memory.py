@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.support.memory import measured
 from tests.support.mirrors import REFERENCE
-from trainctl.model.files import ResolvedSource, SourceFile, in_order
+from trainctl.base.listing import ResolvedSource, SourceFile, in_order
 from trainctl.node.content import packs
 from trainctl.weights.mirror import DirectoryMirror, fetch, hashing, packing
 from trainctl.weights.mirror import verify as verify_module

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.hurrying import time_passes
-from trainctl.model.files import CHUNK_BYTES, ResolvedSource, SourceFile
+from trainctl.base.listing import CHUNK_BYTES, ResolvedSource, SourceFile
 from trainctl.node.content.pack_index import is_right, rows_of
 from trainctl.node.content.packs import Slice
 from trainctl.spi.sources import Credential

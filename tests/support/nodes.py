@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainctl.model.files import CHUNK_BYTES, ListedFile, Listing
+from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
 from trainctl.remote.archive import node_archive
 from trainctl.remote.bootstrap import INSTALL, RUN
 

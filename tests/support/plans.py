@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.desired.values import Desired
 from trainctl.ledger.state import Holder, Intent, Recorded, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import Position
-from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.model.resource import Lifecycle, Resource
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.plan.values import (

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from trainctl.model.json import JsonValue
+from trainctl.base.json import JsonValue
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 

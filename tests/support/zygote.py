@@ -104,7 +104,7 @@ def _serve() -> None:
 
 def _do(verb: Callable[..., Any], order: Mapping[str, Any]) -> dict[str, Any]:
     from tests.support.dying import mortal, mortal_supervisor
-    from trainctl.node.system.failure import Failure, from_os_error
+    from trainctl.base.failure import Failure, from_os_error
 
     if order["die"]:
         mortal(order["die"])

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from trainctl.base.listing import ResolvedSource
 from trainctl.errors import Interrupted, TrainctlError
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.delivery import Foreseen
-from trainctl.model.files import ResolvedSource
 
 Lookup = Callable[[Address], Recorded | None]
 """The present record of another resource: what steps before this one made."""

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from trainctl.base.units import parse_duration
 from trainctl.errors import UsageError
-from trainctl.model.units import parse_duration
 from trainctl.views.csv import csv_lines
 from trainctl.views.output import Output
 

@@ -21,8 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     gc.set_threshold(*_COLLECT)
     try:
+        from trainctl.base.syscalls import share_arenas
         from trainctl.cli.invoke import invoke
-        from trainctl.node.system.syscalls import share_arenas
 
         share_arenas()  # mirroring has new threads for every part of a source: memory would grow with parts
         return invoke(arguments)

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from trainctl.base.units import parse_duration
 from trainctl.errors import UsageError
-from trainctl.model.units import parse_duration
 
 Refresh = Annotated[
     bool, typer.Option("--refresh/--no-refresh", help="Look at machines and at what is recorded.")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from trainctl.base.json import JsonObject, JsonValue, digest
 from trainctl.desired import resources as make
 from trainctl.desired.expand import Expander
 from trainctl.desired.expression import OPEN
@@ -24,7 +25,6 @@ from trainctl.manifest.tree import Node
 from trainctl.manifest.types.document import Manifest
 from trainctl.model.address import NAME, Address
 from trainctl.model.diagnostics import Diagnostic, Position, Severity
-from trainctl.model.json import JsonObject, JsonValue, digest
 from trainctl.model.resource import Resource
 
 _NAMING = frozenset({"source", "allow_patterns", "ignore_patterns", "endpoint_url", "auth"})

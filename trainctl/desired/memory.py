@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import trainctl
+from trainctl.base.json import JsonValue, canonical
 from trainctl.desired.saved import desired_from_json, desired_to_json
 from trainctl.desired.values import Desired
 from trainctl.manifest.files import lines_of
 from trainctl.model.address import Kind
 from trainctl.model.diagnostics import Position
-from trainctl.model.json import JsonValue, canonical
 
 _ROOMS = ("manifest", "desired", "model")
 """Of this program, what a manifest's meaning depends on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trainctl.base.json import JsonObject
 from trainctl.desired.scope import Names
 from trainctl.manifest.fields import TYPES
 from trainctl.manifest.nearest import did_you_mean, nearest
@@ -12,7 +13,6 @@ from trainctl.manifest.tree import Path, child
 from trainctl.manifest.types.cluster import Cluster
 from trainctl.manifest.wording import Words, inside, shown
 from trainctl.model.diagnostics import Diagnostic, warning
-from trainctl.model.json import JsonObject
 from trainctl.spi import provider as spi
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trainctl.base.units import parse_duration, parse_size
 from trainctl.desired.provider_settings import ProviderSettings, unspelled
 from trainctl.desired.scope import Names
 from trainctl.desired.values import CheckpointStore, Kept, SecretSpec
@@ -19,7 +20,6 @@ from trainctl.manifest.types.project import OnlyProject, Project
 from trainctl.manifest.types.weights import Weights, WeightsInPlace
 from trainctl.model.address import Address, Kind
 from trainctl.model.resource import Lifecycle, Resource
-from trainctl.model.units import parse_duration, parse_size
 
 OURS = "trainctl"
 """The provider of what no machine is needed for."""

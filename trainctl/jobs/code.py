@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from trainctl.base.json import digest
 from trainctl.errors import TrainctlError
 from trainctl.jobs.checkout import refuse_bare
 from trainctl.model.exits import how_it_ended
-from trainctl.model.json import digest
 from trainctl.plan.values import CodeTree
 
 LEFT_OUT = (

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from trainctl.base.json import digest
 from trainctl.model.address import Address
-from trainctl.model.json import digest
 from trainctl.model.run import RunRecord
 from trainctl.spi.provider import Node
 

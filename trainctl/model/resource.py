@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainctl.base.json import JsonObject
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import Position
-from trainctl.model.json import JsonObject
 
 
 @dataclass(frozen=True, slots=True)

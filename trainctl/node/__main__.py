@@ -6,8 +6,8 @@ import importlib
 import sys
 from typing import Any, BinaryIO, Callable, Mapping
 
-from trainctl.node.calls.protocol import emit, read_request, say
-from trainctl.node.system.failure import Failure, from_os_error
+from trainctl.base.failure import Failure, from_os_error
+from trainctl.base.protocol.lines import emit, read_request, say
 
 _VERBS = {
     "facts": "supervision.facts.facts",

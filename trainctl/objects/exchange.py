@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from trainctl.base.certificates import trusting
 from trainctl.errors import SourceBusy, SourceDenied, SourceError, SourceUnreachable, TrainctlError
 from trainctl.objects.access import AzurePrincipal
-from trainctl.objects.certificates import trusting
 from trainctl.objects.place import authority_of
 from trainctl.objects.straight import opener
 from trainctl.spi.sources import Credential

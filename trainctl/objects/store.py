@@ -15,9 +15,9 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 from urllib.parse import quote
 
+from trainctl.base.cursors import Cursors, Endless
 from trainctl.errors import SourceCut, SourceError, SourceWrong
 from trainctl.model.flow import Flow
-from trainctl.node.system.cursors import Cursors, Endless
 from trainctl.objects.access import Access, AwsKeys, AzureKey, ServiceAccount
 from trainctl.objects.client import SILENCE_SECONDS, Renew, connect, endpoint_of, is_over
 from trainctl.objects.failures import OtherRegion, explained

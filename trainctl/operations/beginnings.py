@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from trainctl.base.ranking import newest
 from trainctl.desired.values import Desired
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address
 from trainctl.model.resource import Resource
 from trainctl.model.status import Checkpoint
-from trainctl.node.checkpoints.ranking import newest
 from trainctl.operations.begun import with_begun
 from trainctl.operations.checkpoints import checkpoint_from, complete_rows
 from trainctl.operations.look_mirror import look_at_mirror

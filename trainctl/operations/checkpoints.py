@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from trainctl.base.ranking import standing
 from trainctl.errors import NodeError, NodeUnreachable, UsageError
 from trainctl.model.away import Away, away_of
 from trainctl.model.status import Artifact, Checkpoint
-from trainctl.node.checkpoints.ranking import standing
 from trainctl.operations.runs import Run, control
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.checkpoints import Checkpoints

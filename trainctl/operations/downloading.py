@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from trainctl.base.json import digest
 from trainctl.errors import StorageError, UsageError
-from trainctl.model.json import digest
 from trainctl.operations.checkpoints import checkpoint_from, checkpoints_of, choose
 from trainctl.operations.runs import Run
 from trainctl.operations.workspace import Workspace

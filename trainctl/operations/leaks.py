@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
+from trainctl.base.listing import ResolvedSource
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import Diagnostic, error
-from trainctl.model.files import ResolvedSource
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import WeightsFacts
 

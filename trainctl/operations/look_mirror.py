@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainctl.base.listing import ResolvedSource
 from trainctl.errors import NodeError, SourceBusy, SourceCut, StorageError
 from trainctl.ledger.state import State
 from trainctl.model.address import Kind
 from trainctl.model.diagnostics import Diagnostic, warning
-from trainctl.model.files import ResolvedSource
 from trainctl.model.mirror_site import MirrorSite
 from trainctl.model.serving import TO_ALL, Serving
 from trainctl.operations.workspace import Workspace

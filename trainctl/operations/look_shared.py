@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from trainctl.base.listing import ResolvedSource
 from trainctl.model.address import Address
-from trainctl.model.files import ResolvedSource
 from trainctl.plan.weights import content_of
 from trainctl.weights.mirror.fetch import AT_ONCE, LARGE_FROM_BYTES
 from trainctl.weights.mirror.known import Known, to_come

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from trainctl.base.packed import AS_TUPLE
+from trainctl.base.protocol.rows import sent
 from trainctl.model.address import Address
-from trainctl.node.calls.rows import sent
-from trainctl.node.content.packed import AS_TUPLE
 from trainctl.plan.values import TierFacts
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.run_control import LOOK_SECONDS

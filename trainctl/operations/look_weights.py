@@ -6,15 +6,15 @@ from collections.abc import Callable, Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from trainctl.base.listing import ResolvedSource, SourceFile
+from trainctl.base.units import format_bytes
 from trainctl.errors import Forbidden, SourceError, StorageError, TrainctlError
 from trainctl.jobs.bucket_credentials import explained
 from trainctl.ledger.state import State
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error, warning
-from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.model.once import Once
 from trainctl.model.resource import Resource
-from trainctl.model.units import format_bytes
 from trainctl.operations.look_mirror import MirrorSeen, look_at_mirror
 from trainctl.operations.look_options import LookOptions
 from trainctl.operations.look_shared import Shared, shared

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
+from trainctl.base.sharing import only_ours
 from trainctl.errors import Interrupted, ManifestError, SourceDenied, SourceError, TrainctlError
 from trainctl.model.address import Kind
 from trainctl.model.source_uri import BUCKETS, parse_source
-from trainctl.node.system.sharing import only_ours
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.weights import credential_of, endpoint_url, lock_entry, wanted_of
 from trainctl.spi.sources import Credential, Each

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainctl.base.listing import SourceFile
 from trainctl.errors import SourceError
 from trainctl.model.address import Kind
 from trainctl.model.diagnostics import Diagnostic, error
-from trainctl.model.files import SourceFile
 from trainctl.objects.place import SCHEMES, place_of
 from trainctl.operations.mirrors import is_in_a_bucket, is_on_a_host, mirror_url
 from trainctl.operations.places import directory_of

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from trainctl.base.units import parse_size
 from trainctl.errors import NodeError, NodeUnreachable, UsageError
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Kind
 from trainctl.model.away import Away
 from trainctl.model.cache import CacheContent, CachedFile, Cleared
-from trainctl.model.units import parse_size
 from trainctl.operations.streaming import pieces
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.caches import Keeper, keeper, other_keepers, scope_of

@@ -17,12 +17,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from trainctl.base.json import JsonObject
 from trainctl.desired.memory import memory_of
 from trainctl.desired.values import CheckpointStore, Desired, SecretSpec
 from trainctl.errors import ManifestError, StorageError, TrainctlError
 from trainctl.manifest.files import known_files, manifest_files
 from trainctl.model.address import Kind
-from trainctl.model.json import JsonObject
 from trainctl.model.mirror_site import MirrorSite
 from trainctl.model.redaction import Redactor
 from trainctl.model.trust import Trust

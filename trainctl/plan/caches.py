@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from trainctl.base.units import format_bytes, parse_size
 from trainctl.ledger.state import Recorded
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error, warning
-from trainctl.model.units import format_bytes, parse_size
 from trainctl.plan.seats import seats, starting
 from trainctl.plan.subject import Subject
 from trainctl.plan.values import CacheFacts, Change, Inputs

@@ -7,11 +7,11 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
+from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.desired.saved import lifecycle_from_json
 from trainctl.model.action import Action, Reason
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import Diagnostic, Position, Severity
-from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.plan.values import (
     Change,
     CodeTree,

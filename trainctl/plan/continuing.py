@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trainctl.base.json import digest
 from trainctl.ledger.state import State
 from trainctl.model.action import Action, Reason
 from trainctl.model.address import RECORDS, Address
-from trainctl.model.json import digest
 from trainctl.model.run import RunRecord, RunStatus
 from trainctl.plan.diff import plain
 from trainctl.plan.values import Change, Plan

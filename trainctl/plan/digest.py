@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from trainctl.base.json import digest
 from trainctl.model.action import Action
-from trainctl.model.json import digest
 from trainctl.plan.diff import plain
 from trainctl.plan.values import Change
 

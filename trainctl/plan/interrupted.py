@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from trainctl.base.json import digest
 from trainctl.ledger.state import Intent
 from trainctl.model.action import Action, Reason
 from trainctl.model.address import Kind
-from trainctl.model.json import digest
 from trainctl.plan.diff import plain
 from trainctl.plan.graph import REMOVES
 from trainctl.plan.runs import begun_run

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
-from trainctl.model.units import parse_size
+from trainctl.base.units import parse_size
 from trainctl.plan.runs import gpu_count, node_count
 from trainctl.plan.values import GpuFacts
 

@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trainctl.base.json import digest
 from trainctl.desired.saved import desired_from_json, desired_to_json
 from trainctl.desired.values import Desired
 from trainctl.errors import TrainctlError
 from trainctl.model.address import Kind
-from trainctl.model.json import digest
 from trainctl.plan.codec import plan_from_json, to_json
 from trainctl.plan.digest import plan_digest
 from trainctl.plan.values import Plan

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from trainctl.base.units import format_bytes
 from trainctl.model.action import Reason
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import Diagnostic, error, warning
-from trainctl.model.units import format_bytes
 from trainctl.plan.values import Change, DeliveryLine, NodeFacts
 
 WAITS = "waits-for-room"

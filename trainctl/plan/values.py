@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from trainctl.base.listing import ResolvedSource
 from trainctl.desired.values import Desired
 from trainctl.errors import Forbidden, TrainctlError
 from trainctl.ledger.state import State
 from trainctl.model.action import Action, Reason
 from trainctl.model.address import Address
 from trainctl.model.diagnostics import Diagnostic, Severity
-from trainctl.model.files import ResolvedSource
 from trainctl.model.resource import Lifecycle
 from trainctl.model.run import RunRecord
 from trainctl.model.serving import TO_ALL, Serving

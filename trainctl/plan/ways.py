@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from trainctl.base.units import format_bytes
 from trainctl.model.address import Address
 from trainctl.model.delivery import HOPS
 from trainctl.model.diagnostics import Diagnostic, warning
-from trainctl.model.units import format_bytes
 from trainctl.plan.values import DeliveryLine, NodeFacts, TierFacts, WeightsLine
 
 MUCH = 10**9

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
+from trainctl.base.listing import ResolvedSource
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
-from trainctl.model.files import ResolvedSource
 from trainctl.plan.graph import REMOVES
 from trainctl.plan.rates import into_mirror
 from trainctl.plan.resources import PLANNED_OF_WEIGHTS, Wish

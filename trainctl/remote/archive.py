@@ -42,7 +42,9 @@ class Archive:
 @functools.cache
 def node_archive() -> Archive:
     """The program that runs on nodes."""
-    return program_archive("trainctl.node.__main__", ("trainctl.node",))
+    return program_archive(
+        "trainctl.node.__main__", ("trainctl:errors", "trainctl.base", "trainctl.node")
+    )
 
 
 @functools.cache

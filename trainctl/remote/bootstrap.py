@@ -68,7 +68,7 @@ def put(path, data):
         sys.exit("%s: %s" % (error.strerror, folder))
 put(path, data)
 sys.path.insert(0, path)
-from trainctl.node.calls.bytecode import is_sealed, sealed
+from trainctl.base.bytecode import is_sealed, sealed
 if not is_sealed(body, digest):
     body = sealed(data, digest)
 put("%s-%s.pyz" % (path[:-4], sys.implementation.cache_tag), body)

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import CodeType
 
 import trainctl
-from trainctl.node.calls.bytecode import is_sealed, sealed
-from trainctl.node.system.files import make_directory, write_atomic
+from trainctl.base.bytecode import is_sealed, sealed
+from trainctl.base.files import make_directory, write_atomic
 from trainctl.remote.archive import Archive
 
 _PLACE = Path(trainctl.__file__).parents[1]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from trainctl.base.protocol.frames import Frames, frame
 from trainctl.errors import NodeError, NodeSilent, NodeUnreachable
-from trainctl.node.calls.frames import Frames, frame
 from trainctl.remote.answers import readable
 from trainctl.remote.feed import Feed
 from trainctl.spi.transport import Output, Transport

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from trainctl.base.listing import Listing
 from trainctl.errors import SourceError
-from trainctl.model.files import Listing
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.answers import OnEvent
 from trainctl.resources.conversation import Conversation

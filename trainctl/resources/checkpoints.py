@@ -8,13 +8,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainctl.base.failure import Failure
 from trainctl.errors import NodeError, NodeForgot, NodeUnreachable, StorageError
 from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.environment import checkpoint_directory, file_name
 from trainctl.model.address import Address
 from trainctl.model.away import Away, away_of
 from trainctl.model.run import RankRecord, RunRecord
-from trainctl.node.system.failure import Failure
 from trainctl.resources.run_control import LOOK_SECONDS, RunControl
 
 if TYPE_CHECKING:

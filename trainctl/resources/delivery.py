@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainctl.apply.step import Step
+from trainctl.base.listing import Listing
 from trainctl.errors import Interrupted, NodeUnreachable, NoRoomYet, StorageError, TrainctlError
 from trainctl.model.address import Address
 from trainctl.model.delivery import MIRROR, THROUGH_OPERATOR, Delivered, Foreseen
-from trainctl.model.files import Listing
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.delivery_progress import DeliveryProgress
 from trainctl.resources.home import Home

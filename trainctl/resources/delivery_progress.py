@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainctl.apply.step import Step
+from trainctl.base.listing import Listing
 from trainctl.model.delivery import Foreseen
-from trainctl.model.files import Listing
 
 
 class DeliveryProgress:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from trainctl.apply.step import Deferred, Step
+from trainctl.base.listing import Listing
 from trainctl.errors import NodeError, NodeUnreachable, NoRoomYet, StalePlan
 from trainctl.jobs.checkpoints import CheckpointAccess, references
 from trainctl.jobs.code import Code, packed, scan
@@ -20,7 +21,6 @@ from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import Delivered, Mirrored
-from trainctl.model.files import Listing
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.plan.placement import Wanted
 from trainctl.plan.seats import Planned

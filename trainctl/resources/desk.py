@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
+from trainctl.base.listing import place_of
 from trainctl.errors import SourceError, SourceUnreachable, TrainctlError
-from trainctl.model.files import place_of
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.conversation import Conversation, Told
 from trainctl.resources.relay import Relay, relaying

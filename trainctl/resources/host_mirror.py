@@ -9,11 +9,11 @@ from dataclasses import asdict
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from trainctl.base.listing import Listing, ResolvedSource, listed_arriving
+from trainctl.base.packed import AS_TUPLE, Arriving
+from trainctl.base.protocol.rows import sent
 from trainctl.errors import NodeForgot, TrainctlError
-from trainctl.model.files import Listing, ResolvedSource, listed_arriving
 from trainctl.model.serving import Serving
-from trainctl.node.calls.rows import sent
-from trainctl.node.content.packed import AS_TUPLE, Arriving
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.answers import OnEvent
 from trainctl.resources.agents import Agents

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainctl.apply.step import Step
+from trainctl.base.units import parse_size
 from trainctl.jobs.secrets import Secrets
-from trainctl.model.units import parse_size
 from trainctl.plan.images import image_of
 from trainctl.remote.agent import NodeAgent
 

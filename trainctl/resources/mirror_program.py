@@ -7,14 +7,14 @@ from trainctl.remote.archive import Archive, program_archive
 _MAIN = "trainctl.weights.mirror.program"
 _MODULES = {
     "trainctl": ("errors",),
-    "trainctl.model": ("files", "flow", "hub_paths", "json", "serving", "source_uri", "units"),
-    "trainctl.node.calls": ("asking", "bytecode", "call_server", "frames", "guard", "programs", "protocol", "rows", "tls"),
-    "trainctl.node.content": ("digests", "json_stream", "listing", "pack", "pack_index", "packed", "packs", "parts", "runs"),
-    "trainctl.node.system": ("addresses", "below", "descriptors", "failure", "files", "layout", "listening", "numbers", "ports", "processes", "sharing", "syscalls", "temporary"),
+    "trainctl.base": (),
+    "trainctl.model": ("flow", "hub_paths", "serving", "source_uri"),
+    "trainctl.node.calls": ("call_server", "guard", "programs"),
+    "trainctl.node.content": ("digests", "listing", "pack", "pack_index", "packs", "parts", "runs"),
+    "trainctl.node.system": ("layout", "numbers"),
     "trainctl.node.transfer": ("blob_requests", "caller", "evenness", "proof", "server", "shelf"),
-    "trainctl.objects": ("certificates",),
     "trainctl.spi": ("sources",),
-    "trainctl.weights": ("exclusive", "patterns", "retry", "safe_path"),
+    "trainctl.weights": ("patterns", "retry"),
     "trainctl.weights.mirror": (),
     "trainctl.weights.sources": ("bodies", "connecting", "gates", "http", "https", "proxies", "statuses", "validators", "wire"),
 }  # fmt: skip

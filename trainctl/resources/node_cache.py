@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainctl.model.units import parse_size
+from trainctl.base.units import parse_size
 from trainctl.spi.provider import Node
 
 

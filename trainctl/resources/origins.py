@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from trainctl.base.listing import Listing
 from trainctl.model.delivery import THROUGH_OPERATOR
-from trainctl.model.files import Listing
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.answers import OnEvent
 from trainctl.resources.agents import Agents

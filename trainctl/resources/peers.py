@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from trainctl.base.listing import Listing
 from trainctl.errors import NodeError, TrainctlError
-from trainctl.model.files import Listing
 from trainctl.model.serving import Serving, cut_off
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.node_server import NodeServer

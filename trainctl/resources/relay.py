@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import ceil
 
+from trainctl.base.listing import SourceFile
 from trainctl.errors import SourceBusy, SourceGone, SourceWrong, TrainctlError
-from trainctl.model.files import SourceFile
 from trainctl.weights.mirror.afresh import Origin
 
 _PATH = re.compile(r"/([0-9]{1,9})/([0-9]{1,12})")

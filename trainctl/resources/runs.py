@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from trainctl.base.units import parse_duration
 from trainctl.jobs.environment import (
     RunPlaces,
     caches,
@@ -17,7 +18,6 @@ from trainctl.jobs.environment import (
 )
 from trainctl.model.address import Address
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
-from trainctl.model.units import parse_duration
 
 _LIVE_FIRST = (
     RunStatus.RUNNING,

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Any
 
+from trainctl.base.listing import ListedFile
 from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address
-from trainctl.model.files import ListedFile
 from trainctl.plan.placement import Offer, Room, Wanted, place, with_run
 from trainctl.plan.seats import Planned
 from trainctl.plan.values import GpuFacts

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainctl.model.files import Listing
-from trainctl.node.calls.rows import sent
+from trainctl.base.listing import Listing
+from trainctl.base.protocol.rows import sent
 
 Request = Mapping[str, Any]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainctl.apply.step import Lookup, MayStop, Step
+from trainctl.base.listing import Listing, ResolvedSource
 from trainctl.errors import (
     NodeForgot,
     SourceDenied,
@@ -23,7 +24,6 @@ from trainctl.jobs.bucket_credentials import explained
 from trainctl.jobs.secrets import Secrets
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.delivery import Mirrored
-from trainctl.model.files import Listing, ResolvedSource
 from trainctl.model.mirror_site import MirrorSite
 from trainctl.model.source_uri import parse_source
 from trainctl.plan.values import Observation

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from trainctl.model.json import JsonObject
+from trainctl.base.json import JsonObject
 from trainctl.spi.transport import Transport
 
 

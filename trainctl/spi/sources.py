@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Callable, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.base.listing import ResolvedSource, SourceFile
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from trainctl.model.json import JsonObject
+from trainctl.base.json import JsonObject
 
 
 @dataclass(frozen=True, slots=True)

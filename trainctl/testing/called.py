@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping
 
-from trainctl.node.calls.protocol import emit, read_request, say
+from trainctl.base.protocol.lines import emit, read_request, say
 
 Request = Mapping[str, Any]
 _POLL_SECONDS = 0.01
@@ -63,7 +63,7 @@ def die(request: Request) -> Dict[str, Any]:
 
 def imports(request: Request) -> Dict[str, Any]:
     """Import a module of this program that nothing has needed yet."""
-    from trainctl.node.system import pace
+    from trainctl.base import pace
 
     return {"found": pace.__name__}
 

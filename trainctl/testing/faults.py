@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import TypeVar
 
+from trainctl.base.json import JsonObject
 from trainctl.errors import StateError
-from trainctl.model.json import JsonObject
 from trainctl.spi.objects import ObjectStore
 from trainctl.spi.state import LogSlice, StateLog
 

@@ -6,8 +6,8 @@ import copy
 import threading
 from collections.abc import Iterator, Sequence
 
+from trainctl.base.json import JsonObject
 from trainctl.errors import AppendRefused, StateError
-from trainctl.model.json import JsonObject
 from trainctl.spi.state import LogSlice, StateLog
 
 

@@ -21,10 +21,7 @@ from trainctl.spi.provider import Node
 from trainctl.spi.transport import Transport
 from trainctl.testing.transport import Reached
 
-_MODULES = {
-    "calls": ("bytecode", "call_server", "frames", "guard", "programs", "protocol"),
-    "system": ("descriptors", "failure", "pace", "syscalls"),
-}
+_MODULES = ("call_server", "guard", "programs")
 """What the program needs of the node program's parts."""
 
 _SECONDS = 30.0
@@ -34,8 +31,9 @@ _BIG = 300_000
 
 def program() -> Archive:
     """The program that these tests call."""
-    ours = (f"trainctl.node.{part}:{one}" for part, found in _MODULES.items() for one in found)
-    return program_archive("trainctl.testing.called", ("trainctl.testing:called", *ours))
+    ours = (f"trainctl.node.calls:{name}" for name in _MODULES)
+    names = ("trainctl.testing:called", "trainctl:errors", "trainctl.base", *ours)
+    return program_archive("trainctl.testing.called", names)
 
 
 class SessionConformance(Reached):
@@ -196,7 +194,7 @@ class SessionConformance(Reached):
         for path in (root / "agent").iterdir():
             path.write_bytes(b"something else")
 
-        assert agent.call("imports", {}) == {"found": "trainctl.node.system.pace"}
+        assert agent.call("imports", {}) == {"found": "trainctl.base.pace"}
         assert agent.call("who", {})["session"] == before
         agent.end()
         assert agent.call("who", {})["session"] != before

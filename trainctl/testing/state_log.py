@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from trainctl.base.json import JsonObject
 from trainctl.errors import AppendRefused, StateError
-from trainctl.model.json import JsonObject
 from trainctl.spi.state import StateLog
 
 APPENDERS = 8

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import pytest
 
+from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import SourceDenied, SourceError, SourceGone
-from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.spi.sources import Credential, PartSource, Span, WeightSource
 from trainctl.weights.sources.http import HttpClient
 

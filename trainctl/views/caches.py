@@ -9,9 +9,9 @@ import stat
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from trainctl.base.units import format_bytes
 from trainctl.model.away import Away
 from trainctl.model.cache import CacheContent, CachedFile, Cleared
-from trainctl.model.units import format_bytes
 from trainctl.views.escape import escape
 from trainctl.views.moments import moment
 from trainctl.views.text import counted, table, warned

@@ -7,9 +7,9 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from trainctl.base.units import format_bytes
 from trainctl.model.away import Away
 from trainctl.model.status import Artifact, Checkpoint
-from trainctl.model.units import format_bytes
 from trainctl.views.away import away_json
 from trainctl.views.escape import escape
 from trainctl.views.moments import minute, moment

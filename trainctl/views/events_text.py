@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
+from trainctl.base.units import format_duration
 from trainctl.model.events import Event, EventType
-from trainctl.model.units import format_duration
 from trainctl.views.output import Output
 from trainctl.views.progress import Progress
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trainctl.base.units import format_bytes
 from trainctl.model.address import Address
 from trainctl.model.away import Away
 from trainctl.model.events import Event, EventType
 from trainctl.model.log import Piece
-from trainctl.model.units import format_bytes
 from trainctl.views.away import away_json, away_words
 from trainctl.views.escape import escape
 from trainctl.views.events_json import EventsJson

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from trainctl.model.units import format_bytes, format_duration
+from trainctl.base.units import format_bytes, format_duration
 
 _WINDOW = 5.0
 """Seconds over which the rate is taken: long enough to be steady, short enough to show a stall."""

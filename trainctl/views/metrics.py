@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
+from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.address import Address
 from trainctl.model.away import Away
 from trainctl.model.metrics import VOLUMES, Gpu, Sample, Volume
 from trainctl.model.run import RunRecord
-from trainctl.model.units import format_bytes, format_duration
 from trainctl.views.away import away_json
 from trainctl.views.escape import escape
 from trainctl.views.moments import moment

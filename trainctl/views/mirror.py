@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trainctl.model.units import format_bytes
+from trainctl.base.units import format_bytes
 from trainctl.views.choices import chosen, table_of
 from trainctl.views.moments import minute, moment
 from trainctl.views.plan_tables import short_revision

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from trainctl.model.units import format_bytes
+from trainctl.base.units import format_bytes
 from trainctl.views.choices import chosen, table_of
 from trainctl.views.escape import escape
 from trainctl.views.moments import minute, moment

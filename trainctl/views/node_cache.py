@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from trainctl.base.units import format_bytes
 from trainctl.model.node_cache import CachedListing, CacheReport
-from trainctl.model.units import format_bytes
 from trainctl.views.escape import escape
 from trainctl.views.moments import minute, moment
 from trainctl.views.text import counted, table, warned

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trainctl.base.units import format_bytes
 from trainctl.model.nodes import NodeReport
-from trainctl.model.units import format_bytes
 from trainctl.node.turns.holders import run_words
 from trainctl.views.escape import escape
 from trainctl.views.moments import moment

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.address import Address
-from trainctl.model.units import format_bytes, format_duration
 from trainctl.plan.values import DeliveryLine, ImageLine, TierFacts, WeightsLine
 from trainctl.views.choices import Cells, chosen, fit, table_of
 from trainctl.views.escape import escape

@@ -9,7 +9,7 @@ from difflib import ndiff
 from types import MappingProxyType
 from typing import Any
 
-from trainctl.model.units import format_bytes
+from trainctl.base.units import format_bytes
 from trainctl.views.escape import escape_lines, literal
 from trainctl.views.plan_rows import MISSING, Path, Row, is_code, multiline
 from trainctl.views.text import Style, columns, counted, pad

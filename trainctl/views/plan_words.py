@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from trainctl.base.units import format_duration
 from trainctl.model.action import Action, Reason
 from trainctl.model.address import Kind
-from trainctl.model.units import format_duration
 from trainctl.plan.values import Change, LiveRun
 from trainctl.views.text import counted
 

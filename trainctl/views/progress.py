@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
+from trainctl.base.units import format_duration
 from trainctl.model.events import Event, EventType
-from trainctl.model.units import format_duration
 from trainctl.views.meter import Meter
 from trainctl.views.output import Output
 from trainctl.views.text import columns, shorten

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trainctl.base.units import format_bytes
 from trainctl.model.status import Remain
-from trainctl.model.units import format_bytes
 
 
 def remains_lines(remains: Sequence[Remain]) -> list[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from trainctl.base.units import format_bytes, format_duration
 from trainctl.ledger.history import Row
 from trainctl.ledger.state import Intent, Recorded, State
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import Delivered
 from trainctl.model.run import RunRecord
-from trainctl.model.units import format_bytes, format_duration
 from trainctl.views.escape import escape, literal
 from trainctl.views.moments import moment
 from trainctl.views.plan_rows import added

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from trainctl.base.ranking import standing
+from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.address import Address
 from trainctl.model.delivery import THROUGH_OPERATOR, Delivered, Mirrored
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.model.status import Beginner, JobStatus
-from trainctl.model.units import format_bytes, format_duration
-from trainctl.node.checkpoints.ranking import standing
 from trainctl.views.checkpoints import checkpoint_json, kept_words
 from trainctl.views.escape import escape
 from trainctl.views.moments import minute, moment

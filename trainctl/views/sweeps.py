@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from trainctl.base.ranking import standing
+from trainctl.base.units import format_duration
 from trainctl.model.status import Checkpoint, JobStatus
-from trainctl.model.units import format_duration
-from trainctl.node.checkpoints.ranking import standing
 from trainctl.views.escape import escape
 from trainctl.views.statuses import NARROWEST_STATE, counts_by_state, state_words
 from trainctl.views.text import table

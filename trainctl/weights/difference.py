@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import groupby
 
-from trainctl.model.files import SourceFile
-from trainctl.weights.safe_path import shown
+from trainctl.base.listing import SourceFile
+from trainctl.base.safe_path import shown
 
 _SHOWN = 5
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from trainctl.base.exclusive import lease
 from trainctl.errors import StorageError, TrainctlError
-from trainctl.weights.exclusive import lease
 
 FILE_NAME = "trainctl.lock"
 _VERSION = 1

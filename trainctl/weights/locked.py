@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from trainctl.base.listing import ResolvedSource, SourceFile, in_order
+from trainctl.base.units import format_bytes
 from trainctl.errors import NodeError, SourceGone, SourceWrong, StorageError, TrainctlError
 from trainctl.model.diagnostics import Diagnostic, warning
-from trainctl.model.files import ResolvedSource, SourceFile, in_order
-from trainctl.model.units import format_bytes
 from trainctl.weights.difference import difference
 from trainctl.weights.lock import LockEntry
 from trainctl.weights.mirror.port import Mirror

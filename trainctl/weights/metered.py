@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.spi.sources import Credential, Fill, PartSource, Span, TellingSource, WeightSource
 
 

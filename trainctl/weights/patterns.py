@@ -14,8 +14,8 @@ from itertools import islice
 from pathlib import PurePosixPath
 from typing import Callable, Iterable, Iterator, Sequence, Set
 
-from trainctl.model.files import SourceFile, in_order
-from trainctl.weights.safe_path import is_unusable
+from trainctl.base.listing import SourceFile, in_order
+from trainctl.base.safe_path import is_unusable
 
 _MOST_COMPARED = 1000
 _LITERAL = re.compile(r"[^*?\[]*")

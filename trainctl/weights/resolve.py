@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trainctl.base.listing import ResolvedSource, SourceFile
+from trainctl.base.safe_path import check_paths
 from trainctl.errors import (
     SecretWithheld,
     SourceBusy,
@@ -19,7 +21,6 @@ from trainctl.errors import (
     TrainctlError,
 )
 from trainctl.model.diagnostics import Diagnostic, warning
-from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.model.once import Once
 from trainctl.model.source_uri import SourceUri, parse_source
 from trainctl.spi.sources import (
@@ -35,7 +36,6 @@ from trainctl.weights.locked import counted, instead_of, locked_version
 from trainctl.weights.mirror.port import Mirror
 from trainctl.weights.patterns import nearest_pattern, select
 from trainctl.weights.retry import Retry
-from trainctl.weights.safe_path import check_paths
 from trainctl.weights.sources import source_for
 
 _STUMBLES = (

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from trainctl.base.units import format_duration
 from trainctl.errors import (
     Interrupted,
     SourceBusy,
@@ -15,7 +16,6 @@ from trainctl.errors import (
     SourceUnreachable,
     TrainctlError,
 )
-from trainctl.model.units import format_duration
 from trainctl.spi.sources import Each
 from trainctl.weights.sources.gates import LONGEST_PAUSE
 

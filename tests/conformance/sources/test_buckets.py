@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.buckets import KEY_ID, SECRET, Bucket, moto, rclone
 from tests.support.clouds import ACCOUNT, ACCOUNT_KEY, Azure, Google, azure, google
-from trainctl.model.files import ResolvedSource, SourceFile
+from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.objects.access import AwsKeys
 from trainctl.objects.place import place_of
 from trainctl.objects.store import Bucket as Store

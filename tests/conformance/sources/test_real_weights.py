@@ -10,8 +10,8 @@ from tests.support.hub import serve
 from tests.support.minilm import minilm_files
 from tests.support.mirrors import REFERENCE, assert_sound, contents, impatient, leftovers, mirror_at
 from tests.support.olah import serve_git
+from trainctl.base.listing import Listing
 from trainctl.errors import SourceError
-from trainctl.model.files import Listing
 from trainctl.weights.resolve import Wanted, resolve
 from trainctl.weights.sources.hf import HubSource
 

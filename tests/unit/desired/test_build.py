@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.manifests import attributes, desired, problems, schema_of
+from trainctl.base.json import canonical
 from trainctl.desired.build import build, directory_name
 from trainctl.desired.values import SecretSpec
 from trainctl.manifest.read import read
-from trainctl.model.json import canonical
 from trainctl.model.resource import Lifecycle
 
 JOB = "runtime: {start_commands: [x]}"

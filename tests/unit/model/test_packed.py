@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from trainctl.model.files import (
+from trainctl.base import packed
+from trainctl.base.json import digest
+from trainctl.base.listing import (
     ListedFile,
     Listing,
     ResolvedSource,
@@ -18,9 +20,7 @@ from trainctl.model.files import (
     in_order,
     read_files,
 )
-from trainctl.model.json import digest
-from trainctl.node.content import packed
-from trainctl.node.content.packed import AS_TUPLE, Arriving, Packed
+from trainctl.base.packed import AS_TUPLE, Arriving, Packed
 
 
 def made(count: int) -> list[SourceFile]:

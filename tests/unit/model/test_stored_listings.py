@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from trainctl.model.files import ListedFile, Listing, load_listing
-from trainctl.model.json import hex_digest
-from trainctl.node.content.packed import AS_TUPLE, Packed
+from trainctl.base.json import hex_digest
+from trainctl.base.listing import ListedFile, Listing, load_listing
+from trainctl.base.packed import AS_TUPLE, Packed
 
 
 def stored(listing: Listing, directory: Path) -> Path:

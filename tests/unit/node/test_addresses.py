@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainctl.node.system.addresses import Serving, is_private, network, own_address
+from trainctl.base.addresses import Serving, is_private, network, own_address
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_all_addresses_are_offered(
 ) -> None:
     """The caller's first; what isn't private needs TLS. Where nobody on another host would get anything that is said, and why."""
     monkeypatch.setenv("SSH_CONNECTION", f"10.0.0.9 50000 {came_to} 22")
-    monkeypatch.setattr("trainctl.node.system.addresses.addresses", lambda: others)
+    monkeypatch.setattr("trainctl.base.addresses.addresses", lambda: others)
     if lacks_tls:
-        monkeypatch.setattr("trainctl.node.system.addresses.find_spec", lambda name: None)
+        monkeypatch.setattr("trainctl.base.addresses.find_spec", lambda name: None)
 
     found = Serving.here()
     told = found.to_json()

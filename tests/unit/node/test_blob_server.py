@@ -14,8 +14,8 @@ import pytest
 
 from tests.support.blob_server import asked, served
 from tests.support.nodes import Mirror
-from trainctl.node.system.addresses import family
-from trainctl.node.system.failure import Failure
+from trainctl.base.addresses import family
+from trainctl.base.failure import Failure
 from trainctl.node.transfer.server import BlobServer, serving
 from trainctl.node.transfer.shelf import MirrorShelf
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.nodes import NodeError, TestNode
+from trainctl.base.failure import Failure
 from trainctl.node.cache.codes import unpack
-from trainctl.node.system.failure import Failure
 
 
 def _tar(*members: tuple[tarfile.TarInfo, bytes]) -> io.BytesIO:

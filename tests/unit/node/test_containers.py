@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.containers import Engine, container
 from tests.support.nodes import TestNode, all_text_below, is_alive, wait_for
-from trainctl.node.system.processes import with_environment
+from trainctl.base.processes import with_environment
 
 WITH_STORAGE = ("podman", "docker")
 """The engines that have storage and a list of containers."""

@@ -13,7 +13,7 @@ import pytest
 from tests.support.apptainer import Apptainer, anybodys
 from tests.support.containers import Engine, container, rootless
 from tests.support.nodes import TestNode, as_nobody, wait_for
-from trainctl.node.system.processes import with_environment
+from trainctl.base.processes import with_environment
 
 
 @pytest.fixture

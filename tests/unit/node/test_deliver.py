@@ -10,9 +10,9 @@ import stat
 import pytest
 
 from tests.support.nodes import NodeError, TestNode
-from trainctl.model.files import CHUNK_BYTES
-from trainctl.node.calls.rows import sent
-from trainctl.node.system.processes import identity
+from trainctl.base.listing import CHUNK_BYTES
+from trainctl.base.processes import identity
+from trainctl.base.protocol.rows import sent
 
 BIG = os.urandom(2 * CHUNK_BYTES + 12345)
 

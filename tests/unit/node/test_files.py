@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.permissions import unreadable
-from trainctl.node.system.files import create_once, make_directory, remove_tree, unusable
+from trainctl.base.files import create_once, make_directory, remove_tree, unusable
 
 
 def test_who_is_killed_before_a_file_has_its_name_leaves_nothing(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tests.support.nodes import wait_for
+from trainctl.base.listening import listen
 from trainctl.node.gang.coordinator import Coordinator
 from trainctl.node.gang.helper_process import Helper, Limits
 from trainctl.node.gang.link import Link
 from trainctl.node.gang.rules import Policy, Rules
-from trainctl.node.system.listening import listen
 
 HERE = "127.0.0.1"
 

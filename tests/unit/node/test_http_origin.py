@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.blob_server import origin, served
 from tests.support.nodes import NodeError, TestNode
-from trainctl.model.files import CHUNK_BYTES
+from trainctl.base.listing import CHUNK_BYTES
 
 BIG = os.urandom(2 * CHUNK_BYTES + 12345)
 

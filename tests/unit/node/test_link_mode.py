@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.nodes import TestNode
+from trainctl.base.failure import Failure
 from trainctl.node.cache.deliver import deliver
 from trainctl.node.jobs import job
 from trainctl.node.runs import mount
 from trainctl.node.runs.record import Run
-from trainctl.node.system.failure import Failure
 from trainctl.node.system.layout import Layout
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from tests.support.weights_data import noise
-from trainctl.node.calls.asking import Gone
+from trainctl.base.failure import Failure
+from trainctl.base.protocol.asking import Gone
 from trainctl.node.content.listing import CHUNK_BYTES, Listing, parse
 from trainctl.node.content.parts import Part, parts_of
-from trainctl.node.system.failure import Failure
 from trainctl.node.transfer.http_origin import LinkedOrigin
 from trainctl.node.transfer.links import Links
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from trainctl.model import files as model
-from trainctl.node.calls.rows import received, sent
-from trainctl.node.content import packed
+from trainctl.base import listing as model
+from trainctl.base import packed
+from trainctl.base.failure import Failure
+from trainctl.base.packed import AS_TUPLE, Packed
+from trainctl.base.protocol.rows import received, sent
 from trainctl.node.content.listing import CHUNK_BYTES, given, parse, read_stored
-from trainctl.node.content.packed import AS_TUPLE, Packed
 from trainctl.node.content.stored import read_about, write_stored
-from trainctl.node.system.failure import Failure
 
 Row = tuple[str, int, str, tuple[str, ...]]
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests.support.nodes import TestNode, wait_for
+from trainctl.base.failure import Failure
+from trainctl.base.syscalls import punch_hole
 from trainctl.node.runs import log_lines
 from trainctl.node.runs.log_lines import read_lines
 from trainctl.node.runs.log_times import Mark, Times
 from trainctl.node.runs.record import Run
-from trainctl.node.system.failure import Failure
 from trainctl.node.system.layout import Layout
-from trainctl.node.system.syscalls import punch_hole
 from trainctl.operations.log_frames import Frames
 
 BLOCK = 4096

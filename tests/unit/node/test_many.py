@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.memory import listing_of
+from trainctl.base.processes import identity
 from trainctl.node.cache import reservations
 from trainctl.node.content import sizes
 from trainctl.node.content.digests import Digests, each_once
 from trainctl.node.system.layout import Layout
 from trainctl.node.system.numbers import Numbers
-from trainctl.node.system.processes import identity
 from trainctl.node.system.threads import for_each
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.support.nodes import TestNode, wait_for
+from trainctl.base.processes import identity
 from trainctl.node.containers import apart
 from trainctl.node.metrics import gpu_meter, measure
 from trainctl.node.metrics import samples as metrics
-from trainctl.node.system.processes import identity
 
 SMI = """\
 #!/bin/sh

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from tests.support.checkpointing import PREFIX, Clock, SavedRun, restored
+from trainctl.base.failure import Failure
 from trainctl.node.checkpoints import watch
 from trainctl.node.checkpoints.directory_store import DirectoryStore
 from trainctl.node.checkpoints.kept import Kept
 from trainctl.node.checkpoints.loading import load
 from trainctl.node.runs.record import Run
-from trainctl.node.system.failure import Failure
 
 EVENTS = {"events.out.tfevents": b"scalars"}
 TEXT = {"results.json": b"{}"}

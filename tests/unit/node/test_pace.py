@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.blob_server import origin, served
 from tests.support.nodes import NodeError, TestNode
-from trainctl.model.files import CHUNK_BYTES
-from trainctl.node.system.pace import Pace
+from trainctl.base.listing import CHUNK_BYTES
+from trainctl.base.pace import Pace
 from trainctl.node.transfer.origins import open_origin
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.blob_server import reached
 from tests.support.peers import TOKEN
+from trainctl.base.failure import Failure
 from trainctl.node.content.pack_index import (
     Row,
     count_rows,
@@ -22,7 +23,6 @@ from trainctl.node.content.pack_index import (
 )
 from trainctl.node.content.packs import Packs
 from trainctl.node.content.runs import Place, read_runs
-from trainctl.node.system.failure import Failure
 from trainctl.node.transfer.blob_client import BlobClient
 from trainctl.node.transfer.origin import DirectoryOrigin
 from trainctl.node.transfer.server import BlobServer, serving

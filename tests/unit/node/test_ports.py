@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from trainctl.base.failure import Failure
+from trainctl.base.listening import listen
+from trainctl.base.ports import ports_of
 from trainctl.node.gang.rendezvous import Rendezvous
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.listening import listen
-from trainctl.node.system.ports import ports_of
 from trainctl.node.transfer.server import BlobServer, serving
 from trainctl.node.transfer.shelf import MirrorShelf
 

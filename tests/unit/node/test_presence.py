@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.nodes import TestNode
 from tests.support.weights_data import noise
+from trainctl.base.protocol.rows import sent
 from trainctl.node.cache import inventory
 from trainctl.node.cache.presence import cache_query, cache_rows
-from trainctl.node.calls.rows import sent
 from trainctl.node.content.listing import CHUNK_BYTES, File, Listing, read_stored
 from trainctl.node.system import disks
 from trainctl.node.system.layout import layout_of

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.nodes import Mirror
-from trainctl.node.system.addresses import network
-from trainctl.node.system.failure import Failure, Unreachable
+from trainctl.base.addresses import network
+from trainctl.base.failure import Failure, Unreachable
 from trainctl.node.transfer import http_origin, reaching
 from trainctl.node.transfer import server as server_module
 from trainctl.node.transfer.blob_client import BlobClient

@@ -17,11 +17,11 @@ from tests.support.blob_server import origin, served
 from tests.support.nodes import Mirror
 from tests.support.peers import Gang, await_movement, result_of
 from tests.support.permissions import GROUP, ONE, OTHER, as_user, place_of_group
-from trainctl.model.files import CHUNK_BYTES
+from trainctl.base.failure import from_os_error
+from trainctl.base.listing import CHUNK_BYTES
 from trainctl.node.cache.deliver import deliver
 from trainctl.node.content.listing import Listing, parse
 from trainctl.node.content.parts import parts_of
-from trainctl.node.system.failure import from_os_error
 from trainctl.node.transfer.places import FromShared
 from trainctl.node.transfer.shared import SharedCache
 

@@ -20,13 +20,14 @@ from botocore.credentials import Credentials
 
 from tests.support.buckets import PART_BYTES, Bucket, moto, rclone
 from tests.support.cutting import proxy
-from trainctl.node.checkpoints import s3, sigv4
+from trainctl.base import sigv4
+from trainctl.base.failure import Failure
+from trainctl.base.pace import Pace
+from trainctl.node.checkpoints import s3
 from trainctl.node.checkpoints.directory_store import DirectoryStore
 from trainctl.node.checkpoints.s3 import S3Store, _Multipart, _uploads
 from trainctl.node.checkpoints.store import Store
 from trainctl.node.checkpoints.stores import open_store
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.pace import Pace
 
 RUN = "demo/sft/1-abcdefg"
 BIG = os.urandom(12 * 2**20 + 5)

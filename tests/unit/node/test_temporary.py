@@ -11,7 +11,7 @@ from typing import IO
 import pytest
 
 from tests.support.wanting import small_disk
-from trainctl.node.system.temporary import named_if_full, temporary_file
+from trainctl.base.temporary import named_if_full, temporary_file
 
 
 class Owner: ...

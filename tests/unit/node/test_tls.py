@@ -17,9 +17,9 @@ from tests.support.blob_server import origin, reached, served
 from tests.support.impostor import impostor
 from tests.support.nodes import NodeError, TestNode
 from tests.support.peers import Gang, result_of
-from trainctl.model.files import CHUNK_BYTES
-from trainctl.node.calls.tls import server_context
-from trainctl.node.system.failure import Failure
+from trainctl.base.failure import Failure
+from trainctl.base.listing import CHUNK_BYTES
+from trainctl.base.tls import server_context
 from trainctl.node.transfer.blob_client import BlobClient
 from trainctl.node.transfer.server import BlobServer, serving
 from trainctl.node.transfer.shelf import MirrorShelf

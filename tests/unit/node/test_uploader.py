@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tests.support.checkpointing import PREFIX, Clock, SavedRun, restored
+from trainctl.base.failure import Failure
 from trainctl.node.checkpoints import watch
 from trainctl.node.checkpoints.directory_store import DirectoryStore
 from trainctl.node.checkpoints.kept import Kept
 from trainctl.node.checkpoints.syncing import orderly
 from trainctl.node.runs.saved import File, Saved
 from trainctl.node.runs.uploads import sync_of
-from trainctl.node.system.failure import Failure
 
 
 def test_a_file_is_finished_after_five_quiet_seconds_and_a_checkpoint_after_sixty(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.mirrors import REFERENCE, MemorySource, impatient
+from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.model.address import Address
-from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.operations.look_shared import shared
 from trainctl.weights.metered import Metered
 from trainctl.weights.mirror.fetch import AT_ONCE

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from trainctl.base.bytecode import sealed
+from trainctl.base.protocol.frames import Frames, frame
 from trainctl.errors import (
     Busy,
     NodeError,
@@ -21,8 +23,6 @@ from trainctl.errors import (
     SourceWrong,
     StorageError,
 )
-from trainctl.node.calls.bytecode import sealed
-from trainctl.node.calls.frames import Frames, frame
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.answers import error_from, readable
 from trainctl.remote.archive import node_archive

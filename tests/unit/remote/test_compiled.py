@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.project import Project, project
-from trainctl.node.calls.bytecode import is_sealed
+from trainctl.base.bytecode import is_sealed
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.archive import Archive, node_archive
 from trainctl.remote.compiled import compiled

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainctl.base.protocol.frames import Frames, frame
 from trainctl.errors import NodeError, NodeUnreachable
-from trainctl.node.calls.frames import Frames, frame
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.feed import Feed
 from trainctl.spi.provider import Node

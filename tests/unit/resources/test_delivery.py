@@ -14,12 +14,12 @@ import pytest
 
 from tests.support.nodes import Mirror, wait_for
 from trainctl.apply.step import Step
+from trainctl.base.listing import CHUNK_BYTES
 from trainctl.errors import NodeError
 from trainctl.ledger.state import Recorded
 from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.delivery import Delivered
-from trainctl.model.files import CHUNK_BYTES
 from trainctl.remote import agent
 from trainctl.resources import sent_listings
 from trainctl.resources.agents import Agents

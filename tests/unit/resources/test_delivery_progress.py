@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trainctl.apply.step import Step
+from trainctl.base.listing import ListedFile, Listing
 from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.delivery import Foreseen
-from trainctl.model.files import ListedFile, Listing
 from trainctl.resources.delivery_progress import DeliveryProgress
 from trainctl.views.meter import Meter
 

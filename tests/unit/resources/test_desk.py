@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.support.mirrors import MemorySource, impatient
+from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import SourceGone, SourceUnreachable
-from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.archive import Archive
 from trainctl.resources.desk import Desk

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.mirrors import MemorySource, impatient
+from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import (
     SourceBusy,
     SourceDenied,
@@ -16,7 +17,6 @@ from trainctl.errors import (
     SourceUnreachable,
     TrainctlError,
 )
-from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.resources.relay import relaying
 from trainctl.spi.sources import Credential
 from trainctl.weights.mirror.afresh import Origin

@@ -12,7 +12,7 @@ import pytest
 from tests.support.bucket_mirrors import Directory
 from tests.support.bucket_mirrors import contents as contents_in
 from tests.support.mirrors import REFERENCE, MemorySource, contents, impatient, mirror_at
-from trainctl.model.files import ListedFile, Listing, ResolvedSource, SourceFile
+from trainctl.base.listing import ListedFile, Listing, ResolvedSource, SourceFile
 from trainctl.weights.bucket import keys, long
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.shelf import Shelf

@@ -14,9 +14,9 @@ import pytest
 from tests.support.bucket_mirrors import Directory, contents, gc, names
 from tests.support.flipping import each_flipped, flip, noticed
 from tests.support.mirrors import REFERENCE, MemorySource, impatient
+from trainctl.base.json import canonical
+from trainctl.base.listing import ResolvedSource
 from trainctl.errors import SourceDenied, StorageError
-from trainctl.model.files import ResolvedSource
-from trainctl.model.json import canonical
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.look import referred
 from trainctl.weights.bucket.mirror import BucketMirror

@@ -11,7 +11,7 @@ from tests.support.bucket_mirrors import await_tick, contents, gc, names
 from tests.support.buckets import Bucket, rclone
 from tests.support.mirrors import REFERENCE, MemorySource
 from tests.support.weights_data import noise
-from trainctl.model.files import Listing
+from trainctl.base.listing import Listing
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.merging import Double
 from trainctl.weights.bucket.mirror import BucketMirror

@@ -15,8 +15,8 @@ import pytest
 
 from tests.support.bucket_mirrors import Counted, Directory
 from tests.support.mirrors import REFERENCE, MemorySource, impatient
-from trainctl.model.files import ListedFile, ResolvedSource, SourceFile, in_order
-from trainctl.model.json import canonical
+from trainctl.base.json import canonical
+from trainctl.base.listing import ListedFile, ResolvedSource, SourceFile, in_order
 from trainctl.weights.bucket import keys, long, spread
 from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.disk_set import DiskSet

@@ -24,12 +24,12 @@ from tests.support.clouds import Azure, azure
 from tests.support.google_xml import GoogleXml, google_xml
 from tests.support.mirrors import REFERENCE, MemorySource
 from tests.support.weights_data import noise
+from trainctl.base.exclusive import holder_name
+from trainctl.base.json import canonical
+from trainctl.base.listing import ResolvedSource
 from trainctl.errors import SourceCut, SourceGone, SourceWrong, StorageError
-from trainctl.model.files import ResolvedSource
-from trainctl.model.json import canonical
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.mirror import BucketMirror
-from trainctl.weights.exclusive import holder_name
 from trainctl.weights.lock import LockEntry
 from trainctl.weights.locked import kept_version, locked_version
 from trainctl.weights.mirror.afresh import Origin

@@ -22,8 +22,8 @@ from tests.support.bucket_mirrors import (
 from tests.support.buckets import Bucket, moto, rclone
 from tests.support.mirrors import REFERENCE, MemorySource
 from tests.support.weights_data import noise
+from trainctl.base.listing import Listing, ResolvedSource
 from trainctl.errors import SourceBusy, SourceCut, SourceGone, StorageError
-from trainctl.model.files import Listing, ResolvedSource
 from trainctl.objects.store import Bucket as OpenBucket
 from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket import stored as stored_module

@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.bucket_mirrors import Counted, Directory, contents, names
 from tests.support.mirrors import REFERENCE, TOGETHER, Crowded, MemorySource, impatient
+from trainctl.base.listing import Listing
 from trainctl.errors import SourceBusy, SourceCut, SourceDenied, SourceUnreachable, StorageError
-from trainctl.model.files import Listing
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.shelf import Shelf

@@ -23,15 +23,15 @@ from tests.support.bucket_mirrors import (
 from tests.support.buckets import Bucket, moto
 from tests.support.mirrors import REFERENCE, MemorySource, impatient
 from tests.support.weights_data import noise
+from trainctl.base.exclusive import holder_name
+from trainctl.base.json import canonical
 from trainctl.errors import Busy, SourceCut, SourceError, StorageError
-from trainctl.model.json import canonical
 from trainctl.objects.place import place_of
 from trainctl.weights.bucket import beating, collect, keys
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.objects import Objects
 from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.bucket.stored import Stored
-from trainctl.weights.exclusive import holder_name
 from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.mirror.checked import checked
 from trainctl.weights.mirror.collect import Collecting

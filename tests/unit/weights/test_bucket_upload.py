@@ -13,8 +13,8 @@ import pytest
 from tests.support.bucket_mirrors import Counted, Directory, contents, counted, marked_chunks
 from tests.support.mirrors import REFERENCE, MemorySource, impatient
 from tests.support.weights_data import noise
+from trainctl.base.listing import CHUNK_BYTES, ResolvedSource, SourceFile
 from trainctl.errors import SourceCut
-from trainctl.model.files import CHUNK_BYTES, ResolvedSource, SourceFile
 from trainctl.spi.sources import Credential, Fill, Span
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.mirror import BucketMirror

@@ -17,8 +17,8 @@ import pytest
 from tests.support.buckets import KEY_ID, SECRET, Bucket
 from tests.support.mirrors import REFERENCE, contents, mirror_at
 from tests.support.s3_checksums import with_checksums
+from trainctl.base.listing import SourceFile
 from trainctl.errors import SourceWrong
-from trainctl.model.files import SourceFile
 from trainctl.spi.sources import Credential
 from trainctl.weights.resolve import Resolution, Wanted, resolve
 from trainctl.weights.sources import s3 as s3_module

@@ -10,10 +10,10 @@ import pytest
 from tests.support.bucket_mirrors import mirror_in
 from tests.support.buckets import moto
 from tests.support.mirrors import REFERENCE, MemorySource
-from trainctl.model.json import canonical
+from trainctl.base.exclusive import holder_name
+from trainctl.base.json import canonical
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.mirror import BucketMirror
-from trainctl.weights.exclusive import holder_name
 from trainctl.weights.mirror.layout import Reference
 
 OTHER = Reference("lineage-2", "weights.else", "bob@desk", "other")

@@ -15,9 +15,9 @@ import pytest
 from tests.support.bucket_mirrors import Directory, contents, names
 from tests.support.mirrors import REFERENCE, MemorySource, impatient
 from tests.support.weights_data import noise
+from trainctl.base.json import canonical
+from trainctl.base.listing import Listing
 from trainctl.errors import SourceDenied
-from trainctl.model.files import Listing
-from trainctl.model.json import canonical
 from trainctl.weights.bucket import keys, long
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.shelf import Shelf

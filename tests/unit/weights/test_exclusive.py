@@ -7,7 +7,7 @@ import threading
 import time
 from pathlib import Path
 
-from trainctl.weights.exclusive import holder_name, known_dead, lease
+from trainctl.base.exclusive import holder_name, known_dead, lease
 
 
 def test_a_process_is_told_from_every_other() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.mirrors import REFERENCE, contents, leftovers, mirror_at
 from tests.support.permissions import unreadable
+from trainctl.base.listing import ResolvedSource
 from trainctl.errors import SourceDenied, SourceError, SourceGone, SourceWrong
-from trainctl.model.files import ResolvedSource
 from trainctl.weights.resolve import Resolution, Wanted, resolve
 from trainctl.weights.sources.file import FileSource
 

@@ -15,8 +15,8 @@ from tests.support.hub import Fault, Hub, serve
 from tests.support.mirrors import REFERENCE
 from tests.support.mirrors import contents as contents_of
 from tests.support.weights_data import noise
+from trainctl.base.listing import ResolvedSource
 from trainctl.errors import SourceCut, SourceGone
-from trainctl.model.files import ResolvedSource
 from trainctl.spi.sources import Credential
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.shelf import Shelf

@@ -11,8 +11,8 @@ from tests.support.authority import authority
 from tests.support.hub import Fault, http_date
 from tests.support.mirrors import REFERENCE, impatient
 from tests.support.web import MODIFIED, NOTHING, STRONG, WEAK, Page, Web, served
+from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import SourceBusy, SourceDenied, SourceError, SourceGone, SourceWrong
-from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.spi.sources import Credential
 from trainctl.weights.mirror.here import HereMirror
 from trainctl.weights.resolve import Resolution, Wanted, resolve

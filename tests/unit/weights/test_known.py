@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.mirrors import REFERENCE, MemorySource, left_behind, mirror_at
 from tests.support.weights_data import noise
+from trainctl.base.listing import ResolvedSource
 from trainctl.errors import SourceCut
-from trainctl.model.files import ResolvedSource
 from trainctl.weights.mirror import DirectoryMirror
 from trainctl.weights.mirror.known import Known, known, missing, stored_bytes
 from trainctl.weights.mirror.partial import Arrived

@@ -13,9 +13,9 @@ import pytest
 
 from tests.support.bucket_mirrors import Directory
 from tests.support.mirrors import REFERENCE, MemorySource, impatient
+from trainctl.base.json import canonical
+from trainctl.base.listing import Listing
 from trainctl.errors import StorageError
-from trainctl.model.files import Listing
-from trainctl.model.json import canonical
 from trainctl.spi.sources import WeightSource
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.shelf import Shelf

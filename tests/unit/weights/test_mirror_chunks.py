@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.mirrors import REFERENCE, MemorySource, contents, mirror_at
 from tests.support.weights_data import noise
-from trainctl.model.files import Listing
-from trainctl.model.json import canonical
+from trainctl.base.json import canonical
+from trainctl.base.listing import Listing
 from trainctl.weights.mirror.checked import checked
 from trainctl.weights.mirror.verify import Outcome, Verified, Verifying, verify
 

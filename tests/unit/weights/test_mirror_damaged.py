@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.flipping import each_flipped, flip, noticed
 from tests.support.mirrors import REFERENCE, MemorySource, contents, impatient
+from trainctl.base.listing import ResolvedSource
 from trainctl.errors import StorageError
-from trainctl.model.files import ResolvedSource
 from trainctl.weights.mirror import Reference
 from trainctl.weights.mirror.collect import Collecting, collect
 from trainctl.weights.mirror.here import HereMirror

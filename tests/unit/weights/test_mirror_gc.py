@@ -16,8 +16,8 @@ import pytest
 
 from tests.support.mirrors import REFERENCE, MemorySource, assert_sound, contents, mirror_at, stored
 from tests.support.permissions import unreadable
+from trainctl.base.exclusive import BEAT_SECONDS, STALE_SECONDS, holder_name, lease
 from trainctl.errors import Busy, StorageError
-from trainctl.weights.exclusive import BEAT_SECONDS, STALE_SECONDS, holder_name, lease
 from trainctl.weights.mirror import DirectoryMirror, Reference
 from trainctl.weights.mirror.collect import Collected, Collecting, collect
 from trainctl.weights.mirror.condemned import Condemned

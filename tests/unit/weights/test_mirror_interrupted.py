@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.mirrors import REFERENCE, MemorySource, assert_sound, contents, mirror_at, stored
+from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import SourceDenied, StorageError
-from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.spi.sources import Credential
 from trainctl.weights.mirror import DirectoryMirror, Reference
 from trainctl.weights.mirror.collect import Collected, Collecting, collect

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
+from trainctl.base.listing import ResolvedSource, SourceFile
+from trainctl.base.protocol.asking import Asked
 from trainctl.errors import SourceBusy
-from trainctl.model.files import ResolvedSource, SourceFile
-from trainctl.node.calls.asking import Asked
 from trainctl.weights.mirror.caller import Caller
 from trainctl.weights.mirror.fetch import LARGE_FROM_BYTES
 from trainctl.weights.mirror.links import Links

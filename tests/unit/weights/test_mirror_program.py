@@ -17,8 +17,8 @@ import pytest
 from tests.support.mirrors import REFERENCE, MemorySource, contents, mirror_at, stored
 from tests.support.nodes import python38
 from tests.support.weights_data import noise
-from trainctl.model.files import CHUNK_BYTES, Listing
-from trainctl.node.calls.rows import sent
+from trainctl.base.listing import CHUNK_BYTES, Listing
+from trainctl.base.protocol.rows import sent
 from trainctl.resources.mirror_program import mirror_archive
 from trainctl.weights.mirror.forms import file_rows, listed_file, resolved_to_json
 
@@ -101,7 +101,7 @@ def test_it_works_under_python_38(program: Path, tmp_path: Path) -> None:
 _COMPARED = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from trainctl.model.files import SourceFile
+from trainctl.base.listing import SourceFile
 from trainctl.weights.mirror.sums import announced, is_worth_asking, sums_of
 file = SourceFile("x", 9, "etag:t", "crc64nvme:ae8b14860a799888 crc32:cbf43926")
 sums = sums_of(file)

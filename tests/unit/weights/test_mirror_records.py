@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.mirrors import REFERENCE, MemorySource, contents, mirror_at
-from trainctl.node.system import below
+from trainctl.base import below
 from trainctl.weights.mirror import fetch, records
 from trainctl.weights.mirror.known import known
 from trainctl.weights.mirror.layout import Content

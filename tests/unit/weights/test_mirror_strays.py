@@ -16,8 +16,8 @@ import pytest
 
 from tests.support.mirrors import REFERENCE, MemorySource, contents, mirror_at
 from tests.support.permissions import ONE, as_user, place_of_group
+from trainctl.base.exclusive import holder_name
 from trainctl.errors import SourceCut, SourceGone, StorageError
-from trainctl.weights.exclusive import holder_name
 from trainctl.weights.mirror import DirectoryMirror, Reference
 from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.mirror.collect import Collected, Collecting, collect

@@ -28,6 +28,8 @@ from tests.support.mirrors import (
     place_of,
     stored,
 )
+from trainctl.base.exclusive import lease
+from trainctl.base.listing import SourceFile
 from trainctl.errors import (
     Interrupted,
     SourceCut,
@@ -37,9 +39,7 @@ from trainctl.errors import (
     StorageError,
     TrainctlError,
 )
-from trainctl.model.files import SourceFile
 from trainctl.node.content.packs import Slice
-from trainctl.weights.exclusive import lease
 from trainctl.weights.mirror import DirectoryMirror
 from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.mirror.fetch import SMALL_AT_ONCE

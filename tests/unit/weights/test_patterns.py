@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from trainctl.model.files import SourceFile
+from trainctl.base.listing import SourceFile
 from trainctl.weights.patterns import matcher, select
 
 FILES = [

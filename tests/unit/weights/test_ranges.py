@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from tests.support.liar import Heard, said, telling
+from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import SourceCut, SourceWrong
-from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.spi.sources import Credential, PartSource, Span, WeightSource
 from trainctl.weights.sources import source_for
 from trainctl.weights.sources.gates import GATES

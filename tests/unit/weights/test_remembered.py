@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.buckets import KEY_ID, SECRET, Bucket
-from trainctl.model.files import SourceFile
+from trainctl.base.listing import SourceFile
 from trainctl.spi.sources import Credential
 from trainctl.weights.sources.s3 import S3Source
 from trainctl.weights.sources.s3_api import Listed, Lister

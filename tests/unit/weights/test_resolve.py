@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.hub import serve
 from tests.support.mirrors import REFERENCE, MemorySource, impatient, place_of
+from trainctl.base.listing import ResolvedSource
 from trainctl.errors import (
     Forbidden,
     SecretWithheld,
@@ -23,7 +24,6 @@ from trainctl.errors import (
     SourceWrong,
     TrainctlError,
 )
-from trainctl.model.files import ResolvedSource
 from trainctl.model.once import Once
 from trainctl.spi.sources import Credential
 from trainctl.weights.lock import LockEntry

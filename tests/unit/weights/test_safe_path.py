@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from trainctl.base.listing import SourceFile
+from trainctl.base.safe_path import check_paths
 from trainctl.errors import SourceError
-from trainctl.model.files import SourceFile
-from trainctl.weights.safe_path import check_paths
 
 
 def check(*paths: str) -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from tests.support.bucket_mirrors import Directory
 from tests.support.mirrors import REFERENCE, MemorySource, impatient
+from trainctl.base.json import digest, hex_digest
+from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing, ResolvedSource, listed_in_order
 from trainctl.errors import Interrupted, SourceWrong
-from trainctl.model.files import CHUNK_BYTES, ListedFile, Listing, ResolvedSource, listed_in_order
-from trainctl.model.json import digest, hex_digest
 from trainctl.spi.sources import Credential
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.shelf import Shelf

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.mirrors import REFERENCE, impatient, mirror_at
+from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import SourceCut, SourceUnreachable
-from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.objects.place import place_of
 from trainctl.objects.store import Bucket
 from trainctl.spi.sources import Credential

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from trainctl.model.files import SourceFile
+from trainctl.base.listing import SourceFile
 from trainctl.weights.mirror.sums import CRC_FROM_BYTES, announced, is_worth_asking, sums_of
 from trainctl.weights.sources.validators import digest_told
 

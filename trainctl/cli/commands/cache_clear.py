@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from trainctl.base.units import format_bytes, parse_duration
 from trainctl.cli.approval import approve, require_terminal
 from trainctl.cli.options import ClusterOption, Format, FormatOption, ProjectArgument, TeamOption
 from trainctl.cli.planning import AutoApprove
@@ -13,7 +14,6 @@ from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import UsageError
 from trainctl.model.cache import Cleared
-from trainctl.model.units import format_bytes, parse_duration
 from trainctl.operations.training_caches import choose, clear
 from trainctl.views.caches import cleared_json, cleared_lines
 from trainctl.views.text import counted

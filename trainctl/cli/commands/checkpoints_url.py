@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
+from trainctl.base.units import parse_duration
 from trainctl.cli import planning
 from trainctl.cli.options import Format, FormatOption, RunOption
 from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_trusting
 from trainctl.errors import UsageError
-from trainctl.model.units import parse_duration
 from trainctl.operations.begun import with_begun
 from trainctl.operations.checkpoints import artifacts
 from trainctl.operations.runs import find_run, job_address

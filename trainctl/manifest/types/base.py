@@ -7,8 +7,8 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from trainctl.base.units import parse_duration, parse_size
 from trainctl.model.address import NAME
-from trainctl.model.units import parse_duration, parse_size
 
 TEXT = "in one word"
 OBJECT = "in full"

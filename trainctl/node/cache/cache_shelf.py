@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO, Dict, Iterator, Optional, Set
 
+from trainctl.base.files import names_in
 from trainctl.node.cache.reservations import living
 from trainctl.node.cache.trees import Trees
 from trainctl.node.content.blobs import stamp
@@ -16,7 +17,6 @@ from trainctl.node.content.digests import Digests
 from trainctl.node.content.listing import Listing
 from trainctl.node.content.parts import lengths_of, to_hex
 from trainctl.node.content.sizes import sizes_in
-from trainctl.node.system.files import names_in
 from trainctl.node.system.layout import Layout
 from trainctl.node.transfer.shelf import Opened, Shelf, open_blob
 

@@ -9,9 +9,9 @@ import tarfile
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, List, Mapping
 
+from trainctl.base.failure import Failure
+from trainctl.base.files import make_directory, sync_directory, unique
 from trainctl.node.cache.references import References
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import make_directory, sync_directory, unique
 from trainctl.node.system.layout import Layout, inside, name
 
 Emit = Callable[[Dict[str, Any]], None]

@@ -8,6 +8,9 @@ from contextlib import closing
 from itertools import compress
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Mapping, Optional
 
+from trainctl.base.failure import Failure
+from trainctl.base.files import make_directory
+from trainctl.base.lock import Lock
 from trainctl.node.cache.leases import Leases
 from trainctl.node.cache.references import References
 from trainctl.node.cache.reservations import reserved
@@ -17,17 +20,14 @@ from trainctl.node.content.blobs import Blobs
 from trainctl.node.content.listing import Listing, given
 from trainctl.node.runs.mount import private_mounts
 from trainctl.node.system import layout as names
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import make_directory
 from trainctl.node.system.layout import Layout, layout_of
-from trainctl.node.system.lock import Lock
 from trainctl.node.transfer.fetching import PEERS, Fetching
 from trainctl.node.transfer.gathering import MIRROR
 from trainctl.node.transfer.places import SHARED
 from trainctl.node.transfer.sources import Sources, asking_of
 
 if TYPE_CHECKING:
-    from trainctl.node.calls.asking import Asking
+    from trainctl.base.protocol.asking import Asking
 
 Emit = Callable[[Mapping[str, Any]], None]
 _ATTEMPTS = 3

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
+from trainctl.base.failure import Failure
+from trainctl.base.files import make_directory
 from trainctl.node.cache.inventory import Inventory, Kept
 from trainctl.node.cache.leases import Leases
 from trainctl.node.cache.removal import Removal
 from trainctl.node.cache.reservations import room_lock
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import make_directory
 from trainctl.node.system.layout import layout_of
 
 Emit = Callable[[Dict[str, Any]], None]

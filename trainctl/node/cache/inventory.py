@@ -9,10 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from trainctl.base.files import names_in
 from trainctl.node.cache.references import References
 from trainctl.node.content.listing import File, Listing, read_stored
 from trainctl.node.content.stored import read_about
-from trainctl.node.system.files import names_in
 from trainctl.node.system.layout import Layout
 from trainctl.node.system.numbers import Numbers
 

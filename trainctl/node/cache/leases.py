@@ -6,12 +6,12 @@ import contextlib
 import time
 from typing import Any, Dict, List, Mapping, Optional, Set
 
+from trainctl.base.files import modified, names_in, read_json, remove_tree, write_volatile
+from trainctl.base.lock import Lock
+from trainctl.base.processes import alive, identity
 from trainctl.node.cache.trees import Trees
 from trainctl.node.runs.record import CREATED, ENDED, LOST, Run
-from trainctl.node.system.files import modified, names_in, read_json, remove_tree, write_volatile
 from trainctl.node.system.layout import Layout
-from trainctl.node.system.lock import Lock
-from trainctl.node.system.processes import alive, identity
 
 UNSTARTED_SECONDS = 24 * 3600.0
 """How long a delivery waits for its run to start, when nobody is at it: others of a gang may take that long."""

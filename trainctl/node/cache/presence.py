@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, Mapping, Set, Tuple
 
+from trainctl.base.files import names_in
+from trainctl.base.packed import packed
+from trainctl.base.protocol.rows import blocks, received
 from trainctl.node.cache.inventory import Inventory
 from trainctl.node.cache.leases import Leases
 from trainctl.node.cache.room import claimable, leased_contents, limit_of
 from trainctl.node.cache.trees import Trees
-from trainctl.node.calls.rows import blocks, received
 from trainctl.node.content.blobs import stamp
 from trainctl.node.content.chunk_map import verified
 from trainctl.node.content.digests import Digests
-from trainctl.node.content.packed import packed
 from trainctl.node.system import layout as names
 from trainctl.node.system.disks import hold_twice
-from trainctl.node.system.files import names_in
 from trainctl.node.system.layout import Layout, layout_of
 
 Emit = Callable[[Dict[str, Any]], None]

@@ -7,15 +7,15 @@ import os
 from pathlib import Path
 from typing import Dict, Iterator, List
 
-from trainctl.node.content.listing import Listing
-from trainctl.node.content.stored import write_stored
-from trainctl.node.system.files import (
+from trainctl.base.files import (
     make_directory,
     modified,
     names_in,
     remove_tree,
     write_json,
 )
+from trainctl.node.content.listing import Listing
+from trainctl.node.content.stored import write_stored
 from trainctl.node.system.layout import Layout
 
 _HERE = "here.json"

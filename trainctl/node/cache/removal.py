@@ -6,14 +6,14 @@ import contextlib
 import os
 from typing import Callable, Dict, Iterable, Iterator, Optional, Sequence
 
+from trainctl.base.files import names_in, remove_tree
+from trainctl.base.lock import Lock
 from trainctl.node.cache.inventory import Kept
 from trainctl.node.cache.references import References
 from trainctl.node.cache.reservations import reservations
 from trainctl.node.cache.trees import GONE, STAGE, Trees
 from trainctl.node.content.digests import Digests
-from trainctl.node.system.files import names_in, remove_tree
 from trainctl.node.system.layout import Layout
-from trainctl.node.system.lock import Lock
 
 Needed = Callable[[str], bool]
 """Whether a listing must stay; asked again after its seal was put aside."""

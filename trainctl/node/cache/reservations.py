@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import Any, Dict, Iterator, Optional, Tuple
 
+from trainctl.base.files import names_in, read_json, unique, write_quickly
+from trainctl.base.lock import Lock
+from trainctl.base.processes import alive, identity
 from trainctl.node.content.listing import Listing
 from trainctl.node.content.sizes import sizes_in, text_of
-from trainctl.node.system.files import names_in, read_json, unique, write_quickly
 from trainctl.node.system.layout import Layout
-from trainctl.node.system.lock import Lock
-from trainctl.node.system.processes import alive, identity
 
 _BLOBS = "blobs"
 _BEGIN = 4096

@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
+from trainctl.base.failure import Failure, weights_room
 from trainctl.node.cache.inventory import Inventory, Kept
 from trainctl.node.cache.leases import Leases
 from trainctl.node.cache.removal import Removal
 from trainctl.node.cache.reservations import reservations, reserved_bytes, room_lock
 from trainctl.node.content.digests import Digests, each_once
 from trainctl.node.content.listing import Listing
-from trainctl.node.system.failure import Failure, weights_room
 from trainctl.node.system.layout import Layout
 
 

@@ -9,15 +9,15 @@ import shutil
 from pathlib import Path
 from typing import List, Set
 
-from trainctl.node.content.blobs import has_content, is_stamped, stamp
-from trainctl.node.content.listing import File, Listing
-from trainctl.node.content.stored import write_stored
-from trainctl.node.system.files import (
+from trainctl.base.files import (
     make_directory,
     make_durable,
     remove_tree,
     unique,
 )
+from trainctl.node.content.blobs import has_content, is_stamped, stamp
+from trainctl.node.content.listing import File, Listing
+from trainctl.node.content.stored import write_stored
 from trainctl.node.system.layout import Layout
 
 _READ_ONLY = 0o555

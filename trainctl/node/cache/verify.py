@@ -20,6 +20,9 @@ from typing import (
     Tuple,
 )
 
+from trainctl.base.failure import Failure, from_os_error
+from trainctl.base.files import make_directory
+from trainctl.base.lock import Lock
 from trainctl.node.cache.deliver import Filling
 from trainctl.node.cache.inventory import Inventory, Kept
 from trainctl.node.cache.leases import Leases
@@ -30,15 +33,12 @@ from trainctl.node.cache.trees import Trees
 from trainctl.node.content.blobs import Blobs
 from trainctl.node.content.digests import Digests
 from trainctl.node.content.listing import File, Listing
-from trainctl.node.system.failure import Failure, from_os_error
-from trainctl.node.system.files import make_directory
 from trainctl.node.system.layout import Layout, layout_of
-from trainctl.node.system.lock import Lock
 from trainctl.node.system.threads import for_each
 from trainctl.node.transfer.sources import Sources, asking_of
 
 if TYPE_CHECKING:
-    from trainctl.node.calls.asking import Asking
+    from trainctl.base.protocol.asking import Asking
 
 Emit = Callable[[Mapping[str, Any]], None]
 _MOST_THREADS = 8

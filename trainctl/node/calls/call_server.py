@@ -13,10 +13,10 @@ import signal
 import sys
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from trainctl.node.calls.frames import Frames, frame
+from trainctl.base.descriptors import close_all_but
+from trainctl.base.protocol.frames import Frames, frame
+from trainctl.base.syscalls import PR_SET_PDEATHSIG, prctl
 from trainctl.node.calls.guard import Guard
-from trainctl.node.system.descriptors import close_all_but
-from trainctl.node.system.syscalls import PR_SET_PDEATHSIG, prctl
 
 _READ_BYTES = 2**18
 Load = Callable[[str], object]

@@ -11,7 +11,7 @@ import os
 import signal
 from typing import Set
 
-from trainctl.node.system.descriptors import close_all_but
+from trainctl.base.descriptors import close_all_but
 
 _READ_BYTES = 2**16
 

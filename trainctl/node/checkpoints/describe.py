@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any, Collection, Dict, Iterable, Optional
 
-from trainctl.node.checkpoints.ranking import TRAINER_STATE, nothing_to_load
+from trainctl.base.ranking import TRAINER_STATE, nothing_to_load
 from trainctl.node.checkpoints.safetensors import Header, is_cut, read_header
 
 _STEP = re.compile(r"step=(\d+)|(?:^|[-_]|(?<!\d)\.|step|epoch)(\d+)(?:-\d+)?$")

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import BinaryIO, Callable, Iterator, Optional
 from urllib.parse import quote
 
+from trainctl.base.failure import Failure
+from trainctl.base.files import make_directory, names_in, sync_directory
+from trainctl.base.pace import Pace
 from trainctl.node.checkpoints.store import Store, Stored
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import make_directory, names_in, sync_directory
 from trainctl.node.system.inside import open_inside
-from trainctl.node.system.pace import Pace
 
 _BLOCK = 2**18
 _ATTEMPTS = 5

@@ -8,9 +8,9 @@ import re
 import time
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
-from trainctl.node.checkpoints.ranking import age, nothing_to_load
+from trainctl.base.failure import Failure
+from trainctl.base.ranking import age, nothing_to_load
 from trainctl.node.checkpoints.store import Store
-from trainctl.node.system.failure import Failure
 
 COMPLETE = ".complete"
 VERSIONS = ".versions"

@@ -8,15 +8,15 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
+from trainctl.base.failure import Failure
+from trainctl.base.files import make_directory, remove_tree
+from trainctl.base.ranking import LOGS, age, counts, newest
 from trainctl.node.checkpoints.directory_store import DirectoryStore
 from trainctl.node.checkpoints.kept import Kept, Manifest, runs_below
-from trainctl.node.checkpoints.ranking import LOGS, age, counts, newest
 from trainctl.node.checkpoints.store import Store, blamed
 from trainctl.node.checkpoints.stores import open_store
 from trainctl.node.checkpoints.syncing import left_behind, upload
 from trainctl.node.runs.record import Run
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import make_directory, remove_tree
 
 
 class _Loaded(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from trainctl.node.checkpoints.ranking import contenders, newest_of_all
+from trainctl.base.ranking import contenders, newest_of_all
 
 
 def doomed(

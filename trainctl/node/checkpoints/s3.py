@@ -12,12 +12,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, BinaryIO, Callable, Deque, Dict, Iterator, Mapping, Optional, Tuple
 from urllib.parse import unquote_plus
 
-from trainctl.node.checkpoints import sigv4
+from trainctl.base import sigv4
+from trainctl.base.cursors import Endless, pages
+from trainctl.base.failure import Failure
+from trainctl.base.pace import Pace
 from trainctl.node.checkpoints.s3_client import Answer, Client, text_of
 from trainctl.node.checkpoints.store import Store, Stored
-from trainctl.node.system.cursors import Endless, pages
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.pace import Pace
 
 PART_BYTES = 16 * 2**20
 _MOST_PARTS = 10_000

@@ -15,9 +15,9 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, TypeVar
 from urllib.parse import urlsplit
 
-from trainctl.node.checkpoints import sigv4
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.pace import Pace
+from trainctl.base import sigv4
+from trainctl.base.failure import Failure
+from trainctl.base.pace import Pace
 
 _CONNECT_SECONDS = 10.0
 _SILENCE_SECONDS = 60.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any, BinaryIO, Callable, Iterator, Mapping, NamedTuple, Optional
 
-from trainctl.node.system.failure import Failure, from_os_error
-from trainctl.node.system.pace import Pace
+from trainctl.base.failure import Failure, from_os_error
+from trainctl.base.pace import Pace
 
 
 class Stored(NamedTuple):

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Mapping, cast
 from urllib.parse import unquote
 
+from trainctl.base.failure import Failure
 from trainctl.node.checkpoints.directory_store import DirectoryStore
 from trainctl.node.checkpoints.store import Store
-from trainctl.node.system.failure import Failure
 
 
 def open_store(place: Mapping[str, Any], secrets: Mapping[str, str]) -> Store:

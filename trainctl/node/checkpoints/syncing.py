@@ -12,18 +12,18 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional
 
+from trainctl.base.clock import Stopwatch
+from trainctl.base.descriptors import close_all_but
+from trainctl.base.failure import Failure, from_os_error
+from trainctl.base.lock import Lock
+from trainctl.base.processes import alive
+from trainctl.base.syscalls import PR_SET_PDEATHSIG, prctl
 from trainctl.node.checkpoints.store import blamed
 from trainctl.node.checkpoints.uploader import Uploader
 from trainctl.node.checkpoints.watch import End
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import Run, all_runs
 from trainctl.node.runs.uploads import COMPLETED, SYNCING, Uploads, sync_of
-from trainctl.node.system.clock import Stopwatch
-from trainctl.node.system.descriptors import close_all_but
-from trainctl.node.system.failure import Failure, from_os_error
-from trainctl.node.system.lock import Lock
-from trainctl.node.system.processes import alive
-from trainctl.node.system.syscalls import PR_SET_PDEATHSIG, prctl
 
 UPLOAD_SECONDS = 3600.0
 _HURRIED_SECONDS = 10.0

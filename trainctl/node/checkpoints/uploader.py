@@ -22,10 +22,12 @@ from typing import (
     cast,
 )
 
+from trainctl.base.failure import Failure
+from trainctl.base.pace import Pace
+from trainctl.base.ranking import LOOSE
 from trainctl.node.checkpoints.describe import describe, known_by
 from trainctl.node.checkpoints.directory_store import DirectoryStore
 from trainctl.node.checkpoints.kept import VERSIONS, Kept, Manifest, new_manifest
-from trainctl.node.checkpoints.ranking import LOOSE
 from trainctl.node.checkpoints.retention import doomed
 from trainctl.node.checkpoints.store import Store
 from trainctl.node.checkpoints.stores import open_store
@@ -33,9 +35,7 @@ from trainctl.node.checkpoints.watch import End, Watch
 from trainctl.node.runs.record import Run
 from trainctl.node.runs.saved import File, Saved, linked_into, look, saved_in
 from trainctl.node.runs.uploads import COMPLETED, SYNCING, Uploaded, Uploads
-from trainctl.node.system.failure import Failure
 from trainctl.node.system.inside import open_inside
-from trainctl.node.system.pace import Pace
 
 _BLOCK = 2**20
 

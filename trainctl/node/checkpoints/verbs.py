@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Callable, Dict, List, Mapping
 
+from trainctl.base.failure import Failure
+from trainctl.base.files import names_in, remove_tree
 from trainctl.node.checkpoints.directory_store import DirectoryStore
 from trainctl.node.checkpoints.kept import Kept, Manifest
 from trainctl.node.checkpoints.store import Store, blamed
@@ -14,8 +16,6 @@ from trainctl.node.runs.record import Run
 from trainctl.node.runs.saved import Saved, saved_in
 from trainctl.node.runs.uploads import sync_of
 from trainctl.node.system import layout
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import names_in, remove_tree
 from trainctl.node.system.layout import Layout, inside
 
 Emit = Callable[[Dict[str, Any]], None]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
+from trainctl.base.failure import Failure
+from trainctl.base.ranking import kind
 from trainctl.node.checkpoints.describe import known_by, looks_whole
-from trainctl.node.checkpoints.ranking import kind
 from trainctl.node.runs.saved import File, Saved, being_written
-from trainctl.node.system.failure import Failure
 
 SETTLE_SECONDS = 5.0
 QUIET_SECONDS = 60.0

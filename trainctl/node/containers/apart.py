@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
+from trainctl.base.files import read_json
+from trainctl.base.processes import alive, cpu_seconds, descendants, identity
 from trainctl.node.containers.engines import DOCKER, call
 from trainctl.node.containers.leftovers import LABEL
-from trainctl.node.system.files import read_json
-from trainctl.node.system.processes import alive, cpu_seconds, descendants, identity
 
 _SECONDS = 5.0
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from trainctl.node.system.failure import Failure
+from trainctl.base.failure import Failure
 
 PODMAN, DOCKER, APPTAINER = "podman", "docker", "apptainer"
 ORDER = (PODMAN, DOCKER, APPTAINER)

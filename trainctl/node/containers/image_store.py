@@ -13,9 +13,9 @@ import contextlib
 from pathlib import Path
 from typing import ContextManager, Set
 
+from trainctl.base.files import make_directory, names_in, remove_tree
 from trainctl.node.containers.engines import APPTAINER, call
 from trainctl.node.containers.passing import in_use, passing
-from trainctl.node.system.files import make_directory, names_in, remove_tree
 from trainctl.node.system.layout import Layout
 
 _PULLING = "pulling"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence
 
+from trainctl.base.failure import Failure
 from trainctl.node.containers import sif
 from trainctl.node.containers.engines import APPTAINER, Answer, Engine, call, choose
 from trainctl.node.containers.heard import heard
@@ -12,7 +13,6 @@ from trainctl.node.containers.image_store import ImageStore
 from trainctl.node.containers.logins import Login, lent
 from trainctl.node.containers.refusals import refusal, unreachable
 from trainctl.node.system import layout as names
-from trainctl.node.system.failure import Failure
 from trainctl.node.system.layout import Layout
 
 Emit = Callable[[Dict[str, Any]], None]

@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
+from trainctl.base.files import make_directory, read_json, remove_tree, write_json
 from trainctl.node.containers.engines import APPTAINER, DOCKER, call
-from trainctl.node.system.files import make_directory, read_json, remove_tree, write_json
 
 LABEL = "trainctl.run"
 """The label of our containers; its value is the directory of their run."""

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Iterator
 
-from trainctl.node.system.files import make_directory, remove_tree
+from trainctl.base.files import make_directory, remove_tree
 
 
 @contextlib.contextmanager

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Optional, Tuple
 
+from trainctl.base.failure import Failure
 from trainctl.node.containers.engines import Answer
-from trainctl.node.system.failure import Failure
 
 _REASONS: Tuple[Tuple[str, str, str], ...] = (
     (

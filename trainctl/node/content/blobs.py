@@ -10,8 +10,8 @@ import stat
 from pathlib import Path
 from typing import Iterable, Optional
 
+from trainctl.base.files import make_directory, make_durable, sync_directory
 from trainctl.node.content.listing import File, Piece
-from trainctl.node.system.files import make_directory, make_durable, sync_directory
 from trainctl.node.system.layout import Layout
 
 _STAMP_BASE = 0x20000000

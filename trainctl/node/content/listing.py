@@ -10,11 +10,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from trainctl.node.calls.rows import received
-from trainctl.node.content.json_stream import objects_in
-from trainctl.node.content.packed import packed, packed_sorted
+from trainctl.base.failure import Failure
+from trainctl.base.json_stream import objects_in
+from trainctl.base.packed import packed, packed_sorted
+from trainctl.base.protocol.rows import received
 from trainctl.node.system import layout
-from trainctl.node.system.failure import Failure
 
 CHUNK_BYTES = 16 * 2**20
 _MAX_COMPONENT = 255

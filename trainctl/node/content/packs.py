@@ -14,8 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Union
 
+from trainctl.base.below import entries, file_size, open_regular
 from trainctl.node.content.pack_index import MAGIC, ROW, Row, count_rows, find_row
-from trainctl.node.system.below import entries, file_size, open_regular
 
 _HELD_BYTES = 4096
 _MOST_OPEN = 32

@@ -12,8 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional
 
+from trainctl.base.files import write_atomic
 from trainctl.node.content.listing import Listing
-from trainctl.node.system.files import write_atomic
 
 _EDGE_BYTES = 2**16
 _BEGIN = re.compile(rb'"document":\s*\{')

@@ -11,8 +11,8 @@ import socket
 import sys
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from trainctl.node.system.descriptors import close_all_but
-from trainctl.node.system.syscalls import PR_SET_PDEATHSIG, prctl
+from trainctl.base.descriptors import close_all_but
+from trainctl.base.syscalls import PR_SET_PDEATHSIG, prctl
 
 Value = Dict[str, Any]
 _READ_BYTES = 2**16

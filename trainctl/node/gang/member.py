@@ -8,6 +8,11 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
+from trainctl.base.failure import Failure
+from trainctl.base.files import read_json, write_json
+from trainctl.base.listening import listen
+from trainctl.base.ports import ports_of
+from trainctl.base.processes import boot_id
 from trainctl.node.gang.blame import is_consequence, tail
 from trainctl.node.gang.coordinator import Coordinator
 from trainctl.node.gang.helper_process import Helper, Limits, Line
@@ -18,11 +23,6 @@ from trainctl.node.gang.turn import GangTurn
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import Attempt, Ended
 from trainctl.node.runs.record import Run
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import read_json, write_json
-from trainctl.node.system.listening import listen
-from trainctl.node.system.ports import ports_of
-from trainctl.node.system.processes import boot_id
 from trainctl.node.turns.peers import Ending, Peers, Retry
 from trainctl.node.turns.turn import Pending, Turn
 

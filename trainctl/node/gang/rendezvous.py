@@ -6,8 +6,8 @@ import errno
 import socket
 from typing import Optional
 
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.ports import at_one_of
+from trainctl.base.failure import Failure
+from trainctl.base.ports import at_one_of
 
 _PORTS = range(20000, 30000)
 """Below the ports that Linux gives to outgoing connections (net.ipv4.ip_local_port_range, from 32768 on), so that none takes it as soon as

@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
+from trainctl.base.failure import Failure
 from trainctl.node.runs import record as runs
-from trainctl.node.system.failure import Failure
 
 COLLECT_SECONDS = 5.0
 """How long other exits are waited for when the first one looks like a consequence."""

@@ -10,6 +10,7 @@ import shlex
 from pathlib import Path, PurePosixPath
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
+from trainctl.base.files import make_directory, write_atomic
 from trainctl.node.containers import apptainer, leftovers, oci
 from trainctl.node.containers.container_program import COMMANDS, FIRST, LOG, STEP, first_program
 from trainctl.node.containers.engines import APPTAINER, DOCKER, complaint
@@ -18,7 +19,6 @@ from trainctl.node.jobs.job import Prepared
 from trainctl.node.runs.launch import Launch
 from trainctl.node.runs.record import MARK, Run
 from trainctl.node.system.capacity import memory
-from trainctl.node.system.files import make_directory, write_atomic
 from trainctl.node.system.layout import inside
 from trainctl.node.system.shell import program
 from trainctl.node.turns.gpus import VISIBLE

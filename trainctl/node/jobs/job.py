@@ -7,13 +7,13 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
+from trainctl.base.failure import Failure
+from trainctl.base.files import make_directory, remove_tree
 from trainctl.node.cache import codes
 from trainctl.node.cache.leases import hold
 from trainctl.node.runs.mount import Mount, check, private_mounts
 from trainctl.node.runs.record import MARK, Run
 from trainctl.node.system import layout
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import make_directory, remove_tree
 from trainctl.node.system.layout import inside
 
 _INHERITED = (

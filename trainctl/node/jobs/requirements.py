@@ -11,12 +11,12 @@ import tarfile
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple
 
+from trainctl.base.failure import Failure
+from trainctl.base.files import make_directory, read_json, remove_tree, write_json
+from trainctl.base.lock import Lock
 from trainctl.node.cache.codes import open_archive
 from trainctl.node.jobs.host_environment import LOOK_SECONDS, login_shell
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import make_directory, read_json, remove_tree, write_json
 from trainctl.node.system.layout import Layout
-from trainctl.node.system.lock import Lock
 
 Emit = Callable[[Dict[str, Any]], None]
 

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
+from trainctl.base.processes import cpu_seconds, descendants, parent_of
 from trainctl.node.containers.apart import Apart
-from trainctl.node.system.processes import cpu_seconds, descendants, parent_of
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")

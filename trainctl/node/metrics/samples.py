@@ -14,15 +14,15 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
+from trainctl.base.failure import Failure
+from trainctl.base.files import read_json, write_atomic, write_json
+from trainctl.base.processes import descendants
+from trainctl.base.syscalls import PR_SET_PDEATHSIG, prctl
 from trainctl.node.containers import apart
 from trainctl.node.metrics import gpu_meter, measure
 from trainctl.node.runs import last_seen
 from trainctl.node.runs.record import Run
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import read_json, write_atomic, write_json
 from trainctl.node.system.layout import Layout
-from trainctl.node.system.processes import descendants
-from trainctl.node.system.syscalls import PR_SET_PDEATHSIG, prctl
 
 HISTORY_BYTES = 2**21
 """The most that one run's samples take."""

@@ -7,15 +7,15 @@ import os
 import signal
 from typing import Callable, NamedTuple, Optional, Sequence
 
+from trainctl.base.clock import Stopwatch
+from trainctl.base.files import make_directory
+from trainctl.base.processes import descendants, identity
+from trainctl.base.syscalls import PR_SET_PDEATHSIG, prctl
 from trainctl.node.runs.launch import Launch
 from trainctl.node.runs.mount import enter
 from trainctl.node.runs.record import Run
 from trainctl.node.runs.warden import exit_code, guard
-from trainctl.node.system.clock import Stopwatch
 from trainctl.node.system.ending import end_descendants
-from trainctl.node.system.files import make_directory
-from trainctl.node.system.processes import descendants, identity
-from trainctl.node.system.syscalls import PR_SET_PDEATHSIG, prctl
 
 AWAITED = {signal.SIGTERM, signal.SIGCHLD}
 """Signals that a supervisor keeps blocked, and takes when it looks for them."""

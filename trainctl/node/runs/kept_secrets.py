@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Dict, Mapping, Optional
 
-from trainctl.node.system.files import create_once, names_in, read_json
+from trainctl.base.files import create_once, names_in, read_json
 
 _NAME = "secrets.json"
 

@@ -9,9 +9,9 @@ import contextlib
 from pathlib import Path
 from typing import Iterable, List
 
+from trainctl.base.files import read_json, write_json
+from trainctl.base.processes import boot_id, descendants, start_ticks
 from trainctl.node.system.ending import kill_all
-from trainctl.node.system.files import read_json, write_json
-from trainctl.node.system.processes import boot_id, descendants, start_ticks
 
 _NAME = "processes.json"
 

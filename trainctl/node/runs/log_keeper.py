@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from trainctl.node.system.syscalls import punch_hole
+from trainctl.base.syscalls import punch_hole
 
 LOG_BYTES = 2**30
 """The most disk that one rank's log takes."""

@@ -11,11 +11,11 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Callable, Deque, Iterator, Mapping, NamedTuple, Optional, Pattern, Tuple
 
+from trainctl.base.failure import Failure
+from trainctl.base.files import read_json
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.log_times import Mark, Times
 from trainctl.node.runs.record import PREPARE, Run
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import read_json
 from trainctl.node.system.layout import Layout
 
 _PIECE = 2**18

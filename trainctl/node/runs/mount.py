@@ -10,11 +10,10 @@ import tempfile
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from trainctl.node.system import syscalls
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import make_directory, remove_tree
-from trainctl.node.system.layout import inside
-from trainctl.node.system.syscalls import (
+from trainctl.base import syscalls
+from trainctl.base.failure import Failure
+from trainctl.base.files import make_directory, remove_tree
+from trainctl.base.syscalls import (
     MS_BIND,
     MS_MOVE,
     MS_PRIVATE,
@@ -22,6 +21,7 @@ from trainctl.node.system.syscalls import (
     MS_SLAVE,
     MS_UNBINDABLE,
 )
+from trainctl.node.system.layout import inside
 
 _MOST_ENTRIES = 2000
 _KERNEL = (Path("/proc"), Path("/sys"), Path("/dev"))

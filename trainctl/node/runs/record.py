@@ -8,13 +8,8 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
-from trainctl.node.containers import leftovers
-from trainctl.node.runs import kept_secrets, last_seen
-from trainctl.node.runs.uploads import sync_of
-from trainctl.node.system import layout as names
-from trainctl.node.system.ending import kill_marked
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import (
+from trainctl.base.failure import Failure
+from trainctl.base.files import (
     PRIVATE_FILE,
     create_once,
     make_directory,
@@ -22,8 +17,13 @@ from trainctl.node.system.files import (
     read_json,
     write_json,
 )
+from trainctl.base.processes import alive, identity
+from trainctl.node.containers import leftovers
+from trainctl.node.runs import kept_secrets, last_seen
+from trainctl.node.runs.uploads import sync_of
+from trainctl.node.system import layout as names
+from trainctl.node.system.ending import kill_marked
 from trainctl.node.system.layout import Layout
-from trainctl.node.system.processes import alive, identity
 
 PENDING = "TRAINING_JOB_PENDING"
 CREATED = "TRAINING_JOB_CREATED"

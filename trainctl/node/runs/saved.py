@@ -8,9 +8,9 @@ import stat
 from pathlib import Path
 from typing import Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from trainctl.node.system.files import names_in
+from trainctl.base.files import names_in
+from trainctl.base.processes import all_pids
 from trainctl.node.system.inside import status_inside
-from trainctl.node.system.processes import all_pids
 
 _RANK = re.compile(r"rank-(\d+)")
 

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from trainctl.base.files import read_json, write_json
 from trainctl.node.runs.saved import File
-from trainctl.node.system.files import read_json, write_json
 
 SYNCING = "SYNCING"
 COMPLETED = "COMPLETED"

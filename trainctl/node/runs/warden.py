@@ -7,9 +7,9 @@ import os
 import signal
 from typing import Callable, Optional, Sequence
 
-from trainctl.node.system.descriptors import close_all_but
+from trainctl.base.descriptors import close_all_but
+from trainctl.base.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 from trainctl.node.system.ending import end_descendants
-from trainctl.node.system.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 
 _LEFTOVER_GRACE_SECONDS = 2.0
 _AWAITED = {signal.SIGTERM, signal.SIGCHLD}

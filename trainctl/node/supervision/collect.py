@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping
 
+from trainctl.base.failure import Failure
+from trainctl.base.files import make_directory, names_in, remove_tree
 from trainctl.node.cache.inventory import Inventory
 from trainctl.node.cache.leases import Leases
 from trainctl.node.cache.references import References
@@ -17,8 +19,6 @@ from trainctl.node.containers.image_store import ImageStore
 from trainctl.node.runs.record import all_runs
 from trainctl.node.supervision import run_verbs
 from trainctl.node.system import layout as names
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import make_directory, names_in, remove_tree
 from trainctl.node.system.layout import Layout, layout_of
 from trainctl.node.transfer.shared import shared_of
 

@@ -9,18 +9,18 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
+from trainctl.base.addresses import Serving, addresses
+from trainctl.base.failure import Failure, weights_room
+from trainctl.base.files import unusable
+from trainctl.base.processes import boot_id
 from trainctl.node.cache.presence import cache_query
 from trainctl.node.containers.engines import Engine, choose
 from trainctl.node.containers.images import checked, find
 from trainctl.node.jobs.host_environment import check_host
 from trainctl.node.runs.mount import Possible, blocked, private_mounts, try_mounts
 from trainctl.node.system import layout
-from trainctl.node.system.addresses import Serving, addresses
 from trainctl.node.system.capacity import capacity
-from trainctl.node.system.failure import Failure, weights_room
-from trainctl.node.system.files import unusable
 from trainctl.node.system.layout import Layout
-from trainctl.node.system.processes import boot_id
 from trainctl.node.system.session import logout_rules
 from trainctl.node.turns.gpu_tools import reported
 from trainctl.node.turns.gpus import Reports

@@ -7,11 +7,11 @@ import socket
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
+from trainctl.base.addresses import addresses
+from trainctl.base.failure import Failure
 from trainctl.node.cache.inventory import Inventory
 from trainctl.node.cache.leases import Leases
 from trainctl.node.supervision.run_verbs import list_runs
-from trainctl.node.system.addresses import addresses
-from trainctl.node.system.failure import Failure
 from trainctl.node.system.layout import Layout, layout_of
 from trainctl.node.turns.claims import is_held
 from trainctl.node.turns.gpu_tools import Gpu, users

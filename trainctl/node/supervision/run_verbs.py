@@ -8,6 +8,15 @@ import signal
 import time
 from typing import Any, Callable, Dict, Mapping, Optional
 
+from trainctl.base.failure import Failure
+from trainctl.base.files import (
+    make_directory,
+    names_in,
+    remove_tree,
+    unique,
+    write_json,
+)
+from trainctl.base.processes import alive, descendants
 from trainctl.node.cache.leases import Leases
 from trainctl.node.containers import leftovers
 from trainctl.node.runs import kept_secrets
@@ -15,16 +24,7 @@ from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import Run, all_runs
 from trainctl.node.system import layout as names
 from trainctl.node.system.ending import kill_marked, send
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import (
-    make_directory,
-    names_in,
-    remove_tree,
-    unique,
-    write_json,
-)
 from trainctl.node.system.layout import Layout, layout_of
-from trainctl.node.system.processes import alive, descendants
 from trainctl.node.turns.turn import waiting
 
 Emit = Callable[[Dict[str, Any]], None]

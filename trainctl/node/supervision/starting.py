@@ -6,6 +6,9 @@ import signal
 import time
 from typing import Any, Callable, Dict, Mapping
 
+from trainctl.base.failure import Failure
+from trainctl.base.files import read_json
+from trainctl.base.processes import alive
 from trainctl.node.runs import kept_secrets
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import Run
@@ -13,10 +16,7 @@ from trainctl.node.supervision.run_verbs import status_of
 from trainctl.node.supervision.supervisor import Order, spawn
 from trainctl.node.system import layout as names
 from trainctl.node.system.ending import send
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import read_json
 from trainctl.node.system.layout import Layout
-from trainctl.node.system.processes import alive
 
 Emit = Callable[[Dict[str, Any]], None]
 _END_SECONDS = 30.0

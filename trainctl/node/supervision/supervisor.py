@@ -10,6 +10,12 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 
+from trainctl.base.clock import Stopwatch
+from trainctl.base.descriptors import close_all_but
+from trainctl.base.failure import Failure, from_os_error
+from trainctl.base.files import remove_tree, write_atomic
+from trainctl.base.processes import alive
+from trainctl.base.syscalls import PR_SET_CHILD_SUBREAPER, prctl, trim
 from trainctl.node.checkpoints.loading import load
 from trainctl.node.checkpoints.syncing import Keeping
 from trainctl.node.jobs import container
@@ -22,14 +28,8 @@ from trainctl.node.runs.attempt import AWAITED, TAKEN, Attempt, Ended
 from trainctl.node.runs.launch import Launch
 from trainctl.node.runs.log_keeper import LogKeeper
 from trainctl.node.runs.record import Run
-from trainctl.node.system.clock import Stopwatch
-from trainctl.node.system.descriptors import close_all_but
-from trainctl.node.system.failure import Failure, from_os_error
-from trainctl.node.system.files import remove_tree, write_atomic
-from trainctl.node.system.processes import alive
 from trainctl.node.system.session import leave_session
 from trainctl.node.system.shell import arguments, program, what_failed
-from trainctl.node.system.syscalls import PR_SET_CHILD_SUBREAPER, prctl, trim
 from trainctl.node.training.files import summarize
 from trainctl.node.training.preparation import prepare_cache
 from trainctl.node.turns.gpus import NO_GPUS

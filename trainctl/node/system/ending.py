@@ -8,7 +8,7 @@ import signal
 import time
 from typing import Callable, Collection, Dict, Iterable, List, Sequence
 
-from trainctl.node.system.processes import descendants, with_environment
+from trainctl.base.processes import descendants, with_environment
 
 _POLL_SECONDS = 0.05
 _KILL_ROUNDS = 200

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any, Mapping, Optional
 
-from trainctl.node.system.failure import Failure
+from trainctl.base.failure import Failure
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,@+-]{0,199}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

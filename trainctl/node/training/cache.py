@@ -8,12 +8,12 @@ import json
 from pathlib import Path
 from typing import Any, Dict, List
 
+from trainctl.base.failure import Failure
+from trainctl.base.files import create_once, make_directory, names_in, read_json, remove_tree
+from trainctl.base.lock import Lock
 from trainctl.node.cache.references import References
 from trainctl.node.system import layout as names
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import create_once, make_directory, names_in, read_json, remove_tree
 from trainctl.node.system.layout import Layout, inside
-from trainctl.node.system.lock import Lock
 
 OURS = ".trainctl-cache"
 """The directory in a cache that tells who made it, who refers to it and what it was prepared with."""

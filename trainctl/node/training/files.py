@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, NamedTuple, Optional
 
-from trainctl.node.system.files import read_json, write_json
+from trainctl.base.files import read_json, write_json
 from trainctl.node.system.layout import Layout
 from trainctl.node.training.cache import OURS, short_name
 

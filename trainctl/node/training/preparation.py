@@ -7,12 +7,12 @@ import json
 import signal
 from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence
 
+from trainctl.base.clock import Stopwatch
+from trainctl.base.files import make_directory, write_json
 from trainctl.node.runs.attempt import Attempt, stopped_within
 from trainctl.node.runs.launch import Launch
 from trainctl.node.runs.log_keeper import LogKeeper
 from trainctl.node.runs.record import PREPARE, Run
-from trainctl.node.system.clock import Stopwatch
-from trainctl.node.system.files import make_directory, write_json
 from trainctl.node.system.shell import what_failed
 from trainctl.node.training.cache import TrainingCache, content_lock
 from trainctl.node.turns.turn import Pending

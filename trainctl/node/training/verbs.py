@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Tuple
 
+from trainctl.base.failure import Failure
+from trainctl.base.files import make_directory
+from trainctl.base.lock import Lock
 from trainctl.node.runs.record import all_runs
 from trainctl.node.system import layout as names
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import make_directory
 from trainctl.node.system.layout import Layout
-from trainctl.node.system.lock import Lock
 from trainctl.node.training.cache import TrainingCache, content_lock, short_name
 from trainctl.node.training.clearing import Clearing
 from trainctl.node.training.files import entries, forget_summary, keep_summary, summarize, summary

@@ -9,10 +9,10 @@ import math
 import socket
 from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Sequence, Set
 
+from trainctl.base.failure import Failure
+from trainctl.base.pace import Pace
 from trainctl.node.content.pack import COMING, EVENLY, LENGTH
 from trainctl.node.content.parts import PACKED_BYTES
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.pace import Pace
 from trainctl.node.transfer.reaching import Server
 
 SILENCE_SECONDS = 30.0

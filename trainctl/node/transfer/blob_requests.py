@@ -11,10 +11,10 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, BinaryIO, Dict, List, Optional, Protocol, Tuple, Union, cast
 
+from trainctl.base.failure import Failure
 from trainctl.node.content.pack import ABSENT, COMING, EVENLY, LENGTH
 from trainctl.node.content.parts import PACKED_BYTES
 from trainctl.node.content.runs import Place, read_runs
-from trainctl.node.system.failure import Failure
 from trainctl.node.system.layout import sha256
 from trainctl.node.transfer.evenness import Evenness, Stream
 from trainctl.node.transfer.proof import answer

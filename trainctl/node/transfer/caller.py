@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Mapping, Optional
 
-from trainctl.node.calls.asking import Asking, Gone
-from trainctl.node.system.addresses import Serving, is_private, shared_loopback
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.ports import ports_of
+from trainctl.base.addresses import Serving, is_private, shared_loopback
+from trainctl.base.failure import Failure
+from trainctl.base.ports import ports_of
+from trainctl.base.protocol.asking import Asking, Gone
 from trainctl.node.transfer.server import BlobServer, serving
 from trainctl.node.transfer.shelf import Shelf
 
@@ -50,7 +50,7 @@ def serve_others(
 
 def _tls(asking: Asking) -> ssl.SSLContext:
     """By a certificate that the caller makes: Python's standard library can't."""
-    from trainctl.node.calls.tls import server_context
+    from trainctl.base.tls import server_context
 
     try:
         answer = asking.ask({"want": "certificate"})

@@ -8,12 +8,12 @@ from contextlib import ExitStack, closing
 from itertools import compress, islice
 from typing import Callable, Dict, Iterable, List, Sequence, Set
 
+from trainctl.base.files import names_in
+from trainctl.base.lock import Lock
 from trainctl.node.content.blobs import Blobs
 from trainctl.node.content.listing import File
 from trainctl.node.content.parts import Part, parts_of, windows
-from trainctl.node.system.files import names_in
 from trainctl.node.system.layout import Layout
-from trainctl.node.system.lock import Lock
 from trainctl.node.transfer.gathering import MIRROR, Data, Gathering, Order
 from trainctl.node.transfer.partials import Partial, is_kept, keep_small
 from trainctl.node.transfer.places import SHARED

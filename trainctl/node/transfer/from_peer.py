@@ -8,8 +8,8 @@ import threading
 import time
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
 
+from trainctl.base.failure import Failure, Stranger, Unreachable
 from trainctl.node.content.parts import Part
-from trainctl.node.system.failure import Failure, Stranger, Unreachable
 from trainctl.node.transfer.blob_client import BROKEN, SILENCE_SECONDS, BlobClient, Later
 from trainctl.node.transfer.gathering import Buffer, Fetched, Fetcher, PassOn
 from trainctl.node.transfer.places import Patience

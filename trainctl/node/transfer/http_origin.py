@@ -7,9 +7,9 @@ import threading
 import time
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Protocol, Tuple, TypeVar
 
+from trainctl.base.failure import Failure
+from trainctl.base.pace import Pace
 from trainctl.node.content.parts import Part
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.pace import Pace
 from trainctl.node.transfer.blob_client import BROKEN, BlobClient, Later
 from trainctl.node.transfer.link_client import LinkClient
 from trainctl.node.transfer.links import Links

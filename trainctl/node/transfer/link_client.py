@@ -9,8 +9,8 @@ import ssl
 from typing import Iterator, List, Mapping, NamedTuple, Optional, Tuple, TypeVar
 from urllib.parse import urlsplit
 
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.pace import Pace
+from trainctl.base.failure import Failure
+from trainctl.base.pace import Pace
 from trainctl.node.transfer.blob_client import SILENCE_SECONDS, Later
 from trainctl.node.transfer.links import Links
 from trainctl.node.transfer.reaching import CONNECT_SECONDS

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Set
 
-from trainctl.node.calls.asking import Asking, Gone
+from trainctl.base.failure import Failure
+from trainctl.base.protocol.asking import Asking, Gone
 from trainctl.node.content.listing import File, Listing
 from trainctl.node.content.parts import parts_of
-from trainctl.node.system.failure import Failure
 
 _AT_ONCE = 64
 _SMALL_AT_ONCE = 1024

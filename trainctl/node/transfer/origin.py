@@ -6,10 +6,10 @@ import fcntl
 import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Tuple
 
+from trainctl.base.failure import Failure
+from trainctl.base.pace import Pace
 from trainctl.node.content.runs import Place, read_runs
 from trainctl.node.system import layout
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.pace import Pace
 from trainctl.node.transfer.shelf import MirrorShelf, Opened, opened_together
 
 if TYPE_CHECKING:

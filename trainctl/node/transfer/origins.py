@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Optional
 
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.pace import Pace
+from trainctl.base.failure import Failure
+from trainctl.base.pace import Pace
 from trainctl.node.transfer.origin import DirectoryOrigin, Origin
 
 if TYPE_CHECKING:

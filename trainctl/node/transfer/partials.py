@@ -8,10 +8,10 @@ import threading
 from pathlib import Path
 from typing import Callable, Iterator, List, Set, Union
 
+from trainctl.base.files import write_at
 from trainctl.node.content.blobs import right_piece, stamp
 from trainctl.node.content.chunk_map import VERIFIED, arriving
 from trainctl.node.content.listing import File, Piece
-from trainctl.node.system.files import write_at
 from trainctl.node.system.layout import Layout
 from trainctl.node.transfer.gathering import Data
 

@@ -6,8 +6,8 @@ import hashlib
 import time
 from typing import Iterator, Optional, Sequence, Set
 
+from trainctl.base.failure import Failure
 from trainctl.node.content.parts import Part
-from trainctl.node.system.failure import Failure
 from trainctl.node.transfer.gathering import MIRROR, Buffer, Fetched, Fetcher, PassOn
 from trainctl.node.transfer.origin import DirectoryOrigin, Origin
 from trainctl.node.transfer.shared import SharedCache

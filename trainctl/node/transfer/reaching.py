@@ -25,8 +25,8 @@ from typing import (
 )
 from urllib.parse import urlsplit
 
-from trainctl.node.system.addresses import family, has_tls, is_loopback, is_private, network
-from trainctl.node.system.failure import Failure, Stranger, Unreachable
+from trainctl.base.addresses import family, has_tls, is_loopback, is_private, network
+from trainctl.base.failure import Failure, Stranger, Unreachable
 from trainctl.node.transfer.proof import Question
 
 CONNECT_SECONDS = 10.0
@@ -109,7 +109,7 @@ class Server:
             return found
         try:
             if place.encrypted:
-                from trainctl.node.calls.tls import pinned  # heavy
+                from trainctl.base.tls import pinned  # heavy
 
                 return pinned(found, str(self._fingerprint), f"{place.host} port {place.port}")
             if self._one_of_several and place != self._known:

@@ -10,9 +10,9 @@ import threading
 from socketserver import BaseServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Sequence, Set, Tuple
 
-from trainctl.node.system.addresses import family, is_private
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.listening import listen
+from trainctl.base.addresses import family, is_private
+from trainctl.base.failure import Failure
+from trainctl.base.listening import listen
 from trainctl.node.transfer.blob_requests import BlobRequests, is_encrypted
 from trainctl.node.transfer.evenness import Evenness
 from trainctl.node.transfer.shelf import Shelf

@@ -26,16 +26,16 @@ from typing import (
     Tuple,
 )
 
+from trainctl.base import below
+from trainctl.base.failure import Failure
+from trainctl.base.files import make_durable, unique, write_at
+from trainctl.base.packed import packed
+from trainctl.base.sharing import make_directory
 from trainctl.node.content.digests import Digests
 from trainctl.node.content.listing import File, Listing
-from trainctl.node.content.packed import packed
 from trainctl.node.content.parts import Part, parts_of
 from trainctl.node.content.sizes import sizes_in, text_of
-from trainctl.node.system import below
 from trainctl.node.system import layout as names
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import make_durable, unique, write_at
-from trainctl.node.system.sharing import make_directory
 from trainctl.node.transfer.gathering import Data, Fetcher, Gathering, Order
 from trainctl.node.transfer.partials import named
 from trainctl.node.transfer.shared_claim import Claim, Watch

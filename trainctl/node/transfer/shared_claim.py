@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Dict, Optional, Tuple, Type
 
-from trainctl.node.system.below import read, remove, touch
-from trainctl.node.system.files import create_once
+from trainctl.base.below import read, remove, touch
+from trainctl.base.files import create_once
 
 _BEAT_SECONDS = 5.0
 STALE_SECONDS = 30.0

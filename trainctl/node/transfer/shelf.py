@@ -7,9 +7,9 @@ import io
 import os
 from typing import Any, BinaryIO, Callable, Iterable, Iterator, List, NamedTuple, Optional
 
+from trainctl.base.below import open_regular
 from trainctl.node.content.packs import Packs
 from trainctl.node.system import layout
-from trainctl.node.system.below import open_regular
 
 
 class Opened(NamedTuple):

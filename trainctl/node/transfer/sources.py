@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Sequence
 
+from trainctl.base.failure import Failure
+from trainctl.base.pace import Pace
 from trainctl.node.content.listing import File, Listing
 from trainctl.node.content.parts import Part
 from trainctl.node.system import layout as names
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.pace import Pace
 from trainctl.node.transfer.gathering import Fetcher
 from trainctl.node.transfer.origins import open_origin
 from trainctl.node.transfer.owners import Owners
@@ -17,7 +17,7 @@ from trainctl.node.transfer.places import SHARED, FromMirror, FromShared, Patien
 from trainctl.node.transfer.shared import shared_of
 
 if TYPE_CHECKING:
-    from trainctl.node.calls.asking import Asking
+    from trainctl.base.protocol.asking import Asking
     from trainctl.node.transfer.from_peer import FromPeer
     from trainctl.node.transfer.links import Links
 
@@ -109,7 +109,7 @@ def asking_of(
     if (request.get("origin") or {}).get("type") != "bucket":
         caller.read()
         return None
-    from trainctl.node.calls.asking import Asking
+    from trainctl.base.protocol.asking import Asking
 
     return Asking(caller, emit)
 

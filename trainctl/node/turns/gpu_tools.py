@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-from trainctl.node.system.failure import Failure
+from trainctl.base.failure import Failure
 
 _SECONDS = 30.0
 """How long a tool may take: the first call after a boot loads the driver."""

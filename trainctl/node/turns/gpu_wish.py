@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, List, Mapping
 
+from trainctl.base.failure import Failure
 from trainctl.node.runs.record import Run
-from trainctl.node.system.failure import Failure
 from trainctl.node.turns import gpus
 from trainctl.node.turns.claims import Claims, is_held
 from trainctl.node.turns.gpu_tools import Gpu, users

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Callable, Dict, List, Optional, Sequence
 
-from trainctl.node.system.failure import Failure
+from trainctl.base.failure import Failure
 from trainctl.node.turns.gpu_tools import AMD, Gpu, reported
 
 Reports = Callable[[], List[Gpu]]

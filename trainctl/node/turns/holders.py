@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set
 
+from trainctl.base.failure import Failure
+from trainctl.base.files import names_in
+from trainctl.base.processes import alive
 from trainctl.node.runs.record import ENDED, Run
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.files import names_in
 from trainctl.node.system.layout import Layout
-from trainctl.node.system.processes import alive
 from trainctl.node.turns.claims import Holder, holder
 from trainctl.node.turns.gpu_tools import Gpu
 

@@ -14,8 +14,8 @@ import os
 from pathlib import Path
 from typing import List, Optional
 
+from trainctl.base.files import PRIVATE_FILE, make_directory
 from trainctl.node.runs.record import Run
-from trainctl.node.system.files import PRIVATE_FILE, make_directory
 from trainctl.node.turns.claims import Claims, is_held
 
 _MOST_PRIORITY = 10**9

@@ -7,9 +7,9 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
+from trainctl.base.failure import Failure
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import Run
-from trainctl.node.system.failure import Failure
 from trainctl.node.turns import gpus
 from trainctl.node.turns.claims import Claims, await_release, is_held
 from trainctl.node.turns.gpu_tools import Gpu

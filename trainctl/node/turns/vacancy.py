@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, Set
 
+from trainctl.base.failure import Failure
 from trainctl.node.cache.presence import cache_query
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import Run, all_runs
 from trainctl.node.system.capacity import capacity
-from trainctl.node.system.failure import Failure
 from trainctl.node.system.layout import Layout
 from trainctl.node.turns import gpus
 from trainctl.node.turns.claims import is_held

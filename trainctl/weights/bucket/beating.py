@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from trainctl.base.exclusive import BEAT_SECONDS, holder_name, known_living
+from trainctl.base.json import hex_digest
+from trainctl.base.listing import ResolvedSource
 from trainctl.errors import TrainctlError
 from trainctl.ledger.clock import SystemClock
-from trainctl.model.files import ResolvedSource
-from trainctl.model.json import hex_digest
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.objects import Objects
 from trainctl.weights.bucket.shelf import Shelf
-from trainctl.weights.exclusive import BEAT_SECONDS, holder_name, known_living
 from trainctl.weights.mirror.checked import checked, record_in
 from trainctl.weights.mirror.needs import Need, Watch
 from trainctl.weights.mirror.others import SAY_SECONDS, Waiting, WaitsFor

@@ -9,9 +9,9 @@ from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
-from trainctl.model.files import ListedFile, Listing, SourceFile
+from trainctl.base.listing import ListedFile, Listing, SourceFile
+from trainctl.base.packed import Arriving
 from trainctl.node.content.digests import Digests
-from trainctl.node.content.packed import Arriving
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.disk_set import DiskSet, digest
 from trainctl.weights.bucket.repair import Repair

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
+from trainctl.base.exclusive import holder_name
 from trainctl.errors import Busy, StorageError
 from trainctl.ledger.clock import SystemClock
 from trainctl.weights.bucket import keys
@@ -18,7 +19,6 @@ from trainctl.weights.bucket.look import referred
 from trainctl.weights.bucket.marking import Mark, mark
 from trainctl.weights.bucket.repack import put_again, still_double
 from trainctl.weights.bucket.shelf import Shelf
-from trainctl.weights.exclusive import holder_name
 from trainctl.weights.mirror.collect import Collected, Collecting, Removed
 from trainctl.weights.mirror.needs import Need, Watch
 

@@ -8,8 +8,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from trainctl.node.content.packed import packed_sorted
-from trainctl.node.system.temporary import named_if_full, temporary_file
+from trainctl.base.packed import packed_sorted
+from trainctl.base.temporary import named_if_full, temporary_file
 
 _DIGEST_BYTES = 32
 _IN_A_BLOCK = 64

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from trainctl.model.files import ResolvedSource
-from trainctl.model.json import hex_digest
+from trainctl.base.json import hex_digest
+from trainctl.base.listing import ResolvedSource
 
 BLOBS, CHUNKED, LISTINGS = "blobs/sha256", "chunked/sha256", "listings"
 SLICES, PACKS = "slices", "packs"

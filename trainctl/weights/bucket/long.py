@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, cast
 
-from trainctl.model.files import ResolvedSource, is_digest
-from trainctl.model.json import canonical
+from trainctl.base.json import canonical
+from trainctl.base.listing import ResolvedSource, is_digest
 from trainctl.weights.bucket.objects import Objects
 
 _READ_BYTES = 2**20

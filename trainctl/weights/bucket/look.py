@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainctl.base.listing import Listing, ResolvedSource, SourceFile
+from trainctl.base.packed import packed
 from trainctl.errors import StorageError
-from trainctl.model.files import Listing, ResolvedSource, SourceFile
-from trainctl.node.content.packed import packed
 from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket.beating import watched
 from trainctl.weights.bucket.in_packs import InPacks

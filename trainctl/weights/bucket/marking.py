@@ -6,10 +6,10 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence, S
 from dataclasses import dataclass, field
 from itertools import chain
 
+from trainctl.base.listing import Listing
+from trainctl.base.packed import Arriving, packed
 from trainctl.errors import StorageError
-from trainctl.model.files import Listing
 from trainctl.node.content.digests import Digests
-from trainctl.node.content.packed import Arriving, packed
 from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket.disk_set import DiskSet, digest
 from trainctl.weights.bucket.merging import Alone, Double, Holder, Remnant, batches, doubles

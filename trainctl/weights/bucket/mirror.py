@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from trainctl.errors import StorageError
-from trainctl.model.files import (
+from trainctl.base.listing import (
     ListedFile,
     Listing,
     ResolvedSource,
     SourceFile,
     listed_in_order,
 )
-from trainctl.node.content.packed import packed
+from trainctl.base.packed import packed
+from trainctl.errors import StorageError
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.bucket import keys, long, packs
 from trainctl.weights.bucket.beating import Beating, await_collections, leased

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
+from trainctl.base.json import canonical
+from trainctl.base.listing import SourceFile
 from trainctl.errors import TrainctlError
-from trainctl.model.files import SourceFile
-from trainctl.model.json import canonical
 from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.mirror.layout import Content

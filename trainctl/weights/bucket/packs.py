@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
-from trainctl.model.json import canonical
+from trainctl.base.json import canonical
 from trainctl.node.content.pack_index import Row, index_bytes, is_right, rows_of
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.objects import Objects

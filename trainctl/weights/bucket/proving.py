@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
-from trainctl.model.files import Listing, ResolvedSource, SourceFile
+from trainctl.base.listing import Listing, ResolvedSource, SourceFile
 from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket.packs import Place
 from trainctl.weights.bucket.shelf import Shelf

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainctl.model.files import ListedFile, Listing, ResolvedSource, listed_in_order
+from trainctl.base.listing import ListedFile, Listing, ResolvedSource, listed_in_order
 from trainctl.weights.bucket import keys, long, packs
 from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.look import Looking

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from trainctl.model.files import ListedFile, ResolvedSource, SourceFile
+from trainctl.base.listing import ListedFile, ResolvedSource, SourceFile
 from trainctl.weights.bucket import keys, long, packs
 from trainctl.weights.bucket.disk_set import DiskSet, digest
 from trainctl.weights.bucket.packs import Slice

@@ -10,8 +10,8 @@ from functools import partial
 from itertools import groupby
 from typing import Any, TypeVar
 
+from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource, is_digest, load_listing
 from trainctl.errors import StorageError
-from trainctl.model.files import CHUNK_BYTES, Listing, ResolvedSource, is_digest, load_listing
 from trainctl.weights.bucket import keys, long
 from trainctl.weights.bucket.disk_map import DiskMap
 from trainctl.weights.bucket.objects import Objects

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from trainctl.model.files import ResolvedSource
+from trainctl.base.listing import ResolvedSource
 from trainctl.weights.bucket import keys, long
 from trainctl.weights.bucket.disk_set import DiskSet, digest
 from trainctl.weights.bucket.repair import Repair

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
-from trainctl.node.content.packed import packed
+from trainctl.base.packed import packed
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.objects import Found, Objects
 from trainctl.weights.mirror.in_turn import in_turn

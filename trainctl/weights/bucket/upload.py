@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
+from trainctl.base.json import canonical
+from trainctl.base.listing import SourceFile
 from trainctl.errors import SourceWrong
-from trainctl.model.files import SourceFile
-from trainctl.model.json import canonical
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.room import Room, Seat
 from trainctl.weights.bucket.shelf import Shelf

@@ -12,10 +12,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from trainctl.base.listing import Listing
+from trainctl.base.packed import Arriving, packed
 from trainctl.errors import StorageError
-from trainctl.model.files import Listing
 from trainctl.node.content.digests import Digests
-from trainctl.node.content.packed import Arriving, packed
 from trainctl.weights.bucket import keys, long, packs
 from trainctl.weights.bucket.chunked import Chunked, Settled
 from trainctl.weights.bucket.disk_set import DiskSet, digest

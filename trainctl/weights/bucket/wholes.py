@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from trainctl.model.files import ListedFile, is_digest
-from trainctl.model.json import canonical
+from trainctl.base.json import canonical
+from trainctl.base.listing import ListedFile, is_digest
 from trainctl.weights.bucket import keys, long
 from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.mirror.in_turn import in_turn

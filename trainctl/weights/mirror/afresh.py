@@ -16,8 +16,8 @@ from typing import (
     TypeVar,
 )
 
+from trainctl.base.listing import ListedFile, ResolvedSource, SourceFile
 from trainctl.errors import Interrupted, SourceGone, SourceWrong, TrainctlError
-from trainctl.model.files import ListedFile, ResolvedSource, SourceFile
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.mirror.layout import named_in
 from trainctl.weights.mirror.reception import shorter

@@ -9,7 +9,7 @@ import hashlib
 from itertools import zip_longest
 from typing import Iterable, Iterator
 
-from trainctl.model.files import ListedFile, ResolvedSource, SourceFile
+from trainctl.base.listing import ListedFile, ResolvedSource, SourceFile
 from trainctl.weights.mirror.sums import announced, sums_of
 
 

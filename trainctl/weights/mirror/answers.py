@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, BinaryIO, Callable, Iterable, Mapping
 
-from trainctl.model.files import Listing
-from trainctl.node.calls.protocol import emit
-from trainctl.node.calls.rows import Rows, blocks, received
-from trainctl.node.system.addresses import Serving
+from trainctl.base.addresses import Serving
+from trainctl.base.listing import Listing
+from trainctl.base.protocol.lines import emit
+from trainctl.base.protocol.rows import Rows, blocks, received
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import free_bytes
 from trainctl.weights.mirror.forms import resolved_from_json

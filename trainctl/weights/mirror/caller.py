@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
+from trainctl.base.protocol.asking import Asked, Asking, Gone
 from trainctl.errors import Interrupted
-from trainctl.node.calls.asking import Asked, Asking, Gone
 from trainctl.weights.mirror.forms import error_from_json
 
 

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, Mapping
 
-from trainctl.model.json import canonical, hex_digest
+from trainctl.base.json import canonical, hex_digest
 
 _LISTING = re.compile(r"[0-9a-f]{64}")
 _SAYS: Mapping[str, Any] = {

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
+from trainctl.base import below
+from trainctl.base.exclusive import lease
+from trainctl.base.packed import packed
 from trainctl.errors import Busy
-from trainctl.node.content.packed import packed
-from trainctl.node.system import below
-from trainctl.weights.exclusive import lease
 from trainctl.weights.mirror.collect_packs import Doomed, doomed_packs, move_kept, needed_again
 from trainctl.weights.mirror.condemned import (
     Condemned,

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainctl.base import below
 from trainctl.node.content.digests import Digests
 from trainctl.node.content.pack_index import Row, rows_of
-from trainctl.node.system import below
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.keeping import Keeping
 from trainctl.weights.mirror.layout import Layout

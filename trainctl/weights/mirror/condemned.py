@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from trainctl.node.system import below
-from trainctl.weights.exclusive import holder_name
+from trainctl.base import below
+from trainctl.base.exclusive import holder_name
 from trainctl.weights.mirror.layout import Layout
 
 _LEFT = "left."

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
+from trainctl.base import below
 from trainctl.node.content.packs import Packs, Slice
 from trainctl.node.content.parts import PACKED_BYTES
-from trainctl.node.system import below
 from trainctl.weights.mirror.layout import Layout
 
 

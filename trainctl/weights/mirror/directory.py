@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trainctl.errors import StorageError
-from trainctl.model.files import (
+from trainctl.base import below
+from trainctl.base.exclusive import shown
+from trainctl.base.files import unusable
+from trainctl.base.listing import (
     CHUNK_BYTES,
     ListedFile,
     Listing,
@@ -19,10 +21,8 @@ from trainctl.model.files import (
     listed_arriving,
     listed_in_order,
 )
-from trainctl.node.system import below
-from trainctl.node.system.files import unusable
+from trainctl.errors import StorageError
 from trainctl.spi.sources import Credential, WeightSource
-from trainctl.weights.exclusive import shown
 from trainctl.weights.mirror.batch import Batch
 from trainctl.weights.mirror.condemned import restore
 from trainctl.weights.mirror.contents import Contents

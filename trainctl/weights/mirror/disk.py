@@ -10,11 +10,11 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from trainctl.base import below
+from trainctl.base.exclusive import holder_name
+from trainctl.base.failure import HOW_TO_SHARE, may_be_read
+from trainctl.base.units import format_bytes
 from trainctl.errors import StorageError
-from trainctl.model.units import format_bytes
-from trainctl.node.system import below
-from trainctl.node.system.failure import HOW_TO_SHARE, may_be_read
-from trainctl.weights.exclusive import holder_name
 
 SPARE_BYTES = 64 * 2**20
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import Callable, Protocol
 
+from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import TrainctlError
-from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.weights.mirror.announced import may_be
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.layout import Content, fingerprint

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Sequence
 
+from trainctl.base.listing import ListedFile, ResolvedSource, SourceFile, in_order
 from trainctl.errors import SourceBusy, TrainctlError, named
-from trainctl.model.files import ListedFile, ResolvedSource, SourceFile, in_order
 from trainctl.weights.mirror.collect import Collected, Removed
 from trainctl.weights.mirror.needs import Need
 from trainctl.weights.mirror.report import Inventory, MirroredSource

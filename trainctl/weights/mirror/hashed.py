@@ -11,11 +11,11 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from trainctl.model.json import hex_digest
+from trainctl.base import below
+from trainctl.base.json import hex_digest
+from trainctl.base.packed import Arriving
 from trainctl.node.content.digests import Digests
 from trainctl.node.content.pack_index import Row, is_right, rows_of
-from trainctl.node.content.packed import Arriving
-from trainctl.node.system import below
 from trainctl.weights.mirror.fetch import Tally
 from trainctl.weights.mirror.hashing import file_digests, file_sha256
 from trainctl.weights.mirror.layout import Layout

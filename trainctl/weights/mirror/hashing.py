@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import Queue
 from typing import Mapping, Protocol
 
-from trainctl.node.system.below import open_file
+from trainctl.base.below import open_file
 from trainctl.weights.mirror.sums import Sums
 
 _QUEUED_PIECES = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainctl.model.files import Listing, ResolvedSource
+from trainctl.base.listing import Listing, ResolvedSource
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.disk import free_bytes
 from trainctl.weights.mirror.fetch import Progress

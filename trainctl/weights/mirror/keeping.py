@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Mapping
 
+from trainctl.base.listing import Listing
 from trainctl.errors import StorageError
-from trainctl.model.files import Listing
 from trainctl.node.content.digests import Digests
 from trainctl.weights.mirror.condemned import own_name
 from trainctl.weights.mirror.layout import DAMAGED, Layout

@@ -6,9 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Iterable, Iterator, Mapping, Optional, Sequence, Tuple
 
-from trainctl.model.files import ListedFile, Listing, ResolvedSource, SourceFile, read_files
-from trainctl.node.content.packed import packed
-from trainctl.node.system import below
+from trainctl.base import below
+from trainctl.base.listing import ListedFile, Listing, ResolvedSource, SourceFile, read_files
+from trainctl.base.packed import packed
 from trainctl.weights.mirror.announced import Contradicted, held_against
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.directory import DirectoryMirror

@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence, TypeVar
 from urllib.parse import quote
 
-from trainctl.errors import StorageError
-from trainctl.model.files import (
+from trainctl.base import below
+from trainctl.base.exclusive import holder_name
+from trainctl.base.files import make_directory as make_private_directory
+from trainctl.base.files import make_durable
+from trainctl.base.json import canonical, hex_digest
+from trainctl.base.listing import (
     CHUNK_BYTES,
     ListedFile,
     Listing,
@@ -22,12 +26,8 @@ from trainctl.model.files import (
     load_listing,
     read_files,
 )
-from trainctl.model.json import canonical, hex_digest
-from trainctl.node.system import below
-from trainctl.node.system.files import make_directory as make_private_directory
-from trainctl.node.system.files import make_durable
-from trainctl.node.system.sharing import make_directory
-from trainctl.weights.exclusive import holder_name
+from trainctl.base.sharing import make_directory
+from trainctl.errors import StorageError
 from trainctl.weights.mirror.checked import checked, reference_in
 from trainctl.weights.mirror.disk import write_record
 from trainctl.weights.mirror.hashing import file_sha256

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any, Mapping, NamedTuple, Sequence
 
+from trainctl.base.listing import ResolvedSource, SourceFile, place_of
+from trainctl.base.protocol.asking import Asked
 from trainctl.errors import TrainctlError
-from trainctl.model.files import ResolvedSource, SourceFile, place_of
-from trainctl.node.calls.asking import Asked
 from trainctl.weights.mirror.caller import Caller
 from trainctl.weights.mirror.fetch import LARGE_FROM_BYTES
 

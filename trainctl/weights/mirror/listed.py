@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Mapping, Sequence
 
-from trainctl.model.files import Listing, ResolvedSource, SourceFile, listed_arriving
-from trainctl.node.system.files import make_durable
+from trainctl.base.files import make_durable
+from trainctl.base.listing import Listing, ResolvedSource, SourceFile, listed_arriving
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.disk import write_record
 from trainctl.weights.mirror.fetch import by_fingerprint, parts, present

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import AbstractSet, Any, Mapping, NamedTuple
 
+from trainctl.base import below
+from trainctl.base.listing import ResolvedSource
 from trainctl.errors import StorageError
-from trainctl.model.files import ResolvedSource
-from trainctl.node.system import below
 from trainctl.weights.mirror.afresh import Origins
 from trainctl.weights.mirror.layout import Layout
 from trainctl.weights.mirror.listed import listed_anew

@@ -14,12 +14,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Callable, Container
 
+from trainctl.base import below
+from trainctl.base.exclusive import lease
+from trainctl.base.files import PRIVATE_FILE
+from trainctl.base.listing import ListedFile, ResolvedSource, SourceFile
+from trainctl.base.sharing import is_ours
 from trainctl.errors import SourceGone, SourceWrong
-from trainctl.model.files import ListedFile, ResolvedSource, SourceFile
-from trainctl.node.system import below
-from trainctl.node.system.files import PRIVATE_FILE
-from trainctl.node.system.sharing import is_ours
-from trainctl.weights.exclusive import lease
 from trainctl.weights.mirror.afresh import Origin, read_again
 from trainctl.weights.mirror.batch import Batch
 from trainctl.weights.mirror.contents import Contents

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainctl.base import below
+from trainctl.base.exclusive import STALE_SECONDS, known_dead
 from trainctl.errors import StorageError
-from trainctl.node.system import below
-from trainctl.weights.exclusive import STALE_SECONDS, known_dead
 from trainctl.weights.mirror.layout import DAMAGED, Layout
 from trainctl.weights.mirror.names import is_own
 

@@ -6,9 +6,9 @@ import contextlib
 import time
 from typing import Any, Callable, Iterable, Mapping
 
+from trainctl.base.exclusive import holder_name, process_of
+from trainctl.base.listing import ResolvedSource
 from trainctl.errors import TrainctlError
-from trainctl.model.files import ResolvedSource
-from trainctl.weights.exclusive import holder_name, process_of
 from trainctl.weights.mirror.layout import Reference, named_in
 
 SAY_SECONDS = 1.0

@@ -9,10 +9,10 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from trainctl.model.json import hex_digest
+from trainctl.base import below
+from trainctl.base.json import hex_digest
 from trainctl.node.content.pack_index import Row, rows_of
 from trainctl.node.content.runs import Place, read_runs
-from trainctl.node.system import below
 from trainctl.weights.mirror.disk import scratch_name
 from trainctl.weights.mirror.layout import Layout
 from trainctl.weights.mirror.packing import Packing

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from trainctl.model.files import ResolvedSource
-from trainctl.model.json import hex_digest
+from trainctl.base import below
+from trainctl.base.exclusive import lease
+from trainctl.base.files import write_at
+from trainctl.base.json import hex_digest
+from trainctl.base.listing import ResolvedSource
 from trainctl.node.content.pack_index import ROW, Row, index_bytes, rows_of
-from trainctl.node.system import below
-from trainctl.node.system.files import write_at
-from trainctl.weights.exclusive import lease
 from trainctl.weights.mirror.disk import explained, sync_directory, write_out
 from trainctl.weights.mirror.layout import Content, Layout, Reference, content_fingerprint
 from trainctl.weights.mirror.needs import references

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from trainctl.node.system import below
-from trainctl.node.system.files import write_at
-from trainctl.node.system.sharing import is_ours
-from trainctl.weights.exclusive import holder_name, known_dead, remove_if_dead
+from trainctl.base import below
+from trainctl.base.exclusive import holder_name, known_dead, remove_if_dead
+from trainctl.base.files import write_at
+from trainctl.base.sharing import is_ours
 from trainctl.weights.mirror.disk import scratch_name, write_out
 from trainctl.weights.mirror.layout import Entry, Layout
 

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Mapping, Protocol, Sequence
 
-from trainctl.model.files import Listing, ResolvedSource
+from trainctl.base.listing import Listing, ResolvedSource
 from trainctl.model.mirror_site import MirrorSite
 from trainctl.model.serving import TO_ALL, Serving
 from trainctl.spi.sources import Credential, WeightSource

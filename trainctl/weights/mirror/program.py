@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from typing import BinaryIO
 
+from trainctl.base.failure import Failure
+from trainctl.base.protocol.lines import read_request, say
+from trainctl.base.syscalls import share_arenas
 from trainctl.errors import StorageError, TrainctlError
-from trainctl.node.calls.protocol import read_request, say
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.syscalls import share_arenas
 from trainctl.weights.mirror.answers import VERBS, Answer, look
 from trainctl.weights.mirror.directory import DirectoryMirror
 from trainctl.weights.mirror.forms import error_to_json

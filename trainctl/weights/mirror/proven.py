@@ -6,9 +6,9 @@ import os
 from itertools import groupby
 from typing import Iterable, Iterator, Mapping, Sequence
 
-from trainctl.model.files import SourceFile
+from trainctl.base.below import open_regular
+from trainctl.base.listing import SourceFile
 from trainctl.node.content.packs import Slice
-from trainctl.node.system.below import open_regular
 from trainctl.weights.mirror.announced import is_that, is_told_by_reading
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.layout import Content

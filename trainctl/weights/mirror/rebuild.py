@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainctl.node.system import below
+from trainctl.base import below
 from trainctl.weights.mirror.hashing import ContentHash
 from trainctl.weights.mirror.layout import Content, Layout, content_fingerprint
 

@@ -10,7 +10,7 @@ import os
 import struct
 from typing import Iterable, Iterator, Tuple
 
-from trainctl.node.system.temporary import named_if_full, temporary_file
+from trainctl.base.temporary import named_if_full, temporary_file
 from trainctl.weights.mirror.layout import Content
 
 _ROW = struct.Struct(">32s32sQ")

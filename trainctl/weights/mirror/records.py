@@ -16,9 +16,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Container, Iterable, Iterator
 
-from trainctl.model.json import hex_digest
+from trainctl.base import below
+from trainctl.base.json import hex_digest
 from trainctl.node.content.digests import each_once
-from trainctl.node.system import below
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.disk import write_record
 from trainctl.weights.mirror.layout import Content, Layout

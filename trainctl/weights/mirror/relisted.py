@@ -6,9 +6,9 @@ import threading
 from dataclasses import replace
 from typing import Any, Callable, Iterable, Mapping
 
+from trainctl.base.json import canonical
+from trainctl.base.listing import ResolvedSource
 from trainctl.errors import Interrupted, TrainctlError
-from trainctl.model.files import ResolvedSource
-from trainctl.model.json import canonical
 from trainctl.weights.mirror.afresh import Origins
 from trainctl.weights.mirror.layout import named_in, patterns_in
 from trainctl.weights.patterns import select

@@ -8,9 +8,9 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Callable, NamedTuple
 
+from trainctl.base.listing import Listing
+from trainctl.base.packed import packed_sorted
 from trainctl.errors import StorageError
-from trainctl.model.files import Listing
-from trainctl.node.content.packed import packed_sorted
 from trainctl.weights.mirror.layout import DAMAGED, Layout, named_in, versions_in
 from trainctl.weights.mirror.needs import Need, references
 

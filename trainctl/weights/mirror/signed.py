@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Mapping
 
+from trainctl.base.listing import ResolvedSource, SourceFile
+from trainctl.base.safe_path import shown
 from trainctl.errors import SourceDenied, SourceError, SourceWrong
-from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.spi.sources import Credential, Fill, Span
 from trainctl.weights.mirror.links import Found, Links
-from trainctl.weights.safe_path import shown
 from trainctl.weights.sources.bodies import asked_for, part, rest
 from trainctl.weights.sources.http import HttpClient, Response
 from trainctl.weights.sources.https import HttpsSource

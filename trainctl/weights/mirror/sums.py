@@ -8,7 +8,7 @@ import zlib
 from functools import lru_cache
 from typing import Callable, Mapping, Protocol, Union
 
-from trainctl.model.files import SourceFile
+from trainctl.base.listing import SourceFile
 
 _CRC_DIGITS = {"crc64nvme": 16, "crc32c": 8, "crc32": 8}
 CRC_FROM_BYTES = 16 * 2**20

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trainctl.base.exclusive import lease
+from trainctl.base.listing import SourceFile
 from trainctl.errors import SourceWrong, TrainctlError
-from trainctl.model.files import SourceFile
 from trainctl.node.content.parts import PACKED_BYTES
-from trainctl.weights.exclusive import lease
 from trainctl.weights.mirror.announced import may_be
 from trainctl.weights.mirror.batch import Batch
 from trainctl.weights.mirror.contents import Contents

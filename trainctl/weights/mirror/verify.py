@@ -14,9 +14,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from trainctl.model.files import ListedFile
-from trainctl.node.content.packed import Arriving, packed_sorted
-from trainctl.node.system import below
+from trainctl.base import below
+from trainctl.base.listing import ListedFile
+from trainctl.base.packed import Arriving, packed_sorted
 from trainctl.weights.mirror.afresh import Afresh, Origins, Refusal
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.denied import denied_records

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any, BinaryIO, Callable, Iterator, Mapping, Sequence
 
+from trainctl.base.failure import Failure
+from trainctl.base.protocol.lines import emit
+from trainctl.base.protocol.rows import received
 from trainctl.errors import Interrupted
-from trainctl.node.calls.protocol import emit
-from trainctl.node.calls.rows import received
-from trainctl.node.system.failure import Failure
 from trainctl.node.transfer.caller import serve_others
 from trainctl.node.transfer.shelf import MirrorShelf
 from trainctl.weights.mirror.afresh import Origin

@@ -13,8 +13,8 @@ from functools import partial
 from urllib.parse import unquote, urlencode
 from xml.etree import ElementTree
 
+from trainctl.base.listing import SourceFile
 from trainctl.errors import SourceError
-from trainctl.model.files import SourceFile
 from trainctl.objects.access import AzureKey, AzureSas, access_of
 from trainctl.objects.client import SILENCE_SECONDS
 from trainctl.objects.shared_signature import VERSION, shared_signature

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from trainctl.base.listing import SourceFile
 from trainctl.errors import SourceCut, SourceWrong
-from trainctl.model.files import SourceFile
 from trainctl.spi.sources import Fill, Span
 from trainctl.weights.sources.http import Response
 

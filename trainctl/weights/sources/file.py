@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from trainctl.base.listing import ResolvedSource, SourceFile, in_order
+from trainctl.base.packed import Arriving
+from trainctl.base.safe_path import DENIED, shown, unusable
 from trainctl.errors import SourceDenied, SourceError, SourceGone, SourceWrong
-from trainctl.model.files import ResolvedSource, SourceFile, in_order
 from trainctl.model.source_uri import parse_source
-from trainctl.node.content.packed import Arriving
 from trainctl.spi.sources import Credential
-from trainctl.weights.safe_path import DENIED, shown, unusable
 
 _PIECE = 2**20
 _EFFECTIVE = os.access in os.supports_effective_ids

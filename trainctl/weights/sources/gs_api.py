@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from trainctl.base.listing import SourceFile
 from trainctl.errors import SourceError, SourceGone
-from trainctl.model.files import SourceFile
 from trainctl.objects.place import Place
 from trainctl.spi.sources import Each, just_once
 from trainctl.weights.sources.http import HttpClient, Response

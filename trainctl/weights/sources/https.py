@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
+from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import (
     SourceBusy,
     SourceCut,
@@ -14,7 +15,6 @@ from trainctl.errors import (
     SourceGone,
     SourceWrong,
 )
-from trainctl.model.files import ResolvedSource, SourceFile
 from trainctl.model.source_uri import parse_source
 from trainctl.spi.sources import Credential, Fill, Span
 from trainctl.weights.sources.bodies import asked_for, length_of, part, rest

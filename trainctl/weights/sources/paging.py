@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from trainctl.base.cursors import Endless, pages
+from trainctl.base.safe_path import shown
 from trainctl.errors import SourceError
-from trainctl.node.system.cursors import Endless, pages
-from trainctl.weights.safe_path import shown
 
 C = TypeVar("C")
 P = TypeVar("P")

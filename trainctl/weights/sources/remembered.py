@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from trainctl.model.files import SourceFile
-from trainctl.model.json import hex_digest
+from trainctl.base.json import hex_digest
+from trainctl.base.listing import SourceFile
 
 _HEX_DIGITS = 64
 _Row = list[Any]

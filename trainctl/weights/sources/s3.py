@@ -11,8 +11,8 @@ from itertools import chain, islice
 from operator import attrgetter
 from posixpath import basename
 
+from trainctl.base.listing import ResolvedSource, SourceFile, in_order
 from trainctl.errors import SourceDenied, SourceError, SourceWrong
-from trainctl.model.files import ResolvedSource, SourceFile, in_order
 from trainctl.objects.access import access_of
 from trainctl.objects.place import place_of
 from trainctl.objects.store import Bucket

@@ -7,8 +7,8 @@ from base64 import b64decode
 from datetime import timezone
 from email.utils import parsedate_to_datetime
 
+from trainctl.base.listing import SourceFile
 from trainctl.errors import SourceWrong
-from trainctl.model.files import SourceFile
 from trainctl.weights.sources.wire import Headers
 
 _ETAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e]+"|[\x21\x23-\x7e]+')

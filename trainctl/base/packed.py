@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Dict, Generic, List, Sequence, Tuple, TypeVar, overload
 
-from trainctl.node.system.temporary import named_if_full, temporary_file
+from trainctl.base.temporary import named_if_full, temporary_file
 
 Row = TypeVar("Row")
 AS_TUPLE = 10_000

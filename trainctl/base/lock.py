@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import List, Optional, Type
 
-from trainctl.node.system.files import create_once, read_json
-from trainctl.node.system.processes import alive, identity
+from trainctl.base.files import create_once, read_json
+from trainctl.base.processes import alive, identity
 
 _POLL_SECONDS = 0.05
 

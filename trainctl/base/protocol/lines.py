@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any, BinaryIO, Dict, Mapping
 
-from trainctl.node.system.failure import Failure
+from trainctl.base.failure import Failure
 
 
 def read_request(stream: BinaryIO) -> Dict[str, Any]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from trainctl.node.system.below import open_file
+from trainctl.base.below import open_file
 
 BEAT_SECONDS = 5.0
 STALE_SECONDS = 30.0

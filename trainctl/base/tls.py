@@ -13,7 +13,7 @@ import ssl
 from contextlib import ExitStack, contextmanager
 from typing import Iterator, Mapping, Optional
 
-from trainctl.node.system.failure import Stranger
+from trainctl.base.failure import Stranger
 
 
 def pinned(connection: socket.socket, fingerprint: str, where: str) -> ssl.SSLSocket:

@@ -9,7 +9,7 @@ import os
 import stat
 from pathlib import Path
 
-from trainctl.node.system.files import PRIVATE_DIRECTORY
+from trainctl.base.files import PRIVATE_DIRECTORY
 
 DIRECTORY = 0o2770
 FILE = 0o660

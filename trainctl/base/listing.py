@@ -15,9 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Iterable, Iterator, Mapping, Sequence
 
-from trainctl.model.json import JsonObject, canonical
-from trainctl.node.content.json_stream import objects_in
-from trainctl.node.content.packed import Arriving, packed, packed_sorted
+from trainctl.base.json import JsonObject, canonical
+from trainctl.base.json_stream import objects_in
+from trainctl.base.packed import Arriving, packed, packed_sorted
 
 _READ = 2**16
 _MEMBERS = ("path", "size", "sha256", "chunks")

@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Union
 
-from trainctl.node.system.failure import Failure
-from trainctl.node.system.processes import boot_id
+from trainctl.base.failure import Failure
+from trainctl.base.processes import boot_id
 
 _SIOCGIFADDR = 0x8915
 """linux/sockios.h: the address of an interface, in bytes 20 to 23 of a struct ifreq."""

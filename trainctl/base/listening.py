@@ -6,7 +6,7 @@ import errno
 import socket
 from typing import List, Optional, Sequence
 
-from trainctl.node.system.ports import at_one_of
+from trainctl.base.ports import at_one_of
 
 _BACKLOG = 256
 

@@ -11,7 +11,7 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Sequence, Tuple
 
-from trainctl.node.system.failure import Failure
+from trainctl.base.failure import Failure
 
 _AT_ONCE = 1000
 _END = b"null\n"

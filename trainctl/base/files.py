@@ -215,7 +215,7 @@ def make_durable(paths: Iterable[Union[str, Path]], within: Path) -> None:
 
 
 def _sync_file_system(path: Path) -> None:
-    from trainctl.node.system.syscalls import syncfs  # heavy, and few have so many files
+    from trainctl.base.syscalls import syncfs  # heavy, and few have so many files
 
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:

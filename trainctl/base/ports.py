@@ -8,7 +8,7 @@ import random
 import re
 from typing import Any, Callable, Optional, TypeVar
 
-from trainctl.node.system.failure import Failure
+from trainctl.base.failure import Failure
 
 T = TypeVar("T")
 _RANGE = re.compile(r"([0-9]{1,5})-([0-9]{1,5})")

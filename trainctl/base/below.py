@@ -13,8 +13,8 @@ import stat
 from pathlib import Path
 from typing import Callable, Iterable, Iterator, Optional, Tuple, Union
 
-from trainctl.node.system.files import PRIVATE_DIRECTORY, PRIVATE_FILE
-from trainctl.node.system.sharing import DIRECTORY, FILE, is_for_group
+from trainctl.base.files import PRIVATE_DIRECTORY, PRIVATE_FILE
+from trainctl.base.sharing import DIRECTORY, FILE, is_for_group
 
 _STEP = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ATTEMPTS = 10

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from trainctl.base.listing import SourceFile
 from trainctl.errors import SourceDenied, SourceError
-from trainctl.model.files import SourceFile
 
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\\]")
 _LONGEST = 255
