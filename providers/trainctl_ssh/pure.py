@@ -247,7 +247,10 @@ class Paramiko:
 
 
 class _Ask(paramiko.MissingHostKeyPolicy):
-    """First contact: the fingerprint is shown and asked for."""
+    """First contact: the fingerprint is shown and asked for.
+
+    A pinned host is never one: paramiko itself refuses any key but the pinned one, of whatever type.
+    """
 
     def __init__(self, link: Paramiko, known_hosts: Path) -> None:
         self._link = link
@@ -258,8 +261,6 @@ class _Ask(paramiko.MissingHostKeyPolicy):
     ) -> None:
         """NodeUnreachable unless the user says yes."""
         link, shown = self._link, fingerprint(key.asbytes())
-        if link.login.host_key:
-            raise refusals.key_changed(link.who, shown, "", "correct host_key: in the manifest.")
         question = f"{link.who} is not known yet. Its key is {shown}. Connect to it from now on?"
         if not link._confirm(question):
             raise refusals.key_not_known(link.who, link.login, shown)

@@ -31,9 +31,9 @@ def require_sshd() -> None:
             pytest.skip(f"needs {program} (Debian: openssh-server, openssh-client)")
 
 
-def make_key(path: Path) -> str:
+def make_key(path: Path, kind: str = "ed25519") -> str:
     """A new key pair; the public half as ``TYPE BASE64``."""
-    words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)]
+    words = ["ssh-keygen", "-q", "-t", kind, "-N", "", "-C", "", "-f", str(path)]
     subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
     return " ".join(path.with_suffix(".pub").read_text().split()[:2])
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
-from tests.support.sshd import Sshd, User, require_sshd, sshd
+from tests.support.sshd import Sshd, User, make_key, require_sshd, sshd
+from trainctl.errors import NodeUnreachable
 from trainctl.spi.provider import Cluster, nobody
 from trainctl.spi.transport import Transport
 from trainctl.testing.provider import ProviderConformance
@@ -129,3 +130,43 @@ class TestParamikoSessions(SessionConformance):
     def transport(self, paramiko: Transport) -> Transport:
         """A transport to the first host."""
         return paramiko
+
+
+@pytest.mark.parametrize("program", ["openssh", "paramiko"])
+@pytest.mark.parametrize("pinned", ["own", "another", "another-type"])
+def test_a_host_shows_its_pinned_key_or_is_left(
+    program: str,
+    pinned: str,
+    user: User,
+    hosts: list[Sshd],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pin of whatever type decides, though the host is in the user's known hosts."""
+    user.become(monkeypatch)
+    monkeypatch.setenv("HOME", str(user.place))
+    kind = "ecdsa" if pinned == "another-type" else "ed25519"
+    key = hosts[0].host_key if pinned == "own" else make_key(tmp_path / "other", kind)
+    with ExitStack() as stack:
+        transport = stack.enter_context(closing(_pinned(program, hosts[0], key, stack)))
+        if pinned == "own":
+            assert _says(transport, "echo yes") == b"yes\n"
+            return
+        with pytest.raises(NodeUnreachable) as refusal:
+            _says(transport, "echo yes")
+        assert refusal.value.code == "ssh-key-changed"
+
+
+def _pinned(program: str, host: Sshd, key: str, stack: ExitStack) -> Transport:
+    if program == "openssh":
+        provider = SshProvider()
+        stack.callback(provider.close)
+        cluster = Cluster("lab", {"hosts": [{**host.settings, "host_key": key}]})
+        return provider.transport(provider.plan(cluster)[0])
+    link = Paramiko(Login(host.address, port=host.port, host_key=key), "lab/gpu-0", {}, nobody)
+    stack.callback(link.close)
+    return link.transport()
+
+
+def _says(transport: Transport, command: str) -> bytes:
+    return transport.run(["sh", "-c", command]).stdout

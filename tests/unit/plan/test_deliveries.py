@@ -93,6 +93,19 @@ def test_disk_space_is_checked_before_anything_moves() -> None:
     assert errors(plan) == ["lab/lab-0 has 1.0 GB free and needs 1.5 GB of weights"]
 
 
+@pytest.mark.parametrize(("missing", "fits"), [(0, True), (1, False)])
+def test_weights_that_fill_a_node_exactly_fit(missing: int, fits: bool) -> None:
+    """The last byte of free space counts."""
+    world = World()
+    size = world.resolved.size
+    tiers = {at("weights.qwen3"): TierFacts(upstream=size)}
+    node = NodeFacts("lab/lab-0", "namespace", 10**12, tiers, room=size - missing)
+
+    plan = make_plan(world.inputs(nodes={at("cluster.lab"): (node,)}))
+
+    assert (errors(plan) == []) is fits
+
+
 def test_a_limit_counts_what_live_runs_dont_have_there_already() -> None:
     """Of a limited cache the error says how much is free of how much; what live runs have there takes no room again."""
     world = World()

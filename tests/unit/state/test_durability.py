@@ -1,0 +1,36 @@
+"""What a power cut leaves of a state in a directory: all that was written durably, whole and under its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.power import Disk
+from trainctl_state.directory import DirectoryStore
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    """A disk that forgets what wasn't synced."""
+    return Disk(tmp_path, monkeypatch)
+
+
+def test_a_created_object_survives_a_power_cut(tmp_path: Path, disk: Disk) -> None:
+    """Its bytes and its name are synced, and so is the directory that was made for it."""
+    assert DirectoryStore(tmp_path).put_if_absent("log/x", b"1")
+    assert disk.lost("log") == []
+
+
+def test_a_replaced_object_survives_a_power_cut(tmp_path: Path, disk: Disk) -> None:
+    """The same of an object that is written a second time."""
+    store = DirectoryStore(tmp_path)
+    store.put("log/x", b"1")
+    store.put("log/x", b"2")
+    assert disk.lost("log") == []
+
+
+def test_an_object_that_need_not_be_durable_costs_no_sync(tmp_path: Path, disk: Disk) -> None:
+    """The disk would lose it, which its writer has accepted."""
+    DirectoryStore(tmp_path).put("log/x", b"1", durable=False)
+    assert disk.lost("log") == ["log/x"]
