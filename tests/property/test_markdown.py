@@ -16,8 +16,7 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import warning
 from trainctl.plan.planner import make_plan
 from trainctl.views.escape import escape
-from trainctl.views.markdown import code, fenced, fold
-from trainctl.views.plan_markdown import LIMIT, plan_markdown
+from trainctl.views.plan_markdown import LIMIT, code, fenced, fold, plan_markdown
 
 READER = MarkdownIt("commonmark", {"html": True})
 hostile = st.text(alphabet=st.one_of(st.characters(), st.sampled_from("`~<>&|[]()!*_#@:/\\ \n\r\t-+"))) | st.sampled_from(

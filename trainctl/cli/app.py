@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A row of the table: ``module`` is one of ``trainctl.cli.commands`` and holds a function ``command``."""
+    """A row of the table: ``module`` is one of ``trainctl.cli.commands``.
+
+    It holds a function ``command``, or ``NAME_command`` for each command of a group.
+    """
 
     name: str
     module: str
@@ -55,18 +58,18 @@ COMMANDS: tuple[Command | Group, ...] = (
         "checkpoints",
         "Checkpoints of jobs.",
         (
-            Command("list", "checkpoints_list", "List a job's checkpoints."),
-            Command("download", "checkpoints_download", "Copy a checkpoint to this machine."),
-            Command("url", "checkpoints_url", "Show where a checkpoint's files can be had."),
-            Command("upload", "checkpoints_upload", "Bring what an ended run left to the store."),
+            Command("list", "checkpoints", "List a job's checkpoints."),
+            Command("download", "checkpoints", "Copy a checkpoint to this machine."),
+            Command("url", "checkpoints", "Show where a checkpoint's files can be had."),
+            Command("upload", "checkpoints", "Bring what an ended run left to the store."),
         ),
     ),
     Group(
         "nodes",
         "The machines of clusters.",
         (
-            Command("list", "nodes_list", "List them: what is free, cached and running there."),
-            Command("forget", "nodes_forget", "Drop one that will never come back."),
+            Command("list", "nodes", "List them: what is free, cached and running there."),
+            Command("forget", "nodes", "Drop one that will never come back."),
         ),
         default="list",
     ),
@@ -83,27 +86,27 @@ COMMANDS: tuple[Command | Group, ...] = (
         "cache",
         "Caches on nodes: of weights, and of training.",
         (
-            Command("summarize", "cache_summarize", "Show what a project's training cache holds."),
-            Command("clear", "cache_clear", "Remove files from a project's training cache."),
-            Command("verify", "cache_verify", "Hash the weights in nodes' caches again."),
-            Command("evict", "cache_evict", "Evict weights from nodes' caches."),
+            Command("summarize", "cache", "Show what a project's training cache holds."),
+            Command("clear", "cache", "Remove files from a project's training cache."),
+            Command("verify", "cache", "Hash the weights in nodes' caches again."),
+            Command("evict", "cache", "Evict weights from nodes' caches."),
         ),
     ),
     Group(
         "secrets",
         "The manifest's secrets.",
         (
-            Command("check", "secrets_check", "Show where they come from and who gets them."),
-            Command("push", "secrets_push", "Store one where the manifest says it is kept."),
+            Command("check", "secrets", "Show where they come from and who gets them."),
+            Command("push", "secrets", "Store one where the manifest says it is kept."),
         ),
     ),
     Group(
         "state",
         "What is recorded.",
         (
-            Command("list", "state_list", "List recorded addresses."),
-            Command("show", "state_show", "Show one recorded resource."),
-            Command("pull", "state_pull", "Print the whole state as JSON."),
+            Command("list", "state", "List recorded addresses."),
+            Command("show", "state", "Show one recorded resource."),
+            Command("pull", "state", "Print the whole state as JSON."),
         ),
     ),
     Command("history", "history", "Show what was done, when and by whom."),
@@ -156,7 +159,8 @@ def _load(row: Command | Group) -> ClickCommand:
         group.default = row.default
         return group
     app = _typer()
-    function = import_module(f"trainctl.cli.commands.{row.module}").command
+    module = import_module(f"trainctl.cli.commands.{row.module}")
+    function = getattr(module, f"{row.name}_command", None) or module.command
     app.command(name=row.name)(function)
     command = get_command(app)
     lighten(command)

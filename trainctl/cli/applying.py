@@ -21,8 +21,7 @@ from trainctl.views.apply_result import (
     result_lines,
     summary_event,
 )
-from trainctl.views.events_json import EventsJson
-from trainctl.views.events_text import EventsText
+from trainctl.views.events import EventsJson, EventsText
 from trainctl.views.progress import Progress
 
 

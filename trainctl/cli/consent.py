@@ -12,7 +12,7 @@ from trainctl.cli.approval import approve, require_terminal
 from trainctl.cli.options import Format
 from trainctl.cli.session import Session
 from trainctl.errors import TrainctlError
-from trainctl.views.events_json import EventsJson
+from trainctl.views.events import EventsJson
 
 _SAVED = ", or apply a plan file that was made with plan --out"
 

@@ -12,7 +12,7 @@ from trainctl.model.away import Away
 from trainctl.operations.logs import Selection, log_pieces
 from trainctl.operations.runs import Run, refresh
 from trainctl.operations.workspace import Workspace
-from trainctl.views.events_json import EventsJson
+from trainctl.views.events import EventsJson
 from trainctl.views.logs import LogJson, LogText
 
 

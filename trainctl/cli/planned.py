@@ -10,7 +10,7 @@ from trainctl.cli.session import Session
 from trainctl.errors import StalePlan
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import Plan
-from trainctl.views.events_json import EventsJson
+from trainctl.views.events import EventsJson
 
 QUESTION = "Do you want to perform these actions?"
 

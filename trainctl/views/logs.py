@@ -12,7 +12,7 @@ from trainctl.model.events import Event, EventType
 from trainctl.model.log import Piece
 from trainctl.views.away import away_json, away_words
 from trainctl.views.escape import escape
-from trainctl.views.events_json import EventsJson
+from trainctl.views.events import EventsJson
 from trainctl.views.output import Output
 from trainctl.views.text import warned
 

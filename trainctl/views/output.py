@@ -12,8 +12,7 @@ from textwrap import indent
 from typing import Any, TextIO
 
 from trainctl.model.redaction import Redactor
-from trainctl.views.escape import UNSEEN, without_orders
-from trainctl.views.log_line import tamed
+from trainctl.views.escape import UNSEEN, tamed, without_orders
 from trainctl.views.text import wrap
 
 _STYLES = {

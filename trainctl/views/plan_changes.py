@@ -1,18 +1,204 @@
-"""One change, or one drift, as lines: a headline with the reason, then the values."""
+"""The changes of a plan as text: what each does, and which values differ."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import ndiff
+from types import MappingProxyType
 from typing import Any
 
-from trainctl.model.action import Action
+from trainctl.base.units import format_bytes, format_duration
+from trainctl.model.action import Action, Reason
 from trainctl.model.address import Kind
-from trainctl.plan.values import Change, Drift, Plan
-from trainctl.views.escape import escape, literal
-from trainctl.views.plan_rows import MISSING, Row, added, changed
-from trainctl.views.plan_values import Page, hidden_line, row_lines
-from trainctl.views.plan_words import COLOURS, LEGEND, headline
-from trainctl.views.text import counted
+from trainctl.plan.values import Change, Drift, LiveRun, Plan
+from trainctl.views.escape import escape, escape_lines, literal
+from trainctl.views.plan_rows import MISSING, Path, Row, added, changed, is_code, multiline
+from trainctl.views.text import Style, columns, counted, pad
+
+LEGEND = {
+    Action.CREATE: ("+", "create"),
+    Action.UPDATE: ("~", "update in place"),
+    Action.REPLACE: ("-/+", "replace"),
+    Action.DELETE: ("-", "destroy"),
+    Action.FORGET: (".", "forget, destroying nothing"),
+}
+COLOURS = {"+": "green", "~": "yellow", "-/+": "red", "-": "red", ".": "cyan"}
+
+_REASONS = {
+    Reason.GONE: "will be created again: it is gone",
+    Reason.SOURCE_MOVED: "will be updated in place: its source has moved",
+    Reason.MIRROR_MOVED: "will be updated in place: the mirror has moved",
+    Reason.NO_CONFIG: "will be destroyed: it is not in the manifest",
+    Reason.ENDED: "will be forgotten: it is not in the manifest, and its last run has ended",
+}
+_JOBS = {
+    Reason.CANNOT_UPDATE: "must run again: its configuration has changed",
+    Reason.BY_REQUEST: "will run again, as requested",
+    Reason.BY_TRIGGERS: "will run again, as its rerun_on asks",
+    Reason.RUN_FAILED: "will run again: its last run failed, and it has changed since",
+    Reason.DEPLOY_FAILED: "will run again: its last run could not be deployed",
+    Reason.RUN_LOST: "will run again: the supervisor or the machine of its last run was lost",
+    Reason.INTERRUPTED: "will run again: starting it was interrupted",
+}
+_ACTIONS = {
+    Action.CREATE: "will be created",
+    Action.UPDATE: "will be updated in place",
+    Action.REPLACE: "must be replaced",
+    Action.DELETE: "will be destroyed",
+    Action.FORGET: "will be forgotten",
+}
+
+
+def headline(change: Change) -> str:
+    """The comment above a change: what happens, and why where there is a why."""
+    reason = change.reason
+    if change.address.kind is Kind.JOB and change.action is Action.REPLACE and reason in _JOBS:
+        return _JOBS[reason]
+    if reason is Reason.BY_REQUEST:
+        return "will be replaced, as requested"
+    return _REASONS[reason] if reason in _REASONS else _ACTIONS[change.action]
+
+
+def live_words(run: LiveRun, now: float | None) -> str:
+    """A live run: ``live run 7 (2d 4h, 16 GPUs)``; without a clock, how long is left out."""
+    facts = []
+    if now is not None and run.started_at is not None:
+        facts.append(format_duration(max(now - run.started_at, 0.0)))
+    if run.gpus:
+        facts.append(counted(run.gpus, "GPU"))
+    elif run.ranks > 1:
+        facts.append(counted(run.ranks, "node"))
+    return f"live run {run.number}" + (f" ({', '.join(facts)})" if facts else "")
+
+
+UNKNOWN = "(known after apply)"
+_DIGEST = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}|([0-9a-f]{12})[0-9a-f]{28}")
+_LONGEST_NAME = 44
+_NEXT_TO_NAMES = 36
+"""Columns that are left for values where names are aligned."""
+_COLOURS = {"+": "green", "-": "red", "~": "yellow"}
+_INDENT = "      "
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """How wide the text may be, and how it is painted."""
+
+    width: int
+    style: Style
+
+
+def row_lines(
+    rows: Sequence[Row],
+    page: Page,
+    forces: Iterable[Path] = (),
+    unknown: Mapping[str, Any] = MappingProxyType({}),
+) -> list[str]:
+    """The rows, names aligned; values that don't fit beside each other stand one below the other.
+
+    ``unknown`` are names of what only apply will know, each with its value until then, None where it has none.
+    """
+    names = [row.name for row in rows]
+    most = min(_LONGEST_NAME, page.width - _NEXT_TO_NAMES)
+    widths = [width for width in map(columns, names) if width <= most]
+    size = max([*widths, *(len(name) for name in unknown)], default=0)
+    forced = tuple(forces)
+    lines: list[str] = []
+    for row, name in zip(rows, names, strict=True):
+        mark = page.style("  # forces replacement", "red") if _is_forced(row.path, forced) else ""
+        lines += _row(row, name, size, page, mark)
+    return lines + [
+        f"{_INDENT}{_symbol('~', page)} {pad(name, size)} = {_until(name, before)}{UNKNOWN}"
+        for name, before in unknown.items()
+    ]
+
+
+def hidden_line(count: int, page: Page) -> list[str]:
+    """How many attributes stay as they are."""
+    text = f"{_INDENT}  # ({counted(count, 'unchanged attribute')} hidden)"
+    return [page.style(text, "dim")] if count else []
+
+
+def brief(value: Any) -> str:
+    """A value in one line; digests and commits are cut short, as nobody reads them whole."""
+    if isinstance(value, str):
+        digest = _DIGEST.fullmatch(value)
+        return digest[1] or digest[2] if digest else literal(value)
+    return code_words(value) if is_code(value) else literal(value)
+
+
+def code_words(code: Mapping[str, Any]) -> str:
+    """A code tree in one line: where, how much, which."""
+    path, digest = literal(code["path"]), str(code["digest"] or "").removeprefix("sha256:")[:12]
+    if code["bytes"] is None:
+        return path
+    return f"{path} ({counted(code['files'], 'file')}, {format_bytes(code['bytes'])}, {digest})"
+
+
+def _row(row: Row, name: str, size: int, page: Page, mark: str) -> list[str]:
+    head = f"{_INDENT}{_symbol(row.symbol, page)} "
+    if multiline(row.before) or multiline(row.after):
+        return [f"{head}{name}:{mark}", *_block(row, page)]
+    values = _beside(row)
+    if row.symbol != "~" or _fits(name, size, values, page):
+        return [f"{head}{pad(name, size)} = {values}{mark}"]
+    return [
+        f"{head}{name}:{mark}",
+        _line("-", brief(row.before), page),
+        _line("+", brief(row.after), page),
+    ]
+
+
+def _beside(row: Row) -> str:
+    after = _worded(row, row.after)
+    if row.before is MISSING:
+        return after
+    before = _worded(row, row.before)
+    return f"{before} -> null" if row.after is MISSING else f"{before} -> {after}"
+
+
+def _worded(row: Row, value: Any) -> str:
+    return "" if value is MISSING else _sized(row.path, value)
+
+
+def _until(name: str, before: Any) -> str:
+    return "" if before is None else f"{_sized((name,), before)} -> "
+
+
+def _sized(path: Path, value: Any) -> str:
+    return format_bytes(value) if path == ("bytes",) and isinstance(value, int) else brief(value)
+
+
+def _fits(name: str, size: int, values: str, page: Page) -> bool:
+    return len(_INDENT) + 2 + max(size, columns(name)) + 3 + columns(values) <= page.width
+
+
+def _block(row: Row, page: Page) -> list[str]:
+    """A text of several lines; of one that changed, every line, with a sign at those that did."""
+    before = escape_lines(row.before) if isinstance(row.before, str) else []
+    after = escape_lines(row.after) if isinstance(row.after, str) else []
+    if before[-1:] in ([], [""]) and after[-1:] in ([], [""]):
+        before, after = before[:-1], after[:-1]  # both end their last line, as texts do
+    lines = (line for line in ndiff(before, after) if not line.startswith("?"))
+    return [_line(line[0], line[2:], page) for line in lines]
+
+
+def _line(sign: str, text: str, page: Page) -> str:
+    body = f"{sign} {text}".rstrip()
+    colour = _COLOURS.get(sign)
+    return f"{_INDENT}    {page.style(body, colour) if colour else body}".rstrip()
+
+
+def _symbol(symbol: str, page: Page) -> str:
+    return page.style(symbol, _COLOURS[symbol])
+
+
+def _is_forced(path: Path, forces: tuple[Path, ...]) -> bool:
+    """Whether this attribute, a part of it, or what it is part of is among those."""
+    return any(path[: len(one)] == one or one[: len(path)] == path for one in forces)
+
 
 _SAID = frozenset({"weight_pins", "revision", "pin", "files", "bytes", "matrix", "kept_secrets"})
 """What the tables below, the address or the headline say better, and a new resource need not say twice."""

@@ -1,13 +1,51 @@
-"""A plan as a comment on a pull request: the counts first, then what stops and goes, by name, then a fold for each change."""
+"""A plan as Markdown for a pull request; fences and spans that hold any text."""
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Iterable, Sequence
 
 from trainctl.plan.values import Plan
-from trainctl.views.markdown import code, fenced, fold
-from trainctl.views.plan_sections import PAGE, Section, changes, heading, in_full, sections, signed
-from trainctl.views.plan_text import cost_lines
+from trainctl.views.escape import escape
+from trainctl.views.plan_text import (
+    PAGE,
+    Section,
+    changes,
+    cost_lines,
+    heading,
+    in_full,
+    sections,
+    signed,
+)
+
+_TICKS = re.compile(r"`+")
+
+
+def code(text: str) -> str:
+    """A code span on one line that shows the text and nothing else."""
+    text = escape(text)
+    ticks = "`" * (_longest([text]) + 1)
+    space = " " if text.startswith("`") or text.endswith("`") or not text.strip() else ""
+    return f"{ticks}{space}{text}{space}{ticks}"
+
+
+def fenced(lines: Sequence[str], language: str = "text") -> list[str]:
+    """A fence around lines, each as it is shown in text."""
+    lines = [escape(line) for line in lines]
+    ticks = "`" * max(3, _longest(lines) + 1)
+    return [f"{ticks}{language}", *lines, ticks]
+
+
+def fold(title: str, lines: Sequence[str]) -> list[str]:
+    """Lines of Markdown below a title, closed at first."""
+    summary = f"<details><summary><code>{html.escape(escape(title))}</code></summary>"
+    return [summary, "", *lines, "", "</details>"]
+
+
+def _longest(lines: Sequence[str]) -> int:
+    return max((len(run) for line in lines for run in _TICKS.findall(line)), default=0)
+
 
 LIMIT = 65_536
 """Characters a comment on GitHub may have; other hosts allow more."""

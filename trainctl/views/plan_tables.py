@@ -12,7 +12,7 @@ from trainctl.model.address import Address
 from trainctl.plan.values import DeliveryLine, ImageLine, TierFacts, WeightsLine
 from trainctl.views.choices import Cells, chosen, fit, table_of
 from trainctl.views.escape import escape
-from trainctl.views.plan_values import Page
+from trainctl.views.plan_changes import Page
 from trainctl.views.text import shorten
 
 _Line = TypeVar("_Line", DeliveryLine, ImageLine)

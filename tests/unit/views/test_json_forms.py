@@ -24,12 +24,12 @@ from trainctl.model.status import Checkpoint, JobStatus
 from trainctl.plan.planner import make_plan
 from trainctl.plan.values import Observation, Options, Plan, WeightsFacts
 from trainctl.spi.provider import Presence
+from trainctl.views.caches import evict_json, verify_json
 from trainctl.views.checkpoints import checkpoints_json
 from trainctl.views.mirror import mirror_json
 from trainctl.views.mirror_care import collected_json, finding_json, verified_json
-from trainctl.views.node_cache import evict_json, verify_json
 from trainctl.views.plan_json import plan_json
-from trainctl.views.state_json import history_json, resource_json, state_json
+from trainctl.views.state import history_json, resource_json, state_json
 from trainctl.views.statuses import status_json
 from trainctl.weights.mirror.collect import Collected, Removed
 from trainctl.weights.mirror.needs import Need

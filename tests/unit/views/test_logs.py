@@ -9,7 +9,7 @@ from typing import Any
 from trainctl.model.address import Address
 from trainctl.model.log import Piece
 from trainctl.model.redaction import Redactor
-from trainctl.views.events_json import EventsJson
+from trainctl.views.events import EventsJson
 from trainctl.views.logs import LogJson, LogText
 from trainctl.views.output import Output
 

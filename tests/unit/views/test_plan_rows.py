@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainctl.views.plan_changes import Page, brief, row_lines
 from trainctl.views.plan_rows import added, changed, dotted
-from trainctl.views.plan_values import Page, brief, row_lines
 from trainctl.views.text import plain
 
 PAGE = Page(80, plain)

@@ -8,8 +8,8 @@ import pytest
 
 from trainctl.model.address import Address
 from trainctl.plan.values import DeliveryLine, ImageLine, TierFacts, WeightsLine
+from trainctl.views.plan_changes import Page
 from trainctl.views.plan_tables import deliveries_table, images_table, weights_table
-from trainctl.views.plan_values import Page
 from trainctl.views.text import plain
 
 LINE = WeightsLine(

@@ -14,11 +14,9 @@ from trainctl.errors import SourceGone
 from trainctl.model.address import Address
 from trainctl.model.events import Event, EventType
 from trainctl.model.redaction import Redactor
-from trainctl.views.events_json import EventsJson
-from trainctl.views.events_text import EventsText
-from trainctl.views.meter import Meter
+from trainctl.views.events import EventsJson, EventsText
 from trainctl.views.output import Output
-from trainctl.views.progress import Progress
+from trainctl.views.progress import Meter, Progress
 
 WEIGHTS, JOB = Address.parse("weights.qwen3"), Address.parse("job.sft")
 MB = 10**6

@@ -10,7 +10,7 @@ from trainctl.ledger.state import State
 from trainctl.model.address import Address
 from trainctl.model.delivery import Delivered, Mirrored
 from trainctl.plan.planner import make_plan
-from trainctl.views.state_text import history_lines, resource_lines, state_lines
+from trainctl.views.state import history_lines, resource_lines, state_lines
 
 
 def test_a_state_is_a_line_for_each_resource() -> None:

@@ -9,8 +9,7 @@ import typer
 from trainctl.cli.options import Format, FormatOption
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import addresses, open_workspace
-from trainctl.views.state_json import history_json
-from trainctl.views.state_text import history_lines
+from trainctl.views.state import history_json, history_lines
 
 
 def command(

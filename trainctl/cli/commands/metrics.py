@@ -19,7 +19,6 @@ from trainctl.operations.begun import with_begun
 from trainctl.operations.metrics import look, watch
 from trainctl.operations.runs import Run, find_run, job_address
 from trainctl.operations.workspace import Workspace
-from trainctl.views.live import Live
 from trainctl.views.metrics import (
     metrics_csv,
     metrics_json,
@@ -27,6 +26,7 @@ from trainctl.views.metrics import (
     plot_lines,
     sample_json,
 )
+from trainctl.views.progress import Live
 
 
 class Form(StrEnum):

@@ -11,10 +11,9 @@ from trainctl.cli.options import PlanFormat, PlanFormatOption
 from trainctl.cli.plans import load_plan, show_plan
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
-from trainctl.views.html import page, preformatted
-from trainctl.views.markdown import fenced
-from trainctl.views.state_json import state_json
-from trainctl.views.state_text import state_lines
+from trainctl.views.plan_html import page, preformatted
+from trainctl.views.plan_markdown import fenced
+from trainctl.views.state import state_json, state_lines
 
 
 def command(

@@ -15,8 +15,7 @@ from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import Interrupted, UsageError
 from trainctl.model.events import Emit
 from trainctl.operations.watching import Watcher
-from trainctl.views.events_json import EventsJson
-from trainctl.views.events_text import EventsText
+from trainctl.views.events import EventsJson, EventsText
 from trainctl.views.progress import Progress
 
 

@@ -1,4 +1,4 @@
-"""``trainctl state show``."""
+"""``trainctl state``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,23 @@ from trainctl.cli.options import Format, FormatOption
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import addresses, open_workspace
 from trainctl.errors import UsageError
-from trainctl.views.state_json import resource_json
-from trainctl.views.state_text import resource_lines
+from trainctl.views.state import resource_json, resource_lines, state_json
 
 
-def command(
+def list_command(ctx: typer.Context, format_: FormatOption = Format.TEXT) -> int:
+    """List the addresses in the state."""
+    session = session_of(ctx)
+    with open_workspace(session) as workspace:
+        found = [str(address) for address in sorted(workspace.ledger.state().resources)]
+    if format_ is Format.JSON:
+        session.output.json({"addresses": found})
+    else:
+        for address in found:
+            session.output.print(address)
+    return 0
+
+
+def show_command(
     ctx: typer.Context,
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="What to show.")],
     at: Annotated[
@@ -39,4 +51,12 @@ def command(
     else:
         for line in resource_lines(recorded):
             session.output.prose(line)
+    return 0
+
+
+def pull_command(ctx: typer.Context) -> int:
+    """Print the whole state as JSON."""
+    session = session_of(ctx)
+    with open_workspace(session) as workspace:
+        session.output.json(state_json(workspace.ledger.state()))
     return 0

@@ -1,4 +1,4 @@
-"""``trainctl nodes forget``."""
+"""``trainctl nodes``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,25 @@ from typing import Annotated
 import typer
 
 from trainctl.cli.approval import approve, require_terminal
+from trainctl.cli.listings import ListingFormat, ListingFormatOption, show
 from trainctl.cli.planning import AutoApprove
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
-from trainctl.operations.nodes import forget, live_runs_on, recorded_node
+from trainctl.operations.nodes import forget, live_runs_on, look_at_all, recorded_node
+from trainctl.views.nodes import COLUMNS, node_rows, nodes_json, nodes_lines
 
 
-def command(
+def list_command(ctx: typer.Context, format_: ListingFormatOption = ListingFormat.TEXT) -> int:
+    """List the machines of clusters: whether each can be reached, GPUs, disk, cached weights, and live runs."""
+    session = session_of(ctx)
+    with open_workspace(session) as workspace:
+        reports = look_at_all(workspace)
+    lines = nodes_lines(reports, session.output.width)
+    show(session.output, format_, nodes_json(reports), (COLUMNS, node_rows(reports)), lines)
+    return 0
+
+
+def forget_command(
     ctx: typer.Context,
     node: Annotated[
         str, typer.Argument(metavar="CLUSTER/NODE", help="The node, as nodes list has it.")

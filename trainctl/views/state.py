@@ -1,4 +1,4 @@
-"""The state and its history for people."""
+"""A state, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainctl.base.units import format_bytes, format_duration
+from trainctl.ledger.codec import state_to_json
 from trainctl.ledger.history import Row
+from trainctl.ledger.records import recorded_to_json
 from trainctl.ledger.state import Intent, Recorded, State
 from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import Delivered
 from trainctl.model.run import RunRecord
 from trainctl.views.escape import escape, literal
 from trainctl.views.moments import moment
+from trainctl.views.plan_changes import brief
 from trainctl.views.plan_rows import added
 from trainctl.views.plan_tables import short_revision
-from trainctl.views.plan_values import brief
 from trainctl.views.statuses import run_words, through_operator
 from trainctl.views.text import Style, columns, counted, pad, plain, table, wrap
 
@@ -183,3 +185,22 @@ def _runs(recorded: Recorded) -> Iterator[str]:
 def _intent(intent: Intent) -> str:
     began = (moment(intent.time) or "")[:19].replace("T", " ")
     return f"{intent.action} {intent.address} by {literal(intent.holder.who)} since {began} UTC"
+
+
+def state_json(state: State) -> dict[str, Any]:
+    """The whole state: what ``state pull`` and ``show`` print."""
+    return state_to_json(state)
+
+
+def resource_json(recorded: Recorded) -> dict[str, Any]:
+    """One resource, as it stands among the state's."""
+    return {
+        "address": str(recorded.address),
+        "version": recorded.version,
+        **recorded_to_json(recorded),
+    }
+
+
+def history_json(rows: Iterable[Row]) -> dict[str, Any]:
+    """The object that CONTRACT's ``history --format json`` describes; times are RFC 3339 in UTC."""
+    return {"entries": [{**row.to_json(), "time": moment(row.time)} for row in rows]}

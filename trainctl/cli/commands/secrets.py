@@ -1,4 +1,4 @@
-"""``trainctl secrets push``."""
+"""``trainctl secrets``."""
 
 from __future__ import annotations
 
@@ -10,20 +10,53 @@ import typer
 
 from trainctl.cli import planning
 from trainctl.cli.approval import approve
+from trainctl.cli.listings import ListingFormat, ListingFormatOption, show
 from trainctl.cli.planning import PlanningFlags, words
 from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import open_trusting
 from trainctl.errors import UsageError
 from trainctl.jobs.secret_origins import LARGEST
 from trainctl.operations.resending import send_again, waiting_runs
-from trainctl.operations.secrets import push_secret, storable
+from trainctl.operations.secrets import check_secrets, exit_code, push_secret, storable
 from trainctl.operations.workspace import Workspace
-from trainctl.views.events_text import EventsText
+from trainctl.views.events import EventsText
+from trainctl.views.problems import diagnostic_lines, more_lines
 from trainctl.views.progress import Progress
-from trainctl.views.secrets import pushed_lines
+from trainctl.views.secrets import (
+    SECRET_COLUMNS,
+    pushed_lines,
+    secret_lines,
+    secret_rows,
+    secrets_json,
+)
 
 
-def command(
+def check_command(
+    ctx: typer.Context,
+    format_: ListingFormatOption = ListingFormat.TEXT,
+    trust: planning.TrustFile = None,
+    var: planning.Variables = None,
+    var_file: planning.VarFiles = None,
+) -> int:
+    """Show where each secret comes from, whether it can be read here, and who would get it; sends none of them."""
+    session = session_of(ctx)
+    flags = PlanningFlags(trust=trust, variables=words(var), var_files=tuple(var_file or ()))
+    with open_trusting(session, flags) as workspace:
+        checked = check_secrets(workspace)
+    output = session.output
+    lines = secret_lines(checked, output.width)
+    show(output, format_, secrets_json(checked), (SECRET_COLUMNS, secret_rows(checked)), lines)
+    problems = [problem for one in checked for problem in one.problems]
+    if format_ is not ListingFormat.JSON:
+        for line in [
+            *diagnostic_lines(problems, output.error_style, output.error_width),
+            *more_lines(problems, output.error_style),
+        ]:
+            output.note(line)
+    return exit_code(checked)
+
+
+def push_command(
     ctx: typer.Context,
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="The secret to store, as it is declared.")
