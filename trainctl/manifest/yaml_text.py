@@ -65,12 +65,7 @@ class _Builder:
 
     def _node(self, event: Any, events: Iterator[Any], depth: int) -> Node:
         if depth > MAX_DEPTH:
-            raise self._stop(
-                "nested too deep",
-                f"A manifest has at most {MAX_DEPTH} levels.",
-                event,
-                code="nested-too-deep",
-            )
+            raise Unreadable(_too_deep(self._at(event)))
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, depth)
         if isinstance(event, yaml.ScalarEvent):
@@ -94,12 +89,7 @@ class _Builder:
                 code="unsupported-yaml",
             )
         if depth + node.height - 1 > MAX_DEPTH:
-            raise self._stop(
-                "nested too deep",
-                f"A manifest has at most {MAX_DEPTH} levels.",
-                event,
-                code="nested-too-deep",
-            )
+            raise Unreadable(_too_deep(self._at(event)))
         self._count(node.size, event)
         return node
 
@@ -218,6 +208,15 @@ def repeated(key: str, first: Position, second: Position) -> Diagnostic:
     )
 
 
+def _too_deep(where: Position) -> Diagnostic:
+    return error(
+        "nested too deep",
+        f"A manifest has at most {MAX_DEPTH} levels.",
+        where=where,
+        code="nested-too-deep",
+    )
+
+
 def _syntax(problem: yaml.YAMLError, lines: Sequence[str], file: str) -> Diagnostic:
     context = getattr(problem, "context_mark", None)
     mark = getattr(problem, "problem_mark", None) or context
@@ -226,6 +225,8 @@ def _syntax(problem: yaml.YAMLError, lines: Sequence[str], file: str) -> Diagnos
             f"not YAML: {str(problem).splitlines()[0]}", where=Position(file, 1, 1), code="syntax"
         )
     where = Position(file, mark.line + 1, mark.column + 1, lines=lines)
+    if "maximum nesting" in str(problem):  # libyaml has a limit of its own, and may reach it first
+        return _too_deep(where)
     line = next(iter(lines[mark.line : mark.line + 1]), "")
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return error("a tab indents this line", "YAML wants spaces.", where=where, code="syntax")
