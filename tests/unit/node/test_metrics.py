@@ -173,7 +173,7 @@ def test_a_file_is_counted_once(tmp_path: Path) -> None:
 
 def test_what_a_container_used_stays_counted(tmp_path: Path) -> None:
     """One that is gone counts as it was last seen, and another one beside it."""
-    gone = {"pid": 2**22, "ticks": 1, "boot": "none"}
+    gone = {"machine": "other", "boot": "none", "pid": 2**22, "started": 1}
     before = {"first": gone, "seconds": 3.0, "earlier_seconds": 2.0}
     found = apart.look(tmp_path, before)
     living = apart.look(tmp_path, {**before, "first": identity()})
