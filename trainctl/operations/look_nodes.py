@@ -350,10 +350,7 @@ def _lacks(
                 for path in wanted.sources
                 if path in absent
             ),
-            *(
-                str(text)
-                for text in (hosts[wanted.host]["lacks"] if wanted.host else ())
-            ),
+            *(str(text) for text in (hosts[wanted.host]["lacks"] if wanted.host else ())),
         )
         for address, wanted in jobs.items()
     }

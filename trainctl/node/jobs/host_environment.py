@@ -15,7 +15,6 @@ LOOK_SECONDS = 30
 """How long a login shell or an interpreter that only answers a question may take."""
 
 
-
 _NO_PROGRAM = 97
 
 
