@@ -23,7 +23,6 @@ from tests.support.cutting import proxy
 from trainctl.base import sigv4
 from trainctl.base.failure import Failure
 from trainctl.base.pace import Pace
-from trainctl.node.checkpoints import s3
 from trainctl.node.checkpoints.directory_store import DirectoryStore
 from trainctl.node.checkpoints.s3 import S3Store, _Multipart, _uploads
 from trainctl.node.checkpoints.store import Store
@@ -70,26 +69,6 @@ def everything(store: Store, key: str, offset: int = 0) -> bytes:
     found = bytearray()
     store.read(key, offset, found.extend)
     return bytes(found)
-
-
-@pytest.mark.parametrize("most", [2**30, PART_BYTES])
-def test_a_copy_is_as_its_original(
-    store: Store, monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
-    """Also of what is larger than is copied at once, if the server can do that, and over what was there; of nothing there is none."""
-    monkeypatch.setattr(s3, "_MOST_COPIED", most)
-    key, to = f"{RUN}/rank-0/tmp é%+/model.bin", f"{RUN}/rank-0/checkpoint 1/model.bin"
-    store.put_file(key, io.BytesIO(BIG), len(BIG), Pace())
-    store.put(to, b"another")
-
-    done = store.copy(key, to, len(BIG))
-    none = store.copy(f"{RUN}/rank-0/none", f"{RUN}/rank-0/copy", 1)
-
-    assert done or most < len(BIG)
-    assert not none
-    assert store.get(to) == (BIG if done else b"another")
-    assert store.get(key) == BIG
-    assert store.get(f"{RUN}/rank-0/copy") is None
 
 
 def test_what_is_put_is_got_listed_and_deleted(store: Store) -> None:

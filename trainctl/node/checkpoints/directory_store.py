@@ -55,19 +55,6 @@ class DirectoryStore(Store):
                 temporary.unlink()
         sync_directory(path.parent)
 
-    def copy(self, key: str, to: str, size: int) -> bool:
-        """Another name of the same file, where the disk has such: nothing is ever written to an object."""
-        path = self._path(to)
-        try:
-            make_directory(path.parent)
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
-            os.link(self._path(key), path)
-        except OSError:
-            return False
-        sync_directory(path.parent)
-        return True
-
     def get(self, key: str) -> Optional[bytes]:
         """None also where a directory is."""
         try:

@@ -16,7 +16,7 @@ from trainctl.base import sigv4
 from trainctl.base.cursors import Endless, pages
 from trainctl.base.failure import Failure
 from trainctl.base.pace import Pace
-from trainctl.node.checkpoints.s3_client import Answer, Client, text_of
+from trainctl.node.checkpoints.s3_client import Client, text_of
 from trainctl.node.checkpoints.store import Store, Stored
 
 PART_BYTES = 16 * 2**20
@@ -25,8 +25,6 @@ _MOST_PARTS = 10_000
 _THREADS = 4
 _Page = Tuple[bytes, Optional[sigv4.Query]]
 """A page's body, and what asks for the next one."""
-_MOST_COPIED = 2**30
-"""Bytes that a server is asked to copy by one request; it may take 5 GiB, and a minute of silence is too long."""
 
 
 class S3Store(Store):
@@ -50,19 +48,6 @@ class S3Store(Store):
             self._client.ask("PUT", self._prefix + key, (), _exactly(stream, size), pace=pace)
         else:
             _Multipart(self._client, self._prefix + key, part).send(stream, size, pace)
-
-    def copy(self, key: str, to: str, size: int) -> bool:
-        """One request, or one for each part of what is large. Not every server can, nor may everybody."""
-        source, target = self._client.source(self._prefix + key), self._prefix + to
-        try:
-            if size <= _MOST_COPIED:
-                return _is_done(self._client.ask("PUT", target, headers=source))
-            _Multipart(self._client, target, _MOST_COPIED).copy(source, size)
-        except Failure as error:
-            if error.kind not in ("denied", "missing"):
-                raise
-            return False
-        return True
 
     def get(self, key: str) -> Optional[bytes]:
         """One request."""
@@ -138,19 +123,6 @@ class _Multipart:
                     future.cancel()
         self._complete(tags)
 
-    def copy(self, source: Mapping[str, str], size: int) -> None:
-        """Have the parts be those of another object, and put them together."""
-
-        def part(at: int) -> str:
-            last = min(at + self._part_bytes, size) - 1
-            headers = {**source, "x-amz-copy-source-range": f"bytes={at}-{last}"}
-            query = [("partNumber", str(at // self._part_bytes + 1)), ("uploadId", self._upload)]
-            return text_of(self._client.ask("PUT", self._key, query, headers=headers).body, "ETag")
-
-        with ThreadPoolExecutor(_THREADS) as pool:
-            tags = pool.map(part, range(0, size, self._part_bytes))
-            self._complete(dict(enumerate(tags, 1)))
-
     def _part(self, number: int, data: bytes, pace: Pace) -> str:
         known = self._there.get(number)
         if known is not None and known.strip('"') == _md5(data):
@@ -166,7 +138,7 @@ class _Multipart:
         body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
         query = [("uploadId", self._upload)]
         answer = self._client.ask("POST", self._key, query, body)
-        if not _is_done(answer):
+        if b"<Error>" in answer.body:  # with status 200: the server began to answer before it knew
             code = text_of(answer.body, "Code")
             raise Failure("store", f"the parts of {self._key!r} could not be put together: {code}")
 
@@ -199,11 +171,6 @@ class _Multipart:
             for entry in _elements(body, "Part"):
                 tags[int(text_of(entry, "PartNumber"))] = text_of(entry, "ETag")
         return None if gone else tags
-
-
-def _is_done(answer: Answer) -> bool:
-    """False for an error with status 200: the server began to answer before it knew."""
-    return b"<Error>" not in answer.body
 
 
 def _uploads(client: Client, prefix: str) -> Iterator[Tuple[str, str]]:

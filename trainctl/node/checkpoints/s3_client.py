@@ -68,7 +68,6 @@ class Client:
         *,
         pace: Pace = _NO_PACE,
         absent: bool = False,
-        headers: Mapping[str, str] = _NONE,
     ) -> Answer:
         """One request. With ``absent``, 404 is an answer and not a Failure."""
         target = self._target(method, key, query)
@@ -76,16 +75,12 @@ class Client:
 
         def once() -> Answer:
             with self._connection() as connection:
-                response = self._send(connection, target, digest, headers, body, pace)
+                response = self._send(connection, target, digest, _NONE, body, pace)
                 answer = Answer(response.status, _lower(response), response.read(_LARGEST))
             self._judge(answer, target, absent)
             return answer
 
         return self._patiently(once)
-
-    def source(self, key: str) -> Dict[str, str]:
-        """The header that names an object of the bucket as what is to be copied."""
-        return {"x-amz-copy-source": sigv4.quoted_path(self._target("PUT", key, ()).path)}
 
     def stream(self, key: str, offset: int, write: Callable[[bytes], None]) -> None:
         """Hand over an object from an offset on; a connection that is cut is taken up where it was."""
@@ -169,8 +164,7 @@ class Client:
         headers: Dict[str, str] = {"content-length": str(len(body)), **extra}
         if self._credential is not None:
             now = time.time() + self._skew
-            more = {name: one for name, one in extra.items() if name.startswith("x-amz-")}
-            headers.update(sigv4.headers(target, self._credential, self._region, digest, now, more))
+            headers.update(sigv4.headers(target, self._credential, self._region, digest, now))
         query = sigv4.quoted_query(target.query)
         url = sigv4.quoted_path(target.path) + (f"?{query}" if query else "")
         # a server that refuses may say so before it has read everything

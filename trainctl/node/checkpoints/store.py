@@ -32,10 +32,6 @@ class Store:
         """Create or replace an object with the next ``size`` bytes of a stream, each of which is read once, in order."""
         raise NotImplementedError
 
-    def copy(self, key: str, to: str, size: int) -> bool:
-        """Create an object of ``size`` bytes that is as another one, of which no byte comes here; False where that can't be."""
-        return False
-
     def get(self, key: str) -> Optional[bytes]:
         """A small object's bytes; None if there is none."""
         raise NotImplementedError

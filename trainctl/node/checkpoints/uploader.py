@@ -63,7 +63,6 @@ class Uploader:
         self._watch = Watch(settings)
         self._complete: Optional[Dict[Tuple[int, str], Manifest]] = None
         self._refused: Dict[Tuple[int, str], str] = {}
-        self._renamed: Dict[Tuple[str, int, int], Uploaded] = {}
         self._unretained = True
 
     def announce(self) -> None:
@@ -77,7 +76,6 @@ class Uploader:
             self._complete = self._pick_up()
         self._uploads.beat()
         saved = self._here()
-        self._renamed = self._away(saved)
         self._watch.look(saved, end)
         pending = [one for one in saved if self._is_wanted(one)]
         writing = set() if end else self._watch.open_files(pending)
@@ -176,11 +174,11 @@ class Uploader:
 
     def _bring(self, one: Saved, writing: Set[Tuple[int, int]], end: Optional[End]) -> None:
         if end is not None:
-            self._watch.refuse_torn(one, end)
+            self._watch.refuse_unfinished(one, end)
         finished: Sequence[File] = one.files if end else self._watch.finished(one, writing)
         for file in finished:
             self._upload(one, file)
-        if len(finished) == len(one.files) and self._watch.due(one, end) and self._watch.whole(one):
+        if len(finished) == len(one.files) and self._watch.due(one, end):
             self._make_complete(one)
             self._refused.pop((one.rank, one.name), None)
 
@@ -198,7 +196,7 @@ class Uploader:
                 return known
         version = 1 if self._in_place else self._version(one)
         key = self._kept.file_key(one.rank, one.name, file.path, version)
-        sha256 = self._copied(one, file, key) or self._send(one, file, key)
+        sha256 = self._send(one, file, key)
         uploaded = Uploaded(file.size, file.modified, sha256, key)
         self._uploads.add((one.rank, one.name, file.path), uploaded)
         return uploaded
@@ -209,23 +207,6 @@ class Uploader:
             if known["path"] == file.path:
                 return Uploaded(known["size"], known["modified"], known["sha256"], known["key"])
         return None
-
-    def _away(self, saved: Sequence[Saved]) -> Dict[Tuple[str, int, int], Uploaded]:
-        """What was brought of checkpoints of which nothing lies here any more, by path, size and time: they may have another name now."""
-        here = {(one.rank, one.name) for one in saved}
-        files = self._uploads.files.items() if not self._in_place else ()
-        return {
-            (path, known.size, known.modified): known
-            for (rank, name, path), known in files
-            if (rank, name) not in here
-        }
-
-    def _copied(self, one: Saved, file: File, key: str) -> Optional[str]:
-        """The file's digest, if it was brought under another name, and the store can copy that. Times are no proof: it is read."""
-        known = self._renamed.get((file.path, file.size, file.modified))
-        if known is None or self._read(one, file, _drain) != known.sha256:
-            return None
-        return known.sha256 if self._kept.store.copy(known.key, key, file.size) else None
 
     def _send(self, one: Saved, file: File, key: str) -> str:
         """Bring the file; its digest."""
