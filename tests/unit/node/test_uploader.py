@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.support.checkpointing import PREFIX, Clock, SavedRun, restored
+from trainctl.base.checkpoints.directory import DirectoryStore
+from trainctl.base.checkpoints.manifests import RunCheckpoints
 from trainctl.base.failure import Failure
 from trainctl.node.checkpoints import watch
-from trainctl.node.checkpoints.directory_store import DirectoryStore
-from trainctl.node.checkpoints.kept import Kept
 from trainctl.node.checkpoints.syncing import orderly
 from trainctl.node.runs.saved import File, Saved
 from trainctl.node.runs.uploads import sync_of
@@ -267,7 +267,7 @@ def test_retention_keeps_the_newest_and_every_nth(
     for step in range(1, 8):
         run.save(f"checkpoint-{step}", {"model.bin": str(step).encode()})
         os.utime(run.directory / f"rank-0/checkpoint-{step}/model.bin", (step, step))
-    Kept(store, PREFIX).lease(0, "checkpoint-2")
+    RunCheckpoints(store, PREFIX).lease(0, "checkpoint-2")
     run.finish()
     run.finish(keep_last=2, keep_every=3)
     first = sorted(restored(store))
@@ -333,7 +333,7 @@ def test_a_manifest_that_leads_elsewhere_is_not_believed(
     """Neither its paths nor its keys; then the checkpoint isn't complete."""
     run.save("checkpoint-1", {"model.bin": b"1"})
     run.finish()
-    kept = Kept(store, PREFIX)
+    kept = RunCheckpoints(store, PREFIX)
     (good,) = kept.manifests()
     for change in (
         {"path": "../../x"}, {"path": "/etc/x"}, {"key": "other/run/x"}, {"key": f"{PREFIX}/../x"}, {"size": -1},

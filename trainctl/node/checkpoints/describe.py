@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 from typing import Any, Collection, Dict, Iterable, Optional, Tuple
 
-from trainctl.base.ranking import TRAINER_STATE, nothing_to_load
+from trainctl.base.checkpoints.ranking import TRAINER_STATE, nothing_to_load
 
 _STEP = re.compile(r"step=(\d+)|(?:^|[-_]|(?<!\d)\.|step|epoch)(\d+)(?:-\d+)?$")
 """Said outright, or at the end; what stands behind the point of a number is part of a loss, or of a model's name."""

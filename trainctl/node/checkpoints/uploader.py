@@ -22,20 +22,19 @@ from typing import (
     cast,
 )
 
+from trainctl.base.checkpoints.directory import DirectoryStore
+from trainctl.base.checkpoints.manifests import VERSIONS, Manifest, RunCheckpoints, new_manifest
+from trainctl.base.checkpoints.ranking import LOOSE, doomed
+from trainctl.base.checkpoints.store import Store
+from trainctl.base.checkpoints.stores import open_store
 from trainctl.base.failure import Failure
+from trainctl.base.files import real_file
 from trainctl.base.pace import Pace
-from trainctl.base.ranking import LOOSE
 from trainctl.node.checkpoints.describe import describe, known_by
-from trainctl.node.checkpoints.directory_store import DirectoryStore
-from trainctl.node.checkpoints.kept import VERSIONS, Kept, Manifest, new_manifest
-from trainctl.node.checkpoints.retention import doomed
-from trainctl.node.checkpoints.store import Store
-from trainctl.node.checkpoints.stores import open_store
 from trainctl.node.checkpoints.watch import End, Watch
 from trainctl.node.runs.record import Run
 from trainctl.node.runs.saved import File, Saved, linked_into, look, saved_in
 from trainctl.node.runs.uploads import COMPLETED, SYNCING, Uploaded, Uploads
-from trainctl.node.system.inside import open_inside
 
 _BLOCK = 2**20
 
@@ -55,7 +54,7 @@ class Uploader:
             if self._in_place
             else open_store(settings, secrets)
         )
-        self._kept = Kept(store, settings["prefix"])
+        self._kept = RunCheckpoints(store, settings["prefix"])
         self._local = data / "checkpoints" / self._kept.prefix
         self._rank = int(spec["rank"])
         self._uploads = Uploads(run.directory)
@@ -220,10 +219,10 @@ class Uploader:
 
     def _read(self, one: Saved, file: File, take: Callable[[BinaryIO], None]) -> str:
         """Read the file once, hashing it on the way. Failure ``changed`` if it isn't the same afterwards."""
-        descriptor = open_inside(one.directory / file.path, one.top)
-        if descriptor is None:
+        path = real_file(one.directory / file.path, one.top)
+        if path is None:
             raise Failure("changed", f"{file.path!r} was removed while it was uploaded")
-        with os.fdopen(descriptor, "rb") as raw:
+        with path.open("rb") as raw:
             stream = _Hashing(raw)
             take(cast(BinaryIO, stream))
             found = os.fstat(raw.fileno())

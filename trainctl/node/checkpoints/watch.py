@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
+from trainctl.base.checkpoints.ranking import kind
 from trainctl.base.failure import Failure
-from trainctl.base.ranking import kind
 from trainctl.node.checkpoints.describe import known_by
 from trainctl.node.runs.saved import File, Saved, being_written
 

@@ -18,6 +18,7 @@ from trainctl.base.files import (
     write_json,
 )
 from trainctl.base.processes import alive, identity
+from trainctl.base.protocol import WANTS_CARRYING_ON, WANTS_SECRETS
 from trainctl.node.containers import leftovers
 from trainctl.node.runs import kept_secrets, last_seen
 from trainctl.node.runs.uploads import sync_of
@@ -41,12 +42,6 @@ MARK = "TRAINCTL_RUN_DIRECTORY"
 
 PREPARE = "prepare"
 """The stage before the job, in which its training cache is prepared."""
-
-WANTS_SECRETS = "waits for secrets"
-"""What a run waits for whose supervisor is gone, with the secrets that it had, before the first command was begun."""
-
-WANTS_CARRYING_ON = "waits for apply or watch to carry it on"
-"""What such a run waits for whose secrets this node keeps on its disk."""
 
 _CLAIM = "claim."
 _GRACE_SECONDS = 30.0

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import BinaryIO, Callable, Iterator, Optional
 from urllib.parse import quote
 
+from trainctl.base.checkpoints.store import Store
 from trainctl.base.failure import Failure
-from trainctl.base.files import make_directory, names_in, sync_directory
+from trainctl.base.files import make_directory, names_in, real_file, sync_directory
+from trainctl.base.objects import ObjectStat
 from trainctl.base.pace import Pace
-from trainctl.node.checkpoints.store import Store, Stored
-from trainctl.node.system.inside import open_inside
 
 _BLOCK = 2**18
 _ATTEMPTS = 5
@@ -73,7 +73,7 @@ class DirectoryStore(Store):
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             raise Failure("missing", f"{key!r} is not there any more") from None
 
-    def list(self, prefix: str) -> Iterator[Stored]:
+    def list(self, prefix: str) -> Iterator[ObjectStat]:
         """Links are not followed and not listed."""
         top = self._root / prefix.rpartition("/")[0]
         for directory, inner, names in os.walk(str(top)):
@@ -84,7 +84,7 @@ class DirectoryStore(Store):
                 with contextlib.suppress(FileNotFoundError):
                     found = path.lstat()
                     if key.startswith(prefix) and not path.is_symlink():
-                        yield Stored(key, found.st_size, found.st_mtime)
+                        yield ObjectStat(key, found.st_size, found.st_mtime)
 
     def delete(self, key: str) -> None:
         """Directories that are then empty go too."""
@@ -112,16 +112,10 @@ class DirectoryStore(Store):
         return "file://" + quote(os.fsencode(str(self._path(key))))
 
     def _open(self, path: Path) -> int:
-        """A descriptor for reading. A link is a job's own, in a checkpoint that lies where it was saved."""
-        try:
-            return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError as error:
-            if error.errno != errno.ELOOP:
-                raise
-        descriptor = open_inside(path, self._root)
-        if descriptor is None:
+        """A descriptor for reading. A link is a job's own, in a checkpoint that is stored where it was saved."""
+        if path.is_symlink() and real_file(path, self._root) is None:
             raise FileNotFoundError(errno.ENOENT, "it leads elsewhere", str(path))
-        return descriptor
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def _leave_uploads(self) -> None:
         with contextlib.suppress(OSError):  # somebody else copies a file

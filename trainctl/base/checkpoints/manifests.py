@@ -8,9 +8,9 @@ import re
 import time
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
+from trainctl.base.checkpoints.ranking import age, nothing_to_load
+from trainctl.base.checkpoints.store import Store
 from trainctl.base.failure import Failure
-from trainctl.base.ranking import age, nothing_to_load
-from trainctl.node.checkpoints.store import Store
 
 COMPLETE = ".complete"
 VERSIONS = ".versions"
@@ -22,7 +22,7 @@ _FORMAT = 1
 Manifest = Dict[str, Any]
 
 
-class Kept:
+class RunCheckpoints:
     """One run's part of a store; ``prefix`` is ``<project>/<job>/<number>-<id>``."""
 
     def __init__(self, store: Store, prefix: str) -> None:
@@ -66,6 +66,14 @@ class Kept:
         for file in manifest["files"]:
             self.store.delete(file["key"])
 
+    def remove_all(self) -> None:
+        """Remove everything that the store has of the run, manifests first."""
+        for manifest in self.manifests():
+            self.remove(manifest)
+        for stored in list(self.store.list(f"{self.prefix}/")):
+            self.store.delete(stored.key)
+        self.store.abandon(f"{self.prefix}/")
+
     def lease(self, rank: int, name: str) -> str:
         """Keep retention from removing a checkpoint while it is read; the key to delete afterwards."""
         key = f"{self.prefix}/{READING}/rank-{rank}/{name}/{os.urandom(8).hex()}.json"
@@ -87,7 +95,7 @@ class Kept:
         return found
 
 
-def runs_below(store: Store, project: str) -> Iterator[Kept]:
+def runs_below(store: Store, project: str) -> Iterator[RunCheckpoints]:
     """Every run of a project of which the store holds a complete checkpoint."""
     prefixes = set()
     for stored in store.list(f"{checked_prefix(project)}/"):
@@ -95,7 +103,7 @@ def runs_below(store: Store, project: str) -> Iterator[Kept]:
         if len(parts) > 4 and parts[3] == COMPLETE:
             prefixes.add("/".join(parts[:3]))
     for prefix in sorted(prefixes):
-        yield Kept(store, prefix)
+        yield RunCheckpoints(store, prefix)
 
 
 def parse(data: Optional[bytes], prefix: str) -> Optional[Manifest]:

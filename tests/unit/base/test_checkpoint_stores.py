@@ -21,12 +21,12 @@ from botocore.credentials import Credentials
 from tests.support.buckets import PART_BYTES, Bucket, moto, rclone
 from tests.support.cutting import proxy
 from trainctl.base import sigv4
+from trainctl.base.checkpoints.directory import DirectoryStore
+from trainctl.base.checkpoints.s3 import S3Store, _Multipart, _uploads
+from trainctl.base.checkpoints.store import Store
+from trainctl.base.checkpoints.stores import open_store
 from trainctl.base.failure import Failure
 from trainctl.base.pace import Pace
-from trainctl.node.checkpoints.directory_store import DirectoryStore
-from trainctl.node.checkpoints.s3 import S3Store, _Multipart, _uploads
-from trainctl.node.checkpoints.store import Store
-from trainctl.node.checkpoints.stores import open_store
 
 RUN = "demo/sft/1-abcdefg"
 BIG = os.urandom(12 * 2**20 + 5)
@@ -209,7 +209,7 @@ def test_a_store_that_is_gone_says_where_it_was(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After several attempts; when it is back the same client works."""
-    monkeypatch.setattr("trainctl.node.checkpoints.s3_client._FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr("trainctl.base.checkpoints.s3_client._FIRST_PAUSE_SECONDS", 0.001)
     with proxy(bucket.endpoint) as between:
         store = open_store(
             {**bucket.place(prefix="gone"), "endpoint_url": between.endpoint}, bucket.secrets

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Mapping, cast
+from typing import Any, Iterator, Mapping, cast
 from urllib.parse import unquote
 
-from trainctl.base.failure import Failure
-from trainctl.node.checkpoints.directory_store import DirectoryStore
-from trainctl.node.checkpoints.store import Store
+from trainctl.base.checkpoints.directory import DirectoryStore
+from trainctl.base.checkpoints.store import Store
+from trainctl.base.failure import Failure, from_os_error
 
 
 def open_store(place: Mapping[str, Any], secrets: Mapping[str, str]) -> Store:
@@ -31,7 +32,7 @@ def open_store(place: Mapping[str, Any], secrets: Mapping[str, str]) -> Store:
         raise Failure("denied", f"the credential for {url} ({name}) is not here")
     credential = _credential(secrets[name], str(name)) if name is not None else {}
     # With it come http and ssl, which few calls need.
-    s3 = import_module("trainctl.node.checkpoints.s3")
+    s3 = import_module("trainctl.base.checkpoints.s3")
     return cast(Store, s3.S3Store(bucket, prefix.strip("/"), place, credential))
 
 
@@ -50,3 +51,16 @@ def _credential(text: str, name: str) -> Mapping[str, Any]:
             "It holds JSON: aws_access_key_id, aws_secret_access_key, and where needed aws_region and aws_session_token.",
         )
     return cast(Mapping[str, Any], found)
+
+
+@contextlib.contextmanager
+def blamed(place: Mapping[str, Any]) -> Iterator[None]:
+    """Failure ``checkpoints``, which names the store, for whatever a store of its own at ``place`` refuses or can't do meanwhile."""
+    url = place.get("url")
+    try:
+        yield
+    except (Failure, OSError) as error:
+        if url is None or (isinstance(error, Failure) and error.kind not in ("store", "denied")):
+            raise
+        why = error if isinstance(error, Failure) else from_os_error(error, str(url))
+        raise Failure("checkpoints", f"checkpoint store {url}: {why.summary}", why.detail) from None

@@ -13,11 +13,12 @@ from typing import Any, BinaryIO, Callable, Deque, Dict, Iterator, Mapping, Opti
 from urllib.parse import unquote_plus
 
 from trainctl.base import sigv4
+from trainctl.base.checkpoints.s3_client import Client, text_of
+from trainctl.base.checkpoints.store import Store
 from trainctl.base.cursors import Endless, pages
 from trainctl.base.failure import Failure
+from trainctl.base.objects import ObjectStat
 from trainctl.base.pace import Pace
-from trainctl.node.checkpoints.s3_client import Client, text_of
-from trainctl.node.checkpoints.store import Store, Stored
 
 PART_BYTES = 16 * 2**20
 _MOST_PARTS = 10_000
@@ -60,7 +61,7 @@ class S3Store(Store):
         """As it comes."""
         self._client.stream(self._prefix + key, offset, write)
 
-    def list(self, prefix: str) -> Iterator[Stored]:
+    def list(self, prefix: str) -> Iterator[ObjectStat]:
         """A thousand a request."""
         query = [("list-type", "2"), ("prefix", self._prefix + prefix), ("encoding-type", "url")]
 
@@ -75,7 +76,7 @@ class S3Store(Store):
                 if key.startswith(self._prefix + prefix):
                     when = _unix_time(text_of(entry, "LastModified"))
                     size = int(text_of(entry, "Size") or 0)
-                    yield Stored(key[len(self._prefix) :], size, when)
+                    yield ObjectStat(key[len(self._prefix) :], size, when)
 
     def delete(self, key: str) -> None:
         """One request."""

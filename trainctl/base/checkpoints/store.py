@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any, BinaryIO, Callable, Iterator, Mapping, NamedTuple, Optional
+from typing import BinaryIO, Callable, Iterator, Optional
 
-from trainctl.base.failure import Failure, from_os_error
+from trainctl.base.objects import ObjectStat
 from trainctl.base.pace import Pace
-
-
-class Stored(NamedTuple):
-    """One object."""
-
-    key: str
-    size: int
-    modified: float
 
 
 class Store:
@@ -40,7 +31,7 @@ class Store:
         """Hand over an object's bytes from an offset on."""
         raise NotImplementedError
 
-    def list(self, prefix: str) -> Iterator[Stored]:
+    def list(self, prefix: str) -> Iterator[ObjectStat]:
         """Every object whose key begins so."""
         raise NotImplementedError
 
@@ -58,16 +49,3 @@ class Store:
     def url(self, key: str, seconds: int) -> str:
         """Where an object can be had: from a bucket by anybody, for so many seconds."""
         raise NotImplementedError
-
-
-@contextlib.contextmanager
-def blamed(place: Mapping[str, Any]) -> Iterator[None]:
-    """Failure ``checkpoints``, which names the store, for whatever a store of its own at ``place`` refuses or can't do meanwhile."""
-    url = place.get("url")
-    try:
-        yield
-    except (Failure, OSError) as error:
-        if url is None or (isinstance(error, Failure) and error.kind not in ("store", "denied")):
-            raise
-        why = error if isinstance(error, Failure) else from_os_error(error, str(url))
-        raise Failure("checkpoints", f"checkpoint store {url}: {why.summary}", why.detail) from None
