@@ -14,8 +14,7 @@ import pytest
 from trainctl.jobs.secrets import Secrets
 from trainctl.model.redaction import Redactor
 from trainctl.objects.access import AwsKeys, Bearer, access_of
-from trainctl.objects.machine import is_of
-from trainctl.objects.usual import usual_credential
+from trainctl.objects.default_chain import default_credential, is_machine_of
 from trainctl.spi.sources import Credential
 
 ROLE = "/latest/meta-data/iam/security-credentials/"
@@ -38,13 +37,14 @@ def metadata() -> Iterator[Metadata]:
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             named = (
-                "Metadata-Flavor", "Metadata", "X-IDENTITY-HEADER", "Authorization", "x-aws-ec2-metadata-token", "x-aws-ec2-metadata-token-ttl-seconds",
+                "Metadata-Flavor", "X-IDENTITY-HEADER", "Metadata", "Authorization", "x-aws-ec2-metadata-token", "x-aws-ec2-metadata-token-ttl-seconds",
             )  # fmt: skip
             meant = next((one for name in named if (one := self.headers.get(name))), "")
             state.asked.append((path, meant))
             body = state.answers.get(path, "").encode()
             self.send_response(200 if body and meant else 404)
             self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Type", "application/json")
             self.end_headers()
             self.wfile.write(body)
 
@@ -60,31 +60,41 @@ def metadata() -> Iterator[Metadata]:
         server.shutdown()
 
 
-def of_amazon(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]) -> Credential:
-    """What is found where the process has this environment, as boto3 looks there itself."""
+def found_by(
+    scheme: str, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
+) -> Credential | None:
+    """What is found if the process has this environment, which the libraries read themselves."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    found = usual_credential("s3", "", environ)
-    assert found is not None
-    return found
+    if host := environ.get("GCE_METADATA_HOST"):  # which google-auth reads when it is imported
+        monkeypatch.setattr("google.auth.compute_engine._metadata._GCE_METADATA_HOST", host)
+    return default_credential(scheme, "account", environ)
 
 
-def test_googles_machine_has_a_service_account(metadata: Metadata, tmp_path: Path) -> None:
-    """Its token opens buckets until it ends, and is asked for again."""
-    path = "/computeMetadata/v1/instance/service-accounts/default/token"
-    metadata.answers[path] = json.dumps({"access_token": "ya29.machine", "expires_in": 3599})
+def test_googles_machine_has_a_service_account(
+    metadata: Metadata, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its token opens buckets until it ends, and can be renewed."""
+    account = "/computeMetadata/v1/instance/service-accounts/default/"
+    metadata.answers[account] = json.dumps({"email": "default", "scopes": ["cloud-platform"]})
     environ = {"HOME": str(tmp_path), "GCE_METADATA_HOST": metadata.url.partition("//")[2]}
-    found = usual_credential("gs", "", environ)
+
+    def grant(token: str) -> None:
+        granted = {"access_token": token, "expires_in": 3599}
+        metadata.answers[f"{account}token"] = json.dumps(granted)
+
+    grant("ya29.machine")
+    found = found_by("gs", monkeypatch, environ)
     assert found is not None
     access = access_of("gs", found.value, found.origin)
     assert isinstance(access, Bearer)
     assert (access.token, access.ends is not None) == ("ya29.machine", True)
     assert found.renew is not None
-    metadata.answers[path] = json.dumps({"access_token": "ya29.next", "expires_in": 3599})
+    grant("ya29.next")
     assert "ya29.next" in found.renew().value
-    assert metadata.asked == [(path, "Google")] * 2
+    assert {meant for _, meant in metadata.asked} == {"Google"}
 
 
 @pytest.mark.parametrize(
@@ -95,17 +105,24 @@ def test_googles_machine_has_a_service_account(metadata: Metadata, tmp_path: Pat
     ],
 )
 def test_azures_machine_has_an_identity(
-    metadata: Metadata, variables: dict[str, str], path: str, meant: str
+    metadata: Metadata,
+    variables: dict[str, str],
+    path: str,
+    meant: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """Of a virtual machine, and of an application's container."""
-    metadata.answers[path] = json.dumps({"access_token": "eyJ.machine", "expires_in": "86399"})
+    metadata.answers[path] = json.dumps(
+        {"access_token": "eyJ.machine", "expires_in": "86399", "expires_on": "4102444800"}
+    )
     environ = {name: one.replace("URL", metadata.url) for name, one in variables.items()}
-    found = usual_credential("azure", "account", environ)
+    found = found_by("azure", monkeypatch, {**environ, "HOME": str(tmp_path)})
     assert found is not None
     access = access_of("azure", found.value, found.origin)
     assert isinstance(access, Bearer)
     assert access.token == "eyJ.machine"
-    assert metadata.asked == [(path, meant)]
+    assert set(metadata.asked) == {(path, meant)}
 
 
 def test_amazons_machine_has_a_role(
@@ -124,7 +141,8 @@ def test_amazons_machine_has_a_role(
         ),
     }  # fmt: skip
     environ = {"HOME": str(tmp_path), "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"{metadata.url}/"}
-    found = of_amazon(monkeypatch, environ)
+    found = found_by("s3", monkeypatch, environ)
+    assert found is not None
     access = access_of("s3", found.value, found.origin)
     assert isinstance(access, AwsKeys)
     assert (access.key_id, access.session) == ("ASIAEXAMPLE", "role-session")
@@ -139,13 +157,13 @@ def test_no_other_machine_is_asked(metadata: Metadata, tmp_path: Path, scheme: s
         "gs": ("product_name", "Google Compute Engine"),
         "azure": ("chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77"),
     }
-    assert not is_of(scheme, {}, tmp_path)
+    assert not is_machine_of(scheme, {}, tmp_path)
     for one, (name, value) in says.items():
         (tmp_path / name).write_text(f"{value}\n")
-        assert is_of(scheme, {}, tmp_path) == (one == scheme)
+        assert is_machine_of(scheme, {}, tmp_path) == (one == scheme)
         (tmp_path / name).unlink()
     (tmp_path / "sys_vendor").write_text("Amazon EC2\n")
-    assert not is_of("s3", {"AWS_EC2_METADATA_DISABLED": "true"}, tmp_path)
+    assert not is_machine_of("s3", {"AWS_EC2_METADATA_DISABLED": "true"}, tmp_path)
 
 
 def test_a_container_of_amazons_has_a_role(
@@ -161,7 +179,8 @@ def test_a_container_of_amazons_has_a_role(
         "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{metadata.url}/role",
         "AWS_CONTAINER_AUTHORIZATION_TOKEN": "pods-token",
     }
-    found = of_amazon(monkeypatch, environ)
+    found = found_by("s3", monkeypatch, environ)
+    assert found is not None
     assert "ASIAPOD" in found.value
     assert metadata.asked == [("/role", "pods-token")]
 
@@ -184,9 +203,16 @@ def test_a_manifest_gets_nothing_for_its_own_servers(
     assert metadata.asked == []
 
 
-def test_a_machine_without_an_account_has_none(metadata: Metadata, tmp_path: Path) -> None:
+def test_a_machine_without_an_account_has_none(
+    metadata: Metadata, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A bucket that is open to all is then read as anywhere else."""
-    host = metadata.url.partition("//")[2]
-    assert usual_credential("gs", "", {"HOME": str(tmp_path), "GCE_METADATA_HOST": host}) is None
-    environ = {"AZURE_POD_IDENTITY_AUTHORITY_HOST": metadata.url}
-    assert usual_credential("azure", "account", environ) is None
+    environ = {
+        "HOME": str(tmp_path),
+        "GCE_METADATA_HOST": metadata.url.partition("//")[2],
+        "IDENTITY_ENDPOINT": metadata.url,
+        "IDENTITY_HEADER": "h",
+    }
+    for scheme in ("gs", "azure"):
+        assert found_by(scheme, monkeypatch, environ) is None
+    assert metadata.asked
