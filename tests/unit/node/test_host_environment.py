@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.nodes import NodeError, TestNode
-from trainctl.node.system.session import logout_rules
+from trainctl.node.system.host import logout_rules
 
 
 @pytest.fixture

@@ -21,9 +21,8 @@ from trainctl.node.runs import record as runs
 from trainctl.node.runs.mount import Possible, blocked, private_mounts, try_mounts
 from trainctl.node.runs.record import Run, all_runs
 from trainctl.node.system import layout
-from trainctl.node.system.capacity import capacity
+from trainctl.node.system.host import capacity, logout_rules
 from trainctl.node.system.layout import Layout
-from trainctl.node.system.session import logout_rules
 from trainctl.node.turns.claims import is_held
 from trainctl.node.turns.gpus import Reports, reported, usable, users
 

@@ -1,4 +1,4 @@
-"""Whether what a user leaves running survives his logout, and how it is made to. Sources: logind.conf(5), loginctl(1)."""
+"""The machine: processors, memory, and whether what a user leaves running survives a logout. Sources: logind.conf(5), loginctl(1)."""
 
 from __future__ import annotations
 
@@ -99,3 +99,13 @@ def _killed(settings: Dict[str, str], user: str) -> bool:
         return False
     only = settings.get("KillOnlyUsers", "").split()
     return not only or user in only
+
+
+def memory() -> int:
+    """The machine's memory, in bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def capacity() -> Dict[str, int]:
+    """``cpus`` and ``memory`` in bytes, as facts and a vacancy tell them."""
+    return {"cpus": len(os.sched_getaffinity(0)), "memory": memory()}

@@ -1,11 +1,11 @@
-"""How podman and docker are called: they share their words."""
+"""Command lines of the engines: podman and docker share their options; apptainer runs as the user and takes variables from its own."""
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from trainctl.node.containers.container_program import FIRST
-from trainctl.node.containers.engines import DOCKER
+from trainctl.node.containers.engines import APPTAINER, DOCKER
 from trainctl.node.containers.leftovers import LABEL
 
 
@@ -88,3 +88,38 @@ def _field(text: str) -> str:
 def described(spec: Mapping[str, Any], attempt: str) -> str:
     """The name that an engine's list shows: unique on the machine, as an engine insists on that."""
     return f"trainctl-{spec['id']}-rank-{spec['rank']}-{attempt}"
+
+
+_PREFIX = "APPTAINERENV_"
+_ROOT_INSIDE = ("--fakeroot", "--ignore-subuid", "--ignore-fakeroot-command")
+"""Root of the container is the user and nobody else is in it, so that all that is written is the user's."""
+
+
+def apptainer_arguments(wanted: Wanted, *, root: bool) -> Tuple[str, ...]:
+    """The command line; ``root``: whether its caller is root, who else is root in the container alone.
+
+    ``--compat`` is what other engines do: nothing of the host's, values of variables as they are, and our program as process 1.
+    ``/tmp`` and the home are directories of the host, as they would else be in memory, and small. ``/dev/shm`` is as large as
+    the kernel makes it, half of the memory.
+    """
+    limits: List[str] = []
+    if wanted.memory is not None:
+        limits += ["--memory", str(wanted.memory)]
+    if wanted.cpus is not None:
+        limits += ["--cpus", str(wanted.cpus)]
+    return (
+        *(APPTAINER, "exec", "--compat", "--workdir", wanted.temporary, "--pwd", wanted.work),
+        *(() if root else _ROOT_INSIDE),
+        *limits,
+        *(("--nv",) if wanted.gpus else ()),
+        *(word for bind in wanted.binds for word in ("--mount", mount(bind))),
+        *(wanted.image, "/bin/sh", str(FIRST)),
+    )
+
+
+def apptainer_variables(wanted: Wanted) -> Dict[str, str]:
+    """The job's variables, as apptainer takes them from its own; all GPUs can be seen, so that the claimed are named."""
+    found = dict(wanted.variables)
+    if wanted.gpus and wanted.gpus[0] != "all":
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(wanted.gpus)
+    return {_PREFIX + name: value for name, value in found.items()}
