@@ -14,7 +14,6 @@ from trainctl.model.node_cache import CachedListing, CacheReport
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import nodes_of
 from trainctl.resources.node_cache import at
-from trainctl.resources.origins import Origins, origins_of
 from trainctl.spi.provider import Node
 
 _PARALLELISM = 10
@@ -41,9 +40,8 @@ def evict(
 
 
 def verify(workspace: Workspace, which: Which, tell: Tell | None = None) -> CacheReport:
-    """Hash everything in the caches; what is wrong is repaired from the mirror, else dropped."""
-    origins = origins_of(workspace.agents, workspace.mirror, workspace.setting.redactor.register)
-    return _each(workspace, workspace.ledger.state(), which, "cache_verify", {}, tell, origins)
+    """Hash everything in the caches; listings with wrong files are removed and fetched by the next delivery."""
+    return _each(workspace, workspace.ledger.state(), which, "cache_verify", {}, tell)
 
 
 def _each(
@@ -53,7 +51,6 @@ def _each(
     verb: str,
     more: Mapping[str, Any],
     tell: Tell | None = None,
-    origins: Origins | None = None,
 ) -> CacheReport:
     cluster = _cluster(state, which.cluster)
 
@@ -65,10 +62,7 @@ def _each(
         agent = workspace.agents.to_look(cluster.provider, node)
         request = {**at(node, cluster.attributes), **more}
         try:
-            if origins is None:
-                return agent.call(verb, {**request, "origin": None}, on_event=on_event)
-            with origins.of(cluster.provider, node, agent) as mirror:
-                return mirror.call(verb, request, on_event)
+            return agent.call(verb, request, on_event=on_event)
         except (NodeError, StorageError) as error:
             return error
 
