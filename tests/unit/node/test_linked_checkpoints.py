@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.checkpointing import PREFIX, Clock, SavedRun, restored
+from trainctl.base.protocol.checkpoints import CheckpointsRequest
 from trainctl.node.checkpoints.directory_store import DirectoryStore
 from trainctl.node.checkpoints.kept import Kept
 from trainctl.node.checkpoints.verbs import checkpoints
@@ -88,9 +89,14 @@ def test_what_was_left_out_is_listed(tmp_path: Path) -> None:
     run, _ = in_place(tmp_path)
     run.save("checkpoint-1", {"model.bin": b"1"})
     link(run, "checkpoint-1/gone", "nothing")
-    request = {
-        "root": str(run.base / "root"), "data": str(run.data), "prefix": PREFIX, "key": "run-1", "place": {"url": None},
-    }  # fmt: skip
+    request = CheckpointsRequest(
+        root=str(run.base / "root"),
+        data=str(run.data),
+        prefix=PREFIX,
+        key="run-1",
+        place={"url": None},
+        brief=False,
+    )
     before = checkpoints(request, lambda _: None)["unfinished"]
     run.finish()
     after = checkpoints(request, lambda _: None)["complete"]
@@ -178,4 +184,4 @@ def test_weights_that_end_within_their_header_are_incomplete(
     uploader.finish(run.end())
 
     assert during == restored(store) == {}
-    assert "breaks off" in sync_of(run.run.directory)["error"]
+    assert "breaks off" in (sync_of(run.run.directory)["error"] or "")

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 from trainctl.base.failure import Failure
 from trainctl.base.files import make_directory, remove_tree
+from trainctl.base.protocol.spec import RunSpec
 from trainctl.base.ranking import LOGS, age, counts, newest
 from trainctl.node.checkpoints.directory_store import DirectoryStore
 from trainctl.node.checkpoints.kept import Kept, Manifest, runs_below
@@ -24,9 +25,7 @@ class _Loaded(NamedTuple):
     manifest: Manifest
 
 
-def load(
-    run: Run, spec: Mapping[str, Any], secrets: Mapping[str, str], data: Path
-) -> List[Dict[str, Any]]:
+def load(run: Run, spec: RunSpec, secrets: Mapping[str, str], data: Path) -> List[Dict[str, Any]]:
     """Place what ``spec["load"]`` refers to below the run's ``loaded/<job>/rank-<n>/<checkpoint>``; what it was.
 
     What an earlier run of the job left without its uploader is brought to the store first. Failure if there is

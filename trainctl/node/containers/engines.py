@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from trainctl.base.failure import Failure
+from trainctl.base.protocol.code import Engine as EngineAnswer
 
 PODMAN, DOCKER, APPTAINER = "podman", "docker", "apptainer"
 ORDER = (PODMAN, DOCKER, APPTAINER)
@@ -29,7 +30,7 @@ class Engine(NamedTuple):
     version: str
     root_is_user: bool
 
-    def to_json(self) -> Dict[str, Any]:
+    def to_json(self) -> EngineAnswer:
         """The form that travels."""
         return {"name": self.name, "version": self.version, "root_is_user": self.root_is_user}
 

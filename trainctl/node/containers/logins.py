@@ -8,6 +8,7 @@ import json
 import os
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
+from trainctl.base.protocol import code
 from trainctl.node.containers.engines import PODMAN, Engine, call
 from trainctl.node.containers.passing import passing
 from trainctl.node.system.layout import Layout
@@ -25,11 +26,9 @@ class Login(NamedTuple):
     password: str
 
     @classmethod
-    def of(cls, value: Any) -> Optional[Login]:
+    def of(cls, value: Optional[code.Login]) -> Optional[Login]:
         """The login in a request; None if there is none."""
-        if not value:
-            return None
-        return cls(str(value["registry"]), str(value["username"]), str(value["password"]))
+        return cls(**value) if value else None
 
     @property
     def document(self) -> Dict[str, Any]:

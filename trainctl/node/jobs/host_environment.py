@@ -8,8 +8,9 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, List, Optional
 
+from trainctl.base.protocol.host import HostWanted, Lacks
 from trainctl.node.system import layout
 
 LOOK_SECONDS = 30
@@ -27,7 +28,7 @@ def activation(venv: Optional[str]) -> str:
     return f'export VIRTUAL_ENV={place}\nexport PATH="$VIRTUAL_ENV/bin:$PATH"\nunset PYTHONHOME\nhash -r\n'
 
 
-def check_host(wanted: Mapping[str, Any]) -> Dict[str, Any]:
+def check_host(wanted: HostWanted) -> Lacks:
     """What of ``{venv, program, modules}`` is not here: ``lacks``, each with what it is, as ``need``, and a sentence; empty if nothing is known to be."""
     venv = wanted.get("venv")
     if venv and not os.access(str(_venv(venv) / "bin" / "python"), os.X_OK):
@@ -50,7 +51,7 @@ def check_host(wanted: Mapping[str, Any]) -> Dict[str, Any]:
     return _lacks("module", f"{program} finds no module {listed}") if listed else {"lacks": []}
 
 
-def _lacks(need: str, text: str) -> Dict[str, Any]:
+def _lacks(need: str, text: str) -> Lacks:
     return {"lacks": [{"need": need, "text": text}]}
 
 

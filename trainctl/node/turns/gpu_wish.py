@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Mapping
+from typing import Dict, List, Mapping
 
 from trainctl.base.failure import Failure
+from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.runs.record import Run
 from trainctl.node.turns import gpus
 from trainctl.node.turns.claims import Claims, is_held
@@ -25,7 +26,7 @@ class GpuWish:
     Who takes all that there are gets none where the host's tools can't say which that is: its job is ``hidden`` those that there may be.
     """
 
-    def __init__(self, run: Run, spec: Mapping[str, Any]) -> None:
+    def __init__(self, run: Run, spec: RunSpec) -> None:
         self._layout, self._spec = run.layout, spec
         wanted = spec.get("gpus") or {}
         self.hidden: Mapping[str, str] = {}

@@ -30,9 +30,9 @@ def holders(layout: Layout, wanted: Iterable[str]) -> Dict[str, Mapping[str, Any
         if name.startswith("."):
             continue
         run = Run(layout, name)
-        has = left & _held_by(run)
-        if has:
-            found.update(dict.fromkeys(has, run.spec or {}))
+        has, spec = left & _held_by(run), run.spec
+        if spec:
+            found.update(dict.fromkeys(has, spec))
     return found
 
 
@@ -59,8 +59,8 @@ def elsewhere(gpu: Gpu, mine: Mapping[str, Any]) -> Taken:
         return Taken(_ELSEWHERE)
     run = _run_of(who.pid) if who.uid == os.geteuid() else None
     if run is not None and gpu.id in _held_by(run):
-        spec = run.spec or {}
-        return Taken(run_words(spec, mine), spec.get("project"))
+        spec = run.spec
+        return Taken(run_words(spec, mine), spec["project"]) if spec else Taken(_ELSEWHERE)
     return Taken(f"{_ELSEWHERE}{_words(who)}")
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, Set
+from typing import Any, Callable, Dict, List, Optional, Set
 
 from trainctl.base.failure import Failure
+from trainctl.base.protocol.host import FreeGpu, Vacancy, VacancyRequest
 from trainctl.node.cache.presence import cache_query
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import Run, all_runs
-from trainctl.node.system.capacity import capacity
+from trainctl.node.system.capacity import cpus, memory
 from trainctl.node.system.layout import Layout
 from trainctl.node.turns import gpus
 from trainctl.node.turns.claims import is_held
@@ -17,37 +18,31 @@ from trainctl.node.turns.gpu_tools import reported, users
 Emit = Callable[[Dict[str, Any]], None]
 
 
-def vacancy(
-    request: Mapping[str, Any], emit: Emit, reports: gpus.Reports = reported
-) -> Dict[str, Any]:
-    """``gpus`` that jobs may use, each with ``free`` and the ``accelerators`` that it is; ``cpus`` and ``memory``; ``live``: keys of runs that go on;
-    ``nodes``: of the run ``key``, if it was started here before, its nodes by rank, else null; ``cached``: what ``cache_query`` says, if asked.
-
-    The run ``leaving`` counts as gone, and its GPUs as free.
-    """
+def vacancy(request: VacancyRequest, emit: Emit, reports: gpus.Reports = reported) -> Vacancy:
+    """Report what is free; the run ``leaving`` counts as gone, and its GPUs as free."""
     layout = Layout(request["root"])
-    kinds = [str(one) for one in request.get("accelerators", [])]
     live = {run.key: run for run in all_runs(layout) if _goes_on(run)}
-    leaving = live.pop(str(request.get("leaving")), None)
-    freed = set(leaving.record.get("gpus") or ()) if leaving else set()
-    spec = (Run(layout, request["key"]).spec if request.get("key") else None) or {}
+    leaving = live.pop(request.get("leaving") or "", None)
+    freed = {*(leaving.record.get("gpus") or ())} if leaving else set()
+    spec = Run(layout, request["key"]).spec if request.get("key") else None
     return {
-        "gpus": _gpus(request.get("declared", 0), kinds, reports, freed),
+        "gpus": _gpus(request["declared"], request["accelerators"], reports, freed),
         "live": list(live),
-        **capacity(),
-        "nodes": spec.get("nodes"),
+        "cpus": cpus(),
+        "memory": memory(),
+        "nodes": spec["nodes"] if spec else None,
         "cached": cache_query(request["cached"], emit) if "cached" in request else None,
     }
 
 
 def _goes_on(run: Run) -> bool:
-    status = run.status() or {}
-    return status.get("status") not in (*runs.ENDED, runs.LOST, None)
+    now = run.status()
+    return now is not None and now["status"] not in (*runs.ENDED, runs.LOST)
 
 
 def _gpus(
-    declared: Any, kinds: List[str], reports: gpus.Reports, freed: Set[str]
-) -> List[Dict[str, Any]]:
+    declared: Optional[int], kinds: List[str], reports: gpus.Reports, freed: Set[str]
+) -> List[FreeGpu]:
     try:
         found = gpus.usable(declared, reports)
         used = users(found)
