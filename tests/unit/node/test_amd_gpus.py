@@ -14,6 +14,8 @@ from tests.support.nodes import TestNode, wait_for
 from trainctl.node.metrics import gpu_meter
 from trainctl.node.turns import gpus
 
+pytestmark = pytest.mark.integration
+
 Make = Callable[..., Cards]
 SHOW = "echo $BT_NUM_GPUS: $HIP_VISIBLE_DEVICES"
 

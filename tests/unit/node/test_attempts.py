@@ -11,6 +11,8 @@ import pytest
 from tests.support.nodes import TestNode, is_alive, wait_for
 from trainctl.node.runs.log_keeper import LogKeeper
 
+pytestmark = pytest.mark.integration
+
 
 def test_a_failed_job_is_tried_again_with_its_checkpoints(node: TestNode) -> None:
     """Each attempt begins with the code as it was shipped and finds what earlier ones kept; BT_RETRY_COUNT counts them."""

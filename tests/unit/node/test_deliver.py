@@ -14,6 +14,8 @@ from trainctl.base.listing import CHUNK_BYTES
 from trainctl.base.processes import identity
 from trainctl.base.protocol.rows import sent
 
+pytestmark = pytest.mark.integration
+
 BIG = os.urandom(2 * CHUNK_BYTES + 12345)
 
 

@@ -13,6 +13,8 @@ import pytest
 from tests.support.nodes import NodeError, TestNode
 from trainctl.node.system.session import logout_rules
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def wheels(tmp_path: Path) -> Path:

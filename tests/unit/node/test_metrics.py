@@ -16,6 +16,8 @@ from trainctl.node.containers import apart
 from trainctl.node.metrics import gpu_meter, measure
 from trainctl.node.metrics import samples as metrics
 
+pytestmark = pytest.mark.integration
+
 SMI = """\
 #!/bin/sh
 echo "0, GPU-aaaa, NVIDIA H100 80GB HBM3, 93, 70000, 81559"

@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.nodes import Mirror, NodeError, TestNode, wait_for
 
+pytestmark = pytest.mark.integration
+
 SIZE = 100_000
 
 

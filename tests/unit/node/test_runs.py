@@ -20,6 +20,8 @@ from tests.support.nodes import (
     wait_for,
 )
 
+pytestmark = pytest.mark.integration
+
 SECRET = "s3cr3t-value-of-a-test"
 CALLER = """\
 import json, subprocess, sys, time

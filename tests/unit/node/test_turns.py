@@ -12,6 +12,8 @@ import pytest
 from tests.support.gpus import Gpus
 from tests.support.nodes import TestNode, wait_for
 
+pytestmark = pytest.mark.integration
+
 PENDING = "TRAINING_JOB_PENDING"
 RUNNING = "TRAINING_JOB_RUNNING"
 COMPLETED = "TRAINING_JOB_COMPLETED"

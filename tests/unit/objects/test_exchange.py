@@ -25,6 +25,8 @@ from trainctl.objects.usual import kept_in, usual_credential
 from trainctl.spi.sources import Credential
 from trainctl.weights.sources.s3 import S3Source
 
+pytestmark = pytest.mark.integration
+
 ROLE = "arn:aws:iam::123456789012:role/reader"
 MAILBOX = "reader@demo.iam.gserviceaccount.com"
 
