@@ -30,6 +30,8 @@ from trainctl.plan.values import (
     GpuFacts,
     ImageFacts,
     ImageWish,
+    Lack,
+    Need,
     NodeFacts,
     Vacancy,
 )
@@ -89,11 +91,11 @@ class NodesSeen:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What one job wants of a host: mounts at absolute places, directories to mount, (venv, program), kind of GPU, image."""
+    """What one job wants of a host: mounts at absolute places, directories to mount, (venv, program, modules), kind of GPU, image."""
 
     mounts: tuple[str, ...]
     sources: tuple[str, ...]
-    host: tuple[str | None, str] | None
+    host: tuple[str | None, str, tuple[str, ...]] | None
     accelerator: str
     image: ImageWish | None
 
@@ -214,7 +216,7 @@ def _wanted(job: Mapping[str, Any], needs: HostNeeds | None, directory: Path) ->
         venv = job["runtime"].get("venv")
         own = venv and came_with(Path(venv).expanduser(), directory)
         # An interpreter that came with the manifest is not run to be asked.
-        host = (venv, "" if own else needs.program)
+        host = (venv, "", ()) if own else (venv, needs.program, needs.modules)
     return _Wanted(
         tuple(place for place in places if place.startswith("/") and image is None),
         tuple(mount["host_path"] for mount in job["mounts"]),
@@ -270,7 +272,7 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
         "sources": sorted({path for job in jobs for path in job.sources}),
         "accelerators": sorted({job.accelerator for job in jobs} - {""}),
         "images": [asdict(wish) for wish in images],
-        "hosts": [{"venv": venv, "program": program} for venv, program in hosts],
+        "hosts": [dict(zip(("venv", "program", "modules"), host, strict=True)) for host in hosts],
         "cached": cached.request,
     }
     if question.one_of_several:
@@ -341,16 +343,19 @@ def _lacks(
     jobs: Mapping[Address, _Wanted],
     facts: Mapping[str, Any],
     hosts: Mapping[Any, Mapping[str, Any]],
-) -> dict[Address, tuple[str, ...]]:
+) -> dict[Address, tuple[Lack, ...]]:
     absent = frozenset(facts["absent"])
     found = {
         address: (
             *(
-                f"there is no directory {path} to mount"
+                Lack(Need.DIRECTORY, f"there is no directory {path} to mount")
                 for path in wanted.sources
                 if path in absent
             ),
-            *(str(text) for text in (hosts[wanted.host]["lacks"] if wanted.host else ())),
+            *(
+                Lack(Need(one["need"]), one["text"])
+                for one in (hosts[wanted.host]["lacks"] if wanted.host else ())
+            ),
         )
         for address, wanted in jobs.items()
     }

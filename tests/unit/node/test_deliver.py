@@ -49,7 +49,7 @@ def test_what_a_dead_holder_left_of_a_lock_goes(node: TestNode) -> None:
     node.mirror.add("model.bin", BIG)
     node.deliver()
     locks = node.root / "cache" / "locks"
-    (locks / "listing-x.lock.1").write_text(json.dumps({**identity(), "started": 1}))
+    (locks / "listing-x.lock.1").write_text(json.dumps({**identity(), "ticks": 0}))
     held = locks / "room.lock.7"
     held.write_text(json.dumps(identity()))
 

@@ -416,4 +416,4 @@ def test_leases_say_where_their_run_is(cache: Cache) -> None:
     lease = json.loads((cache.place / "leases" / "run-a" / cache.listing("a")).read_text())
 
     assert (lease["lineage"], lease["root"]) == ("lineage-1", str(cache.node.root))
-    assert set(lease["holder"]) == {"machine", "boot", "pid", "started"}
+    assert set(lease["holder"]) == {"pid", "ticks", "boot"}

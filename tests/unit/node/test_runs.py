@@ -335,7 +335,7 @@ def test_a_dead_claim_without_a_start_is_superseded(node: TestNode) -> None:
     node.put_code({"x": ""})
     node.directory().mkdir(parents=True)
     (node.directory() / "spec.json").write_text(json.dumps(node.spec("echo ran")))
-    dead = {"machine": "other", "boot": "another", "pid": 1, "started": 1}
+    dead = {"pid": 1, "ticks": -1, "boot": "another"}
     (node.directory() / "claim.1").write_text(json.dumps(dead))
 
     node.start(node.spec("echo ran"))
