@@ -17,7 +17,8 @@ STALE_SECONDS = 30.0
 
 def holder_name() -> str:
     """The name of this process as a holder of leases; safe as part of a file name or key."""
-    return "-".join(map(str, process()))
+    me = process()
+    return f"{me.machine}.{me.boot}-{me.pid}-{me.started}"
 
 
 def known_dead(holder: str) -> bool:
@@ -32,7 +33,8 @@ def known_alive(holder: str) -> bool:
 
 def _is_dead(holder: str) -> Optional[bool]:
     try:
-        machine, boot, pid, started = holder.split("-")
+        place, pid, started = holder.split("-")
+        machine, boot = place.split(".", 1)
         return is_dead(Process(machine, boot, int(pid), int(started)))
     except ValueError:
         return None

@@ -78,7 +78,10 @@ def default_origin(
 
 def is_machine_of(scheme: str, environ: Mapping[str, str], dmi: Path = _DMI) -> bool:
     """Whether this machine is the platform's, by its firmware or its environment."""
-    if scheme == "s3" and environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
+    if (
+        scheme not in ("gs", "azure")
+        and environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true"
+    ):
         return False
     name, content, variables = _MACHINES.get(scheme, _MACHINES["s3"])
     if any(environ.get(each) for each in variables):
