@@ -7,8 +7,9 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, List, Optional
 
+from trainctl.base.protocol.host import HostWanted, Lacks
 from trainctl.node.system import layout
 
 LOOK_SECONDS = 30

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Mapping
+from typing import Dict, List, Mapping
 
 from trainctl.base.failure import Failure
+from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.turns import gpus
 from trainctl.node.turns.claims import Claims, holder, is_held
 from trainctl.node.turns.gpus import Gpu, users
