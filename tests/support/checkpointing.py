@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.dying import mortal
+from tests.support.nodes import run_spec
 from trainctl.base.checkpoints.directory import DirectoryStore
 from trainctl.base.checkpoints.manifests import Manifest, RunCheckpoints
 from trainctl.base.checkpoints.store import Store

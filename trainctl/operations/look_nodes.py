@@ -271,17 +271,15 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
     vacancy = VacancyRequest(root=node.root, declared=node.gpus, accelerators=kinds)
     request = FactsRequest(
         **where,
-        "data": node.data,
-        "mounts": sorted({place for job in jobs for place in job.mounts}),
-        "sources": sorted({path for job in jobs for path in job.sources}),
-        "accelerators": sorted({job.accelerator for job in jobs} - {""}),
-        "images": [asdict(wish) for wish in images],
-        "hosts": [{"venv": venv, "program": program} for venv, program in hosts],
-        "cached": cached.request,
-    }
-    if question.one_of_several:
-        kinds = request["accelerators"]
-        request["vacancy"] = {"root": node.root, "declared": node.gpus, "accelerators": kinds}
+        data=node.data,
+        mounts=sorted({place for job in jobs for place in job.mounts}),
+        sources=sorted({path for job in jobs for path in job.sources}),
+        accelerators=kinds,
+        images=[{"image": wish.image, "engine": wish.engine} for wish in images],
+        hosts=[{"venv": venv, "program": program} for venv, program in hosts],
+        cached=cached.request,
+        vacancy=vacancy if question.one_of_several else None,
+    )
     try:
         facts = agent.call(FACTS, request, timeout=LOOK_SECONDS)
         seen = facts["cached"] or Cached(trees=[], blobs=[])
@@ -346,8 +344,8 @@ def _vacancy(found: host.Vacancy | None) -> Vacancy | None:
 
 def _lacks(
     jobs: Mapping[Address, _Wanted],
-    facts: Mapping[str, Any],
-    hosts: Mapping[Any, Mapping[str, Any]],
+    facts: Facts,
+    hosts: Mapping[Any, Lacks],
 ) -> dict[Address, tuple[str, ...]]:
     absent = frozenset(facts["absent"])
     found = {
@@ -357,7 +355,7 @@ def _lacks(
                 for path in wanted.sources
                 if path in absent
             ),
-            *(str(text) for text in (hosts[wanted.host]["lacks"] if wanted.host else ())),
+            *(hosts[wanted.host]["lacks"] if wanted.host else ()),
         )
         for address, wanted in jobs.items()
     }

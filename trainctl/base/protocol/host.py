@@ -7,7 +7,7 @@ from typing import List, Optional, TypedDict
 from trainctl.base.protocol.verb import AtCache, AtRoot, Verb
 from trainctl.base.protocol.weights import Cached, CacheQuery
 
-HostWanted = TypedDict("HostWanted", {"venv": Optional[str], "program": str, "modules": List[str]})
+HostWanted = TypedDict("HostWanted", {"venv": Optional[str], "program": str})
 """What a job without a container runs, in its virtual environment."""
 
 ImageWanted = TypedDict("ImageWanted", {"image": str, "engine": Optional[str]})
@@ -48,10 +48,9 @@ Serving = TypedDict("Serving", {"tls": bool, "why": str, "loopback": str})
 Logout = TypedDict("Logout", {"survives": bool, "why": str, "fix": str})
 """Whether a run survives the logout of its user."""
 
-Lack = TypedDict("Lack", {"need": str, "text": str})
-"""``need``: program or module."""
+Lacks = TypedDict("Lacks", {"lacks": List[str]})
+"""In sentences."""
 
-Lacks = TypedDict("Lacks", {"lacks": List[Lack]})
 ImageFound = TypedDict("ImageFound", {"engine": Optional[str], "present": bool, "why": str})
 """``why``: no engine would run it."""
 

@@ -36,13 +36,12 @@ Emit = Callable[[Dict[str, Any]], None]
 def checkpoints(request: CheckpointsRequest, emit: Emit) -> CheckpointsAnswer:
     """The manifests of a run's checkpoints, and what is on this node without one."""
     data = layout.absolute(request["data"], "data")
-    prefix = str(request["prefix"])
+    prefix, place = request["prefix"], request["place"]
     local = saved_in(data / "checkpoints" / RunCheckpoints(DirectoryStore(data), prefix).prefix)
-    place = request.get("place")
     complete: List[Manifest] = []
     if place is not None:
-        complete = RunCheckpoints(_store(request), prefix).manifests()
-        if place.get("url") is None:
+        complete = RunCheckpoints(_store(data, place), prefix).manifests()
+        if place["url"] is None:
             complete = [one for one in complete if _still(one, local)]
     run = Run(Layout(request["root"]), request["key"])
     sync = sync_of(run.directory)
@@ -65,8 +64,8 @@ def checkpoints(request: CheckpointsRequest, emit: Emit) -> CheckpointsAnswer:
 
 def read_objects(request: ObjectsRequest, write: Callable[[bytes], None]) -> None:
     """Objects of a store one after another, each from its ``offset`` on."""
-    store = _store(request)
-    prefix = RunCheckpoints(store, str(request["prefix"])).prefix
+    store = _store(layout.absolute(request["data"], "data"), request["place"])
+    prefix = RunCheckpoints(store, request["prefix"]).prefix
     for one in request["objects"]:
         if not one["key"].startswith(f"{prefix}/"):
             raise Failure("request", f"{one['key']!r} is no object of that run")
@@ -78,7 +77,7 @@ def upload_checkpoints(request: UploadRequest, emit: Emit) -> Uploaded:
     run = Run(Layout(request["root"]), request["key"])
     data = layout.absolute(request["data"], "data")
     spec = run.spec
-    with blamed(spec.get("store", {}) if spec else {}):
+    with blamed(spec["store"] if spec else {}):
         return {"sync": upload(run, request["secrets"], data)}
 
 
@@ -88,9 +87,9 @@ def remove_checkpoints(request: RemoveCheckpointsRequest, emit: Emit) -> Removed
     directory = layout.absolute(request["directory"], "directory")
     if not inside(directory, data) or directory == data:
         raise Failure("request", f"{directory} is no directory of checkpoints below {data}")
-    place = request.get("place")
-    if place and place.get("url") is not None:
-        RunCheckpoints(_store(request), str(request["prefix"])).remove_all()
+    place = request["place"]
+    if place and place["url"] is not None:
+        RunCheckpoints(_store(data, place), request["prefix"]).remove_all()
     remove_tree(directory)
     if place and place["url"] is None:
         _store(data, place).abandon(f"{request['prefix']}/")
@@ -102,11 +101,8 @@ def remove_checkpoints(request: RemoveCheckpointsRequest, emit: Emit) -> Removed
     return {"removed": True}
 
 
-def _store(request: Mapping[str, Any]) -> Store:
-    place = request["place"]
-    if place.get("url") is None:
-        return DirectoryStore(layout.absolute(request["data"], "data") / "checkpoints")
-    return open_store(place, request.get("secrets") or {})
+def _store(data: Path, place: Place) -> Store:
+    return DirectoryStore(data / "checkpoints") if place["url"] is None else open_store(place, {})
 
 
 def _still(manifest: Manifest, local: List[Saved]) -> bool:

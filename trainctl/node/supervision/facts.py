@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Union
 
 from trainctl.base.addresses import Serving
 from trainctl.base.failure import Failure, weights_room
@@ -14,9 +14,12 @@ from trainctl.base.protocol.host import (
     Blocked,
     Facts,
     FactsRequest,
+    FreeGpu,
     GpuFound,
     ImageFound,
     ImageWanted,
+    Vacancy,
+    VacancyRequest,
 )
 from trainctl.node.cache.presence import cache_query
 from trainctl.node.containers.engines import Engine, choose
@@ -26,7 +29,7 @@ from trainctl.node.runs import record as runs
 from trainctl.node.runs.mount import Possible, blocked, private_mounts, try_mounts
 from trainctl.node.runs.record import Run, all_runs
 from trainctl.node.system import layout
-from trainctl.node.system.host import capacity, logout_rules
+from trainctl.node.system.host import cpus, logout_rules, memory
 from trainctl.node.system.layout import Layout
 from trainctl.node.turns.claims import is_held
 from trainctl.node.turns.gpus import Reports, reported, usable, users
@@ -61,35 +64,32 @@ def facts(request: FactsRequest, emit: Emit) -> Facts:
     }
 
 
-def vacancy(request: Mapping[str, Any], emit: Emit, reports: Reports = reported) -> Dict[str, Any]:
-    """``gpus`` that jobs may use, each with ``free`` and the ``accelerators`` that it is; ``cpus`` and ``memory``; ``live``: keys of runs that go on;
-    ``nodes``: of the run ``key``, if it was started here before, its nodes by rank, else null; ``cached``: what ``cache_query`` says, if asked.
-
-    The run ``leaving`` counts as gone, and its GPUs as free.
-    """
+def vacancy(request: VacancyRequest, emit: Emit, reports: Reports = reported) -> Vacancy:
+    """Report what is free; the run ``leaving`` counts as gone, and its GPUs as free."""
     layout = Layout(request["root"])
-    kinds = [str(one) for one in request.get("accelerators", [])]
     live = {run.key: run for run in all_runs(layout) if _goes_on(run)}
-    leaving = live.pop(str(request.get("leaving")), None)
-    freed = set(leaving.record.get("gpus") or ()) if leaving else set()
-    spec = (Run(layout, request["key"]).spec if request.get("key") else None) or {}
+    leaving = live.pop(request.get("leaving") or "", None)
+    freed = {*(leaving.record.get("gpus") or ())} if leaving else set()
+    key, cached = request.get("key"), request.get("cached")
+    spec = Run(layout, key).spec if key else None
     return {
-        "gpus": _vacant(request.get("declared", 0), kinds, reports, freed),
+        "gpus": _vacant(request["declared"], request["accelerators"], reports, freed),
         "live": list(live),
-        **capacity(),
-        "nodes": spec.get("nodes"),
-        "cached": cache_query(request["cached"], emit) if "cached" in request else None,
+        "cpus": cpus(),
+        "memory": memory(),
+        "nodes": spec["nodes"] if spec else None,
+        "cached": cache_query(cached, emit) if cached else None,
     }
 
 
 def _goes_on(run: Run) -> bool:
-    status = run.status() or {}
-    return status.get("status") not in (*runs.ENDED, runs.LOST, None)
+    now = run.status()
+    return now is not None and now["status"] not in (*runs.ENDED, runs.LOST)
 
 
 def _vacant(
-    declared: Any, kinds: List[str], reports: Reports, freed: Set[str]
-) -> List[Dict[str, Any]]:
+    declared: Optional[int], kinds: List[str], reports: Reports, freed: Set[str]
+) -> List[FreeGpu]:
     try:
         found = usable(declared, reports)
         used = users(found)
@@ -105,8 +105,8 @@ def _vacant(
     ]
 
 
-def _gpus(kinds: List[str], reports: Reports) -> Tuple[List[Dict[str, Any]], Optional[str]]:
-    """What the host's tools report, each with those accelerators that it is; and what is wrong with the tools."""
+def _gpus(kinds: List[str], reports: Reports) -> Tuple[List[GpuFound], Optional[str]]:
+    """What the host's tools report, and what is wrong with the tools."""
     try:
         found = sorted(reports())
     except Failure as error:

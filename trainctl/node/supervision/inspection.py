@@ -82,19 +82,22 @@ def _gpus(declared: Optional[int], live: _Live) -> Tuple[List[GpuUse], Optional[
     return [_gpu(one, live, used.get(one.id)) for one in found], None
 
 
-def _gpu(gpu: Gpu, live: List[Mapping[str, Any]], user: Optional[str]) -> Dict[str, Any]:
+def _gpu(gpu: Gpu, live: _Live, user: Optional[str]) -> GpuUse:
     """A claim that no run here has belongs to another process: one under another root, or another user's."""
-    run = next((run for run in live if gpu.id in (run.get("gpus") or ())), None)
+    spec = next((spec for spec, now in live if gpu.id in (now["gpus"] or ())), None)
     claimed = None
-    if run is not None:
-        claimed = f"{run.get('address')} run {run.get('number')}"
+    if spec is not None:
+        claimed = f"{spec['address']} run {spec['number']}"
     elif is_held(gpu.claim):
         claimed = f"PID {holder(gpu.claim) or '?'}"
     return {
-        **gpu.to_json(),
+        "index": gpu.number,
+        "uuid": gpu.id,
+        "name": gpu.name,
+        "memory_mib": gpu.memory_mib,
         "claimed_by": claimed,
-        "project": run and run.get("project"),
-        "used_by": user and (claimed or f"PID {user}"),
+        "project": spec["project"] if spec else None,
+        "used_by": (claimed or f"PID {user}") if user else None,
     }
 
 

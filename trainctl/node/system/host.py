@@ -108,6 +108,6 @@ def memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def capacity() -> Dict[str, int]:
-    """``cpus`` and ``memory`` in bytes, as facts and a vacancy tell them."""
-    return {"cpus": len(os.sched_getaffinity(0)), "memory": memory()}
+def cpus() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0))

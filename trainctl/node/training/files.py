@@ -7,7 +7,7 @@ import os
 import stat
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, NamedTuple, Optional, Set
+from typing import Dict, Iterator, NamedTuple, Optional, Set, cast
 
 from trainctl.base.files import read_json, write_json
 from trainctl.base.protocol.caches import Held
