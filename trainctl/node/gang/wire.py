@@ -1,46 +1,44 @@
-"""Lines between the supervisors of a gang: JSON, each authenticated and numbered. See DESIGN.md, "Gangs"."""
+"""Lines of JSON between the helpers of a gang, over TLS; each value once and in order, whatever connections break in between."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import json
-import secrets
 import socket
-from typing import Any, Dict, List, Optional
+import ssl
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 MOST_BYTES = 2**16
-"""The longest line: whoever sends more is nobody of the gang."""
+"""The longest line that is accepted."""
 
 _READ_BYTES = 2**14
+_NOT_NOW = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
+
+Value = Dict[str, Any]
+
+
+class Meeting(NamedTuple):
+    """Where rank 0's helper listens, the token that opens it, and the sha256 of its certificate."""
+
+    port: int
+    token: str
+    fingerprint: str
 
 
 class Wire:
-    """One connection; it never blocks. ``serves`` is the side that accepted it and sends its nonce first.
+    """One connection. It never blocks; a handshake that is not done yet is continued by ``arrived``."""
 
-    Both sides show that they know the token by authenticating every line with a key made of it and of both nonces, so that a line is
-    worth nothing on another connection, twice, or in the other direction.
-    """
-
-    def __init__(self, connection: socket.socket, token: str, *, serves: bool) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._token = token
-        self._serves = serves
-        self._nonce = secrets.token_hex(16)
-        self._key: Optional[bytes] = None
         self._text = b""
         self._left = b""
-        self._waiting: List[Dict[str, Any]] = []
-        self._sent = self._received = 0
+        self._closed = False
         connection.setblocking(False)
         with contextlib.suppress(OSError):  # not a TCP socket
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if serves:
-            self._left += json.dumps({"nonce": self._nonce}).encode() + b"\n"
 
     def fileno(self) -> int:
-        """For those who wait for it."""
+        """The descriptor, to poll."""
         return self._connection.fileno()
 
     @property
@@ -48,76 +46,82 @@ class Wire:
         """Whether something waits until the other side reads."""
         return bool(self._left)
 
-    def send(self, value: Dict[str, Any]) -> None:
-        """Say it as soon as it can be said; ConnectionError once the other side is gone."""
-        if self._key is None:
-            self._waiting.append(value)
-            return
-        text = json.dumps(value).encode()
-        self._left += self._mac(self._serves, self._sent, text) + b" " + text + b"\n"
-        self._sent += 1
+    def send(self, value: Value) -> None:
+        """Send a value as soon as the connection takes it; OSError once the other side is gone."""
+        self._left += json.dumps(value).encode() + b"\n"
         self.flush()
 
     def flush(self) -> None:
         """Send what can be sent now."""
-        while self._left:
-            try:
-                sent = self._connection.send(self._left)
-            except BlockingIOError:
-                return
-            self._left = self._left[sent:]
+        with contextlib.suppress(*_NOT_NOW):
+            while self._left:
+                self._left = self._left[self._connection.send(self._left) :]
 
-    def arrived(self) -> List[Dict[str, Any]]:
-        """What can be read now; ConnectionError at the end, and for a line that is not the gang's."""
-        try:
-            data = self._connection.recv(_READ_BYTES)
-        except BlockingIOError:
-            return []
-        if not data:
-            raise ConnectionError("closed")
-        self._text += data
-        found = []
-        while b"\n" in self._text:
-            line, _, self._text = self._text.partition(b"\n")
-            value = self._read(line)
-            if value is not None:
-                found.append(value)
+    def arrived(self) -> List[Value]:
+        """Values that can be read now; OSError at the end, and for a line that is too long or not JSON."""
+        with contextlib.suppress(*_NOT_NOW):
+            while not self._closed and len(self._text) <= MOST_BYTES:
+                data = self._connection.recv(_READ_BYTES)
+                self._closed = not data
+                self._text += data
+        *lines, self._text = self._text.split(b"\n")
         if len(self._text) > MOST_BYTES:
             raise ConnectionError("a line without an end")
-        return found
+        if self._closed and not lines:
+            raise ConnectionError("closed")
+        return [_parsed(line) for line in lines]
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._connection.close()
 
-    def _read(self, line: bytes) -> Optional[Dict[str, Any]]:
-        if self._key is None:
-            self._agree(_parsed(line))
+
+class Talk:
+    """One side of a conversation over several connections. A value is kept until the other side says that it received it."""
+
+    def __init__(self) -> None:
+        self._said = 0
+        self.heard = 0
+        """How many values of the other side have arrived here."""
+        self._unheard: List[Tuple[int, Value]] = []
+
+    @property
+    def all_heard(self) -> bool:
+        """Whether the other side has everything."""
+        return not self._unheard
+
+    def say(self, value: Value) -> Value:
+        """The line for a new value."""
+        self._said += 1
+        self._unheard.append((self._said, value))
+        return self._line(self._said, value)
+
+    def pulse(self) -> Value:
+        """The line of a heartbeat, which acknowledges what arrived."""
+        return {"heard": self.heard}
+
+    def again(self, heard: int) -> List[Value]:
+        """The lines for a new connection, whose other side has received so many values."""
+        self._drop(heard)
+        return [self._line(number, value) for number, value in self._unheard]
+
+    def take(self, line: Value) -> Optional[Value]:
+        """The value of a line; None for a heartbeat, and for a value that arrived before."""
+        self._drop(int(line.get("heard", 0)))
+        if line.get("number") != self.heard + 1:
             return None
-        mac, _, text = line.partition(b" ")
-        if not hmac.compare_digest(mac, self._mac(not self._serves, self._received, text)):
-            raise ConnectionError("not authentic")
-        self._received += 1
-        return _parsed(text)
+        self.heard += 1
+        value = line.get("value")
+        return value if isinstance(value, dict) else None
 
-    def _agree(self, greeting: Dict[str, Any]) -> None:
-        """Make the key of the token and both nonces; the side that was called spoke first."""
-        theirs = str(greeting.get("nonce"))
-        both = self._nonce + theirs if self._serves else theirs + self._nonce
-        self._key = hmac.new(self._token.encode(), both.encode(), hashlib.sha256).digest()
-        if not self._serves:
-            self._left += json.dumps({"nonce": self._nonce}).encode() + b"\n"
-        for value in self._waiting:
-            self.send(value)
-        self._waiting = []
-        self.flush()
+    def _line(self, number: int, value: Value) -> Value:
+        return {"number": number, "value": value, "heard": self.heard}
 
-    def _mac(self, by_server: bool, number: int, text: bytes) -> bytes:
-        numbered = b"%d %d " % (by_server, number) + text
-        return hmac.new(self._key or b"", numbered, hashlib.sha256).hexdigest().encode()
+    def _drop(self, heard: int) -> None:
+        self._unheard = [entry for entry in self._unheard if entry[0] > heard]
 
 
-def _parsed(text: bytes) -> Dict[str, Any]:
+def _parsed(text: bytes) -> Value:
     try:
         value = json.loads(text)
     except ValueError:
