@@ -28,6 +28,8 @@ from trainctl.base.checkpoints.stores import open_store
 from trainctl.base.failure import Failure
 from trainctl.base.pace import Pace
 
+pytestmark = pytest.mark.integration
+
 RUN = "demo/sft/1-abcdefg"
 BIG = os.urandom(12 * 2**20 + 5)
 
