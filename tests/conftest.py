@@ -2,13 +2,60 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.support import tiers
 from trainctl.weights.mirror import sums
+
+_TESTS = Path(__file__).parent
+
+# A job started with & inherits SIGINT ignored, and would hand that on to every program that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _names_tests(config: pytest.Config) -> bool:
+    return config.args_source is pytest.Config.ArgsSource.ARGS
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Run the default tier on all processors, unless tests are named or selected."""
+    if _names_tests(config) or config.option.markexpr:
+        config.option.markexpr = config.option.markexpr or "not long"
+        return
+    config.option.markexpr = tiers.DEFAULT
+    is_worker = hasattr(config, "workerinput")  # a worker parses the same arguments, and starts no workers
+    if not is_worker and config.option.numprocesses is None and not config.option.usepdb:
+        config.option.numprocesses = os.cpu_count()
+        config.option.dist = "loadfile"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Don't even import the directories of other tiers for the default one."""
+    folder = f"{collection_path.relative_to(_TESTS)}/" if collection_path != _TESTS else ""
+    left_out = config.option.markexpr == tiers.DEFAULT and folder in tiers.INTEGRATION
+    return True if left_out else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark by directory, and put the slower tiers first, so that no worker is left with them in the end."""
+    for item in items:
+        below = str(item.path.relative_to(_TESTS)).startswith(tiers.INTEGRATION)
+        if below and item.get_closest_marker("long") is None:
+            item.add_marker(pytest.mark.integration)
+    items.sort(key=lambda item: item.get_closest_marker("integration") is None)
+
+
+def pytest_report_header() -> str:
+    """Print what repeats today's samples, and how to run all of the long tier."""
+    return f"samples of the long tests: TEST_SEED={tiers.SEED}; all of them: tests/run long"
 
 
 @pytest.fixture

@@ -259,3 +259,12 @@ class NodeUnreachable(NodeError):
 
 class NodeSilent(NodeUnreachable):
     """What was begun on a node said nothing for so long that it was ended."""
+
+
+def missing_extra(origin: str, package: str, extra: str) -> TrainctlError:
+    """An optional package isn't installed where trainctl runs."""
+    return TrainctlError(
+        f"{origin} needs {package}, which is not installed",
+        f"Install it: pip install 'trainctl[{extra}]'.",
+        code="missing-extra",
+    )

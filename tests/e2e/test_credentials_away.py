@@ -74,7 +74,7 @@ def test_a_role_that_can_not_be_assumed_stops_nobody_who_has_it_all(work: Projec
     work.run("apply", "--auto-approve", "--target", "weights.model")
     work.variables["AWS_ENDPOINT_URL_STS"] = f"http://127.0.0.1:{free_port()}"
     used, refused = _stands_in(work, "source-cut")
-    said = f"AWS can't be asked for role {ROLE}"
+    said = f"AWS is unreachable for role {ROLE}"
     assert said in used
     assert said in refused
 

@@ -48,11 +48,11 @@ def waiting(project: Project, job: str) -> str:
     return str(found[job])
 
 
-def test_status_and_apply_name_the_run_that_has_the_gpus(fresh: Project, gate: Path) -> None:
-    """By its address, in the line of the run that waits."""
+def test_status_and_apply_name_the_process_that_has_the_gpus(fresh: Project, gate: Path) -> None:
+    """In the line of the run that waits."""
     write(fresh, gate, 1)
     fresh.run("apply", "--auto-approve", "--target", "job.first")
-    told = "waits for 1 of 2 GPUs, taken by job.first run 1"
+    told = "waits for 1 of 2 GPUs, taken by PID "
 
     words = ("apply", "--auto-approve", "--target", "job.second", "--wait", "--format", "json")
     with fresh.start(*words) as applying:

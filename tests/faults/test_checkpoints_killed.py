@@ -20,12 +20,12 @@ import pytest
 from tests.support.buckets import Bucket, moto
 from tests.support.checkpointing import PREFIX, SavedRun, restored
 from tests.support.zygote import Zygote
+from trainctl.base.checkpoints.directory import DirectoryStore
+from trainctl.base.checkpoints.manifests import COMPLETE
+from trainctl.base.checkpoints.s3 import S3Store, _uploads
+from trainctl.base.checkpoints.store import Store
+from trainctl.base.checkpoints.stores import open_store
 from trainctl.base.files import write_json
-from trainctl.node.checkpoints.directory_store import DirectoryStore
-from trainctl.node.checkpoints.kept import COMPLETE
-from trainctl.node.checkpoints.s3 import S3Store, _uploads
-from trainctl.node.checkpoints.store import Store
-from trainctl.node.checkpoints.stores import open_store
 
 Place = Callable[[int], dict[str, Any]]
 """The store of a test's n-th run."""

@@ -113,7 +113,7 @@ def test_a_dead_lock_keeps_nobody_out(node: TestNode) -> None:
     locks = node.root / "cache" / "locks"
     locks.mkdir(parents=True)
     lock = locks / f"listing-{node.mirror.listing.id}.lock.1"
-    lock.write_text('{"pid": 1, "ticks": -1, "boot": "another"}')
+    lock.write_text('{"machine": "other", "boot": "another", "pid": 1, "started": 1}')
 
     node.deliver()
 

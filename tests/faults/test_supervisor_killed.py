@@ -16,8 +16,8 @@ from tests.support.checkpointing import PREFIX, restored
 from tests.support.nodes import TestNode, wait_for
 from tests.support.project import processes
 from tests.support.zygote import Zygote
-from trainctl.node.checkpoints.directory_store import DirectoryStore
-from trainctl.node.checkpoints.kept import COMPLETE
+from trainctl.base.checkpoints.directory import DirectoryStore
+from trainctl.base.checkpoints.manifests import COMPLETE
 
 SAVED = {
     name: {"model.bin": f"{name}\n".encode(), "deep/state": b"state\n"}

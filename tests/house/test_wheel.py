@@ -13,6 +13,8 @@ import pytest
 
 from tests.support.program import ROOT
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:

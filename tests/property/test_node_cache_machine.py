@@ -247,7 +247,7 @@ class NodeCache(RuleBasedStateMachine):
         key = running[chosen % len(running)]
         run = Run(self.layout, key)
         if lost:
-            dead = {"pid": 1, "ticks": -1, "boot": "another"}
+            dead = {"machine": "other", "boot": "another", "pid": 1, "started": 1}
             (run.directory / "started").write_text(json.dumps(dead))
             (run.directory / "claim.1").write_text(json.dumps(dead))
         else:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainctl.node.checkpoints.s3_client import Client
-from trainctl.node.checkpoints.store import Store
-from trainctl.node.checkpoints.stores import open_store
+from trainctl.base.checkpoints.s3_client import Client
+from trainctl.base.checkpoints.store import Store
+from trainctl.base.checkpoints.stores import open_store
 
 KEY_ID = "AKIDEXAMPLE"
 SECRET = "wJalrXUtnFEMI-example-secret"

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from tests.support.dying import mortal
+from trainctl.base.checkpoints.directory import DirectoryStore
+from trainctl.base.checkpoints.manifests import Manifest, RunCheckpoints
+from trainctl.base.checkpoints.store import Store
 from trainctl.node.checkpoints import uploader as uploader_module
 from trainctl.node.checkpoints import watch
-from trainctl.node.checkpoints.directory_store import DirectoryStore
-from trainctl.node.checkpoints.kept import Kept, Manifest
-from trainctl.node.checkpoints.store import Store
 from trainctl.node.checkpoints.syncing import work
 from trainctl.node.checkpoints.uploader import Uploader
 from trainctl.node.checkpoints.watch import End
@@ -113,7 +113,7 @@ def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def restored(store: Store, prefix: str = PREFIX) -> dict[str, dict[str, bytes]]:
     """Every complete checkpoint of a run by name, each file as it comes back; AssertionError if one isn't what was kept."""
-    return {one["name"]: _files(store, one) for one in Kept(store, prefix).manifests()}
+    return {one["name"]: _files(store, one) for one in RunCheckpoints(store, prefix).manifests()}
 
 
 def _files(store: Store, manifest: Manifest) -> dict[str, bytes]:

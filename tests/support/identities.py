@@ -11,9 +11,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 POOL = "projects/1/locations/global/workloadIdentityPools/ci/providers/github"
+_FEDERATED = {
+    "access_token": "federated-token",
+    "issued_token_type": "urn:ietf:params:oauth:token-type:access_token",
+    "token_type": "Bearer",
+}
 AUDIENCE = f"//iam.googleapis.com/{POOL}"
 
 
@@ -37,17 +42,19 @@ def identity_servers(tls: ssl.SSLContext | None = None) -> Iterator[Identities]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            text = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            is_form = "form" in self.headers["Content-Type"]
+            body = dict(parse_qsl(text)) if is_form else json.loads(text)
             state.asked.append((self.path, body, self.headers.get("Authorization")))
             if state.refuses:
                 self._answer(state.refuses, {"error": "denied: header.claims.signature"})
             elif self.path == "/v1/token":
-                known = body["audience"] == AUDIENCE and body["subjectToken"].count(".") == 2
-                self._answer(200 if known else 400, {"access_token": "federated-token"})
+                known = body["audience"] == AUDIENCE and body["subject_token"].count(".") == 2
+                self._answer(200 if known else 400, {**_FEDERATED, "expires_in": 3600})
             else:
                 known = self.headers.get("Authorization") == "Bearer federated-token"
                 state.granted.append(f"ya29.granted-token-{len(state.granted)}")
-                ends = (datetime.now(UTC) + state.lives).isoformat()
+                ends = f"{datetime.now(UTC) + state.lives:%Y-%m-%dT%H:%M:%SZ}"
                 document = {"accessToken": state.granted[-1], "expireTime": ends}
                 self._answer(200 if known else 401, document)
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from trainctl.base.processes import process
 from trainctl.ledger.holder import this_process
 from trainctl.ledger.ledger import Ledger
 from trainctl.ledger.state import Holder, Intent, Recorded
@@ -49,12 +50,7 @@ def dead_here() -> Holder:
 
 def alive_here() -> Holder:
     """A process of this machine that lives, and isn't this one: its parent."""
-    from trainctl.ledger import holder
-
-    parent = os.getppid()
-    started = holder._started(parent)
-    assert started is not None
-    return replace(this_process(), pid=parent, started=started, who="alive@here")
+    return Holder(*process(os.getppid()), "alive@here")
 
 
 def ledger_on(

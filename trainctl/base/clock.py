@@ -1,27 +1,63 @@
-"""Time that nobody sets and that counts while the machine sleeps."""
+"""Clocks: Unix time for people, and elapsed time that counts while the machine sleeps."""
 
 from __future__ import annotations
 
 import time
+from typing import Protocol
+
+_ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS: MONOTONIC counts sleep
+
+
+def elapsed() -> float:
+    """Seconds since some fixed moment, sleep of the machine included; never goes back."""
+    return time.clock_gettime(_ELAPSED)
+
+
+class Clock(Protocol):
+    """Time, as tests may replace it."""
+
+    def now(self) -> float:
+        """Unix seconds. For people: it may jump, and is never compared."""
+        ...
+
+    def elapsed(self) -> float:
+        """See the function of that name."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        ...
+
+
+class SystemClock:
+    """The clocks of this machine."""
+
+    def now(self) -> float:
+        """Unix seconds."""
+        return time.time()
+
+    def elapsed(self) -> float:
+        """Seconds, sleep of the machine included."""
+        return elapsed()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
 
 
 class Stopwatch:
-    """Counts from when it was made; ``wall`` is the Unix time of that moment."""
+    """Seconds since it was made; ``wall`` is the Unix time of that moment."""
 
     def __init__(self) -> None:
         self.wall = time.time()
-        self._began = _seconds()
+        self._began = elapsed()
 
     @property
     def seconds(self) -> float:
         """How long ago it was made."""
-        return _seconds() - self._began
+        return elapsed() - self._began
 
     @property
     def now(self) -> float:
-        """The Unix time, as if nobody had set the clock since."""
+        """The Unix time, unaffected by changes of the clock since."""
         return self.wall + self.seconds
-
-
-def _seconds() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,8 +1,7 @@
 """Who is doing it now: leases as files, made by link, without ``flock``. They save work; nothing rests on them.
 
-A holder's name is boot id, pid namespace, pid and start time of a process, so that a dead one is known to be dead
-and a later process with its pid is not taken for it. Where that can't be told (another machine, no ``/proc``), a
-lease counts as left when the watcher's own clock has seen it untouched for long enough.
+A lease of a holder that may live on another machine counts as left when the watcher's own clock has seen it untouched
+for long enough.
 """
 
 from __future__ import annotations
@@ -13,56 +12,19 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from pathlib import Path
 
 from trainctl.base.below import open_file
+from trainctl.base.lease import RENEW_SECONDS, known_alive
+from trainctl.base.lease import STALE_SECONDS as STALE_SECONDS
+from trainctl.base.lease import holder_name as holder_name
+from trainctl.base.lease import known_dead as known_dead
 
-BEAT_SECONDS = 5.0
-STALE_SECONDS = 30.0
+BEAT_SECONDS = RENEW_SECONDS
 _POLL_SECONDS = 0.1
+known_living = known_alive
 _MOST_CHARACTERS = 1000
 """Of what a lease says."""
-_PROCESS_NONCE = secrets.token_hex(8)
-
-
-@lru_cache(maxsize=None)
-def holder_name() -> str:
-    """The name of this process; safe as part of a file name."""
-    pid = os.getpid()
-    try:
-        return f"{_boot()}-{pid}-{_started(pid)}"
-    except OSError:
-        return f"elsewhere{_PROCESS_NONCE}-{pid}-0"
-
-
-os.register_at_fork(after_in_child=holder_name.cache_clear)
-
-
-def known_dead(holder: str) -> bool:
-    """Whether the process of that name is certainly no more. False when nobody can tell."""
-    boot, _, rest = holder.partition("-")
-    pid, _, started = rest.partition("-")
-    try:
-        if boot != _boot():
-            return False
-        return _started(int(pid)) != started
-    except FileNotFoundError:
-        return Path("/proc/self/stat").exists()
-    except ProcessLookupError:
-        return True
-    except (OSError, ValueError):
-        return False
-
-
-def known_living(holder: str) -> bool:
-    """Whether the process of that name certainly lives. False when nobody can tell."""
-    boot, _, rest = holder.partition("-")
-    pid, _, started = rest.partition("-")
-    try:
-        return boot == _boot() and _started(int(pid)) == started
-    except (OSError, ValueError):
-        return False
 
 
 def process_of(holder: str) -> str:
@@ -72,16 +34,6 @@ def process_of(holder: str) -> str:
 
 def _nobody(holder: str) -> None:
     """For those who wait without a word."""
-
-
-def _boot() -> str:
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
-    return f"{boot}.{Path('/proc/self/ns/pid').stat().st_ino}"
-
-
-def _started(pid: int) -> str:
-    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    return "dead" if fields[0] in (b"Z", b"X") else fields[19].decode()
 
 
 def remove_if_dead(path: Path) -> None:

@@ -298,3 +298,13 @@ def _lstat(path: Path) -> Optional[os.stat_result]:
         return path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def real_file(path: Path, top: Path) -> Optional[Path]:
+    """The regular file that a path leads to, through links if need be; None if it is not below ``top``."""
+    try:
+        real = path.resolve(strict=True)
+        below = top.resolve() in real.parents
+    except (OSError, RuntimeError):  # it leads nowhere, or round in circles
+        return None
+    return real if below and real.is_file() else None

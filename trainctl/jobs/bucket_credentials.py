@@ -46,15 +46,15 @@ def usual(
 
     For any other it is empty, and says what isn't sent there.
     """
-    from trainctl.objects.usual import kept_in, usual_credential  # loaded for buckets only
+    from trainctl.objects.default_chain import default_credential, default_origin  # buckets only
 
     place = _place(attributes, environ)
     if not place.trusted:
-        withheld = kept_in(place.scheme, place.account, environ)
+        withheld = default_origin(place.scheme, place.account, environ)
         return Credential("", _NOBODY, _endpoint(attributes), withheld=withheld)
     return asked.get(
         (place.scheme, place.account),
-        lambda: usual_credential(place.scheme, place.account, environ),
+        lambda: default_credential(place.scheme, place.account, environ),
     )
 
 
@@ -123,16 +123,14 @@ def _endpoint(attributes: Mapping[str, Any]) -> str | None:
 
 def _exchanged(auth: Mapping[str, Any], environ: Mapping[str, str]) -> Credential:
     method = auth["auth_method"]
-    from trainctl.objects import exchange  # loaded by who exchanges something
+    from trainctl.objects import aws, google  # only if a credential is exchanged
 
     if method == "GCP_OIDC":
-        return exchange.exchange_for_google(
+        return google.federated_token(
             auth["gcp_oidc_workload_id_provider"], auth["gcp_oidc_service_account"], environ
         )
     if method == "AWS_OIDC":
-        return exchange.assume_role_by_identity(
+        return aws.assume_role_by_identity(
             auth["aws_oidc_role_arn"], auth["aws_oidc_region"], environ
         )
-    return exchange.assume_role(
-        auth["aws_assume_role_arn"], auth["aws_assume_role_region"], environ
-    )
+    return aws.assume_role(auth["aws_assume_role_arn"], auth["aws_assume_role_region"], environ)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainctl.errors import TrainctlError
+from trainctl.errors import TrainctlError, missing_extra
 from trainctl.model.redaction import Redactor
 
 Login = Mapping[str, str]
@@ -73,13 +73,13 @@ def _access_key(auth: Mapping[str, Any], value: Value) -> tuple[str, str]:
 
 
 def _role(auth: Mapping[str, Any], value: Value) -> tuple[str, str]:
-    from trainctl.objects import exchange  # loaded by who exchanges something
+    from trainctl.objects import aws
 
     region = _region_of(auth)
     if auth["auth_method"] == "AWS_OIDC":
-        block, ask = auth["aws_oidc_docker_auth"], exchange.assume_role_by_identity
+        block, ask = auth["aws_oidc_docker_auth"], aws.assume_role_by_identity
     else:
-        block, ask = auth["aws_assume_role_docker_auth"], exchange.assume_role
+        block, ask = auth["aws_assume_role_docker_auth"], aws.assume_role
     granted = json.loads(ask(block["role_arn"], block["region"]).value)
     keys = {name: one for name, one in granted.items() if name in _KEYS}
     return _login_of_aws(auth, keys, region)
@@ -93,12 +93,10 @@ def _federated(auth: Mapping[str, Any], value: Value) -> tuple[str, str]:
             "Write REGION-docker.pkg.dev, or use REGISTRY_SECRET.",
             code="no-registry-login",
         )
-    from trainctl.objects import exchange
+    from trainctl.objects.google import federated_token
 
     block = auth["gcp_oidc_docker_auth"]
-    granted = exchange.exchange_for_google(
-        block["workload_identity_provider"], block["service_account"]
-    )
+    granted = federated_token(block["workload_identity_provider"], block["service_account"])
     return "oauth2accesstoken", str(json.loads(granted.value)["access_token"])
 
 
@@ -120,11 +118,7 @@ def _login_of_aws(auth: Mapping[str, Any], keys: Mapping[str, str], region: str)
         import boto3
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError:
-        raise TrainctlError(
-            f"{auth['auth_method']} needs boto3, which is not installed",
-            "Install it: pip install 'trainctl[aws]'.",
-            code="missing-extra",
-        ) from None
+        raise missing_extra(auth["auth_method"], "boto3", "aws") from None
     try:
         answer = boto3.client("ecr", region_name=region, **keys).get_authorization_token()
         token = base64.b64decode(answer["authorizationData"][0]["authorizationToken"]).decode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainctl.desired.values import SecretSpec
-from trainctl.errors import SecretWithheld, TrainctlError
+from trainctl.errors import SecretWithheld, TrainctlError, missing_extra
 
 
 def missing(spec: SecretSpec, why: str, detail: str = "") -> TrainctlError:
@@ -23,8 +23,4 @@ def unusable(spec: SecretSpec, why: str, detail: str = "") -> TrainctlError:
 
 def lacks_package(spec: SecretSpec, what: str, extra: str) -> TrainctlError:
     """Where the value is kept can't be asked without a package."""
-    return TrainctlError(
-        f"secret {spec.name!r}: {what} needs a package that is not installed",
-        f"Install it: pip install 'trainctl[{extra}]'.",
-        code="missing-extra",
-    )
+    return missing_extra(f"secret {spec.name!r}: {what}", "a package", extra)

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from trainctl.base.clock import Clock
 from trainctl.errors import AppendRefused, Busy, StateError, TrainctlError
-from trainctl.ledger.clock import Clock
 from trainctl.ledger.door import Redact, admit
 from trainctl.ledger.entries import Born, Entry, Stamp, entry_id, from_json, to_json
 from trainctl.ledger.fold import Fold

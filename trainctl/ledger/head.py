@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
+from trainctl.base.clock import Clock
 from trainctl.errors import StateError
-from trainctl.ledger.clock import Clock
 from trainctl.ledger.codec import state_from_json, state_to_json
 from trainctl.ledger.entries import Entry, entry_id, from_json
 from trainctl.ledger.fold import Fold

@@ -9,8 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trainctl.base.clock import Clock, SystemClock
+from trainctl.base.lease import STALE_SECONDS
 from trainctl.errors import Busy, DoneByTwin, StalePlan, StateError, UsageError
-from trainctl.ledger.clock import Clock, SystemClock
 from trainctl.ledger.commit import Committer, Request
 from trainctl.ledger.entries import (
     Approved,
@@ -35,7 +36,6 @@ from trainctl.ledger.watch import LeaseWatch, held_by
 from trainctl.model.address import Address
 from trainctl.spi.state import StateLog
 
-LEASE_SECONDS = 30.0
 POLL_SECONDS = 1.0
 
 
@@ -78,11 +78,9 @@ class Ledger:
         clock: Clock | None = None,
         *,
         holder: Holder | None = None,
-        lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         self._clock = clock or SystemClock()
         self._holder = holder or this_process()
-        self._lease_seconds = lease_seconds
         self._head = Head(log, self._clock)
         self._committer = Committer(self._head, redact, self._clock, self._stamp)
         self._held: dict[str, Held] = {}
@@ -356,7 +354,7 @@ class Ledger:
             inputs=start.inputs,
             holder=self._holder,
             time=self._clock.now(),
-            lease_seconds=self._lease_seconds,
+            lease_seconds=STALE_SECONDS,
             plan=start.plan,
             reason=start.reason,
         )

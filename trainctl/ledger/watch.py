@@ -5,32 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from trainctl.base.clock import Clock
+from trainctl.base.lease import Liveness
 from trainctl.errors import Busy
-from trainctl.ledger.clock import Clock
 from trainctl.ledger.holder import is_dead
 from trainctl.ledger.state import Holder, Intent
 
 
 class LeaseWatch:
-    """Remembers, of leases that others hold, since when no renewal was seen; by this process's own clock."""
+    """Decides whether leases of other holders are over."""
 
     def __init__(self, me: Holder, clock: Clock, knows: Callable[[str], bool]) -> None:
         self._me = me
-        self._clock = clock
         self._knows = knows
-        self._seen: dict[str, tuple[int, float]] = {}
+        self._liveness = Liveness(clock.elapsed)
 
-    def is_over(self, intent: Intent, looked_at: float) -> bool:
-        """Whether the intent's holder has lost its lease, as the log was when a read began at ``looked_at``."""
+    def is_over(self, intent: Intent, read_at: float) -> bool:
+        """Whether the intent's holder has lost its lease, as of a read of the log that began at ``read_at``."""
         if intent.holder == self._me:
             return not self._knows(intent.id)
         if is_dead(intent.holder):
             return True
-        renewals, since = self._seen.get(intent.id, (-1, 0.0))
-        if renewals != intent.renewals:
-            self._seen[intent.id] = (intent.renewals, self._clock.elapsed())
-            return False
-        return looked_at - since >= intent.lease_seconds
+        return self._liveness.is_stale(intent.id, intent.renewals, read_at)
 
 
 def held_by(intent: Intent) -> Busy:

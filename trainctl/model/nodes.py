@@ -31,3 +31,9 @@ class NodeReport:
     def id(self) -> str:
         """``cluster/name``."""
         return f"{self.cluster}/{self.name}"
+
+
+def run_words(run: Mapping[str, Any], lineage: str | None = None) -> str:
+    """``job.sft run 3``; with ``of PROJECT`` for a run of another state than ``lineage``."""
+    words = f"{run.get('address')} run {run.get('number')}"
+    return words if lineage in (None, run.get("lineage")) else f"{words} of {run.get('project')}"

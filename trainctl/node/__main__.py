@@ -12,7 +12,7 @@ from trainctl.base.protocol.lines import emit, read_request, say
 _VERBS = {
     "facts": "supervision.facts.facts",
     "inspect": "supervision.inspection.inspect",
-    "vacancy": "turns.vacancy.vacancy",
+    "vacancy": "supervision.facts.vacancy",
     "cache_query": "cache.presence.cache_query",
     "pull_image": "containers.images.pull_image",
     "cache_evict": "cache.evict.cache_evict",

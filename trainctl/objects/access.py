@@ -85,6 +85,11 @@ def access_of(scheme: str, text: str, origin: str) -> Access:
     return _READERS[scheme](text.strip(), _Form(scheme, origin))
 
 
+def token_text(token: str, ends: datetime | None) -> str:
+    """An access token as a credential's text."""
+    return json.dumps({"access_token": token, **({"expires_at": ends.isoformat()} if ends else {})})
+
+
 def secret_parts(access: Access) -> tuple[str, ...]:
     """What of a credential must not be shown."""
     parts = (getattr(access, one.name) for one in fields(access) if not one.repr)

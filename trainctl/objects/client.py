@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlsplit
 
 from trainctl.errors import SourceDenied, SourceError
 from trainctl.objects.access import (
@@ -20,7 +23,6 @@ from trainctl.objects.access import (
     ServiceAccount,
 )
 from trainctl.objects.place import Place, authority_of
-from trainctl.objects.straight import only
 
 if TYPE_CHECKING:
     from obstore.store import AzureStore, GCSStore, S3Store
@@ -34,8 +36,11 @@ RENEWED_BEFORE = timedelta(minutes=2)
 """How long before its end a credential is replaced."""
 SLOWEST_BYTES = 2**17
 """In a second: what is sent more slowly is given up."""
+NOWHERE = "127.0.0.1:0"
+"""An address where nothing can listen."""
 _CONNECT_SECONDS = 5.0
 _NO_END = timedelta(days=30)
+_HOST_NAME = re.compile(r"([a-z0-9_-]+\.)*[a-z][a-z0-9-]*")
 _CERTIFICATES = (
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
@@ -69,7 +74,7 @@ def connect(
     }
     if access is not None:
         also = [authority_of(environ)] if isinstance(access, AzurePrincipal) else []
-        common["client_options"] |= only(endpoint_of(place, access, environ), *also)
+        common["client_options"] |= _only(endpoint_of(place, access, environ), *also)
     return _CONNECT[place.scheme](place, access, renew, environ, common)
 
 
@@ -270,6 +275,35 @@ def _options(
     if certificates:
         options["root_certificate"] = certificates
     return options
+
+
+def _only(*servers: str) -> dict[str, str]:
+    """Options that keep obstore from following redirects, which would take credentials along.
+
+    It has none for that, so every host but these gets a proxy that doesn't exist. Nothing if the environment names a
+    proxy for one of them, as there can be only one, or if obstore may spell a host's name in another way.
+    """
+    parts = [urlsplit(server) for server in servers]
+    hosts = [part.hostname or "" for part in parts]
+    if any(map(_has_proxy, parts)) or not all(map(_is_plain, hosts)):
+        return {}
+    return {"proxy_url": f"http://{NOWHERE}", "proxy_excludes": ",".join(hosts)}
+
+
+def _has_proxy(server: SplitResult) -> bool:
+    import urllib.request
+
+    if urllib.request.proxy_bypass(server.netloc):
+        return False
+    return not {server.scheme, "all"}.isdisjoint(urllib.request.getproxies())
+
+
+def _is_plain(host: str) -> bool:
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        return _HOST_NAME.fullmatch(host) is not None
+    return True
 
 
 def _read(name: str, place: str) -> bytes:

@@ -16,7 +16,7 @@ from trainctl.errors import (
     SourceWrong,
 )
 from trainctl.model.flow import TooSlow
-from trainctl.objects.straight import NOWHERE
+from trainctl.objects.client import NOWHERE
 
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _CODE = re.compile(r"<Code>\s*([A-Za-z0-9]{1,64})\s*</Code>")

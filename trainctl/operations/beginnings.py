@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from trainctl.base.ranking import newest
+from trainctl.base.checkpoints.ranking import newest
 from trainctl.desired.values import Desired
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import Recorded, State

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from trainctl.base.ranking import standing
+from trainctl.base.checkpoints.ranking import standing
 from trainctl.errors import NodeError, NodeUnreachable, UsageError
 from trainctl.model.away import Away, away_of
 from trainctl.model.status import Artifact, Checkpoint

@@ -13,9 +13,8 @@ from trainctl.errors import NodeError, NodeForgot, NodeSilent, NodeUnreachable, 
 from trainctl.model.away import Away, away_of
 from trainctl.model.log import Piece
 from trainctl.operations.log_frames import Frames
-from trainctl.operations.merging import as_they_come, begun
 from trainctl.operations.runs import Run, check_rank, control
-from trainctl.operations.streaming import pieces
+from trainctl.operations.streaming import as_they_come, begun, pieces
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.run_control import RunControl
 

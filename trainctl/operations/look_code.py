@@ -8,7 +8,7 @@ from typing import Any
 
 from trainctl.errors import TrainctlError
 from trainctl.jobs.code import Code, scan
-from trainctl.jobs.host_needs import HostNeeds, Sources, host_needs, sources
+from trainctl.jobs.host_needs import HostNeeds, host_needs
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic, error
 from trainctl.operations.workspace import Workspace
@@ -31,7 +31,7 @@ class _Read:
     """A directory that one or more jobs ship."""
 
     tree: CodeTree
-    sources: Sources
+    files: Mapping[str, str]
 
 
 def look_at_code(workspace: Workspace) -> CodeSeen:
@@ -58,8 +58,8 @@ def look_at_code(workspace: Workspace) -> CodeSeen:
             continue
         seen.trees[address] = found.tree
         if image_of(resource.attributes) is None:
-            needs = seen.needs[address] = host_needs(resource.attributes, found.sources)
-            seen.lacks[address] = tuple(_lacking(resource.attributes, needs, found.sources))
+            needs = seen.needs[address] = host_needs(resource.attributes, found.files)
+            seen.lacks[address] = tuple(_lacking(resource.attributes, needs, found.files))
     return seen
 
 
@@ -74,18 +74,14 @@ def _read(workspace: Workspace, path: str) -> _Read | TrainctlError:
         code: Code = scan(workspace.setting.directory, path, workspace.withheld)
     except TrainctlError as failure:
         return failure
-    return _Read(code.tree, sources(code.root, {file.path: file.kind for file in code.files}))
+    return _Read(code.tree, {file.path: file.kind for file in code.files})
 
 
-def _lacking(attributes: Mapping[str, Any], needs: HostNeeds, code: Sources) -> list[str]:
-    lacks = []
-    if needs.missing_script:
-        lacks.append(f"the code has no file {needs.missing_script}, which a start command runs")
-    if needs.unexecutable:
-        lacks.append(
-            f"{needs.unexecutable} in the code, which a start command runs, is not executable (chmod +x)"
-        )
+def _lacking(
+    attributes: Mapping[str, Any], needs: HostNeeds, files: Mapping[str, str]
+) -> list[str]:
+    lacks = [needs.problem] if needs.problem else []
     requirements = attributes["runtime"].get("requirements")
-    if requirements and requirements not in code.files:
+    if requirements and requirements not in files:
         lacks.append(f"the code has no file {requirements}, which runtime.requirements names")
     return lacks

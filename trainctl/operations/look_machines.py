@@ -1,15 +1,179 @@
-"""Whether machines have the processors and the memory that jobs ask for: told when it is planned."""
+"""Whether machines have the processors, memory and GPUs that jobs ask for, checked when a plan is made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from trainctl.desired.values import Desired
+from trainctl.jobs.environment import gpu_kind, gpus_wanted
 from trainctl.model.address import Address
-from trainctl.model.diagnostics import Diagnostic, error
+from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.resource import Resource
 from trainctl.plan.placement import Wanted
-from trainctl.plan.values import NodeFacts
+from trainctl.plan.values import GpuFacts, NodeFacts
+from trainctl.spi.provider import Node
+
+
+def gpu_problems(
+    desired: Desired, cluster: Address, nodes: Sequence[Node], facts: Sequence[NodeFacts]
+) -> Iterator[Diagnostic]:
+    """An error for each job that asks for more GPUs, or others, than any node has; and for nodes that have fewer than declared.
+
+    A node that could not be asked has what is declared for it.
+    """
+    said = {one.id: one for one in facts}
+    for node in nodes:
+        reported = said[node.id].gpus if node.id in said else ()
+        if reported and (node.gpus or 0) > len(reported):
+            yield error(
+                f"{node.gpus} GPUs are declared for {node.id}, which has {_listed(reported)}",
+                f"Set `gpus` of {cluster} to {len(reported)}.",
+                address=str(cluster),
+                where=desired.resources[cluster].where,
+                code="too-few-gpus",
+            )
+    unknown = any(node.gpus is None and node.id not in said for node in nodes)
+    jobs = desired.jobs_on(cluster)
+    for job in jobs:
+        yield from _of_job(job, desired.resources[cluster], nodes, said, unknown=unknown)
+    broken = _broken(nodes, said)
+    if broken and any(gpus_wanted(job.attributes) is None for job in jobs):
+        yield warning(
+            broken,
+            "Jobs that name no compute.accelerator run without GPUs there; otherwise they would have all of them.",
+            address=str(cluster),
+            where=desired.resources[cluster].where,
+            code="gpus-unknown",
+        )
+
+
+def _of_job(
+    job: Resource,
+    cluster: Resource,
+    nodes: Sequence[Node],
+    said: Mapping[str, NodeFacts],
+    *,
+    unknown: bool,
+) -> Iterator[Diagnostic]:
+    wanted, kind = gpus_wanted(job.attributes), gpu_kind(job.attributes)
+    if unknown:
+        return
+    needed = job.attributes["compute"]["node_count"]
+    usable = {node.id: _count(node, said.get(node.id), kind) for node in nodes}
+    broken = _broken(nodes, said)
+    seats = _seats(nodes, usable, wanted)
+    if 0 < seats < needed <= len(nodes):
+        each = _so_many(wanted, kind) if wanted else "all GPUs"
+        shared = ", where nodes share a machine" if _shared(nodes) else ""
+        yield error(
+            f"{needed} nodes with {each} each are wanted, and {cluster.address} can seat {seats}{shared}",
+            _also(
+                broken,
+                "Lower compute.node_count, change compute.accelerator, or run the job on another cluster.",
+            ),
+            address=str(job.address),
+            where=job.where,
+            code="too-few-nodes",
+        )
+    if wanted is None:
+        return
+    most = max((_count(node, said.get(node.id)) for node in nodes), default=0)
+    if wanted > most:
+        yield error(
+            f"each node needs {_so_many(wanted)}, and {cluster.address} has {most}",
+            _also(broken, "" if broken and not most else _remedy(cluster, wanted)),
+            address=str(job.address),
+            where=job.where,
+            code="too-few-gpus",
+        )
+        return
+    if not seats:
+        listed = "; ".join(
+            f"{node.id} has {_listed(said[node.id].gpus)}"
+            for node in nodes
+            if node.id in said and said[node.id].gpus
+        )
+        yield error(
+            f"each node needs {_so_many(wanted, kind)}: {listed}",
+            _also(broken, "Change compute.accelerator, or run the job on another cluster."),
+            address=str(job.address),
+            where=job.where,
+            code="other-gpus",
+        )
+
+
+def _remedy(cluster: Resource, wanted: int) -> str:
+    """What to write: a cluster that counts its nodes' GPUs itself may not even be declared."""
+    if "gpus" not in cluster.attributes:
+        return f"Run the job on hosts that have them, or change compute.accelerator: {cluster.address} reports its own."
+    name = cluster.address.name
+    section = f"clusters: {{{name}: {{provider: {cluster.provider}, gpus: {wanted}}}}}"
+    return f"If its nodes have them, say so: `{section}`; else change compute.accelerator."
+
+
+def _so_many(count: int, kind: str = "") -> str:
+    return f"{count} {kind} GPU{'s' if count > 1 else ''}".replace("  ", " ")
+
+
+def _seats(nodes: Sequence[Node], usable: Mapping[str, int], wanted: int | None) -> int:
+    """How many ranks can have their GPUs at the same time; nodes of one machine take them from the same ones."""
+    machines: dict[str, list[int]] = {}
+    for node in nodes:
+        machines.setdefault(_machine(node), []).append(usable[node.id])
+    found = 0
+    for counts in machines.values():
+        each = max(counts) if wanted is None else wanted
+        fitting = sum(1 for count in counts if count >= each)
+        found += min(fitting, max(counts) // each) if each else fitting
+    return found
+
+
+def _shared(nodes: Sequence[Node]) -> bool:
+    return len({_machine(node) for node in nodes}) < len(nodes)
+
+
+def _machine(node: Node) -> str:
+    """Nodes that are reached in the same way are on the same machine."""
+    return json.dumps([node.address, node.details], sort_keys=True)
+
+
+def _broken(nodes: Sequence[Node], said: Mapping[str, NodeFacts]) -> str:
+    """Where jobs may use GPUs and the tool that knows them doesn't work: ``nvidia-smi on lab/gpu-1 exits with 18: …``."""
+    found = []
+    for node in nodes:
+        if node.gpus != 0 and node.id in said and said[node.id].gpus_problem:
+            tool, _, does = " ".join(said[node.id].gpus_problem.split()).partition(" ")
+            found.append(f"{tool} on {node.id} {does}")
+    return "; ".join(found)
+
+
+def _also(broken: str, remedy: str) -> str:
+    return ". ".join(one for one in (broken, remedy) if one)
+
+
+def _count(node: Node, facts: NodeFacts | None, kind: str = "") -> int:
+    if facts is None:
+        return node.gpus or 0
+    return usable_gpus(node, facts.gpus, facts.gpus_problem, kind)
+
+
+def usable_gpus(node: Node, reported: tuple[GpuFacts, ...], problem: str, kind: str = "") -> int:
+    """How many GPUs jobs may use there, of one kind if one is named: those reported, as far as they are declared."""
+    if problem:
+        return 0
+    if not reported:
+        return node.gpus or 0
+    usable = reported if node.gpus is None else reported[: node.gpus]
+    return sum(1 for one in usable if not kind or kind in one.kinds)
+
+
+def _listed(gpus: Sequence[GpuFacts]) -> str:
+    """``8 x NVIDIA H100 80GB HBM3``."""
+    counts = Counter(one.name for one in gpus)
+    return ", ".join(f"{count} \u00d7 {name}" for name, count in sorted(counts.items()))
+
 
 _NAMED = 4
 
@@ -21,10 +185,10 @@ def machine_problems(
     if len(facts) < nodes or not facts:
         return
     for job in desired.jobs_on(cluster):
-        yield from _of_job(job, cluster, facts)
+        yield from _job_lacks(job, cluster, facts)
 
 
-def _of_job(job: Resource, cluster: Address, facts: Sequence[NodeFacts]) -> Iterator[Diagnostic]:
+def _job_lacks(job: Resource, cluster: Address, facts: Sequence[NodeFacts]) -> Iterator[Diagnostic]:
     wanted = Wanted.by(job.attributes)
     if (
         wanted.nodes > len(facts)

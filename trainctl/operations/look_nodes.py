@@ -18,8 +18,7 @@ from trainctl.model.delivery import HOPS, Delivered
 from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.model.resource import Resource
 from trainctl.model.serving import Serving
-from trainctl.operations.look_gpus import gpu_problems, usable_gpus
-from trainctl.operations.look_machines import machine_problems
+from trainctl.operations.look_machines import gpu_problems, machine_problems, usable_gpus
 from trainctl.operations.look_mirror import MirrorSeen
 from trainctl.operations.look_tiers import TierQuestion
 from trainctl.operations.look_weights import WeightsSeen
@@ -30,8 +29,6 @@ from trainctl.plan.values import (
     GpuFacts,
     ImageFacts,
     ImageWish,
-    Lack,
-    Need,
     NodeFacts,
     Vacancy,
 )
@@ -91,11 +88,11 @@ class NodesSeen:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What one job wants of a host: mounts at absolute places, directories to mount, (venv, program, modules), kind of GPU, image."""
+    """What one job wants of a host: mounts at absolute places, directories to mount, (venv, program), kind of GPU, image."""
 
     mounts: tuple[str, ...]
     sources: tuple[str, ...]
-    host: tuple[str | None, str, tuple[str, ...]] | None
+    host: tuple[str | None, str] | None
     accelerator: str
     image: ImageWish | None
 
@@ -216,7 +213,7 @@ def _wanted(job: Mapping[str, Any], needs: HostNeeds | None, directory: Path) ->
         venv = job["runtime"].get("venv")
         own = venv and came_with(Path(venv).expanduser(), directory)
         # An interpreter that came with the manifest is not run to be asked.
-        host = (venv, "", ()) if own else (venv, needs.program, needs.modules)
+        host = (venv, "" if own else needs.program)
     return _Wanted(
         tuple(place for place in places if place.startswith("/") and image is None),
         tuple(mount["host_path"] for mount in job["mounts"]),
@@ -272,7 +269,7 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
         "sources": sorted({path for job in jobs for path in job.sources}),
         "accelerators": sorted({job.accelerator for job in jobs} - {""}),
         "images": [asdict(wish) for wish in images],
-        "hosts": [dict(zip(("venv", "program", "modules"), host, strict=True)) for host in hosts],
+        "hosts": [{"venv": venv, "program": program} for venv, program in hosts],
         "cached": cached.request,
     }
     if question.one_of_several:
@@ -343,19 +340,16 @@ def _lacks(
     jobs: Mapping[Address, _Wanted],
     facts: Mapping[str, Any],
     hosts: Mapping[Any, Mapping[str, Any]],
-) -> dict[Address, tuple[Lack, ...]]:
+) -> dict[Address, tuple[str, ...]]:
     absent = frozenset(facts["absent"])
     found = {
         address: (
             *(
-                Lack(Need.DIRECTORY, f"there is no directory {path} to mount")
+                f"there is no directory {path} to mount"
                 for path in wanted.sources
                 if path in absent
             ),
-            *(
-                Lack(Need(one["need"]), one["text"])
-                for one in (hosts[wanted.host]["lacks"] if wanted.host else ())
-            ),
+            *(str(text) for text in (hosts[wanted.host]["lacks"] if wanted.host else ())),
         )
         for address, wanted in jobs.items()
     }

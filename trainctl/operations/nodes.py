@@ -11,8 +11,7 @@ from trainctl.errors import NodeError, TrainctlError, UsageError
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.action import Action
 from trainctl.model.address import Address, Kind
-from trainctl.model.nodes import NodeReport
-from trainctl.node.turns.holders import run_words
+from trainctl.model.nodes import NodeReport, run_words
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import away_nodes, nodes_of
 from trainctl.resources.clusters import section
@@ -84,7 +83,7 @@ def recorded_node(state: State, name: str) -> tuple[Recorded, Node]:
 
 def live_runs_on(state: State, node: Node) -> tuple[str, ...]:
     """What is recorded as running there, in words."""
-    return tuple(run_words(run, run) for run in _live_runs(state).get(node.id, ()))
+    return tuple(run_words(run) for run in _live_runs(state).get(node.id, ()))
 
 
 def _clusters(state: State) -> list[Recorded]:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -13,6 +14,7 @@ from urllib.parse import unquote
 from trainctl.desired.values import Desired
 from trainctl.errors import UsageError
 from trainctl.model.address import Kind
+from trainctl.model.trust import Trust
 
 
 def data_home(environ: Mapping[str, str]) -> Path:
@@ -91,3 +93,24 @@ def directory_of(url: str, what: str) -> Path:
 def _path(url: str) -> Path:
     """What a ``file:///`` URL names, written by people as it is or by programs in quotes; a name may hold ``?`` and ``#``."""
     return Path(unquote(url.removeprefix("file://")))
+
+
+def trust_of(environ: Mapping[str, str], directory: Path, given: Path | None) -> Trust:
+    """What the user's trust file allows, or the ``given`` one in its place; without any, nothing is allowed.
+
+    The policies of the user's own hold in any case. TrustError where a file can't be relied upon.
+    """
+    usual = config_home(environ) / "trust.toml"
+    chosen = _read(given) if given is not None else None
+    if chosen is not None and given is not None and given.resolve() == usual.resolve():
+        return chosen
+    own = _read(usual, directory) if os.path.lexists(usual) else Trust(str(usual))
+    if chosen is None:
+        return own
+    return replace(chosen, policies=(*own.policies, *chosen.policies))
+
+
+def _read(path: Path, outside: Path | None = None) -> Trust:
+    from trainctl.manifest.trust_file import read_trust  # a parser: only who has a file pays for it
+
+    return read_trust(path, outside=outside)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from trainctl.base.protocol import WANTS_CARRYING_ON, WANTS_SECRETS
 from trainctl.errors import TrainctlError
 from trainctl.jobs.environment import secret_environment
 from trainctl.ledger.state import Recorded
 from trainctl.model.events import Emit, Event, EventType
-from trainctl.node.runs.record import WANTS_CARRYING_ON, WANTS_SECRETS
 from trainctl.operations.following import run_event
 from trainctl.operations.runs import Run, control, newest_runs, note, refresh_all
 from trainctl.operations.workspace import Workspace

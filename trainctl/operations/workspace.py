@@ -26,8 +26,14 @@ from trainctl.model.address import Kind
 from trainctl.model.mirror_site import MirrorSite
 from trainctl.model.redaction import Redactor
 from trainctl.model.trust import Trust
-from trainctl.operations.places import cache_home, default_state, directory_of, own_output, stores
-from trainctl.operations.trust_files import trust_of
+from trainctl.operations.places import (
+    cache_home,
+    default_state,
+    directory_of,
+    own_output,
+    stores,
+    trust_of,
+)
 from trainctl.spi import discovery
 from trainctl.spi.provider import Confirm, Provider, nobody
 

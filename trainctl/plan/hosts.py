@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from trainctl.model.diagnostics import Diagnostic, Position, error, warning
+from trainctl.model.diagnostics import Diagnostic, error, warning
 from trainctl.plan.seats import seats, starting
-from trainctl.plan.values import Change, Inputs, Lack, Need
+from trainctl.plan.values import Change, Inputs
 
-_INSTALL = "Install it there, name a venv or requirements in `runtime`, or correct the command. Nothing was moved yet."
-_IMPORT = "The job may find it in a way that can't be seen from here. Else install it there, or name a venv or requirements in `runtime`."
-_MOUNT = "Make it there, or correct the mount's `host_path`. Nothing was moved yet."
+_INSTALL = "Install or create it there, or correct the manifest. Nothing was moved yet."
 
 
 def host_problems(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnostic]:
@@ -31,7 +29,8 @@ def host_problems(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnos
         for seat in seats(inputs, job):
             facts = seat.facts
             for lack in facts.lacks.get(job.address, ()) if facts else ():
-                yield _lacking(lack, seat.node, address, where)
+                said = f"{seat.node}: {lack}"
+                yield error(said, _INSTALL, address=address, where=where, code="missing-on-host")
             if facts and facts.mount == "link":
                 yield from _advisory(job)
             if facts and facts.logout and facts.id not in told:
@@ -41,15 +40,6 @@ def host_problems(inputs: Inputs, changes: Iterable[Change]) -> Iterator[Diagnos
                     facts.logout,
                     code="ends-at-logout",
                 )
-
-
-def _lacking(lack: Lack, node: str | None, address: str, where: Position | None) -> Diagnostic:
-    """A module is a warning: reading the code can't tell every way to one."""
-    said = f"{node}: {lack.text}"
-    if lack.need is Need.MODULE:
-        return warning(said, _IMPORT, address=address, where=where, code="module-not-found")
-    hint = _MOUNT if lack.need is Need.DIRECTORY else _INSTALL
-    return error(said, hint, address=address, where=where, code="missing-on-host")
 
 
 def _advisory(job: Change) -> Iterator[Diagnostic]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from trainctl.base.listing import ResolvedSource
@@ -130,22 +129,6 @@ class Vacancy:
     runs: int = 0
 
 
-class Need(StrEnum):
-    """What kind of thing a job needs of its host. What can't be known for certain to be needed is a ``MODULE``."""
-
-    PROGRAM = "program"
-    MODULE = "module"
-    DIRECTORY = "directory"
-
-
-@dataclass(frozen=True, slots=True)
-class Lack:
-    """One thing that a job needs of its host and that isn't there, in a sentence."""
-
-    need: Need
-    text: str
-
-
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
     """What a node says of itself before anything moves: ``mount`` is namespace, container or link.
@@ -169,8 +152,8 @@ class NodeFacts:
     detail: str = ""
     unusable: str = ""
     """Why its directories can't be made; empty where they can, or are there."""
-    lacks: Mapping[Address, tuple[Lack, ...]] = field(default_factory=dict)
-    """Of each job, what it needs of this host and isn't there."""
+    lacks: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
+    """Of each job, what it needs of this host and isn't there, in sentences."""
     logout: str = ""
     """Why a run would not survive the logout of its user, and what to do about it; empty where it does."""
     gpus: tuple[GpuFacts, ...] = ()

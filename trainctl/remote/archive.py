@@ -25,7 +25,7 @@ from {} import load, main as once
 def main():
     if sys.argv[-1] != "session":
         return once()
-    from trainctl.node.calls.call_server import serve
+    from trainctl.base.protocol.call_server import serve
 
     return serve(once, load)
 """
@@ -51,7 +51,7 @@ def node_archive() -> Archive:
 def program_archive(main: str, names: tuple[str, ...]) -> Archive:
     """Pack installed modules so that a node imports them under the names they have here, to run ``main`` of the module ``main``.
 
-    That module also has ``load``; see ``trainctl.node.calls.call_server``, which has to come along.
+    That module also has ``load``; see ``trainctl.base.protocol.call_server``, which has to come along.
 
     A name is that of a package, of which all modules and packages come along, or of one module: ``PACKAGE:MODULE``.
     """

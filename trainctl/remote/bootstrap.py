@@ -76,7 +76,7 @@ descriptor = os.open(folder, os.O_RDONLY)
 os.fsync(descriptor)
 os.close(descriptor)
 from pathlib import Path
-from trainctl.node.calls.programs import remove_unused
+from trainctl.base.protocol.programs import remove_unused
 remove_unused(Path(folder), digest)
 """
 """Arguments: PATH SHA256 SIZE. The program's bytes come on standard input; it gets its name when it is whole. Its bytecode for this

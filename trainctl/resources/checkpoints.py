@@ -18,7 +18,7 @@ from trainctl.model.run import RankRecord, RunRecord
 from trainctl.resources.run_control import LOOK_SECONDS, RunControl
 
 if TYPE_CHECKING:
-    from trainctl.node.checkpoints.kept import Kept
+    from trainctl.base.checkpoints.manifests import RunCheckpoints
 
 Row = dict[str, Any]
 _AT_ONCE = 16
@@ -165,7 +165,7 @@ class Checkpoints:
         rank = self._run.ranks[0].rank
         _, node = self._control.of_rank(self._run, rank)
         url = self._place["url"] or (Path(node.data) / "checkpoints").as_uri()
-        from trainctl.node.checkpoints.stores import open_store
+        from trainctl.base.checkpoints.stores import open_store
 
         with _said():
             return open_store({"url": url}, {}).url(key, seconds)
@@ -183,10 +183,8 @@ class Checkpoints:
     def remove(self) -> None:
         """Delete them, from the store and from the nodes."""
         if self.in_bucket:
-            from trainctl.node.checkpoints.verbs import remove_from
-
             with _said(), self._kept() as kept:
-                remove_from(kept.store, self._prefix)
+                kept.remove_all()
         for rank in self._run.ranks:
             agent, node = self._control.of_rank(self._run, rank.rank)
             directory = checkpoint_directory(node, self._address, self._project, self._run)
@@ -224,14 +222,14 @@ class Checkpoints:
         return [{**one, "files": len(one["files"])} for one in found] if brief else found
 
     @contextmanager
-    def _kept(self) -> Iterator[Kept]:
+    def _kept(self) -> Iterator[RunCheckpoints]:
         # A dozen modules of the node program, which only what is done with checkpoints themselves needs.
-        from trainctl.node.checkpoints.kept import Kept
-        from trainctl.node.checkpoints.stores import open_store
+        from trainctl.base.checkpoints.manifests import RunCheckpoints
+        from trainctl.base.checkpoints.stores import open_store
 
         store = open_store(self._place, self._access.values(self._place))
         try:
-            yield Kept(store, self._prefix)
+            yield RunCheckpoints(store, self._prefix)
         finally:
             store.close()
 

@@ -9,7 +9,6 @@ _MODULES = {
     "trainctl": ("errors",),
     "trainctl.base": (),
     "trainctl.model": ("flow", "hub_paths", "serving", "source_uri"),
-    "trainctl.node.calls": ("call_server", "guard", "programs"),
     "trainctl.node.content": ("digests", "listing", "pack", "pack_index", "packs", "parts", "runs"),
     "trainctl.node.system": ("layout", "numbers"),
     "trainctl.node.transfer": ("blob_requests", "caller", "evenness", "proof", "server", "shelf"),

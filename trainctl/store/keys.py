@@ -11,7 +11,7 @@ from trainctl.base.json import hex_digest
 from trainctl.base.listing import ResolvedSource
 
 BLOBS, CHUNKED, SLICES = "blobs/sha256", "chunked/sha256", "slices/sha256"
-LISTINGS, PACKS, RECORDS = "listings", "packs", "records"
+LISTINGS, INCOMPLETE, PACKS, RECORDS = "listings", "incomplete", "packs", "records"
 PARTIAL, REFERENCES, LEASES = "partial", "references", "leases"
 GC_LEASE = f"{LEASES}/gc.json"
 _READABLE_CHARACTERS = 80
@@ -24,6 +24,7 @@ _FORMS = {
     CHUNKED: rf"{_SPREAD}\.json",
     SLICES: _SPREAD,
     LISTINGS: rf"{_DIGEST}\.json",
+    INCOMPLETE: rf"{_DIGEST}\.json",
     PACKS: rf"{_DIGEST}\.json",
     RECORDS: rf"{_DIGEST}/{_DIGEST}\.json",
     PARTIAL: rf"{_DIGEST}/(pack|{_DIGEST}\.([0-9]{{1,9}}|whole))\.{_DIGEST}",
@@ -59,6 +60,11 @@ def listing(listing_id: str) -> str:
     return f"{LISTINGS}/{listing_id}.json"
 
 
+def incomplete(listing_id: str) -> str:
+    """A listing of which ``verify`` deleted content. It says what the rest is, until the source is copied again."""
+    return f"{INCOMPLETE}/{listing_id}.json"
+
+
 def packs(listing_id: str) -> str:
     """The packs that hold a listing's small files."""
     return f"{PACKS}/{listing_id}.json"
@@ -66,7 +72,12 @@ def packs(listing_id: str) -> str:
 
 def source(resolved: ResolvedSource) -> str:
     """The name that stands for a source."""
-    return hex_digest(["source", resolved.identity])
+    return source_of(resolved.identity)
+
+
+def source_of(identity: str) -> str:
+    """The name that stands for a source with that ``ResolvedSource.identity``."""
+    return hex_digest(["source", identity])
 
 
 def records(resolved: ResolvedSource) -> str:
@@ -111,7 +122,12 @@ def reference(lineage: str, address: str) -> str:
 
 def lease(resolved: ResolvedSource) -> str:
     """The lease of the process that copies a source at its pin into the store."""
-    return f"{LEASES}/{hex_digest([resolved.identity, resolved.pin])}.json"
+    return lease_of(resolved.identity, resolved.pin)
+
+
+def lease_of(identity: str, pin: str) -> str:
+    """The same by ``ResolvedSource.identity`` and ``pin``."""
+    return f"{LEASES}/{hex_digest([identity, pin])}.json"
 
 
 def stem(key: str) -> str:

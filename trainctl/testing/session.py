@@ -21,9 +21,6 @@ from trainctl.spi.provider import Node
 from trainctl.spi.transport import Transport
 from trainctl.testing.transport import Reached
 
-_MODULES = ("call_server", "guard", "programs")
-"""What the program needs of the node program's parts."""
-
 _SECONDS = 30.0
 _AT_ONCE = 8
 _BIG = 300_000
@@ -31,8 +28,7 @@ _BIG = 300_000
 
 def program() -> Archive:
     """The program that these tests call."""
-    ours = (f"trainctl.node.calls:{name}" for name in _MODULES)
-    names = ("trainctl.testing:called", "trainctl:errors", "trainctl.base", *ours)
+    names = ("trainctl.testing:called", "trainctl:errors", "trainctl.base")
     return program_archive("trainctl.testing.called", names)
 
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainctl.base.units import format_bytes
-from trainctl.model.nodes import NodeReport
-from trainctl.node.turns.holders import run_words
+from trainctl.model.nodes import NodeReport, run_words
 from trainctl.views.escape import escape
 from trainctl.views.moments import moment
 from trainctl.views.text import table
@@ -63,7 +62,7 @@ def _form(report: NodeReport) -> dict[str, Any]:
             "used": cache.get("used"),
             "listings": [_listing(one) for one in cache.get("listings") or ()],
         },
-        "runs": [run_words(one, one) for one in _runs(report)],
+        "runs": [run_words(one) for one in _runs(report)],
         "projects": [one.get("project") for one in _runs(report)],
     }
 
@@ -83,7 +82,7 @@ def _listing(listing: Mapping[str, Any]) -> dict[str, Any]:
 
 def _run(run: Mapping[str, Any], lineage: str) -> str:
     """For people, who see whose it is where that is another project's."""
-    return run_words(run, {"lineage": lineage, "project": run.get("project")})
+    return run_words(run, lineage)
 
 
 def _row(form: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from trainctl.base.ranking import standing
+from trainctl.base.checkpoints.ranking import standing
 from trainctl.base.units import format_bytes, format_duration
 from trainctl.model.address import Address
 from trainctl.model.delivery import THROUGH_OPERATOR, Delivered, Mirrored

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from trainctl.base.ranking import standing
+from trainctl.base.checkpoints.ranking import standing
 from trainctl.base.units import format_duration
 from trainctl.model.status import Checkpoint, JobStatus
 from trainctl.views.escape import escape

@@ -19,7 +19,7 @@ from tests.support.buckets import KEY_ID, SECRET, Bucket, moto, rclone
 from tests.support.clouds import Azure, azure
 from tests.support.cutting import proxy
 from tests.support.google_xml import GoogleXml, google_xml
-from trainctl.node.checkpoints.s3_client import Client
+from trainctl.base.checkpoints.s3_client import Client
 from trainctl.objects.opening import opened
 from trainctl.objects.place import place_of
 from trainctl.objects.store import Bucket as Store

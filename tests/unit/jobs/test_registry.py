@@ -14,6 +14,8 @@ from trainctl.errors import TrainctlError
 from trainctl.jobs.registry import registry_login
 from trainctl.model.redaction import Redactor
 
+pytestmark = pytest.mark.integration
+
 ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
 VALUES = {
     "login": "me:pass:word\n",

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.nodes import TestNode, is_alive, wait_for
-from trainctl.node.runs.log_keeper import LogKeeper
+from trainctl.node.runs.log_times import LogKeeper
+
+pytestmark = pytest.mark.integration
 
 
 def test_a_failed_job_is_tried_again_with_its_checkpoints(node: TestNode) -> None:

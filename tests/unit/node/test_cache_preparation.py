@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.nodes import TestNode, is_alive, wait_for
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def cache(node: TestNode) -> Path:

@@ -7,9 +7,9 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from trainctl.node.containers import apptainer, oci
+from trainctl.node.containers import command_line
+from trainctl.node.containers.command_line import Bind, Wanted
 from trainctl.node.containers.container_program import first_program
-from trainctl.node.containers.oci import Bind, Wanted
 
 WANTED = Wanted(
     image="sha256:1",
@@ -37,12 +37,12 @@ WANTED = Wanted(
 )  # fmt: skip
 def test_gpus_are_asked_for_by_name(engine: str, gpus: list[str], words: list[str]) -> None:
     """podman by the Container Device Interface, docker by its own option, whose value is CSV and so is quoted."""
-    argv = oci.arguments(engine, WANTED._replace(gpus=gpus))
+    argv = command_line.arguments(engine, WANTED._replace(gpus=gpus))
     begin = argv.index(words[0])
 
     assert list(argv[begin : begin + len(words)]) == words
-    assert "--gpus" not in oci.arguments(engine, WANTED)
-    assert "--device" not in oci.arguments(engine, WANTED)
+    assert "--gpus" not in command_line.arguments(engine, WANTED)
+    assert "--device" not in command_line.arguments(engine, WANTED)
 
 
 def test_a_mount_is_a_line_of_csv() -> None:
@@ -51,31 +51,36 @@ def test_a_mount_is_a_line_of_csv() -> None:
         Bind('/a,b "c"', "/x", read_only=True),
         Bind("/a", "/x,readonly", read_only=False),
     ):
-        (fields,) = csv.reader([oci.mount(bind)])
+        (fields,) = csv.reader([command_line.mount(bind)])
         more = ["readonly"] if bind.read_only else []
         assert fields == ["type=bind", f"source={bind.source}", f"target={bind.target}", *more]
-    assert oci.mount(Bind("/a", "/x", read_only=False)) == "type=bind,source=/a,target=/x"
+    assert command_line.mount(Bind("/a", "/x", read_only=False)) == "type=bind,source=/a,target=/x"
 
 
 def test_apptainer_sees_all_gpus_and_is_told_the_claimed() -> None:
     """It has no way to hide some; the job's CUDA is told."""
     wanted = WANTED._replace(gpus=["GPU-1", "GPU-2"])
 
-    assert "--nv" in apptainer.arguments(wanted, root=True)
-    assert apptainer.variables(wanted)["APPTAINERENV_CUDA_VISIBLE_DEVICES"] == "GPU-1,GPU-2"
-    assert "CUDA_VISIBLE_DEVICES" not in str(apptainer.variables(WANTED._replace(gpus=["all"])))
+    assert "--nv" in command_line.apptainer_arguments(wanted, root=True)
+    assert (
+        command_line.apptainer_variables(wanted)["APPTAINERENV_CUDA_VISIBLE_DEVICES"]
+        == "GPU-1,GPU-2"
+    )
+    assert "CUDA_VISIBLE_DEVICES" not in str(
+        command_line.apptainer_variables(WANTED._replace(gpus=["all"]))
+    )
 
 
 def test_apptainer_makes_root_of_whoever_is_not() -> None:
     """Root needs no user namespace, which a machine may not let anybody have."""
-    assert "--fakeroot" not in apptainer.arguments(WANTED, root=True)
-    assert "--fakeroot" in apptainer.arguments(WANTED, root=False)
+    assert "--fakeroot" not in command_line.apptainer_arguments(WANTED, root=True)
+    assert "--fakeroot" in command_line.apptainer_arguments(WANTED, root=False)
 
 
 def test_limits_are_only_told_where_there_are_any() -> None:
     """No limit is the engine's default, and that is none."""
-    free = oci.arguments("podman", WANTED)
-    bound = oci.arguments("podman", WANTED._replace(memory=2**30, cpus=4))
+    free = command_line.arguments("podman", WANTED)
+    bound = command_line.arguments("podman", WANTED._replace(memory=2**30, cpus=4))
 
     assert "--memory" not in free
     assert bound[bound.index("--memory") + 1] == str(2**30)

@@ -16,6 +16,8 @@ from tests.support.containers import Engine, container
 from tests.support.nodes import TestNode, all_text_below, is_alive, wait_for
 from trainctl.base.processes import with_environment
 
+pytestmark = pytest.mark.integration
+
 WITH_STORAGE = ("podman", "docker")
 """The engines that have storage and a list of containers."""
 

@@ -15,6 +15,8 @@ from tests.support.containers import Engine, container, rootless
 from tests.support.nodes import TestNode, as_nobody, wait_for
 from trainctl.base.processes import with_environment
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def base() -> Iterator[Path]:

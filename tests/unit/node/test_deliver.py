@@ -14,6 +14,8 @@ from trainctl.base.listing import CHUNK_BYTES
 from trainctl.base.processes import identity
 from trainctl.base.protocol.rows import sent
 
+pytestmark = pytest.mark.integration
+
 BIG = os.urandom(2 * CHUNK_BYTES + 12345)
 
 
@@ -49,7 +51,7 @@ def test_what_a_dead_holder_left_of_a_lock_goes(node: TestNode) -> None:
     node.mirror.add("model.bin", BIG)
     node.deliver()
     locks = node.root / "cache" / "locks"
-    (locks / "listing-x.lock.1").write_text(json.dumps({**identity(), "ticks": 0}))
+    (locks / "listing-x.lock.1").write_text(json.dumps({**identity(), "started": 1}))
     held = locks / "room.lock.7"
     held.write_text(json.dumps(identity()))
 

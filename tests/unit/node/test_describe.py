@@ -9,8 +9,13 @@ from typing import Any
 
 import pytest
 
-from trainctl.node.checkpoints.describe import describe, known_by, looks_whole, step_in
-from trainctl.node.checkpoints.safetensors import MOST_HEADER_BYTES, read_header
+from trainctl.node.checkpoints.describe import (
+    MOST_HEADER_BYTES,
+    describe,
+    known_by,
+    read_header,
+    step_in,
+)
 
 
 def weights(path: Path, document: Any, data: int = 0, length: int | None = None) -> Path:
@@ -31,11 +36,7 @@ GOOD = {
 
 def test_a_header_counts_tensors_and_parameters(tmp_path: Path) -> None:
     """By type; a scalar is one."""
-    header = read_header(weights(tmp_path / "x", GOOD, 16))
-
-    assert header is not None
-    assert (header.tensors, header.parameters, header.dtypes) == (2, 7, {"BF16": 6, "F32": 1})
-    assert (header.metadata, header.end) == ({"format": "pt"}, (tmp_path / "x").stat().st_size)
+    assert read_header(weights(tmp_path / "x", GOOD, 16)) == (2, {"BF16": 6, "F32": 1})
 
 
 @pytest.mark.parametrize("length", [0, 1, MOST_HEADER_BYTES + 1, 2**63, 2**64 - 1])
@@ -141,16 +142,3 @@ def test_the_step_of_a_checkpoint_whose_name_has_none(tmp_path: Path) -> None:
     assert describe(tmp_path, "last", ["trainer_state.json"])["step"] == 42
     (tmp_path / "trainer_state.json").write_text('{"global_step": true}')
     assert describe(tmp_path, "last", ["trainer_state.json"])["step"] is None
-
-
-def test_what_was_cut_off_says_so(tmp_path: Path) -> None:
-    """Weights shorter than their header says, archives without their table, an index whose shard is missing."""
-    weights(tmp_path / "whole.safetensors", GOOD, 16)
-    weights(tmp_path / "cut.safetensors", GOOD, 15)
-    (tmp_path / "cut.pt").write_bytes(b"PK\x03\x04" + bytes(100))
-    (tmp_path / "old.pt").write_bytes(b"\x80\x02 a pickle, of which nobody can tell")
-    (tmp_path / "m.safetensors.index.json").write_text('{"weight_map": {"a": "whole.safetensors"}}')
-
-    assert looks_whole(tmp_path, ["whole.safetensors", "old.pt", "m.safetensors.index.json"])
-    for cut in (["cut.safetensors"], ["cut.pt"], ["m.safetensors.index.json"]):
-        assert not looks_whole(tmp_path, cut)

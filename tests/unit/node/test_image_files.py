@@ -14,6 +14,8 @@ from tests.support.buckets import free_port
 from tests.support.containers import BUSYBOX, Engine, registry
 from tests.support.nodes import TestNode
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def held(node: TestNode, own_apptainer: Apptainer) -> TestNode:

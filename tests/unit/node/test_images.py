@@ -11,7 +11,9 @@ import pytest
 from tests.support.containers import BUSYBOX, LOGIN, Engine, Registry
 from tests.support.nodes import NodeError, TestNode, all_text_below
 from trainctl.node.containers.engines import Answer
-from trainctl.node.containers.refusals import refusal, unreachable
+from trainctl.node.containers.images import refusal, unreachable
+
+pytestmark = pytest.mark.integration
 
 with_storage = pytest.mark.parametrize("engine", ["podman", "docker"], indirect=True)
 """Engines that keep images themselves, by the registry's digests; apptainer has files (``test_image_files``)."""

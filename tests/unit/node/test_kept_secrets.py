@@ -14,6 +14,8 @@ import pytest
 
 from tests.support.nodes import TestNode, all_text_below, is_alive, wait_for
 
+pytestmark = pytest.mark.integration
+
 SECRET = "Vb3nR8kT5wQ1-kept"
 WANTS_SECRETS, WANTS_CARRYING_ON = "waits for secrets", "waits for apply or watch to carry it on"
 COMPLETED, LOST, STOPPED = (f"TRAINING_JOB_{word}" for word in ("COMPLETED", "LOST", "STOPPED"))

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import random
 import struct
 from pathlib import Path
 
 import pytest
 
 from tests.support.checkpointing import PREFIX, Clock, SavedRun, restored
-from trainctl.node.checkpoints.directory_store import DirectoryStore
-from trainctl.node.checkpoints.kept import Kept
+from trainctl.base.checkpoints.directory import DirectoryStore
+from trainctl.base.checkpoints.manifests import RunCheckpoints
 from trainctl.node.checkpoints.verbs import checkpoints
 from trainctl.node.runs.saved import saved_in
-from trainctl.node.runs.uploads import sync_of
-from trainctl.node.system.inside import open_inside
 
 WEIGHTS = bytes(range(256)) * 1000
 
@@ -30,7 +27,7 @@ def link(run: SavedRun, path: str, target: str | Path) -> Path:
 
 def left_out(store: DirectoryStore) -> dict[str, int]:
     """What the manifests say."""
-    return {one["name"]: one["left_out"] for one in Kept(store, PREFIX).manifests()}
+    return {one["name"]: one["left_out"] for one in RunCheckpoints(store, PREFIX).manifests()}
 
 
 def in_place(tmp_path: Path, **settings: int) -> tuple[SavedRun, DirectoryStore]:
@@ -98,36 +95,6 @@ def test_what_was_left_out_is_listed(tmp_path: Path) -> None:
     assert [one["left_out"] for one in (*before, *after)] == [1, 1]
 
 
-def test_a_link_that_is_turned_elsewhere_while_it_is_looked_at_opens_nothing_there(
-    tmp_path: Path,
-) -> None:
-    """Whatever the moment: what is opened is what was looked at."""
-    inner = tmp_path / "in"
-    inner.mkdir()
-    (inner / "good").write_text("good")
-    (tmp_path / "bad").write_text("bad")
-    path = inner / "link"
-    order = random.Random(7)
-    pid = os.fork()
-    if pid == 0:
-        while True:
-            for target in order.sample(["good", "../bad"], 2):
-                (inner / "next").symlink_to(target)
-                (inner / "next").rename(path)
-    try:
-        seen = set()
-        for _ in range(20_000):
-            descriptor = open_inside(path, inner)
-            if descriptor is not None:
-                with os.fdopen(descriptor) as stream:
-                    seen.add(stream.read())
-    finally:
-        os.kill(pid, 9)
-        os.waitpid(pid, 0)
-
-    assert seen == {"good"}
-
-
 def test_a_target_that_the_job_removes_takes_nothing_from_what_is_kept(
     run: SavedRun, store: DirectoryStore, clock: Clock
 ) -> None:
@@ -161,21 +128,3 @@ def test_in_place_retention_spares_what_others_link_to(tmp_path: Path) -> None:
 
     assert sorted(restored(store)) == ["best", "checkpoint-1", "checkpoint-3"]
     assert [one.name for one in saved_in(run.directory)] == ["best", "checkpoint-1", "checkpoint-3"]
-
-
-@pytest.mark.parametrize("length", [64, 2**40, 2**63 + 1])
-def test_weights_that_end_within_their_header_are_incomplete(
-    run: SavedRun, store: DirectoryStore, clock: Clock, length: int
-) -> None:
-    """Whatever length it claims; while the job goes on, and when it has ended."""
-    run.save("checkpoint-1", {"model.safetensors": struct.pack("<Q", length) + b"{}"})
-    uploader = run.uploader()
-    uploader.look()
-    clock.now += 61
-    uploader.look()
-    during = restored(store)
-    uploader.look(run.end())
-    uploader.finish(run.end())
-
-    assert during == restored(store) == {}
-    assert "breaks off" in sync_of(run.run.directory)["error"]

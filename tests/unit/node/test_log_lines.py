@@ -19,6 +19,8 @@ from trainctl.node.runs.record import Run
 from trainctl.node.system.layout import Layout
 from trainctl.operations.log_frames import Frames
 
+pytestmark = pytest.mark.integration
+
 BLOCK = 4096
 
 

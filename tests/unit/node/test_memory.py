@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.memory import MOST, growth
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.mark.parametrize("what", ["peers", "verify", "room", "removal", "shared"])
 def test_memory_grows_by_some_bytes_a_file(tmp_path: Path, what: str) -> None:

@@ -12,9 +12,11 @@ import pytest
 
 from tests.support.nodes import TestNode, wait_for
 from trainctl.base.processes import identity
-from trainctl.node.containers import apart
+from trainctl.node.containers.leftovers import service_processes
 from trainctl.node.metrics import gpu_meter, measure
 from trainctl.node.metrics import samples as metrics
+
+pytestmark = pytest.mark.integration
 
 SMI = """\
 #!/bin/sh
@@ -173,13 +175,13 @@ def test_a_file_is_counted_once(tmp_path: Path) -> None:
 
 def test_what_a_container_used_stays_counted(tmp_path: Path) -> None:
     """One that is gone counts as it was last seen, and another one beside it."""
-    gone = {"pid": 2**22, "ticks": 1, "boot": "none"}
+    gone = {"machine": "other", "boot": "none", "pid": 2**22, "started": 1}
     before = {"first": gone, "seconds": 3.0, "earlier_seconds": 2.0}
-    found = apart.look(tmp_path, before)
-    living = apart.look(tmp_path, {**before, "first": identity()})
+    found = service_processes(tmp_path, before)
+    living = service_processes(tmp_path, {**before, "first": identity()})
 
     assert (found.pids, found.cpu_seconds) == ([], 5.0)
-    assert apart.look(tmp_path, found.record) == found
+    assert service_processes(tmp_path, found.record) == found
     assert living.pids[0] == os.getpid()
     assert living.cpu_seconds > 2.0
-    assert apart.look(tmp_path, None) == ([], 0.0, None)
+    assert service_processes(tmp_path, None) == ([], 0.0, None)

@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.nodes import TestNode
 
+pytestmark = pytest.mark.integration
+
 TARGETS = ["/app/models/x", "/opt/trainctl-test/x", "/tmp/trainctl-test/x", "/usr/share/trainctl/x"]
 
 

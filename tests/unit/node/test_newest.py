@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.support.checkpointing import PREFIX, Clock, SavedRun, restored
+from trainctl.base.checkpoints.directory import DirectoryStore
+from trainctl.base.checkpoints.manifests import RunCheckpoints
 from trainctl.base.failure import Failure
 from trainctl.node.checkpoints import watch
-from trainctl.node.checkpoints.directory_store import DirectoryStore
-from trainctl.node.checkpoints.kept import Kept
 from trainctl.node.checkpoints.loading import load
 from trainctl.node.runs.record import Run
 
@@ -46,7 +46,7 @@ def of_another_run(
     manifest: dict[str, Any] = {
         "format": 1, "version": 1, "rank": 0, "name": name, "step": step, "created_at": at, "files": [],
     }  # fmt: skip
-    Kept(store, prefix).put(manifest)
+    RunCheckpoints(store, prefix).put(manifest)
 
 
 @pytest.mark.parametrize("name", ["runs", "best", "."])
@@ -174,7 +174,7 @@ def test_what_older_programs_kept_is_known_by_its_files_too(
     written(run, "checkpoint-100", 100)
     written(run, "version_7", 200, EVENTS)
     run.finish()
-    kept = Kept(store, PREFIX)
+    kept = RunCheckpoints(store, PREFIX)
     for one in kept.manifests():
         kept.put({**one, "type": ["other"]})
 
@@ -198,7 +198,7 @@ def test_nobody_begins_with_logs_where_there_is_nothing_else(
 
     assert loaded(run) == [(PREFIX, "state-3")]
     assert sorted(restored(store)) == ["results", "state-1", "state-2", "state-3", "version_0", "version_1"]  # fmt: skip
-    Kept(store, PREFIX).put(
+    RunCheckpoints(store, PREFIX).put(
         {"format": 1, "version": 1, "rank": 1, "name": "state-2", "step": 2, "type": "text", "created_at": 9.0, "files": []}
     )  # fmt: skip
     assert loaded(run) == [(PREFIX, "state-2")] * 2
@@ -229,7 +229,7 @@ def test_a_rank_that_saves_only_logs_keeps_none_from_a_checkpoint(
     written(run, "checkpoint-100", 100)
     written(run, "checkpoint-200", 200)
     run.finish()
-    Kept(store, PREFIX).put(
+    RunCheckpoints(store, PREFIX).put(
         {"format": 1, "version": 1, "rank": 1, "name": "runs", "created_at": 9.0, "files": []}
     )
 

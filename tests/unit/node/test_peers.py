@@ -19,6 +19,8 @@ from trainctl.node.content.chunk_map import VERIFIED
 from trainctl.node.transfer.server import BlobServer, serving
 from trainctl.node.transfer.shelf import MirrorShelf, Opened
 
+pytestmark = pytest.mark.integration
+
 SEED = 20261122
 MakeGang = Callable[[int], Gang]
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.nodes import Mirror, NodeError, TestNode, wait_for
 
+pytestmark = pytest.mark.integration
+
 SIZE = 100_000
 
 
@@ -416,4 +418,4 @@ def test_leases_say_where_their_run_is(cache: Cache) -> None:
     lease = json.loads((cache.place / "leases" / "run-a" / cache.listing("a")).read_text())
 
     assert (lease["lineage"], lease["root"]) == ("lineage-1", str(cache.node.root))
-    assert set(lease["holder"]) == {"pid", "ticks", "boot"}
+    assert set(lease["holder"]) == {"machine", "boot", "pid", "started"}

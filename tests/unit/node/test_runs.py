@@ -20,6 +20,8 @@ from tests.support.nodes import (
     wait_for,
 )
 
+pytestmark = pytest.mark.integration
+
 SECRET = "s3cr3t-value-of-a-test"
 CALLER = """\
 import json, subprocess, sys, time
@@ -335,7 +337,7 @@ def test_a_dead_claim_without_a_start_is_superseded(node: TestNode) -> None:
     node.put_code({"x": ""})
     node.directory().mkdir(parents=True)
     (node.directory() / "spec.json").write_text(json.dumps(node.spec("echo ran")))
-    dead = {"pid": 1, "ticks": -1, "boot": "another"}
+    dead = {"machine": "other", "boot": "another", "pid": 1, "started": 1}
     (node.directory() / "claim.1").write_text(json.dumps(dead))
 
     node.start(node.spec("echo ran"))

@@ -25,6 +25,8 @@ from trainctl.node.content.parts import parts_of
 from trainctl.node.transfer.places import FromShared
 from trainctl.node.transfer.shared import SharedCache
 
+pytestmark = pytest.mark.integration
+
 SEED = 20261122
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.nodes import NodeError, TestNode, wait_for
 
+pytestmark = pytest.mark.integration
+
 DAY = 86_400
 
 

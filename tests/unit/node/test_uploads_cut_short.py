@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.support.checkpointing import PREFIX, SavedRun
 from tests.support.nodes import TestNode, wait_for
 from trainctl.node.runs.uploads import sync_of
+
+pytestmark = pytest.mark.integration
 
 SAVE = "mkdir -p {0}; head -c {1} /dev/zero >{0}/model.bin"
 LARGE = 2**21

@@ -25,6 +25,8 @@ from trainctl.objects.failures import OtherRegion
 from trainctl.objects.place import place_of
 from trainctl.objects.store import Bucket
 
+pytestmark = pytest.mark.integration
+
 EMPTY = b'<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><IsTruncated>false</IsTruncated></ListBucketResult>'
 
 

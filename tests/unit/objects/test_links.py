@@ -18,6 +18,8 @@ from trainctl.objects.place import place_of
 from trainctl.objects.store import Bucket
 from trainctl.spi.sources import Credential
 
+pytestmark = pytest.mark.integration
+
 NAMES = ["a b", "a%20b", "50% off", "#1", "a?b", "a+b", "a&b=c", "a,b;c", "ü", "a'(b)", "[x]{y}", "a~b", "a@b:c"]  # fmt: skip
 GOOGLE = "https://storage.googleapis.com"
 

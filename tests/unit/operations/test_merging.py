@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainctl.operations.merging import as_they_come, begun
+from trainctl.operations.streaming import as_they_come, begun
 
 
 def alive() -> list[str]:

@@ -31,6 +31,8 @@ from trainctl.spi.discovery import load_provider
 from trainctl.spi.provider import Capabilities, Cluster
 from trainctl.weights.mirror.here import HereMirror
 
+pytestmark = pytest.mark.integration
+
 WEIGHTS = Address.parse("weights.model")
 JOB = Address.parse("job.sft")
 CLUSTER = {"provider": "far"}

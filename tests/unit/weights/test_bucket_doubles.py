@@ -19,6 +19,8 @@ from trainctl.weights.bucket.repack import still_double
 from trainctl.weights.mirror.collect import Collecting
 from trainctl.weights.mirror.layout import Reference
 
+pytestmark = pytest.mark.integration
+
 OTHER = Reference("lineage-2", "weights.else", "bob@desk", "other")
 Make = Callable[[], BucketMirror]
 

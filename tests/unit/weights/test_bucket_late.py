@@ -11,9 +11,9 @@ import pytest
 from tests.support.bucket_mirrors import CHUNK, Counted, Directory, contents, counted, names
 from tests.support.mirrors import REFERENCE, SECONDS, MemorySource, impatient
 from tests.support.weights_data import noise
+from trainctl.base.clock import SystemClock
 from trainctl.base.exclusive import holder_name
 from trainctl.errors import StorageError
-from trainctl.ledger.clock import SystemClock
 from trainctl.weights.bucket import beating, keys
 from trainctl.weights.bucket.beating import LATE_SECONDS, Beating
 from trainctl.weights.bucket.mirror import BucketMirror

@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.memory import MOST, growth
 
+pytestmark = pytest.mark.integration
+
 WHAT = (
     "mirror", "alone", "newer", "list", "collect", "collect alone", "anew", "verify", "verify alone", "wrong", "repair", "links",
 )  # fmt: skip

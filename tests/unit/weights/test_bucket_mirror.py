@@ -37,6 +37,8 @@ from trainctl.weights.mirror.collect import Collecting
 from trainctl.weights.mirror.layout import Reference, fingerprint
 from trainctl.weights.mirror.verify import Outcome
 
+pytestmark = pytest.mark.integration
+
 FILES = {
     "model.safetensors": noise(5 * CHUNK - 1280),
     "config.json": b'{"a": 1}',

@@ -36,6 +36,8 @@ from trainctl.weights.mirror.collect import Collecting
 from trainctl.weights.mirror.layout import Reference
 from trainctl.weights.mirror.verify import Outcome
 
+pytestmark = pytest.mark.integration
+
 OTHER = Reference("lineage-2", "weights.else", "bob@desk", "other")
 SMALL = {f"d/{n:03}.txt": noise(100, n) for n in range(100)}
 Make = Callable[[], BucketMirror]

@@ -24,6 +24,8 @@ from trainctl.weights.sources.bucket import BucketSource
 from trainctl.weights.sources.gs import GoogleSource
 from trainctl.weights.sources.s3 import S3Source
 
+pytestmark = pytest.mark.integration
+
 KEYS = Credential(
     json.dumps({"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET}), "secret keys"
 )

@@ -39,6 +39,8 @@ from trainctl.weights.mirror.layout import Reference
 from trainctl.weights.mirror.needs import Watch
 from trainctl.weights.mirror.verify import Outcome
 
+pytestmark = pytest.mark.integration
+
 CHUNK = 4096
 OTHER = Reference("lineage-2", "weights.else", "bob@desk", "other")
 FILES = {"large": noise(3 * CHUNK - 7), "a": b"first", "b": b"second"}

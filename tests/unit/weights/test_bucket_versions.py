@@ -25,6 +25,8 @@ from trainctl.weights.sources import s3 as s3_module
 from trainctl.weights.sources.s3 import S3Source
 from trainctl.weights.sources.s3_api import Listed, Lister
 
+pytestmark = pytest.mark.integration
+
 KEYS = Credential(
     json.dumps({"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET}), "secret keys"
 )

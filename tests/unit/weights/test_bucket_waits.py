@@ -16,6 +16,8 @@ from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.mirror.layout import Reference
 
+pytestmark = pytest.mark.integration
+
 OTHER = Reference("lineage-2", "weights.else", "bob@desk", "other")
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from tests.support.liar import Heard, Liar, said, telling
 from tests.support.mirrors import impatient
+from trainctl.base.checkpoints.stores import open_store
 from trainctl.base.cursors import MOST_PAGES, Cursors, Endless
 from trainctl.base.failure import Failure
 from trainctl.errors import SourceError
-from trainctl.node.checkpoints.stores import open_store
 from trainctl.objects.place import place_of
 from trainctl.objects.store import Bucket
 from trainctl.spi.sources import Credential, WeightSource, just_once

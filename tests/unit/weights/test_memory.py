@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.memory import MOST, growth
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.mark.parametrize(
     "what", ["files", "mirror", "twice", "again", "collect", "anew", "verify", "wrong", "repair"]

@@ -28,11 +28,6 @@ from trainctl.weights.sources.hf import HubSource
 NAMES = [f"{number:02}.bin" for number in range(20)]
 PAGE = 3
 PAGES = 7
-PRINCIPAL = {
-    "tenant_id": "the-tenant",
-    "client_id": "the-client",
-    "client_secret": "the secret & more",
-}
 
 
 @dataclass
@@ -86,25 +81,6 @@ class _Listing(FaultyHandler):
         self.wfile.write(body[: len(body) // 2] if wrong == "cut" else body)
         self.close_connection = self.close_connection or wrong == "cut"
 
-    def do_POST(self) -> None:  # noqa: N802  the name is the library's
-        """As Entra ID grants tokens."""
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        form = {name: one[0] for name, one in parse_qs(body.decode()).items()}
-        known = self.path == "/the-tenant/oauth2/v2.0/token" and form == {
-            "grant_type": "client_credentials",
-            "client_id": PRINCIPAL["client_id"],
-            "client_secret": PRINCIPAL["client_secret"],
-            "scope": "https://storage.azure.com/.default",
-        }
-        if not known:
-            self.answer(HTTPStatus.BAD_REQUEST, b"", {})
-            return
-        self.refusals.tokens.append(f"granted-{len(self.refusals.tokens)}")
-        granted = {"access_token": self.refusals.tokens[-1], "expires_in": 3599}
-        found = json.dumps(granted).encode()
-        self.head(HTTPStatus.OK, len(found), {})
-        self.wfile.write(found)
-
     def _body(self, query: dict[str, list[str]], names: list[str], following: str) -> bytes:
         if "list-type" in query:
             rows = "".join(
@@ -128,9 +104,9 @@ class _Listing(FaultyHandler):
 Opened = tuple[WeightSource, str, Credential | None]
 
 
-@pytest.fixture(params=["hf", "s3", "gs", "azure", "azure by a token", "azure by a principal"])
+@pytest.fixture(params=["hf", "s3", "gs", "azure", "azure by a token"])
 def upstream(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
 ) -> Iterator[tuple[Opened, Refusals]]:
     """A source whose files are told on seven pages, and what is asked for them."""
     GATES.clear()
@@ -143,15 +119,11 @@ def upstream(
         with listening(handler) as url:
             scheme, _, way = request.param.partition(" by ")
             uri = "azure://account/box/llm" if scheme == "azure" else f"{scheme}://box/llm"
-            monkeypatch.setenv("AZURE_AUTHORITY_HOST", url)
             yield (source_for(scheme), uri, _credential(way, refusals, url)), refusals
     GATES.clear()
 
 
 def _credential(way: str, refusals: Refusals, url: str) -> Credential:
-    if way == "a principal":
-        refusals.tokens.append("nobody-knows-it-yet")
-        return Credential(json.dumps(PRINCIPAL), "the test", url)
     if not way:
         return Credential("", "nobody", url)
 
@@ -216,7 +188,7 @@ def test_a_page_that_is_never_told_ends_it(
     assert refusals.asked[str(PAGE)] > impatient().attempts
 
 
-@pytest.mark.parametrize("upstream", ["azure by a token", "azure by a principal"], indirect=True)
+@pytest.mark.parametrize("upstream", ["azure by a token"], indirect=True)
 def test_a_token_that_ends_amid_a_listing_is_renewed(
     upstream: tuple[Opened, Refusals], tmp_path: Path
 ) -> None:

@@ -16,8 +16,9 @@ from tests.support.hub import FaultyHandler, listening
 from tests.support.liar import Heard, Liar, said, telling
 from trainctl.errors import SourceDenied, SourceError
 from trainctl.objects.access import Access, AwsKeys, AzurePrincipal, AzureSas
-from trainctl.objects.exchange import exchange_for_google, identity_token
-from trainctl.objects.machine import azure_identity
+from trainctl.objects.azure import default_token
+from trainctl.objects.google import federated_token
+from trainctl.objects.identity_token import identity_token
 from trainctl.objects.place import place_of
 from trainctl.objects.store import Bucket
 from trainctl.spi.sources import Credential
@@ -179,11 +180,12 @@ def test_the_engine_goes_nowhere_less_safe(elsewhere: Liar) -> None:
 
 
 def test_tokens_are_asked_for_of_nobody_else(
-    sending: Liar, elsewhere: Liar, tmp_path: Path
+    sending: Liar, elsewhere: Liar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that is exchanged, and what opens a machine's or a job's own, stay with the server that they are for."""
     (tmp_path / "token").write_text("the-identity")
-    with telling(lambda heard: said('{"access_token": "the-token"}')) as sts:
+    granted = {"access_token": "t", "issued_token_type": "t", "token_type": "t", "expires_in": 9}
+    with telling(lambda heard: said(json.dumps(granted))) as sts:
         environ = {
             "GOOGLE_OIDC_TOKEN_FILE": str(tmp_path / "token"),
             "GOOGLE_STS_URL": sts.url,
@@ -193,10 +195,15 @@ def test_tokens_are_asked_for_of_nobody_else(
             "IDENTITY_ENDPOINT": sending.url,
             "IDENTITY_HEADER": "the-header",
         }
-        with pytest.raises(SourceDenied, match="answered 302"):
-            exchange_for_google("projects/1/pool", "me@acme", environ)
-        with pytest.raises(SourceDenied, match="answered 302"):
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(SourceDenied):
+            federated_token("projects/1/pool", "me@acme")
+        with pytest.raises(SourceDenied, match="302"):
             identity_token("us", "UNSET", environ)
-        assert azure_identity(environ) is None
+        with pytest.raises(SourceDenied):
+            default_token("this machine")
+        asked = {heard.target.partition("?")[0] for heard in sending.heard}
+        assert {"/oidc", "/"} < asked  # the third is Google's
 
     assert elsewhere.heard == []

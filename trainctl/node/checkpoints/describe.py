@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-import zipfile
+import struct
 from pathlib import Path
-from typing import Any, Collection, Dict, Iterable, Optional
+from typing import Any, Collection, Dict, Iterable, Optional, Tuple
 
-from trainctl.base.ranking import TRAINER_STATE, nothing_to_load
-from trainctl.node.checkpoints.safetensors import Header, is_cut, read_header
+from trainctl.base.checkpoints.ranking import TRAINER_STATE, nothing_to_load
 
 _STEP = re.compile(r"step=(\d+)|(?:^|[-_]|(?<!\d)\.|step|epoch)(\d+)(?:-\d+)?$")
 """Said outright, or at the end; what stands behind the point of a number is part of a loss, or of a model's name."""
 _MOST_JSON_BYTES = 16 * 2**20
 _MOST_TEXT = 500
-_ZIP = b"PK\x03\x04"
-_ZIPPED = (".pt", ".pth", ".ckpt", ".bin", ".npz", ".zip")
+
+MOST_HEADER_BYTES = 10 * 2**20
+"""A longer header of a safetensors file is refused: a hostile file may claim any number."""
+
+_BITS = {
+    "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16, "U16": 16,
+    "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "I8": 8, "U8": 8, "BOOL": 8, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
+}  # fmt: skip
+
+Header = Tuple[int, Dict[str, int]]
+"""A safetensors file's number of tensors, and its parameters by type."""
 
 
 def step_in(name: str) -> Optional[int]:
@@ -64,26 +73,6 @@ def describe(directory: Path, name: str, files: Iterable[str]) -> Dict[str, Any]
     }
 
 
-def looks_whole(directory: Path, files: Iterable[str]) -> bool:
-    """Whether no file says of itself that it was cut: safetensors know their length, zip archives end in a table,
-    an index names its shards."""
-    names = set(files)
-    for one in names:
-        path = directory / one
-        if one.endswith(".safetensors"):
-            if is_cut(path):
-                return False
-        elif one.endswith(_ZIPPED) and _begins_as_zip(path) and not zipfile.is_zipfile(str(path)):
-            return False
-        elif one.endswith(".safetensors.index.json"):
-            shards = _json(path).get("weight_map")
-            above = one.rpartition("/")[0]
-            wanted = set(shards.values()) if isinstance(shards, dict) else set()
-            if any((f"{above}/{shard}" if above else shard) not in names for shard in wanted):
-                return False
-    return True
-
-
 def _weights(path: str) -> bool:
     return path.endswith(".safetensors")
 
@@ -111,11 +100,46 @@ def _base_model(adapter: Dict[str, Any], config: Dict[str, Any]) -> Optional[str
 def _totals(headers: Iterable[Header]) -> Dict[str, Any]:
     dtypes: Dict[str, int] = {}
     tensors = 0
-    for header in headers:
-        tensors += header.tensors
-        for dtype, count in header.dtypes.items():
-            dtypes[dtype] = dtypes.get(dtype, 0) + count
+    for count, header in headers:
+        tensors += count
+        for dtype, parameters in header.items():
+            dtypes[dtype] = dtypes.get(dtype, 0) + parameters
     return {"tensors": tensors, "parameters": sum(dtypes.values()), "dtypes": dtypes}
+
+
+def read_header(path: Path) -> Optional[Header]:
+    """Tensors and parameters by type of a safetensors file; None if it has no valid header.
+
+    The file begins with 8 bytes of length, little endian, then so many bytes of JSON.
+    """
+    try:
+        with path.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            if not 2 <= length <= MOST_HEADER_BYTES:
+                return None
+            return _parse(json.loads(stream.read(length)))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, struct.error, RecursionError):
+        return None
+
+
+def _parse(document: Dict[str, Any]) -> Header:
+    if not isinstance(document.pop("__metadata__", {}), dict):
+        raise TypeError("metadata is not an object")
+    dtypes: Dict[str, int] = {}
+    for tensor in document.values():
+        begin, stop = tensor["data_offsets"]
+        count = math.prod(_natural(size) for size in tensor["shape"])
+        bits = _BITS.get(tensor["dtype"], 8 * (stop - begin) // (count or 1))
+        if stop - begin != count * bits // 8:
+            raise ValueError("a tensor is not as long as its shape says")
+        dtypes[str(tensor["dtype"])] = dtypes.get(str(tensor["dtype"]), 0) + count
+    return len(document), dtypes
+
+
+def _natural(value: Any) -> int:
+    if not isinstance(value, int) or not 0 <= value < 2**63:
+        raise ValueError("not a size")
+    return value
 
 
 def _json(path: Path) -> Dict[str, Any]:
@@ -126,8 +150,3 @@ def _json(path: Path) -> Dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _begins_as_zip(path: Path) -> bool:
-    with path.open("rb") as stream:
-        return stream.read(4) == _ZIP

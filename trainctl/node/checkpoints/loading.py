@@ -8,19 +8,19 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
+from trainctl.base.checkpoints.directory import DirectoryStore
+from trainctl.base.checkpoints.manifests import Manifest, RunCheckpoints, runs_below
+from trainctl.base.checkpoints.ranking import LOGS, age, counts, newest
+from trainctl.base.checkpoints.store import Store
+from trainctl.base.checkpoints.stores import blamed, open_store
 from trainctl.base.failure import Failure
 from trainctl.base.files import make_directory, remove_tree
-from trainctl.base.ranking import LOGS, age, counts, newest
-from trainctl.node.checkpoints.directory_store import DirectoryStore
-from trainctl.node.checkpoints.kept import Kept, Manifest, runs_below
-from trainctl.node.checkpoints.store import Store, blamed
-from trainctl.node.checkpoints.stores import open_store
 from trainctl.node.checkpoints.syncing import left_behind, upload
 from trainctl.node.runs.record import Run
 
 
 class _Loaded(NamedTuple):
-    kept: Kept
+    kept: RunCheckpoints
     manifest: Manifest
 
 
@@ -58,7 +58,7 @@ def load(
 
 def _find(store: Store, reference: Mapping[str, Any]) -> List[_Loaded]:
     """The ranks of the newest checkpoint that the reference can mean: the newest of each job, of those the last written."""
-    jobs: Dict[str, Dict[Kept, List[Manifest]]] = {}
+    jobs: Dict[str, Dict[RunCheckpoints, List[Manifest]]] = {}
     wanted = reference.get("name")
     for kept in runs_below(store, str(reference["project"])):
         _, job, run = kept.prefix.split("/")

@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional
 
+from trainctl.base.checkpoints.stores import blamed
 from trainctl.base.clock import Stopwatch
 from trainctl.base.descriptors import close_all_but
 from trainctl.base.failure import Failure, from_os_error
 from trainctl.base.lock import Lock
 from trainctl.base.processes import alive
 from trainctl.base.syscalls import PR_SET_PDEATHSIG, prctl
-from trainctl.node.checkpoints.store import blamed
 from trainctl.node.checkpoints.uploader import Uploader
 from trainctl.node.checkpoints.watch import End
 from trainctl.node.runs import record as runs

@@ -22,20 +22,19 @@ from typing import (
     cast,
 )
 
+from trainctl.base.checkpoints.directory import DirectoryStore
+from trainctl.base.checkpoints.manifests import VERSIONS, Manifest, RunCheckpoints, new_manifest
+from trainctl.base.checkpoints.ranking import LOOSE, doomed
+from trainctl.base.checkpoints.store import Store
+from trainctl.base.checkpoints.stores import open_store
 from trainctl.base.failure import Failure
+from trainctl.base.files import real_file
 from trainctl.base.pace import Pace
-from trainctl.base.ranking import LOOSE
 from trainctl.node.checkpoints.describe import describe, known_by
-from trainctl.node.checkpoints.directory_store import DirectoryStore
-from trainctl.node.checkpoints.kept import VERSIONS, Kept, Manifest, new_manifest
-from trainctl.node.checkpoints.retention import doomed
-from trainctl.node.checkpoints.store import Store
-from trainctl.node.checkpoints.stores import open_store
 from trainctl.node.checkpoints.watch import End, Watch
 from trainctl.node.runs.record import Run
 from trainctl.node.runs.saved import File, Saved, linked_into, look, saved_in
 from trainctl.node.runs.uploads import COMPLETED, SYNCING, Uploaded, Uploads
-from trainctl.node.system.inside import open_inside
 
 _BLOCK = 2**20
 
@@ -55,7 +54,7 @@ class Uploader:
             if self._in_place
             else open_store(settings, secrets)
         )
-        self._kept = Kept(store, settings["prefix"])
+        self._kept = RunCheckpoints(store, settings["prefix"])
         self._local = data / "checkpoints" / self._kept.prefix
         self._rank = int(spec["rank"])
         self._uploads = Uploads(run.directory)
@@ -63,7 +62,6 @@ class Uploader:
         self._watch = Watch(settings)
         self._complete: Optional[Dict[Tuple[int, str], Manifest]] = None
         self._refused: Dict[Tuple[int, str], str] = {}
-        self._renamed: Dict[Tuple[str, int, int], Uploaded] = {}
         self._unretained = True
 
     def announce(self) -> None:
@@ -77,7 +75,6 @@ class Uploader:
             self._complete = self._pick_up()
         self._uploads.beat()
         saved = self._here()
-        self._renamed = self._away(saved)
         self._watch.look(saved, end)
         pending = [one for one in saved if self._is_wanted(one)]
         writing = set() if end else self._watch.open_files(pending)
@@ -176,11 +173,11 @@ class Uploader:
 
     def _bring(self, one: Saved, writing: Set[Tuple[int, int]], end: Optional[End]) -> None:
         if end is not None:
-            self._watch.refuse_torn(one, end)
+            self._watch.refuse_unfinished(one, end)
         finished: Sequence[File] = one.files if end else self._watch.finished(one, writing)
         for file in finished:
             self._upload(one, file)
-        if len(finished) == len(one.files) and self._watch.due(one, end) and self._watch.whole(one):
+        if len(finished) == len(one.files) and self._watch.due(one, end):
             self._make_complete(one)
             self._refused.pop((one.rank, one.name), None)
 
@@ -198,7 +195,7 @@ class Uploader:
                 return known
         version = 1 if self._in_place else self._version(one)
         key = self._kept.file_key(one.rank, one.name, file.path, version)
-        sha256 = self._copied(one, file, key) or self._send(one, file, key)
+        sha256 = self._send(one, file, key)
         uploaded = Uploaded(file.size, file.modified, sha256, key)
         self._uploads.add((one.rank, one.name, file.path), uploaded)
         return uploaded
@@ -209,23 +206,6 @@ class Uploader:
             if known["path"] == file.path:
                 return Uploaded(known["size"], known["modified"], known["sha256"], known["key"])
         return None
-
-    def _away(self, saved: Sequence[Saved]) -> Dict[Tuple[str, int, int], Uploaded]:
-        """What was brought of checkpoints of which nothing lies here any more, by path, size and time: they may have another name now."""
-        here = {(one.rank, one.name) for one in saved}
-        files = self._uploads.files.items() if not self._in_place else ()
-        return {
-            (path, known.size, known.modified): known
-            for (rank, name, path), known in files
-            if (rank, name) not in here
-        }
-
-    def _copied(self, one: Saved, file: File, key: str) -> Optional[str]:
-        """The file's digest, if it was brought under another name, and the store can copy that. Times are no proof: it is read."""
-        known = self._renamed.get((file.path, file.size, file.modified))
-        if known is None or self._read(one, file, _drain) != known.sha256:
-            return None
-        return known.sha256 if self._kept.store.copy(known.key, key, file.size) else None
 
     def _send(self, one: Saved, file: File, key: str) -> str:
         """Bring the file; its digest."""
@@ -239,10 +219,10 @@ class Uploader:
 
     def _read(self, one: Saved, file: File, take: Callable[[BinaryIO], None]) -> str:
         """Read the file once, hashing it on the way. Failure ``changed`` if it isn't the same afterwards."""
-        descriptor = open_inside(one.directory / file.path, one.top)
-        if descriptor is None:
+        path = real_file(one.directory / file.path, one.top)
+        if path is None:
             raise Failure("changed", f"{file.path!r} was removed while it was uploaded")
-        with os.fdopen(descriptor, "rb") as raw:
+        with path.open("rb") as raw:
             stream = _Hashing(raw)
             take(cast(BinaryIO, stream))
             found = os.fstat(raw.fileno())

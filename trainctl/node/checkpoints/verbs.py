@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Callable, Dict, List, Mapping
 
+from trainctl.base.checkpoints.directory import DirectoryStore
+from trainctl.base.checkpoints.manifests import Manifest, RunCheckpoints
+from trainctl.base.checkpoints.store import Store
+from trainctl.base.checkpoints.stores import blamed, open_store
 from trainctl.base.failure import Failure
 from trainctl.base.files import names_in, remove_tree
-from trainctl.node.checkpoints.directory_store import DirectoryStore
-from trainctl.node.checkpoints.kept import Kept, Manifest
-from trainctl.node.checkpoints.store import Store, blamed
-from trainctl.node.checkpoints.stores import open_store
 from trainctl.node.checkpoints.syncing import upload
 from trainctl.node.runs.record import Run
 from trainctl.node.runs.saved import Saved, saved_in
@@ -26,11 +26,11 @@ def checkpoints(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     this node without one. ``place`` is the store, ``{url: null}`` for the node's own data directory, or absent."""
     data = layout.absolute(request["data"], "data")
     prefix = str(request["prefix"])
-    local = saved_in(data / "checkpoints" / Kept(DirectoryStore(data), prefix).prefix)
+    local = saved_in(data / "checkpoints" / RunCheckpoints(DirectoryStore(data), prefix).prefix)
     place = request.get("place")
     complete: List[Manifest] = []
     if place is not None:
-        complete = Kept(_store(request), prefix).manifests()
+        complete = RunCheckpoints(_store(request), prefix).manifests()
         if place.get("url") is None:
             complete = [one for one in complete if _still(one, local)]
     run = Run(Layout(request["root"]), request["key"])
@@ -55,7 +55,7 @@ def checkpoints(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
 def read_objects(request: Mapping[str, Any], write: Callable[[bytes], None]) -> None:
     """Objects of a store one after another, each from its ``offset`` on."""
     store = _store(request)
-    prefix = Kept(store, str(request["prefix"])).prefix
+    prefix = RunCheckpoints(store, str(request["prefix"])).prefix
     for one in request["objects"]:
         if not str(one["key"]).startswith(f"{prefix}/"):
             raise Failure("request", f"{one['key']!r} is no object of that run")
@@ -78,7 +78,7 @@ def remove_checkpoints(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]
         raise Failure("request", f"{directory} is no directory of checkpoints below {data}")
     place = request.get("place")
     if place and place.get("url") is not None:
-        remove_from(_store(request), str(request["prefix"]))
+        RunCheckpoints(_store(request), str(request["prefix"])).remove_all()
     remove_tree(directory)
     if place and place.get("url") is None:
         _store(request).abandon(f"{request['prefix']}/")
@@ -88,16 +88,6 @@ def remove_checkpoints(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]
         with contextlib.suppress(FileNotFoundError):
             above.rmdir()
     return {"removed": True}
-
-
-def remove_from(store: Store, prefix: str) -> None:
-    """Delete everything that a store has of a run: first that it is complete."""
-    kept = Kept(store, prefix)
-    for manifest in kept.manifests():
-        kept.remove(manifest)
-    for stored in list(store.list(f"{kept.prefix}/")):
-        store.delete(stored.key)
-    store.abandon(f"{kept.prefix}/")
 
 
 def _store(request: Mapping[str, Any]) -> Store:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
+from trainctl.base.checkpoints.ranking import kind
 from trainctl.base.failure import Failure
-from trainctl.base.ranking import kind
-from trainctl.node.checkpoints.describe import known_by, looks_whole
+from trainctl.node.checkpoints.describe import known_by
 from trainctl.node.runs.saved import File, Saved, being_written
 
 SETTLE_SECONDS = 5.0
@@ -76,19 +76,10 @@ class Watch:
         quiet = until - max(changed, self._fewer.get((one.rank, one.name), changed))
         return quiet >= (self._settle if newer else self._quiet)
 
-    def whole(self, one: Saved) -> bool:
-        """Whether no file of it says of itself that it was cut."""
-        return looks_whole(one.directory, [file.path for file in one.files])
-
-    def refuse_torn(self, one: Saved, end: End) -> None:
-        """Failure for a checkpoint of an ended run that may have been, or visibly was, cut off by the end."""
+    def refuse_unfinished(self, one: Saved, end: End) -> None:
+        """Failure for a checkpoint of an ended run that its end may have cut off."""
         if not self.due(one, end):
             raise Failure("changed", f"the run was killed while {one.name!r} may have been written")
-        if not self.whole(one):
-            raise Failure(
-                "changed",
-                f"{one.name!r} is not whole: a file in it breaks off, or one that it names is missing",
-            )
 
     def _since(self, one: Saved, end: Optional[End]) -> Dict[str, Tuple[File, float]]:
         now = time.monotonic()

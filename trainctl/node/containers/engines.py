@@ -1,10 +1,12 @@
-"""Container engines: which of them work here, and calling one without waiting for ever. See DESIGN.md beside this file."""
+"""Container engines: which of them work here, and calling one with a time limit. See DESIGN.md beside this file."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
+import threading
+from collections import deque
+from typing import Any, Callable, Deque, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from trainctl.base.failure import Failure
 
@@ -121,3 +123,38 @@ def _why_not(name: str, answer: Answer) -> str:
     for prefix in ("ERROR: ", "Error: "):
         complaint = complaint[len(prefix) :] if complaint.startswith(prefix) else complaint
     return f"{name}: {complaint}"
+
+
+Emit = Callable[[Dict[str, Any]], None]
+_BEAT_SECONDS = 5.0
+_KEPT_LINES = 40
+
+
+def heard(argv: Sequence[str], variables: Mapping[str, str], emit: Emit) -> Answer:
+    """Run it to its end; every line is an event ``{line}``, and in silence the last one is repeated every 5 s."""
+    lines: Deque[str] = deque([""], _KEPT_LINES)
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(_BEAT_SECONDS):
+            emit({"line": lines[-1]})
+
+    with subprocess.Popen(
+        list(argv),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **variables},
+    ) as process:
+        beat = threading.Thread(target=repeat, daemon=True)
+        beat.start()
+        try:
+            for raw in process.stdout or ():
+                line = raw.decode(errors="replace").strip()
+                if line:
+                    lines.append(line)
+                    emit({"line": line})
+        finally:
+            ended.set()
+            beat.join()
+    return Answer(process.returncode, "", "\n".join(lines))

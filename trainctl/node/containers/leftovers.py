@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
 from trainctl.base.files import make_directory, read_json, remove_tree, write_json
+from trainctl.base.processes import alive, cpu_seconds, descendants, identity
 from trainctl.node.containers.engines import APPTAINER, DOCKER, call
 
 LABEL = "trainctl.run"
@@ -102,3 +103,52 @@ def _entries(path: str) -> Iterable[str]:
     yield path
     for directory, folders, names in os.walk(path):
         yield from (os.path.join(directory, name) for name in (*folders, *names))  # noqa: PTH118
+
+
+_LOOK_SECONDS = 5.0
+
+
+class ServiceProcesses(NamedTuple):
+    """The living processes, the CPU seconds of all that the run's containers have used, and what the next look has to know."""
+
+    pids: List[int]
+    cpu_seconds: float
+    record: Optional[Dict[str, Any]]
+
+
+def service_processes(directory: Path, before: Optional[Mapping[str, Any]]) -> ServiceProcesses:
+    """Look at the container of the run in ``directory``; ``before`` is the record of the look before.
+
+    The service is asked only while no container is known that lives. What one used after the last look at it is not counted.
+    """
+    earlier = float(before["earlier_seconds"]) if before else 0.0
+    first = before["first"] if before and alive(before["first"]) else None
+    if before and first is None:
+        earlier += float(before["seconds"])
+    first = first or _first_process(directory)
+    if first is None:
+        return ServiceProcesses([], earlier, _record(None, 0.0, earlier) if earlier else None)
+    pids = [first["pid"], *descendants(first["pid"])]
+    seconds = cpu_seconds(pids)
+    return ServiceProcesses(pids, earlier + seconds, _record(first, seconds, earlier))
+
+
+def _record(
+    first: Optional[Mapping[str, Any]], seconds: float, earlier_seconds: float
+) -> Dict[str, Any]:
+    return {"first": first, "seconds": seconds, "earlier_seconds": earlier_seconds}
+
+
+def _first_process(directory: Path) -> Optional[Dict[str, Any]]:
+    """The identity of the container's process 1; None if there is none, or the engine makes them children of ours."""
+    made = read_json(directory / "container.json") or {}
+    if made.get("engine") != DOCKER:
+        return None
+    ask = (DOCKER, "ps", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={directory}")
+    for container in call(ask, _LOOK_SECONDS).out.split():
+        answer = call((DOCKER, "inspect", "--format", "{{.State.Pid}}", container), _LOOK_SECONDS)
+        if answer.out.strip().isdigit():
+            found = identity(int(answer.out))
+            if alive(found):
+                return found
+    return None

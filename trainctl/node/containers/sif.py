@@ -10,8 +10,7 @@ from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple, Optional,
 
 from trainctl.base.files import make_directory, read_json, write_json
 from trainctl.node.containers.engines import APPTAINER, Answer, call
-from trainctl.node.containers.image_store import ImageStore
-from trainctl.node.containers.logins import Login
+from trainctl.node.containers.image_store import ImageStore, Login
 from trainctl.node.system.layout import Layout
 
 _READ_BYTES = 2**20

@@ -11,14 +11,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from trainctl.base.files import make_directory, write_atomic
-from trainctl.node.containers import apptainer, leftovers, oci
+from trainctl.node.containers import command_line, leftovers
+from trainctl.node.containers.command_line import Bind, Wanted
 from trainctl.node.containers.container_program import COMMANDS, FIRST, LOG, STEP, first_program
 from trainctl.node.containers.engines import APPTAINER, DOCKER, complaint
-from trainctl.node.containers.oci import Bind, Wanted
 from trainctl.node.jobs.job import Prepared
-from trainctl.node.runs.launch import Launch
+from trainctl.node.runs.attempt import Launch
 from trainctl.node.runs.record import MARK, Run
-from trainctl.node.system.capacity import memory
+from trainctl.node.system.host import memory
 from trainctl.node.system.layout import inside
 from trainctl.node.system.shell import program
 from trainctl.node.turns.gpus import VISIBLE
@@ -66,7 +66,7 @@ def launch(
         image=str(asked["image"]),
         directory=str(run.directory),
         temporary=str(leftovers.temporary(run.directory)),
-        name=oci.described(spec, os.urandom(3).hex()),
+        name=command_line.described(spec, os.urandom(3).hex()),
         work=str(WORK),
         binds=binds,
         variables=_moved(shown, places),
@@ -165,8 +165,10 @@ def _gpus(claimed: Sequence[str], variables: Mapping[str, str]) -> Tuple[str, ..
 def _called(engine: str, wanted: Wanted) -> Tuple[Tuple[str, ...], Mapping[str, str]]:
     """The engine's command line, and what it needs beside the supervisor's own variables."""
     if engine == APPTAINER:
-        return apptainer.arguments(wanted, root=os.geteuid() == 0), apptainer.variables(wanted)
-    return oci.arguments(engine, wanted), {}
+        return command_line.apptainer_arguments(
+            wanted, root=os.geteuid() == 0
+        ), command_line.apptainer_variables(wanted)
+    return command_line.arguments(engine, wanted), {}
 
 
 def _write_programs(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
@@ -15,8 +14,8 @@ from trainctl.node.system import layout
 LOOK_SECONDS = 30
 """How long a login shell or an interpreter that only answers a question may take."""
 
+
 _NO_PROGRAM = 97
-_MISSING = "import importlib.util as u,json,sys; print(json.dumps([n for n in sys.argv[1:] if u.find_spec(n) is None]))"
 
 
 def activation(venv: Optional[str]) -> str:
@@ -27,41 +26,23 @@ def activation(venv: Optional[str]) -> str:
     return f'export VIRTUAL_ENV={place}\nexport PATH="$VIRTUAL_ENV/bin:$PATH"\nunset PYTHONHOME\nhash -r\n'
 
 
-def check_host(wanted: Mapping[str, Any]) -> Dict[str, Any]:
-    """What of ``{venv, program, modules}`` is not here: ``lacks``, each with what it is, as ``need``, and a sentence; empty if nothing is known to be."""
+def check_host(wanted: Mapping[str, Any]) -> Dict[str, List[str]]:
+    """What of ``{venv, program}`` is missing here: ``lacks``, in sentences; empty if nothing is known to be."""
     venv = wanted.get("venv")
     if venv and not os.access(str(_venv(venv) / "bin" / "python"), os.X_OK):
-        return _lacks("program", f"{venv} is no virtual environment: it has no bin/python")
+        return {"lacks": [f"{venv} is no virtual environment: it has no bin/python"]}
     program = str(wanted.get("program") or "")
-    if not program:
-        return {"lacks": []}
-    modules = [str(one) for one in wanted.get("modules", [])]
-    if not modules and shutil.which(program, path=os.confstr("CS_PATH")):
-        # No profile hides the system's own directories, and starting one takes longer than all the rest.
+    # No profile hides the system's own directories, and starting a login shell takes longer than all the rest.
+    if not program or shutil.which(program, path=os.confstr("CS_PATH")):
         return {"lacks": []}
     try:
-        found = login_shell(_question(program, modules), venv)
+        path = shlex.quote(str(Path(program).expanduser()))
+        found = login_shell(f"command -v -- {path} >/dev/null || exit {_NO_PROGRAM}", venv)
     except subprocess.TimeoutExpired:
         return {"lacks": []}  # a slow profile is no missing program
-    if found.returncode == _NO_PROGRAM:
-        where = f" in {venv} or" if venv else ""
-        return _lacks("program", f"no program {program} is found{where} on the login shell's PATH")
-    listed = ", ".join(_missing(found.stdout))
-    return _lacks("module", f"{program} finds no module {listed}") if listed else {"lacks": []}
-
-
-def _lacks(need: str, text: str) -> Dict[str, Any]:
-    return {"lacks": [{"need": need, "text": text}]}
-
-
-def _question(program: str, modules: List[str]) -> str:
-    """Both questions for one shell, as a profile may take long."""
-    path = shlex.quote(str(Path(program).expanduser()))
-    text = f"command -v -- {path} >/dev/null || exit {_NO_PROGRAM}\n"
-    if modules:
-        words = " ".join(shlex.quote(one) for one in ("-c", _MISSING, *modules))
-        text += f"cd / && {program} {words}"
-    return text
+    where = f" in {venv} or" if venv else ""
+    missing = f"no program {program} is found{where} on the login shell's PATH"
+    return {"lacks": [missing] if found.returncode == _NO_PROGRAM else []}
 
 
 def login_shell(text: str, venv: Optional[str]) -> subprocess.CompletedProcess[str]:
@@ -77,13 +58,6 @@ def login_shell(text: str, venv: Optional[str]) -> subprocess.CompletedProcess[s
         timeout=LOOK_SECONDS,
         check=False,
     )
-
-
-def _missing(said: str) -> List[str]:
-    try:
-        return [str(one) for one in json.loads(said.splitlines()[-1])]
-    except (ValueError, IndexError):
-        return []  # an interpreter that can't even say so is the job's to complain of
 
 
 def _venv(value: Any) -> Path:

@@ -6,7 +6,7 @@ import subprocess
 import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from trainctl.node.turns.gpu_tools import json_of
+from trainctl.node.turns.gpus import json_of
 
 _MIB = 2**20
 _POLL_SECONDS = 0.02

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from trainctl.base.processes import cpu_seconds, descendants, parent_of
-from trainctl.node.containers.apart import Apart
+from trainctl.node.containers.leftovers import ServiceProcesses
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -18,7 +18,9 @@ _BLOCK_UNIT = 512  # of st_blocks, whatever the file system's own block is: stat
 Json = Dict[str, Any]
 
 
-def processes(supervisor: int, ended_seconds: float, apart: Apart) -> Tuple[Json, List[int]]:
+def processes(
+    supervisor: int, ended_seconds: float, apart: ServiceProcesses
+) -> Tuple[Json, List[int]]:
     """CPU seconds and memory of the job below a supervisor, and ``apart`` from it, and who is below; ``ended_seconds`` are those of what it has waited for."""
     own = os.getpid()
     below = [pid for pid in descendants(supervisor) if pid != own]

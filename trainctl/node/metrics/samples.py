@@ -18,10 +18,10 @@ from trainctl.base.failure import Failure
 from trainctl.base.files import read_json, write_atomic, write_json
 from trainctl.base.processes import descendants
 from trainctl.base.syscalls import PR_SET_PDEATHSIG, prctl
-from trainctl.node.containers import apart
+from trainctl.node.containers.leftovers import service_processes
 from trainctl.node.metrics import gpu_meter, measure
-from trainctl.node.runs import last_seen
 from trainctl.node.runs.record import Run
+from trainctl.node.system.ending import note_processes
 from trainctl.node.system.layout import Layout
 
 HISTORY_BYTES = 2**21
@@ -142,11 +142,11 @@ class _Sample:
         os.nice(19)
         history = self._run.directory / "metrics.jsonl"
         before = _last(history)
-        container = apart.look(self._run.directory, (before or {}).get("container"))
+        container = service_processes(self._run.directory, (before or {}).get("container"))
         found: Json = {"time": round(time.time(), 3), "container": container.record}
         used, job = measure.processes(self._supervisor, ended_seconds, container)
         with contextlib.suppress(OSError):
-            last_seen.note(self._run.directory, job)
+            note_processes(self._run.directory, job)
         found.update(used)
         found["host"] = measure.host()
         _add_rates(found, before, self._run.record.get("started_at"))

@@ -18,11 +18,11 @@ from trainctl.base.files import (
     write_json,
 )
 from trainctl.base.processes import alive, identity
+from trainctl.base.protocol import WANTS_CARRYING_ON, WANTS_SECRETS
 from trainctl.node.containers import leftovers
-from trainctl.node.runs import kept_secrets, last_seen
 from trainctl.node.runs.uploads import sync_of
 from trainctl.node.system import layout as names
-from trainctl.node.system.ending import kill_marked
+from trainctl.node.system.ending import kill_marked, kill_noted
 from trainctl.node.system.layout import Layout
 
 PENDING = "TRAINING_JOB_PENDING"
@@ -42,13 +42,8 @@ MARK = "TRAINCTL_RUN_DIRECTORY"
 PREPARE = "prepare"
 """The stage before the job, in which its training cache is prepared."""
 
-WANTS_SECRETS = "waits for secrets"
-"""What a run waits for whose supervisor is gone, with the secrets that it had, before the first command was begun."""
-
-WANTS_CARRYING_ON = "waits for apply or watch to carry it on"
-"""What such a run waits for whose secrets this node keeps on its disk."""
-
 _CLAIM = "claim."
+_SECRETS = "secrets.json"
 _GRACE_SECONDS = 30.0
 
 
@@ -200,12 +195,12 @@ class Run:
             status = LOST if self.started else CREATED
             if status == LOST:
                 kill_marked(self.mark)
-                last_seen.kill(self.directory)
+                kill_noted(self.directory)
                 leftovers.clean(self.directory)
-                kept_secrets.discard(self.directory)
+                self.discard_secrets()
             elif holder is not None and _wants_secrets(spec):
                 status = PENDING
-                has = kept_secrets.kept(self.directory) is not None
+                has = self.kept_secrets is not None
                 waiting = WANTS_CARRYING_ON if has else WANTS_SECRETS
                 record = {**record, "waiting": waiting, "lane": None}
         return {
@@ -217,6 +212,25 @@ class Run:
             "supervised": supervised and status not in ENDED,
             "pid": holder.get("pid") if holder and supervised else None,
         }
+
+    def keep_secrets(self, values: Mapping[str, str]) -> None:
+        """Store secrets in a file that only this user reads, until the run begins."""
+        if self.kept_secrets != values:
+            self.discard_secrets()
+            create_once(self.directory / _SECRETS, json.dumps(dict(values)).encode())
+
+    @property
+    def kept_secrets(self) -> Optional[Dict[str, str]]:
+        """The secrets that are stored here; None if none are."""
+        found = read_json(self.directory / _SECRETS)
+        return found if isinstance(found, dict) else None
+
+    def discard_secrets(self) -> None:
+        """Remove the stored secrets, and what a process left that was killed while it wrote them."""
+        for name in names_in(self.directory):
+            if name == _SECRETS or name.startswith(f".{_SECRETS}."):
+                with contextlib.suppress(FileNotFoundError):
+                    (self.directory / name).unlink()
 
     def _claims(self) -> List[int]:
         found = (

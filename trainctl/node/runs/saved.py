@@ -8,9 +8,8 @@ import stat
 from pathlib import Path
 from typing import Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from trainctl.base.files import names_in
+from trainctl.base.files import names_in, real_file
 from trainctl.base.processes import all_pids
-from trainctl.node.system.inside import status_inside
 
 _RANK = re.compile(r"rank-(\d+)")
 
@@ -81,7 +80,8 @@ def look(directory: Path, rank: int, name: str) -> Saved:
             continue
         linked = found is not None and stat.S_ISLNK(found.st_mode)
         if linked:
-            found = status_inside(path, empty.top)
+            target = real_file(path, empty.top)
+            found = target.stat() if target else None
         if found is None:
             left_out += 1
         elif stat.S_ISREG(found.st_mode):

@@ -1,4 +1,4 @@
-"""What a node says of itself before anything moves. Writes nothing under ROOT."""
+"""What a node says of itself before anything moves, and what of it is free now. Writes nothing under ROOT."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 import sys
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple, Union
 
 from trainctl.base.addresses import Serving, addresses
 from trainctl.base.failure import Failure, weights_room
@@ -17,14 +17,14 @@ from trainctl.node.cache.presence import cache_query
 from trainctl.node.containers.engines import Engine, choose
 from trainctl.node.containers.images import checked, find
 from trainctl.node.jobs.host_environment import check_host
+from trainctl.node.runs import record as runs
 from trainctl.node.runs.mount import Possible, blocked, private_mounts, try_mounts
+from trainctl.node.runs.record import Run, all_runs
 from trainctl.node.system import layout
-from trainctl.node.system.capacity import capacity
+from trainctl.node.system.host import capacity, logout_rules
 from trainctl.node.system.layout import Layout
-from trainctl.node.system.session import logout_rules
-from trainctl.node.turns.gpu_tools import reported
-from trainctl.node.turns.gpus import Reports
-from trainctl.node.turns.vacancy import vacancy
+from trainctl.node.turns.claims import is_held
+from trainctl.node.turns.gpus import Reports, reported, usable, users
 
 Emit = Callable[[Dict[str, Any]], None]
 
@@ -63,6 +63,50 @@ def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
             [places.root, places.cache, data],
         ),
     }
+
+
+def vacancy(request: Mapping[str, Any], emit: Emit, reports: Reports = reported) -> Dict[str, Any]:
+    """``gpus`` that jobs may use, each with ``free`` and the ``accelerators`` that it is; ``cpus`` and ``memory``; ``live``: keys of runs that go on;
+    ``nodes``: of the run ``key``, if it was started here before, its nodes by rank, else null; ``cached``: what ``cache_query`` says, if asked.
+
+    The run ``leaving`` counts as gone, and its GPUs as free.
+    """
+    layout = Layout(request["root"])
+    kinds = [str(one) for one in request.get("accelerators", [])]
+    live = {run.key: run for run in all_runs(layout) if _goes_on(run)}
+    leaving = live.pop(str(request.get("leaving")), None)
+    freed = set(leaving.record.get("gpus") or ()) if leaving else set()
+    spec = (Run(layout, request["key"]).spec if request.get("key") else None) or {}
+    return {
+        "gpus": _vacant(request.get("declared", 0), kinds, reports, freed),
+        "live": list(live),
+        **capacity(),
+        "nodes": spec.get("nodes"),
+        "cached": cache_query(request["cached"], emit) if "cached" in request else None,
+    }
+
+
+def _goes_on(run: Run) -> bool:
+    status = run.status() or {}
+    return status.get("status") not in (*runs.ENDED, runs.LOST, None)
+
+
+def _vacant(
+    declared: Any, kinds: List[str], reports: Reports, freed: Set[str]
+) -> List[Dict[str, Any]]:
+    try:
+        found = usable(declared, reports)
+        used = users(found)
+    except Failure:
+        return []  # facts tells what is wrong with them
+    return [
+        {
+            "name": one.name,
+            "is": [kind for kind in kinds if one.is_a(kind)],
+            "free": one.id in freed or (not is_held(one.claim) and one.id not in used),
+        }
+        for one in found
+    ]
 
 
 def _gpus(kinds: List[str], reports: Reports) -> Tuple[List[Dict[str, Any]], Optional[str]]:

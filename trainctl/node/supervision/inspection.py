@@ -13,10 +13,8 @@ from trainctl.node.cache.inventory import Inventory
 from trainctl.node.cache.leases import Leases
 from trainctl.node.supervision.run_verbs import list_runs
 from trainctl.node.system.layout import Layout, layout_of
-from trainctl.node.turns.claims import is_held
-from trainctl.node.turns.gpu_tools import Gpu, users
-from trainctl.node.turns.gpus import usable
-from trainctl.node.turns.holders import Taken, elsewhere, run_words
+from trainctl.node.turns.claims import holder, is_held
+from trainctl.node.turns.gpus import Gpu, usable, users
 
 Emit = Callable[[Dict[str, Any]], None]
 _LIVE = ("PENDING", "CREATED", "DEPLOYING", "RUNNING")
@@ -61,18 +59,18 @@ def _gpus(declared: Optional[int], live: List[Mapping[str, Any]]) -> Any:
 
 
 def _gpu(gpu: Gpu, live: List[Mapping[str, Any]], user: Optional[str]) -> Dict[str, Any]:
-    """A claim that no run here has is somebody's under another root."""
-    here = next((run for run in live if gpu.id in (run.get("gpus") or ())), None)
-    claimed: Optional[Taken] = None
-    if here is not None:
-        claimed = Taken(run_words(here, here), here.get("project"))
+    """A claim that no run here has belongs to another process: one under another root, or another user's."""
+    run = next((run for run in live if gpu.id in (run.get("gpus") or ())), None)
+    claimed = None
+    if run is not None:
+        claimed = f"{run.get('address')} run {run.get('number')}"
     elif is_held(gpu.claim):
-        claimed = elsewhere(gpu, {})
+        claimed = f"PID {holder(gpu.claim) or '?'}"
     return {
         **gpu.to_json(),
-        "claimed_by": claimed and claimed.words,
-        "project": claimed and claimed.project,
-        "used_by": user and (claimed.words if claimed else user),
+        "claimed_by": claimed,
+        "project": run and run.get("project"),
+        "used_by": user and (claimed or f"PID {user}"),
     }
 
 

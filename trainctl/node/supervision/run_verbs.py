@@ -19,7 +19,6 @@ from trainctl.base.files import (
 from trainctl.base.processes import alive, descendants
 from trainctl.node.cache.leases import Leases
 from trainctl.node.containers import leftovers
-from trainctl.node.runs import kept_secrets
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import Run, all_runs
 from trainctl.node.system import layout as names
@@ -204,7 +203,7 @@ def _forbid(run: Run) -> bool:
     """Decide, in a supervisor's stead, that the run never starts."""
     if not run.claim():
         return False
-    kept_secrets.discard(run.directory)
+    run.discard_secrets()
     run.write({"status": runs.STOPPED, "ended_at": time.time()})
     return True
 
@@ -212,7 +211,7 @@ def _forbid(run: Run) -> bool:
 def _remove(run: Run) -> bool:
     """Take the directory out of sight first, so that half of a run is never seen."""
     leftovers.clean(run.directory)
-    kept_secrets.discard(run.directory)
+    run.discard_secrets()
     doomed = run.layout.runs / unique(run.key)
     try:
         run.directory.replace(doomed)

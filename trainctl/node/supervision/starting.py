@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Mapping
 from trainctl.base.failure import Failure
 from trainctl.base.files import read_json
 from trainctl.base.processes import alive
-from trainctl.node.runs import kept_secrets
+from trainctl.base.protocol import WANTS_CARRYING_ON, WANTS_SECRETS
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import Run
 from trainctl.node.supervision.run_verbs import status_of
@@ -65,9 +65,9 @@ def give_secrets(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         raise Failure("missing", f"the node knows no run {found.key}")
     run = Run(Layout(request["root"], spec.get("cache")), found.key)
     given = request["secrets"]
-    secrets = kept_secrets.kept(run.directory) if given is None else given
+    secrets = run.kept_secrets if given is None else given
     waiting_for = status_of(run)["waiting"]
-    if secrets is not None and waiting_for in (runs.WANTS_SECRETS, runs.WANTS_CARRYING_ON):
+    if secrets is not None and waiting_for in (WANTS_SECRETS, WANTS_CARRYING_ON):
         data = names.absolute(request["data"], "data")
         order = Order(run, spec, secrets, data)
         spawn(order, lambda: emit({"waiting": run.record.get("waiting")}))

@@ -22,13 +22,11 @@ from trainctl.node.jobs import container
 from trainctl.node.jobs.host_environment import activation
 from trainctl.node.jobs.job import environment, prepare
 from trainctl.node.metrics.samples import Sampler
-from trainctl.node.runs import kept_secrets
 from trainctl.node.runs import record as runs
-from trainctl.node.runs.attempt import AWAITED, TAKEN, Attempt, Ended
-from trainctl.node.runs.launch import Launch
-from trainctl.node.runs.log_keeper import LogKeeper
+from trainctl.node.runs.attempt import AWAITED, TAKEN, Attempt, Ended, Launch
+from trainctl.node.runs.log_times import LogKeeper
 from trainctl.node.runs.record import Run
-from trainctl.node.system.session import leave_session
+from trainctl.node.system.host import leave_session
 from trainctl.node.system.shell import arguments, program, what_failed
 from trainctl.node.training.files import summarize
 from trainctl.node.training.preparation import prepare_cache
@@ -125,7 +123,7 @@ class _Supervisor:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         try:
             if self._order.spec.get("keeps_secrets"):
-                kept_secrets.keep(self._run.directory, self._order.secrets)
+                self._run.keep_secrets(self._order.secrets)
             self._peers.join()
             ending = self._do()
         except Failure as error:
@@ -295,7 +293,7 @@ class _Supervisor:
     def _discard_secrets(self) -> None:
         """The run begins at most once, so nobody will need them any more; what can't be removed now is at its end."""
         with contextlib.suppress(OSError):
-            kept_secrets.discard(self._run.directory)
+            self._run.discard_secrets()
 
     def _pend(self, waiting: str, lane: Optional[str]) -> None:
         """Nobody has to stay for what comes: say once what is waited for."""
@@ -316,7 +314,7 @@ class _Supervisor:
                 remove_tree(self._run.scratch)
                 remove_tree(self._run.view)
                 remove_tree(self._run.loaded)
-                kept_secrets.discard(self._run.directory)
+                self._run.discard_secrets()
                 self._say(**changes)
                 return
             time.sleep(1)

@@ -1,4 +1,4 @@
-"""What a training cache holds: a walk that never follows a link, and the summary that spares plans the walk."""
+"""Files of a training cache: a walk that follows no link, the summary that spares plans the walk, and removing what is old."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import stat
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, NamedTuple, Optional
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Set
 
 from trainctl.base.files import read_json, write_json
 from trainctl.node.system.layout import Layout
@@ -40,7 +40,7 @@ def entries(cache: Path) -> Iterator[Entry]:
         return
     top = os.path.realpath(str(cache))
     sizes: Dict[str, int] = {}
-    for directory, folders, files, descriptor in os.fwalk(top, topdown=False):
+    for directory, folders, files in os.walk(top, topdown=False):
         below = os.path.relpath(directory, top)
         if below.split("/")[0] == OURS:
             continue
@@ -50,7 +50,7 @@ def entries(cache: Path) -> Iterator[Entry]:
             if path == OURS:
                 continue
             with contextlib.suppress(OSError):
-                found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                found = os.lstat(os.path.join(directory, name))  # noqa: PTH118
                 size = found.st_size if stat.S_ISREG(found.st_mode) else sizes.pop(path, 0)
                 total += size
                 yield Entry(path, size, found.st_mtime, found.st_mode)
@@ -96,3 +96,55 @@ def forget_summary(layout: Layout, cache: Path) -> None:
 
 def _summary(layout: Layout, cache: Path) -> Path:
     return layout.training / f"{short_name(cache)}.json"
+
+
+class Clearing:
+    """One pass over a cache, from the leaves up; links are not followed.
+
+    ``files`` and ``bytes`` were removed; ``left`` could not be. A hard link that has others frees nothing.
+    """
+
+    def __init__(self, cache: Path, before: float, *, dry: bool) -> None:
+        self._top = os.path.realpath(str(cache))
+        self._before = before
+        self._dry = dry
+        self.files = self.bytes = self.left = 0
+
+    def run(self) -> None:
+        """Remove what was last modified at ``before`` or earlier, then directories that are as old, or were emptied by this."""
+        touched: Set[str] = set()
+        ours = os.path.join(self._top, OURS)  # noqa: PTH118
+        for directory, folders, files in os.walk(self._top, topdown=False):
+            if directory == ours or directory.startswith(ours + os.sep):
+                continue
+            for name in (*files, *folders):
+                path = os.path.join(directory, name)  # noqa: PTH118
+                if path != ours and self._remove(path, emptied=path in touched):
+                    touched.add(directory)
+
+    def _remove(self, path: str, *, emptied: bool) -> bool:
+        try:
+            found = os.lstat(path)
+            old = found.st_mtime <= self._before
+            if stat.S_ISDIR(found.st_mode):
+                return (old or emptied) and not self._dry and _remove_empty(path)
+            if not old:
+                return False
+            if not self._dry:
+                os.unlink(path)  # noqa: PTH108
+        except FileNotFoundError:
+            return False
+        except OSError:
+            self.left += 1
+            return False
+        self.files += 1
+        self.bytes += found.st_size if found.st_nlink == 1 and stat.S_ISREG(found.st_mode) else 0
+        return True
+
+
+def _remove_empty(path: str) -> bool:
+    try:
+        os.rmdir(path)  # noqa: PTH106
+    except OSError:  # it holds something
+        return False
+    return True

@@ -9,9 +9,8 @@ from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence
 
 from trainctl.base.clock import Stopwatch
 from trainctl.base.files import make_directory, write_json
-from trainctl.node.runs.attempt import Attempt, stopped_within
-from trainctl.node.runs.launch import Launch
-from trainctl.node.runs.log_keeper import LogKeeper
+from trainctl.node.runs.attempt import Attempt, Launch, stopped_within
+from trainctl.node.runs.log_times import LogKeeper
 from trainctl.node.runs.record import PREPARE, Run
 from trainctl.node.system.shell import what_failed
 from trainctl.node.training.cache import TrainingCache, content_lock

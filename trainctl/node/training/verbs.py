@@ -14,8 +14,14 @@ from trainctl.node.runs.record import all_runs
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout
 from trainctl.node.training.cache import TrainingCache, content_lock, short_name
-from trainctl.node.training.clearing import Clearing
-from trainctl.node.training.files import entries, forget_summary, keep_summary, summarize, summary
+from trainctl.node.training.files import (
+    Clearing,
+    entries,
+    forget_summary,
+    keep_summary,
+    summarize,
+    summary,
+)
 
 Emit = Callable[[Dict[str, Any]], None]
 _PIECE_BYTES = 2**16

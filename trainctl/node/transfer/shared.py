@@ -29,6 +29,7 @@ from typing import (
 from trainctl.base import below
 from trainctl.base.failure import Failure
 from trainctl.base.files import make_durable, unique, write_at
+from trainctl.base.lease import Liveness
 from trainctl.base.packed import packed
 from trainctl.base.sharing import make_directory
 from trainctl.node.content.digests import Digests
@@ -38,7 +39,7 @@ from trainctl.node.content.sizes import sizes_in, text_of
 from trainctl.node.system import layout as names
 from trainctl.node.transfer.gathering import Data, Fetcher, Gathering, Order
 from trainctl.node.transfer.partials import named
-from trainctl.node.transfer.shared_claim import Claim, Watch
+from trainctl.node.transfer.shared_claim import Claim
 
 _GROUP = 256
 _POLL_SECONDS = 0.1
@@ -127,11 +128,11 @@ class SharedCache:
         if not left or not self._room_for([file for group in left for file in self._absent(group)]):
             return set()
         random.shuffle(left)  # so that nodes don't all begin with the same
-        watch, brought = Watch(), set()  # type: ignore[var-annotated]
+        liveness, brought = Liveness(), set()  # type: ignore[var-annotated]
         while left:
             others: List[List[File]] = []
             for group in left:
-                claim = Claim(self.root, self._claims / _name(group), watch)
+                claim = Claim(self.root, self._claims / _name(group), liveness)
                 if not claim.take():
                     others.append(group)
                     continue

@@ -10,7 +10,7 @@ import errno
 import select
 import socket
 import struct
-from typing import Iterable, List, NamedTuple, Optional
+from typing import Iterable, List, Optional
 
 _BACKLOG = 1024
 _CREDENTIALS = struct.Struct("iII")
@@ -69,21 +69,13 @@ def is_held(name: str) -> bool:
         return probe.connect_ex(_address(name)) not in _FREE
 
 
-class Holder(NamedTuple):
-    """The process that claimed a name, 0 where it can't be seen from here, and its user. Others may hold it since for that one."""
-
-    pid: int
-    uid: int
-
-
-def holder(name: str) -> Optional[Holder]:
-    """Who claimed a name; None where nobody holds it, or too many wait for it."""
+def holder(name: str) -> int:
+    """PID of the process that claimed a name; 0 if it can't be seen from here, or nobody holds it."""
     with _socket() as probe:
         if probe.connect_ex(_address(name)) != 0:
-            return None
+            return 0
         said = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, _ = _CREDENTIALS.unpack(said)
-    return Holder(pid, uid)
+    return int(_CREDENTIALS.unpack(said)[0])
 
 
 def await_release(names: Iterable[str], seconds: float, *descriptors: int) -> None:

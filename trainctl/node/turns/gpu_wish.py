@@ -6,17 +6,15 @@ import time
 from typing import Any, Dict, List, Mapping
 
 from trainctl.base.failure import Failure
-from trainctl.node.runs.record import Run
 from trainctl.node.turns import gpus
-from trainctl.node.turns.claims import Claims, is_held
-from trainctl.node.turns.gpu_tools import Gpu, users
-from trainctl.node.turns.holders import elsewhere, holders, listed, run_words
+from trainctl.node.turns.claims import Claims, holder, is_held
+from trainctl.node.turns.gpus import Gpu, users
 
 _FOREIGN_SECONDS = 5.0
 """How often it is asked who else computes on GPUs: each question starts a program."""
 
-_NAMES_SECONDS = (1.0, 60.0)
-"""How old the names of those may be who hold GPUs, at first and at most: each look reads all runs' records, and who just claimed is about to write his."""
+_NAMED = 2
+"""How many processes are named: a line of ``status`` is short."""
 
 
 class GpuWish:
@@ -25,8 +23,7 @@ class GpuWish:
     Who takes all that there are gets none where the host's tools can't say which that is: its job is ``hidden`` those that there may be.
     """
 
-    def __init__(self, run: Run, spec: Mapping[str, Any]) -> None:
-        self._layout, self._spec = run.layout, spec
+    def __init__(self, spec: Mapping[str, Any]) -> None:
         wanted = spec.get("gpus") or {}
         self.hidden: Mapping[str, str] = {}
         kind, count = wanted.get("kind") or "", wanted.get("count")
@@ -48,8 +45,6 @@ class GpuWish:
         self._refused: List[Gpu] = []
         self._looked = 0.0
         self._used: Dict[str, str] = {}
-        self._named: Dict[str, str] = {}
-        self._named_at = self._named_for = 0.0
 
     @property
     def unclaimed(self) -> bool:
@@ -72,34 +67,21 @@ class GpuWish:
 
     @property
     def why(self) -> str:
-        """The words, with who has what is wanted: ``waits for 2 of 4 GPUs, taken by job.sft run 3 and pid 4711 (python3)``."""
+        """The words, with the processes that have what is wanted: ``waits for 2 of 4 GPUs, taken by PID 4711``."""
         free = self._unclaimed()
-        names = self._holders([one for one in self._present if one not in free])
-        if len(free) >= self.count:  # else nobody asked who computes on them
-            names += [self._used[one.id] for one in free if one.id in self._used]
-        return f"{self.words}, taken by {listed(names)}" if names else self.words
+        pids = [holder(gpu.claim) for gpu in self._present if gpu not in free]
+        if len(free) >= self.count:  # otherwise nobody asked which processes compute on them
+            pids += [
+                int(self._used[gpu.id]) for gpu in free if self._used.get(gpu.id, "").isdigit()
+            ]
+        names = list(dict.fromkeys(f"PID {pid}" for pid in pids if pid))
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        return f"{self.words}, taken by {', '.join(names[:_NAMED])}{more}" if names else self.words
 
     def take(self, claims: Claims) -> List[Gpu]:
         """Claim as many as are wanted; none if they can't be had."""
         free = self.free()
         return [free[name] for name in claims.take_some(free, self.count)]
-
-    def _holders(self, claimed: List[Gpu]) -> List[str]:
-        ids = [one.id for one in claimed]
-        now = time.monotonic()
-        changed = set(ids) != set(self._named)
-        if changed or now - self._named_at > self._named_for:
-            shortest, longest = _NAMES_SECONDS
-            self._named_for = shortest if changed else min(2 * self._named_for, longest)
-            found = holders(self._layout, ids)
-            self._named = {
-                one.id: run_words(found[one.id], self._spec)
-                if one.id in found
-                else elsewhere(one, self._spec).words
-                for one in claimed
-            }
-            self._named_at = now
-        return [self._named[one] for one in ids]
 
     def _unclaimed(self) -> List[Gpu]:
         return [one for one in self._present if not is_held(one.claim)]

@@ -12,8 +12,8 @@ from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import Run
 from trainctl.node.turns import gpus
 from trainctl.node.turns.claims import Claims, await_release, is_held
-from trainctl.node.turns.gpu_tools import Gpu
 from trainctl.node.turns.gpu_wish import GpuWish
+from trainctl.node.turns.gpus import Gpu
 from trainctl.node.turns.lanes import Lane, Place
 
 Pending = Callable[[str, Optional[str]], None]
@@ -101,7 +101,7 @@ class Turn:
         return self._in_lane(f"slot-{name}", words, take)
 
     def _wish(self) -> GpuWish:
-        wish = GpuWish(self._run, self._spec)
+        wish = GpuWish(self._spec)
         self._hidden = wish.hidden
         return wish
 

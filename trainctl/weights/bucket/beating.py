@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from trainctl.base.clock import SystemClock
 from trainctl.base.exclusive import BEAT_SECONDS, holder_name, known_living
 from trainctl.base.json import hex_digest
 from trainctl.base.listing import ResolvedSource
 from trainctl.errors import TrainctlError
-from trainctl.ledger.clock import SystemClock
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.objects import Objects
 from trainctl.weights.bucket.shelf import Shelf

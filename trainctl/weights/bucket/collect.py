@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
+from trainctl.base.clock import SystemClock
 from trainctl.base.exclusive import holder_name
 from trainctl.errors import Busy, StorageError
-from trainctl.ledger.clock import SystemClock
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.beating import Beating, await_others
 from trainctl.weights.bucket.look import referred

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from trainctl.ledger.clock import SystemClock
+from trainctl.base.clock import SystemClock
 from trainctl.weights.bucket.look import references
 from trainctl.weights.bucket.marking import Mark, mark
 from trainctl.weights.bucket.shelf import Shelf

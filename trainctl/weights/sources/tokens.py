@@ -9,8 +9,9 @@ from contextlib import contextmanager
 
 from trainctl.errors import SourceDenied
 from trainctl.objects.access import Access, AzurePrincipal, Bearer, ServiceAccount, access_of
+from trainctl.objects.azure import principal_token
 from trainctl.objects.client import is_over
-from trainctl.objects.exchange import token_of_principal, token_of_service_account
+from trainctl.objects.google import service_account_token
 from trainctl.spi.sources import Credential
 from trainctl.weights.sources.http import HttpClient, Response
 
@@ -76,9 +77,9 @@ class Token:
 
     def _exchanged(self, access: Access) -> Credential:
         if isinstance(access, ServiceAccount):
-            return token_of_service_account(access.document, self.origin)
+            return service_account_token(access.document, self.origin)
         if isinstance(access, AzurePrincipal):
-            return token_of_principal(access, self.origin, self._environ)
+            return principal_token(access, self.origin, self._environ)
         return self._credential
 
     def _explained(self, error: SourceDenied) -> SourceDenied:

@@ -1,0 +1,262 @@
+"""Garbage collection over every kind of object store."""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.support.store_contents import (
+    CHUNK,
+    OTHER,
+    REFERENCE,
+    Dying,
+    dies,
+    leave_unfinished,
+    publish,
+    source_of,
+    stored,
+)
+from trainctl.base.lease import Liveness
+from trainctl.base.objects import ObjectStore
+from trainctl.errors import Busy, StorageError
+from trainctl.store import exclusive, keys, records, references
+from trainctl.store.gc import GcOptions, GcReport, gc
+from trainctl.store.lease import ObjectLease
+from trainctl.store.verify import verify
+
+LARGE = os.urandom(5 * CHUNK + 7)
+FILES = {"large": LARGE, "alone": b"x" * 300, "small": b"small", "other": b"other", "empty": b""}
+SIZE = sum(map(len, FILES.values()))
+FOREIGN = {"holder": "elsewhere-1-2-3", "nonce": "n", "source": "memory://model"}
+
+
+def collect(objects: ObjectStore, **options: Any) -> GcReport:
+    return gc(objects, GcOptions(**options))
+
+
+def test_what_references_name_stays(objects: ObjectStore) -> None:
+    publish(objects, FILES)
+    before = stored(objects)
+    report = collect(objects)
+    assert stored(objects) == before
+    assert (report.bytes, report.blobs, report.listings) == (0, 0, ())
+    assert [one.record["project"] for one in report.kept] == ["demo"]
+
+
+def test_what_no_reference_names_goes(objects: ObjectStore) -> None:
+    listing = publish(objects, FILES)
+    references.drop(objects, REFERENCE.lineage, REFERENCE.address)
+    report = collect(objects)
+    assert stored(objects) == {}
+    assert [(one.listing, one.files) for one in report.listings] == [(listing.id, len(FILES))]
+    assert report.bytes == SIZE
+    assert report.blobs == 6 + 1 + 3
+
+
+def test_shared_content_stays_for_the_other(objects: ObjectStore) -> None:
+    publish(objects, {"large": LARGE, "gone": b"y" * 500})
+    listing = publish(objects, {"large": LARGE}, OTHER, text="memory://other")
+    references.drop(objects, REFERENCE.lineage, REFERENCE.address)
+    assert collect(objects).bytes == 500
+    assert verify(objects).whole
+    assert keys.listing(listing.id) in stored(objects)
+
+
+def test_the_previous_version_stays_until_the_next_is_complete(objects: ObjectStore) -> None:
+    publish(objects, FILES)
+    references.put(objects, REFERENCE, source_of({"a": b"new"}, "memory://model", "2"))
+    before = stored(objects)
+    assert collect(objects).bytes == 0
+    assert stored(objects) == before
+    publish(objects, {"a": b"new"}, revision="2")
+    assert collect(objects).bytes == SIZE
+
+
+def test_unfinished_content_stays_as_long_as_a_reference_names_its_source(
+    objects: ObjectStore,
+) -> None:
+    leave_unfinished(objects, FILES)
+    before = stored(objects)
+    collect(objects)
+    assert stored(objects) == before
+    publish(objects, {"a": b"new"}, OTHER, text="memory://other")
+    references.drop(objects, REFERENCE.lineage, REFERENCE.address)
+    assert collect(objects).bytes == SIZE
+    assert not [key for key in stored(objects) if key.startswith(keys.PARTIAL)]
+
+
+def test_marks_of_another_source_keep_nothing(objects: ObjectStore) -> None:
+    leave_unfinished(objects, FILES)
+    references.drop(objects, REFERENCE.lineage, REFERENCE.address)
+    references.put(objects, OTHER, source_of(FILES, "memory://other", "1"))
+    assert collect(objects).bytes == SIZE
+
+
+def test_a_dry_run_deletes_nothing_and_reports_the_same(objects: ObjectStore) -> None:
+    publish(objects, FILES)
+    references.drop(objects, REFERENCE.lineage, REFERENCE.address)
+    before = stored(objects)
+    preview = collect(objects, dry_run=True)
+    assert stored(objects) == before
+    report = collect(objects)
+    assert preview.dry_run
+    assert (preview.bytes, preview.blobs, preview.listings) == (
+        report.bytes,
+        report.blobs,
+        report.listings,
+    )
+
+
+def test_unused_references_are_dropped(objects: ObjectStore) -> None:
+    publish(objects, FILES)
+    assert collect(objects, unused_seconds=3600.0).dropped == ()
+    report = collect(objects, unused_seconds=-10.0)
+    assert [one.record["address"] for one in report.dropped] == ["weights.model"]
+    assert report.bytes == SIZE
+    assert stored(objects) == {}
+
+
+def test_nothing_goes_while_a_writer_lives(objects: ObjectStore) -> None:
+    publish(objects, FILES, OTHER, text="memory://other")
+    references.drop(objects, OTHER.lineage, OTHER.address)
+    resolved = source_of(FILES, "memory://model", "1")
+    references.put(objects, REFERENCE, resolved)
+    before = stored(objects)
+    with ObjectLease(objects, keys.lease(resolved), {"source": resolved.source}) as lease:
+        assert lease.try_acquire(Liveness())
+        for dry_run in (True, False):
+            report = collect(objects, dry_run=dry_run, unused_seconds=-10.0)
+            assert [one.record["project"] for one in report.busy] == ["demo"]
+            assert (report.bytes, report.dropped) == (0, ())
+    assert stored(objects) == before
+    assert collect(objects).bytes == SIZE
+
+
+def test_a_writer_elsewhere_is_waited_for_until_it_is_certain(objects: ObjectStore) -> None:
+    """A lease that isn't renewed for 30 seconds is a dead writer's."""
+    resolved = source_of(FILES, "memory://model", "1")
+    objects.put(keys.lease(resolved), records.encode(FOREIGN))
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    with exclusive.held(objects, liveness=Liveness(lambda: now[0]), sleep=sleep) as access:
+        assert access.writers == {}
+    assert now[0] >= 30
+    assert stored(objects) == {}
+
+
+def test_a_writer_elsewhere_that_renews_its_lease_lives(objects: ObjectStore) -> None:
+    key = keys.lease(source_of(FILES, "memory://model", "1"))
+    objects.put(key, records.encode(FOREIGN))
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] == 5:
+            objects.put(key, records.encode({**FOREIGN, "renewals": 1}))
+
+    with exclusive.held(objects, liveness=Liveness(lambda: now[0]), sleep=sleep) as access:
+        assert list(access.writers) == [key]
+    assert now[0] == 5
+
+
+def test_one_collection_at_a_time(objects: ObjectStore) -> None:
+    with exclusive.held(objects), pytest.raises(Busy):
+        collect(objects)
+    collect(objects)
+
+
+def test_a_collection_that_was_suspended_stops(objects: ObjectStore) -> None:
+    publish(objects, FILES)
+    references.drop(objects, REFERENCE.lineage, REFERENCE.address)
+    now = [0.0]
+    lease = ObjectLease(objects, keys.GC_LEASE, {}, clock=lambda: now[0])
+    with lease:
+        assert lease.try_acquire(Liveness())
+        access = exclusive.Access(0.0, {}, lease)
+        access.require()
+        now[0] = 60
+        with pytest.raises(StorageError, match="suspended"):
+            access.require()
+        now[0] = 0
+        assert lease.late
+
+
+@pytest.mark.parametrize("damage", [b"{}", b"nonsense"])
+def test_nothing_goes_while_a_reference_is_damaged(objects: ObjectStore, damage: bytes) -> None:
+    publish(objects, FILES)
+    objects.put(OTHER.key, damage)
+    before = stored(objects)
+    with pytest.raises(StorageError, match="damaged"):
+        collect(objects)
+    assert stored(objects) == before
+
+
+@pytest.mark.parametrize("damage", [None, b"{}", b"nonsense"])
+def test_nothing_goes_while_a_kept_listing_is_lost(
+    objects: ObjectStore, damage: bytes | None
+) -> None:
+    listing = publish(objects, FILES)
+    objects.delete([keys.listing(listing.id)])
+    if damage is not None:
+        objects.put(keys.listing(listing.id), damage)
+    before = stored(objects)
+    with pytest.raises(StorageError):
+        collect(objects)
+    assert stored(objects) == before
+
+
+def test_the_rest_of_a_damaged_source_stays_after_a_repair(objects: ObjectStore) -> None:
+    listing = publish(objects, FILES)
+    chunks = next(file.chunks for file in listing.files if file.path == "large")
+    damaged = keys.blob(chunks[2])
+    objects.put(damaged, b"x")
+    verify(objects, repair=True)
+    before = stored(objects)
+    assert damaged not in before
+    assert collect(objects).bytes == 0
+    assert stored(objects) == before
+
+
+def test_a_collection_killed_at_every_step_loses_nothing(objects: ObjectStore) -> None:
+    publish(objects, {"large": LARGE, "kept": b"kept"}, OTHER, text="memory://other")
+    for last in range(1000):
+        publish(objects, FILES)
+        references.drop(objects, REFERENCE.lineage, REFERENCE.address)
+        if not dies(partial(gc, Dying(objects, last), GcOptions())):
+            break
+        assert verify(objects).whole
+        collect(objects)
+        assert verify(objects).whole
+        references.drop(objects, REFERENCE.lineage, REFERENCE.address)
+    assert last > 20
+    kinds = {key.partition("/")[0] for key in stored(objects)} - {"leases"}
+    assert kinds == {"blobs", "chunked", "listings", "packs", "records", "references", "slices"}
+
+
+def test_collections_at_once(objects: ObjectStore) -> None:
+    publish(objects, {"large": LARGE}, OTHER, text="memory://other")
+    publish(objects, FILES)
+    references.drop(objects, REFERENCE.lineage, REFERENCE.address)
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            collect(objects)
+        except Exception as error:  # noqa: BLE001  asserted below
+            errors.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(isinstance(error, Busy) for error in errors)
+    assert verify(objects).whole
+    assert collect(objects).bytes == 0

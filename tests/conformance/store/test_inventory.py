@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.support.store_contents import OTHER, REFERENCE, leave_unfinished, publish, source_of
+from trainctl.base.lease import Liveness
+from trainctl.base.objects import ObjectStore
+from trainctl.store import keys, references
+from trainctl.store.inventory import inventory, stored_bytes
+from trainctl.store.lease import ObjectLease
+
+LARGE = os.urandom(5000)
+
+
+def test_an_empty_store(objects: ObjectStore) -> None:
+    found = inventory(objects)
+    assert (found.rows, found.unfinished, found.unreferenced, found.damaged) == ((), 0, 0, ())
+
+
+def test_sources_and_what_they_share(objects: ObjectStore) -> None:
+    first = publish(objects, {"large": LARGE, "twice": LARGE, "own": b"x" * 300})
+    publish(objects, {"large": LARGE}, OTHER, text="memory://other")
+    one, other = inventory(objects).rows
+    assert (one.source, one.revision, one.listing, one.files) == (
+        "memory://model",
+        "1",
+        first.id,
+        3,
+    )
+    assert (one.bytes, one.bytes_shared, one.bytes_stored, one.bytes_saved) == (
+        10_300,
+        5000,
+        5300,
+        5000,
+    )
+    assert (other.bytes, other.bytes_shared, other.bytes_stored, other.bytes_saved) == (
+        5000,
+        5000,
+        0,
+        5000,
+    )
+    assert stored_bytes(objects) == 5300
+
+
+def test_one_row_for_all_who_need_the_same(objects: ObjectStore) -> None:
+    publish(objects, {"a": LARGE})
+    publish(objects, {"a": LARGE}, OTHER)
+    (row,) = inventory(objects).rows
+    assert row.projects == ("demo", "second")
+    assert row.people == ("ann@desk", "bob@desk")
+    assert row.bytes_shared == 0
+
+
+def test_what_is_unfinished_and_what_nothing_needs(objects: ObjectStore) -> None:
+    publish(objects, {"a": LARGE})
+    leave_unfinished(objects, {"b": b"y" * 400}, OTHER, text="memory://other")
+    found = inventory(objects)
+    assert [row.listing is None for row in found.rows] == [False, True]
+    assert (found.unfinished, found.unreferenced) == (400, 0)
+    references.drop(objects, REFERENCE.lineage, REFERENCE.address)
+    found = inventory(objects)
+    assert (found.unfinished, found.unreferenced) == (400, 5000)
+
+
+def test_nothing_is_called_unreferenced_while_a_writer_lives(objects: ObjectStore) -> None:
+    leave_unfinished(objects, {"b": b"y" * 400})
+    references.drop(objects, REFERENCE.lineage, REFERENCE.address)
+    assert inventory(objects).unreferenced == 400
+    resolved = source_of({}, "memory://other", "1")
+    with ObjectLease(objects, keys.lease(resolved), {}) as lease:
+        assert lease.try_acquire(Liveness())
+        assert (inventory(objects).unreferenced, inventory(objects).unfinished) == (0, 400)
+
+
+def test_a_version_that_is_replaced_has_its_own_row(objects: ObjectStore) -> None:
+    listing = publish(objects, {"a": LARGE})
+    references.put(objects, REFERENCE, source_of({"a": b"z"}, "memory://model", "2"))
+    rows = inventory(objects).rows
+    assert [(row.revision, row.listing, row.bytes) for row in rows] == [
+        ("1", listing.id, 5000),
+        ("2", None, 1),
+    ]
+
+
+@pytest.mark.parametrize(("damage", "word"), [(None, "missing"), (b"{}", "damaged")])
+def test_a_lost_listing(objects: ObjectStore, damage: bytes | None, word: str) -> None:
+    listing = publish(objects, {"a": LARGE})
+    objects.delete([keys.listing(listing.id)])
+    if damage:
+        objects.put(keys.listing(listing.id), damage)
+    found = inventory(objects)
+    (row,) = found.rows
+    assert (row.listing, row.listing_is, row.bytes_saved) == (listing.id, word, 0)
+    assert (found.unfinished, found.unreferenced) == (5000, 0)
+
+
+def test_a_damaged_reference(objects: ObjectStore) -> None:
+    publish(objects, {"a": LARGE})
+    objects.put(OTHER.key, b"{}")
+    found = inventory(objects)
+    assert len(found.rows) == len(found.damaged) == 1
+    assert OTHER.key in found.damaged[0]

@@ -1,0 +1,318 @@
+"""Verifying and repairing over every kind of object store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from tests.support.store_contents import (
+    CHUNK,
+    OTHER,
+    REFERENCE,
+    Dying,
+    dies,
+    leave_unfinished,
+    publish,
+    sha256,
+    source_of,
+    stored,
+)
+from trainctl.base.lease import Liveness
+from trainctl.base.objects import ObjectStore
+from trainctl.errors import Busy
+from trainctl.store import exclusive, keys, references
+from trainctl.store.gc import GcOptions, gc
+from trainctl.store.lease import ObjectLease
+from trainctl.store.verify import Outcome, VerifyReport, verify
+
+LARGE = os.urandom(5 * CHUNK + 7)
+FILES = {"large": LARGE, "alone": b"x" * 300, "small": b"small", "other": b"other", "empty": b""}
+SIZE = sum(map(len, FILES.values()))
+CHUNKS = [LARGE[at : at + CHUNK] for at in range(0, len(LARGE), CHUNK)]
+PACK = sha256(b"other" + b"small")
+
+
+def flip(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes | None]] = {
+    "flipped": flip,
+    "truncated": lambda data: data[: len(data) // 3],
+    "longer": lambda data: data + b"x",
+    "missing": lambda data: None,
+}
+
+
+@pytest.fixture(params=list(DAMAGE))
+def how(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def damage(objects: ObjectStore, key: str, how: str) -> None:
+    data = objects.get(key)
+    assert data is not None
+    worse = DAMAGE[how](data)
+    if worse is None:
+        objects.delete([key])
+    else:
+        objects.put(key, worse)
+
+
+def found(report: VerifyReport) -> dict[str, str]:
+    return {finding.key: finding.what for finding in report.findings}
+
+
+def deleted(objects: ObjectStore, before: dict[str, bytes]) -> set[str]:
+    return before.keys() - stored(objects).keys()
+
+
+def test_what_is_right_is_reported_so(objects: ObjectStore) -> None:
+    publish(objects, FILES)
+    report = verify(objects)
+    assert (report.blobs, report.bytes, report.findings) == (5, SIZE, ())
+    assert report.whole
+
+
+def test_an_empty_store_is_right(objects: ObjectStore) -> None:
+    assert verify(objects, repair=True) == VerifyReport(0, 0)
+
+
+def test_content_of_unfinished_sources_is_verified(objects: ObjectStore) -> None:
+    leave_unfinished(objects, FILES)
+    assert verify(objects).whole
+    damage(objects, keys.blob(sha256(CHUNKS[1])), "flipped")
+    assert not verify(objects).whole
+
+
+def test_a_damaged_chunk(objects: ObjectStore, how: str) -> None:
+    """The chunk goes, and what says that all is there; the rest of the file stays."""
+    listing = publish(objects, FILES)
+    before = stored(objects)
+    key = keys.blob(sha256(CHUNKS[2]))
+    damage(objects, key, how)
+    told = verify(objects)
+    assert found(told) == {key: "missing" if how == "missing" else "changed"}
+    assert told.findings[0].sources == ("memory://model",)
+    assert stored(objects).keys() == before.keys() - ({key} if how == "missing" else set())
+    report = verify(objects, repair=True)
+    assert [finding.outcome for finding in report.findings] == [Outcome.REMOVED]
+    assert not report.whole
+    assert deleted(objects, before) == {key, keys.chunked(sha256(LARGE)), keys.listing(listing.id)}
+    assert stored(objects)[keys.incomplete(listing.id)] == listing.to_bytes()
+
+
+def test_a_damaged_blob(objects: ObjectStore, how: str) -> None:
+    listing = publish(objects, FILES)
+    before = stored(objects)
+    key = keys.blob(sha256(FILES["alone"]))
+    damage(objects, key, how)
+    report = verify(objects, repair=True)
+    assert found(report) == {key: "missing" if how == "missing" else "changed"}
+    assert deleted(objects, before) == {key, keys.listing(listing.id)}
+
+
+def test_a_damaged_pack(objects: ObjectStore, how: str) -> None:
+    listing = publish(objects, FILES)
+    before = stored(objects)
+    damage(objects, keys.blob(PACK), how)
+    report = verify(objects, repair=True)
+    assert report.findings[0].sources == ("memory://model",)
+    assert len(report.findings) == 1
+    assert deleted(objects, before) == {
+        keys.blob(PACK),
+        keys.slices(PACK),
+        keys.listing(listing.id),
+    }
+
+
+def test_a_damaged_index_of_a_pack(objects: ObjectStore, how: str) -> None:
+    listing = publish(objects, FILES)
+    before = stored(objects)
+    damage(objects, keys.slices(PACK), how)
+    report = verify(objects, repair=True)
+    assert len(report.findings) == 1
+    gone = deleted(objects, before)
+    assert {keys.slices(PACK), keys.listing(listing.id)} <= gone
+    assert gone <= {keys.slices(PACK), keys.listing(listing.id), keys.blob(PACK)}
+
+
+def test_damaged_names_of_packs(objects: ObjectStore, how: str) -> None:
+    listing = publish(objects, FILES)
+    before = stored(objects)
+    damage(objects, keys.packs(listing.id), how)
+    assert not verify(objects, repair=True).whole
+    assert deleted(objects, before) == {keys.packs(listing.id), keys.listing(listing.id)}
+
+
+def test_damaged_chunks_of_large_content(objects: ObjectStore, how: str) -> None:
+    listing = publish(objects, FILES)
+    before = stored(objects)
+    key = keys.chunked(sha256(LARGE))
+    damage(objects, key, how)
+    report = verify(objects, repair=True)
+    assert found(report) == {key: "missing" if how == "missing" else "chunks changed"}
+    assert deleted(objects, before) == {key, keys.listing(listing.id)}
+
+
+def test_a_damaged_listing(objects: ObjectStore, how: str) -> None:
+    listing = publish(objects, FILES)
+    before = stored(objects)
+    key = keys.listing(listing.id)
+    damage(objects, key, how)
+    report = verify(objects, repair=True)
+    assert report.findings[0].sources == ("memory://model",)
+    if how == "missing":
+        assert found(report) == {key: "listing missing"}
+        assert report.findings[0].outcome is Outcome.WRONG
+    else:
+        assert found(report) == {key: "listing changed"}
+        assert deleted(objects, before) == {key, keys.packs(listing.id)}
+
+
+@pytest.mark.parametrize("how", ["flipped", "truncated", "longer"])
+def test_a_damaged_reference_stays(objects: ObjectStore, how: str) -> None:
+    """Only its project knows what it needs."""
+    publish(objects, FILES)
+    damage(objects, REFERENCE.key, how)
+    before = stored(objects)
+    report = verify(objects, repair=True)
+    assert found(report) == {REFERENCE.key: "reference changed"}
+    assert report.findings[0].outcome is Outcome.WRONG
+    assert stored(objects) == before
+
+
+@pytest.mark.parametrize("how", ["flipped", "truncated", "longer"])
+def test_a_damaged_record_goes(objects: ObjectStore, how: str) -> None:
+    publish(objects, FILES)
+    before = stored(objects)
+    key = keys.record(source_of(FILES, "memory://model", "1"))
+    damage(objects, key, how)
+    assert found(verify(objects, repair=True)) == {key: "record changed"}
+    assert deleted(objects, before) == {key}
+    assert verify(objects).whole
+
+
+def test_listings_that_name_nothing_wrong_stay(objects: ObjectStore) -> None:
+    publish(objects, FILES)
+    other = publish(objects, {"small": b"another"}, OTHER, text="memory://other")
+    damage(objects, keys.blob(sha256(CHUNKS[0])), "flipped")
+    report = verify(objects, repair=True)
+    assert report.findings[0].sources == ("memory://model",)
+    assert keys.listing(other.id) in stored(objects)
+
+
+def test_content_that_nothing_names_goes_if_it_is_damaged(objects: ObjectStore) -> None:
+    objects.put(keys.blob(sha256(b"a")), b"b")
+    report = verify(objects, repair=True)
+    assert report.findings[0].sources == ()
+    assert stored(objects) == {}
+    assert verify(objects).whole
+
+
+def test_after_a_repair_and_copying_again_all_is_right(objects: ObjectStore, how: str) -> None:
+    publish(objects, FILES)
+    before = stored(objects)
+    for key in before:
+        if key.partition("/")[0] in ("blobs", "chunked", "slices", "packs"):
+            damage(objects, key, how)
+    verify(objects, repair=True)
+    again = verify(objects)
+    assert set(found(again).values()) == {"listing missing"}
+    publish(objects, FILES)
+    gc(objects, GcOptions())
+    assert verify(objects).whole
+    assert stored(objects) == before
+
+
+def test_a_repair_waits_for_no_writer(objects: ObjectStore) -> None:
+    publish(objects, FILES)
+    damage(objects, keys.blob(sha256(CHUNKS[0])), "flipped")
+    before = stored(objects)
+    resolved = source_of(FILES, "memory://other", "1")
+    with ObjectLease(objects, keys.lease(resolved), {"source": resolved.source}) as lease:
+        assert lease.try_acquire(Liveness())
+        report = verify(objects, repair=True)
+    assert [finding.outcome for finding in report.findings] == [Outcome.WRONG]
+    assert "memory://other" in report.findings[0].detail
+    assert stored(objects) == before
+
+
+def test_no_repair_beside_a_collection(objects: ObjectStore) -> None:
+    publish(objects, FILES)
+    damage(objects, keys.blob(sha256(CHUNKS[0])), "flipped")
+    with exclusive.held(objects):
+        assert not verify(objects).whole
+        with pytest.raises(Busy):
+            verify(objects, repair=True)
+
+
+class Meanwhile(Dying):
+    """Objects with which something happens before the first lease is taken."""
+
+    def __init__(self, objects: ObjectStore, act: Callable[[], object]) -> None:
+        super().__init__(objects, 10**9)
+        self._act = act
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        self._act()
+        return self._objects.put_if_absent(key, data)
+
+
+def test_what_was_written_again_meanwhile_stays(objects: ObjectStore) -> None:
+    publish(objects, FILES)
+    key = keys.blob(sha256(CHUNKS[0]))
+    damage(objects, key, "flipped")
+    verify(Meanwhile(objects, lambda: objects.put(key, CHUNKS[0])), repair=True)
+    assert stored(objects)[key] == CHUNKS[0]
+
+
+def test_listings_that_were_written_meanwhile_and_name_something_wrong_go(
+    objects: ObjectStore,
+) -> None:
+    """A writer took the damaged chunk for right."""
+    publish(objects, FILES)
+    key = keys.blob(sha256(CHUNKS[0]))
+    damage(objects, key, "flipped")
+    wrong = objects.get(key) or b""
+    ids: list[str] = []
+
+    def write() -> None:
+        ids.append(publish(objects, {"again": LARGE}, OTHER, text="memory://other").id)
+        objects.put(key, wrong)
+
+    verify(Meanwhile(objects, write), repair=True)
+    assert keys.listing(ids[0]) not in stored(objects)
+    assert keys.incomplete(ids[0]) in stored(objects)
+
+
+def test_a_repair_killed_at_every_step_leaves_no_listing_without_content(
+    objects: ObjectStore,
+) -> None:
+    damaged = [keys.blob(sha256(CHUNKS[2])), keys.blob(PACK)]
+    for last in range(1000):
+        listing = publish(objects, FILES)
+        for key in damaged:
+            damage(objects, key, "flipped")
+        was_killed = dies(partial(verify, Dying(objects, last), repair=True))
+        if keys.listing(listing.id) in stored(objects):
+            assert all(key in stored(objects) for key in damaged)
+        verify(objects, repair=True)
+        assert set(found(verify(objects)).values()) == {"listing missing"}
+        if not was_killed:
+            break
+    assert last > 20
+    references.drop(objects, REFERENCE.lineage, REFERENCE.address)
+    gc(objects, GcOptions())
+    assert stored(objects) == {}
+
+
+def test_progress_reaches_the_total(objects: ObjectStore) -> None:
+    publish(objects, FILES)
+    told: list[tuple[int, int, int]] = []
+    verify(objects, progress=lambda *values: told.append(values))
+    assert told[-1] == (SIZE, SIZE, 5)

@@ -1,0 +1,56 @@
+"""The three tiers of tests, and the samples of the long one that run every day.
+
+- default: ``pytest`` without arguments. In-process tests, under a minute, without any service.
+- integration: real sshds, containers, servers of buckets and whole commands. By directory, or marked where a unit test
+  starts a service.
+- long: every point of the kill matrices, long races, benchmarks. ``tests/run long``.
+
+``sample`` and ``offset`` pick what the integration tier runs of the long one: part of it by a fixed seed, part by ``SEED``,
+which changes every day and is printed; ``TEST_SEED`` repeats a day.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+DEFAULT = "not integration and not long"
+INTEGRATION = (
+    "benchmarks/",
+    "conformance/buckets/",
+    "conformance/providers/",
+    "conformance/sources/",
+    "e2e/",
+    "faults/",
+)
+"""Directories below ``tests`` whose tests are all in the integration tier."""
+
+os.environ.setdefault("TEST_SEED", str(datetime.date.today().toordinal()))  # noqa: DTZ011
+SEED = int(os.environ["TEST_SEED"])
+"""Today's. In a variable, so that workers started before and after midnight collect the same tests."""
+
+
+def sample(cases: Sequence[Any], fixed: int, rotating: int) -> list[Any]:
+    """Parameters: so many of the cases for every day, others for today; the rest is marked long."""
+    numbers = list(range(len(cases)))
+    always = set(random.Random(0).sample(numbers, fixed))
+    others = [number for number in numbers if number not in always]
+    chosen = always | set(random.Random(SEED).sample(others, rotating))
+    return [
+        case if number in chosen else pytest.param(*_values(case), marks=pytest.mark.long)
+        for number, case in enumerate(cases)
+    ]
+
+
+def _values(case: Any) -> Sequence[Any]:
+    return case if isinstance(case, tuple) else (case,)
+
+
+def offset(step: int) -> int:
+    """Where to begin today when every ``step``-th point of a matrix is tried."""
+    return SEED % step

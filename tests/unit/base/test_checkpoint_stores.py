@@ -1,0 +1,274 @@
+"""Stores of checkpoints: a directory, moto and rclone answer alike; what a bad network and a hostile name do."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import botocore.auth
+import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from tests.support.buckets import PART_BYTES, Bucket, moto, rclone
+from tests.support.cutting import proxy
+from trainctl.base import sigv4
+from trainctl.base.checkpoints.directory import DirectoryStore
+from trainctl.base.checkpoints.s3 import S3Store, _Multipart, _uploads
+from trainctl.base.checkpoints.store import Store
+from trainctl.base.checkpoints.stores import open_store
+from trainctl.base.failure import Failure
+from trainctl.base.pace import Pace
+
+pytestmark = pytest.mark.integration
+
+RUN = "demo/sft/1-abcdefg"
+BIG = os.urandom(12 * 2**20 + 5)
+
+
+@pytest.fixture(scope="module")
+def moto_bucket() -> Iterator[Bucket]:
+    """A bucket of moto."""
+    with moto() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def rclone_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    """A bucket of rclone."""
+    with rclone(tmp_path_factory.mktemp("s3") / "root") as one:
+        yield one
+
+
+@pytest.fixture(params=["moto", "rclone"])
+def bucket(request: pytest.FixtureRequest) -> Bucket:
+    """A bucket of each server."""
+    found: Bucket = request.getfixturevalue(f"{request.param}_bucket")
+    return found
+
+
+@pytest.fixture(params=["directory", "moto", "rclone"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """A store of each kind; every test has a place of its own."""
+    if request.param == "directory":
+        yield DirectoryStore(tmp_path / "store")
+        return
+    bucket: Bucket = request.getfixturevalue(f"{request.param}_bucket")
+    with closing(bucket.store(prefix=tmp_path.name)) as found:
+        yield found
+
+
+def everything(store: Store, key: str, offset: int = 0) -> bytes:
+    """An object's bytes."""
+    found = bytearray()
+    store.read(key, offset, found.extend)
+    return bytes(found)
+
+
+def test_what_is_put_is_got_listed_and_deleted(store: Store) -> None:
+    """Small and empty objects, and names that URLs and XML must quote."""
+    keys = [f"{RUN}/a", f"{RUN}/b/empty", f"{RUN}/x y+ü'&<.json"]
+    for key in keys:
+        store.put(key, b"" if key.endswith("empty") else key.encode())
+    store.put("demo/sft/10-zzzzzzz/other", b"1")
+
+    assert sorted((one.key, one.size) for one in store.list(f"{RUN}/")) == sorted(
+        (key, 0 if key.endswith("empty") else len(key.encode())) for key in keys
+    )
+    assert store.get(keys[2]) == keys[2].encode()
+    assert store.get(f"{RUN}/none") is None
+    for _ in range(2):
+        store.delete(keys[0])
+    assert store.get(keys[0]) is None
+    assert {one.key for one in store.list(f"{RUN}/")} == set(keys[1:])
+
+
+def test_a_big_file_goes_in_parts_and_comes_from_any_offset(store: Store) -> None:
+    """12 MiB in parts of 5; nothing unfinished is left."""
+    store.put_file(f"{RUN}/big", io.BytesIO(BIG), len(BIG), Pace())
+
+    assert everything(store, f"{RUN}/big") == BIG
+    assert everything(store, f"{RUN}/big", 7_000_001) == BIG[7_000_001:]
+    assert everything(store, f"{RUN}/big", len(BIG)) == b""
+    assert [one.key for one in store.list("")] == [f"{RUN}/big"]
+
+
+def test_reading_what_is_gone_says_so(store: Store) -> None:
+    """And not that it is empty."""
+    with pytest.raises(Failure) as caught:
+        everything(store, f"{RUN}/none")
+    assert caught.value.kind == "missing"
+
+
+def test_a_file_that_becomes_shorter_is_not_kept(store: Store) -> None:
+    """Half of it under its name would be a lie."""
+    with pytest.raises(Failure) as caught:
+        store.put_file(f"{RUN}/big", io.BytesIO(BIG[:6_000_000]), len(BIG), Pace())
+    store.abandon(f"{RUN}/")
+
+    assert caught.value.kind == "changed"
+    assert list(store.list("")) == []
+
+
+@pytest.mark.parametrize("key", ["../x", "a/../../x", "a//b", "/x", "a/./b", "a\0b"])
+def test_no_key_leaves_a_directory(tmp_path: Path, key: str) -> None:
+    """A name that would lead out is refused and nothing is written."""
+    store = DirectoryStore(tmp_path / "store")
+    for call in (lambda: store.put(key, b"x"), lambda: store.get(key), lambda: store.delete(key)):
+        with pytest.raises(Failure):
+            call()  # type: ignore[no-untyped-call]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_parts_of_a_killed_upload_are_taken_up(bucket: Bucket) -> None:
+    """The part that is there is not sent again, those of older attempts are given up, and the object is right."""
+    store = bucket.store(prefix="resumed")
+    assert isinstance(store, S3Store)
+    client, key = store._client, "resumed/a/big"
+    abandoned = _Multipart(client, "resumed/a/other", PART_BYTES)
+    first = _Multipart(client, key, PART_BYTES)
+    first._part(1, BIG[:PART_BYTES], Pace())
+
+    again = _Multipart(client, key, PART_BYTES)
+    sent = len(again._there)
+    store.put_file("a/big", io.BytesIO(BIG), len(BIG), Pace())
+    store.abandon("a/")
+
+    assert (again._upload, sent) == (first._upload, 1)
+    assert abandoned._upload
+    assert everything(store, "a/big") == BIG
+    assert list(_uploads(client, "resumed/a/")) == []
+    store.close()
+
+
+def test_a_presigned_url_needs_nothing_else(bucket: Bucket) -> None:
+    """A plain GET has the bytes; with another signature it has not."""
+    store = bucket.store(prefix="signed")
+    store.put("a b/ü.bin", b"weights")
+    url = store.url("a b/ü.bin", 60)
+
+    with urllib.request.urlopen(url) as answer:
+        assert answer.read() == b"weights"
+    if bucket.directory is not None:  # moto does not look at signatures
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(url[:-4] + "0000")
+        caught.value.close()
+    store.close()
+
+
+def test_a_wrong_credential_is_refused_at_once(tmp_path: Path) -> None:
+    """A person must mend it: it isn't tried again."""
+    with rclone(tmp_path / "s3") as bucket, proxy(bucket.endpoint) as between:
+        place = {**bucket.place(), "endpoint_url": between.endpoint}
+        wrong = json.dumps({**bucket.credential, "aws_secret_access_key": "another"})
+        with (
+            closing(open_store(place, {"bucket": wrong})) as store,
+            pytest.raises(Failure) as caught,
+        ):
+            store.put("x", b"1")
+
+        assert caught.value.kind == "denied"
+        assert "SignatureDoesNotMatch" in caught.value.summary
+        assert between.taken == 1
+
+
+REGION = '{"aws_access_key_id": "AK", "aws_secret_access_key": "s", "aws_region": "evil.example/#"}'
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "AKID:secret", '{"access_key_id": "x"}', REGION])
+def test_a_secret_in_another_form_is_named_without_its_value(text: str) -> None:
+    """The message says which keys belong into it."""
+    with pytest.raises(Failure) as caught:
+        open_store({"url": "s3://models/x", "secret": "bucket"}, {"bucket": text})
+    assert "aws_secret_access_key" in caught.value.detail
+    assert not text or text not in caught.value.summary + caught.value.detail
+
+
+@pytest.mark.parametrize("after", [0, 300, 3_000_000])
+def test_cut_connections_are_made_again(bucket: Bucket, after: int) -> None:
+    """Uploads and downloads that die twice arrive whole."""
+    with proxy(bucket.endpoint) as between:
+        place = {**bucket.place(prefix=f"cut{after}"), "endpoint_url": between.endpoint}
+        store = open_store(place, bucket.secrets)
+        between.cuts, between.after = 2, after
+        store.put_file("big", io.BytesIO(BIG), len(BIG), Pace())
+        store.close()
+        between.cuts = 2
+
+        assert everything(store, "big") == BIG
+        store.close()
+
+
+def test_a_store_that_is_gone_says_where_it_was(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After several attempts; when it is back the same client works."""
+    monkeypatch.setattr("trainctl.base.checkpoints.s3_client._FIRST_PAUSE_SECONDS", 0.001)
+    with proxy(bucket.endpoint) as between:
+        store = open_store(
+            {**bucket.place(prefix="gone"), "endpoint_url": between.endpoint}, bucket.secrets
+        )
+        between.gone = True
+        with pytest.raises(Failure) as caught:
+            store.put("x", b"1")
+        between.gone = False
+        store.put("x", b"2")
+
+        assert caught.value.kind == "store"
+        assert between.endpoint in caught.value.summary
+        assert store.get("x") == b"2"
+        store.close()
+
+
+def test_a_name_that_is_no_utf8_fits_no_bucket(bucket: Bucket) -> None:
+    """It is said, and nothing is sent."""
+    with pytest.raises(Failure) as caught:
+        bucket.store().put(os.fsdecode(b"caf\xe9"), b"x")
+    assert caught.value.kind == "name"
+
+
+@pytest.mark.parametrize("token", [None, "session/token=="])
+@pytest.mark.parametrize("key", ["a b/ü+~'(1).bin", "plain"])
+def test_signatures_are_those_of_another_implementation(
+    key: str, token: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """botocore signs the same request in the same way."""
+    now = 1_790_000_000.0
+    target = sigv4.Target(
+        "PUT", "s3.eu-west-1.amazonaws.com", f"/models/{key}", [("partNumber", "1"), ("uploadId", "a b")]
+    )  # fmt: skip
+    ours = sigv4.headers(
+        target, sigv4.Credential("AKID", "secret", token), "eu-west-1", "ab" * 32, now
+    )
+    url = (
+        f"https://{target.host}{sigv4.quoted_path(target.path)}?{sigv4.quoted_query(target.query)}"
+    )
+    request = AWSRequest("PUT", url, headers={"X-Amz-Content-SHA256": "ab" * 32})
+    _at(now, monkeypatch)
+    auth = S3SigV4Auth(Credentials("AKID", "secret", token), "s3", "eu-west-1")
+    auth.payload = lambda _: "ab" * 32
+    auth.add_auth(request)
+
+    assert ours["authorization"] == request.headers["Authorization"]
+
+
+def _at(now: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = datetime.datetime.fromtimestamp(now, datetime.UTC)
+    monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda *_: moment, raising=False)
+
+
+def test_a_rate_is_kept() -> None:
+    """Of five times 500 bytes at 1000 a second the last begins after two seconds, by a clock that stands still."""
+    slept: list[float] = []
+    pace = Pace(1000.0, clock=lambda: 100.0, sleep=slept.append)
+    for _ in range(5):
+        pace.spend(500)
+    assert slept == [0.5, 1.0, 1.5, 2.0]

@@ -1,0 +1,278 @@
+"""Credentials that are asked for: roles of AWS by moto, Google's federation by a server of its form, and the usual places."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import boto3
+import pytest
+
+from tests.support.authority import authority
+from tests.support.buckets import KEY_ID, SECRET, Bucket, free_port, moto
+from tests.support.clouds import ACCOUNT, ACCOUNT_KEY, service_account
+from tests.support.identities import AUDIENCE, POOL, Identities, identity_servers
+from trainctl.errors import SourceBusy, SourceDenied, SourceError, SourceUnreachable
+from trainctl.objects.access import AwsKeys, Bearer, access_of
+from trainctl.objects.aws import assume_role, assume_role_by_identity
+from trainctl.objects.default_chain import default_credential, default_origin
+from trainctl.objects.google import federated_token
+from trainctl.spi.sources import Credential
+from trainctl.weights.sources.s3 import S3Source
+
+pytestmark = pytest.mark.integration
+
+ROLE = "arn:aws:iam::123456789012:role/reader"
+MAILBOX = "reader@demo.iam.gserviceaccount.com"
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bucket]:
+    """AWS as this process finds it; nothing of the user's own."""
+    with moto() as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        for name in ("AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE"):
+            monkeypatch.delenv(name, raising=False)
+        yield server
+
+
+@pytest.fixture
+def google() -> Iterator[Identities]:
+    with identity_servers() as running:
+        yield running
+
+
+def surroundings(google: Identities, token: Path | None) -> dict[str, str]:
+    named = {"GOOGLE_OIDC_TOKEN_FILE": str(token)} if token else {}
+    return {
+        "GOOGLE_STS_URL": google.url,
+        "GOOGLE_IAM_CREDENTIALS_URL": google.url,
+        "ACTIONS_ID_TOKEN_REQUEST_URL": f"{google.url}/oidc?api-version=1",
+        "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "request-token",
+        **named,
+    }
+
+
+def keys_of(credential: Credential) -> AwsKeys:
+    found = access_of("s3", credential.value, credential.origin)
+    assert isinstance(found, AwsKeys)
+    return found
+
+
+def reads(credential: Credential, server: Bucket) -> list[str]:
+    """What a source with that credential finds in the bucket."""
+    server_store = S3Source(environ={"AWS_ENDPOINT_URL": server.endpoint})
+    resolved = server_store.resolve("s3://models/a", None, credential)
+    return [file.path for file in resolved.files]
+
+
+def fill(server: Bucket) -> None:
+    from trainctl.objects.place import place_of
+    from trainctl.objects.store import Bucket as Store
+
+    place = place_of("s3://models/a", server.endpoint, {})
+    Store(place, AwsKeys(KEY_ID, SECRET), environ={}).put("x", b"1")
+
+
+def test_a_role_is_assumed_by_the_operators_own_key(
+    aws: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session opens the bucket, says when it ends, and can be asked for again."""
+    fill(aws)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    first = assume_role(ROLE, "eu-west-1")
+    keys = keys_of(first)
+    assert keys.session
+    assert keys.ends is not None
+    assert keys.ends > datetime.now(UTC) + timedelta(minutes=10)
+    assert (keys.region, first.origin) == ("eu-west-1", f"role {ROLE}")
+    assert reads(first, aws) == ["x"]
+    assert first.renew is not None
+    assert keys_of(first.renew()).secret != keys.secret
+
+
+def test_who_has_no_credential_to_assume_a_role_by_is_told_where_to_put_one(
+    aws: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is the asker's own credential that is missing, and nobody refused."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    with pytest.raises(SourceDenied, match="no credential of AWS") as caught:
+        assume_role(ROLE, "eu-west-1")
+    assert caught.value.code == "missing-secret"
+    assert ROLE in caught.value.summary
+    assert "aws sso login" in caught.value.detail
+
+
+def test_a_role_is_assumed_by_an_identity_token(aws: Bucket, tmp_path: Path) -> None:
+    """The token comes from the file that the platform names, and no key is needed."""
+    fill(aws)
+    (tmp_path / "token").write_text("header.claims.signature\n")
+    environ = {"AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token")}
+    assert reads(assume_role_by_identity(ROLE, "eu-west-1", environ), aws) == ["x"]
+
+
+def test_github_says_who_its_jobs_are(aws: Bucket, google: Identities) -> None:
+    """Where no file is named, GitHub Actions is asked for a token for AWS."""
+    environ = surroundings(google, None)
+    assert keys_of(assume_role_by_identity(ROLE, "eu-west-1", environ)).session
+    ((path, query, authorization),) = google.asked
+    assert path.startswith("/oidc?")
+    assert query["audience"] == ["sts.amazonaws.com"]
+    assert authorization == "Bearer request-token"
+
+
+def test_without_an_identity_the_error_says_how_to_have_one(tmp_path: Path) -> None:
+    """No file and no GitHub; and a file that is not there."""
+    with pytest.raises(SourceDenied, match="no identity token found") as caught:
+        assume_role_by_identity(ROLE, "eu-west-1", {})
+    assert "AWS_WEB_IDENTITY_TOKEN_FILE" in caught.value.detail
+    gone = {"AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "none")}
+    with pytest.raises(SourceDenied, match="cannot read an identity token"):
+        assume_role_by_identity(ROLE, "eu-west-1", gone)
+
+
+def test_google_gives_a_token_for_an_identity(google: Identities, tmp_path: Path) -> None:
+    """The identity becomes a federated token, and that one of the account, which ends and is asked for again."""
+    (tmp_path / "token").write_text("header.claims.signature")
+    environ = surroundings(google, tmp_path / "token")
+    found = federated_token(POOL, MAILBOX, environ)
+    access = access_of("gs", found.value, found.origin)
+    assert isinstance(access, Bearer)
+    assert access.token == google.granted[0]
+    assert access.ends is not None
+    assert google.asked[0][1]["audience"] == AUDIENCE
+    assert google.asked[1][0].endswith(f"/serviceAccounts/{MAILBOX}:generateAccessToken")
+    assert found.renew is not None
+    assert google.granted[0] not in found.renew().value
+
+
+def test_a_refusal_of_googles_shows_no_token(google: Identities, tmp_path: Path) -> None:
+    """The error names the account and the status, and nothing that was sent or answered."""
+    (tmp_path / "token").write_text("header.claims.signature")
+    google.refuses = 403
+    with pytest.raises(SourceDenied, match=f"no credential for service account {MAILBOX}") as told:
+        federated_token(POOL, MAILBOX, surroundings(google, tmp_path / "token"))
+    assert "header.claims" not in str(told.value)
+
+
+def test_who_does_not_answer_is_told_from_who_refuses(google: Identities, tmp_path: Path) -> None:
+    """An answer that asks to come back is none either; the code of what is missing here is another."""
+    (tmp_path / "token").write_text("header.claims.signature")
+    environ = surroundings(google, tmp_path / "token")
+    google.refuses = 503
+    with pytest.raises(SourceBusy, match="503"):
+        federated_token(POOL, MAILBOX, environ)
+    away = {**environ, "GOOGLE_STS_URL": f"http://127.0.0.1:{free_port()}"}
+    with pytest.raises(SourceUnreachable, match="unreachable"):
+        federated_token(POOL, MAILBOX, away)
+    with pytest.raises(SourceDenied) as lost:
+        federated_token(POOL, MAILBOX, {})
+    assert lost.value.code == "missing-secret"
+
+
+def test_identities_trust_the_certificates_that_sources_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What other programs' variables name is trusted, too; without it the error says that it is the certificate."""
+    (tmp_path / "token").write_text("header.claims.signature")
+    with identity_servers(authority().server) as google:
+        environ = surroundings(google, tmp_path / "token")
+        for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+            monkeypatch.delenv(name, raising=False)
+        with pytest.raises(SourceError, match="not trusted") as told:
+            federated_token(POOL, MAILBOX, environ)
+        assert told.value.code == "untrusted-certificate"
+        monkeypatch.setenv("CURL_CA_BUNDLE", str(authority().certificates))
+        assert google.granted == []
+        federated_token(POOL, MAILBOX, environ)
+        assert len(google.granted) == 1
+
+
+def test_aws_that_does_not_answer_is_told_from_who_refuses(
+    aws: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that what is mirrored may stand in."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{free_port()}")
+    (tmp_path / "token").write_text("header.claims.signature")
+    environ = {"AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token")}
+    with pytest.raises(SourceUnreachable, match="AWS is unreachable"):
+        assume_role_by_identity(ROLE, "eu-west-1", environ)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "environ", "origin"),
+    [
+        ("s3", {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "s"}, "AWS_ACCESS_KEY_ID"),
+        ("r2", {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "s"}, "AWS_ACCESS_KEY_ID"),
+        ("s3", {"AWS_ACCESS_KEY_ID": "AKIA"}, None),
+        ("gs", {}, None),
+        ("azure", {"AZURE_STORAGE_ACCOUNT_KEY": ACCOUNT_KEY}, "AZURE_STORAGE_ACCOUNT_KEY"),
+        (
+            "azure",
+            {"AZURE_STORAGE_ACCOUNT": "another", "AZURE_STORAGE_ACCOUNT_KEY": ACCOUNT_KEY},
+            None,
+        ),
+        ("azure", {"AZURE_STORAGE_SAS_TOKEN": "sv=1&sig=2"}, "AZURE_STORAGE_SAS_TOKEN"),
+        (
+            "azure",
+            {"AZURE_STORAGE_CONNECTION_STRING": f"AccountName={ACCOUNT};AccountKey={ACCOUNT_KEY}"},
+            "AZURE_STORAGE_CONNECTION_STRING",
+        ),
+        (
+            "azure",
+            {"AZURE_TENANT_ID": "t", "AZURE_CLIENT_ID": "c", "AZURE_CLIENT_SECRET": "s"},
+            "AZURE_TENANT_ID",
+        ),
+    ],
+)
+def test_usual_places(
+    tmp_path: Path, scheme: str, environ: dict[str, str], origin: str | None
+) -> None:
+    """What the environment has is found, in a form that opens a bucket; half of it, or another account's, is nothing."""
+    environ = {**environ, "HOME": str(tmp_path)}
+    found = default_credential(scheme, ACCOUNT, environ)
+    assert (found.origin if found else None) == origin
+    assert default_origin(scheme, ACCOUNT, environ) == origin
+    if found:
+        access_of(scheme, found.value, found.origin)
+
+
+def test_a_profile_is_read_by_boto3(aws: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AWS_PROFILE names keys in the user's own files."""
+    fill(aws)
+    home = Path.home() / ".aws"
+    home.mkdir()
+    (home / "credentials").write_text(
+        f"[team]\naws_access_key_id = {KEY_ID}\naws_secret_access_key = {SECRET}\n"
+    )
+    monkeypatch.setenv("AWS_PROFILE", "team")
+    found = default_credential("s3", "", {"AWS_PROFILE": "team", "HOME": str(Path.home())})
+    assert found is not None
+    assert reads(found, aws) == ["x"]
+    monkeypatch.setenv("AWS_PROFILE", "absent")
+    with pytest.raises(SourceDenied, match="no credential of AWS found for AWS_PROFILE"):
+        default_credential("s3", "", {"AWS_PROFILE": "absent", "HOME": str(Path.home())})
+
+
+def test_googles_file_is_found_and_named_when_it_is_wrong(tmp_path: Path) -> None:
+    """GOOGLE_APPLICATION_CREDENTIALS; what it names must be there and be a credential."""
+    path = tmp_path / "key.json"
+    environ = {"GOOGLE_APPLICATION_CREDENTIALS": str(path), "HOME": str(tmp_path)}
+    with pytest.raises(SourceDenied, match=r"cannot read .*key\.json"):
+        default_credential("gs", "", environ)
+    path.write_text("[]")
+    with pytest.raises(SourceDenied, match="not a Google credential"):
+        default_credential("gs", "", environ)
+    path.write_text(json.dumps(service_account()))
+    found = default_credential("gs", "", environ)
+    assert found is not None
+    assert json.loads(found.value)["client_email"] == MAILBOX

@@ -1,0 +1,254 @@
+"""Many calls by one process that has loaded what they need: each is a fork of it.
+
+The frames are in ``trainctl/remote/DESIGN.md``, "Sessions". One thread, so that forking is safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import selectors
+import signal
+import sys
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
+
+from trainctl.base.descriptors import close_all_but
+from trainctl.base.protocol.frames import Frames, frame
+from trainctl.base.syscalls import PR_SET_PDEATHSIG, prctl
+
+_READ_BYTES = 2**18
+Load = Callable[[str], object]
+
+
+def serve(once: Callable[[], int], load: Load) -> int:
+    """Do the calls that standard input asks for, until it ends: each by ``once``, which finds its verb as the last argument.
+
+    ``load`` imports what a verb needs, so that the next call finds it there.
+    """
+    verb = _Server(load).serve()
+    if verb is None:
+        os._exit(0)  # whoever asked waits for it, and tidying up takes as long as a call
+    sys.argv[-1] = verb
+    code = 1
+    try:
+        code = once()
+    except BaseException:  # noqa: BLE001 - as at the end of a program
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class _Call(NamedTuple):
+    number: int
+    streams: Dict[int, int]
+    """Where its streams are read, and which they are: 1, output, or 2, errors."""
+
+
+class _Server:
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._pid = os.getpid()
+        self._calls: Dict[int, _Call] = {}
+        self._heard = Frames()
+        self._guard = Guard()
+        self._over = False
+        self._ahead: List[str] = []
+        """Verbs to load while nobody asks for anything."""
+        self._selector = selectors.PollSelector()  # without a descriptor that forks would share
+
+    def serve(self) -> Optional[str]:
+        """None when nobody is there any more, and nothing runs on; in a fork the verb that it is to do."""
+        self._selector.register(0, selectors.EVENT_READ, self._listen)
+        self._selector.register(_ends_of_children(), selectors.EVENT_READ, self._collect)
+        while not self._over:
+            ready = self._selector.select(0 if self._ahead else None)
+            for key, _ in ready:
+                verb: Optional[str] = key.data(key.fd)
+                if verb is not None:
+                    return verb
+            if self._ahead and not ready:
+                self._load_verb(self._ahead.pop(0))
+        for pid in self._calls:
+            _kill(pid)
+        return None
+
+    def _listen(self, descriptor: int) -> Optional[str]:
+        data = os.read(descriptor, _READ_BYTES)
+        self._over = not data
+        for head, request in self._heard.feed(data):
+            if "load" in head:
+                self._ahead.append(head["load"])
+            elif "verb" not in head:
+                self._end(head["call"])
+            elif self._begin(head["call"], head["verb"], request) is not None:
+                return str(head["verb"])
+        return None
+
+    def _load_verb(self, verb: str) -> None:
+        with contextlib.suppress(ImportError):  # the call itself will say so
+            self._load(verb)
+
+    def _begin(self, number: int, verb: str, request: bytes) -> Optional[str]:
+        """Fork; the verb in the fork, None here."""
+        self._load_verb(verb)
+        pipes: List[Tuple[int, int]] = []
+        try:
+            pipes += [os.pipe()]
+            pipes += [os.pipe()]
+            pid = os.fork()
+        except OSError as error:
+            for descriptor in (one for pipe in pipes for one in pipe):
+                os.close(descriptor)
+            self._say({"call": number, "stream": 2}, f"no process for it: {error}\n".encode())
+            self._say({"call": number, "exit": 1})
+            return None
+        if pid == 0:
+            self._become(pipes[0][1], pipes[1][1], request)
+            return verb
+        streams = {}
+        for stream, (reader, writer) in enumerate(pipes, 1):
+            os.close(writer)
+            os.set_blocking(reader, False)
+            streams[reader] = stream
+            self._selector.register(reader, selectors.EVENT_READ, self._pass_on)
+        self._calls[pid] = _Call(number, streams)
+        return None
+
+    def _become(self, output: int, errors: int, request: bytes) -> None:
+        """Be a process of its own, with what one call has, that ends with the session."""
+        os.setsid()
+        self._guard.began(os.getpid())
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for target, source in enumerate((os.open(os.devnull, os.O_RDWR), output, errors)):
+            os.dup2(source, target)
+        close_all_but()
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != self._pid:
+            os._exit(1)
+        sys.stdin = io.TextIOWrapper(io.BytesIO(request))
+
+    def _end(self, number: int) -> None:
+        for pid, call in self._calls.items():
+            if call.number == number:
+                _kill(pid)
+
+    def _pass_on(self, descriptor: int) -> None:
+        """What a call says; at its end that stream is closed."""
+        call = next((one for one in self._calls.values() if descriptor in one.streams), None)
+        if call is None:  # it has ended in between
+            return
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(descriptor, _READ_BYTES)
+            if data:
+                self._say({"call": call.number, "stream": call.streams[descriptor]}, data)
+            else:
+                self._close(call, descriptor)
+
+    def _collect(self, descriptor: int) -> None:
+        """Tell of calls that have ended, whoever holds their streams open now."""
+        os.read(descriptor, _READ_BYTES)
+        for pid in list(self._calls):
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                call = self._calls[pid]
+                for stream in list(call.streams):
+                    self._drain(call, stream)
+                del self._calls[pid]
+                self._guard.ended(pid)
+                code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                self._say({"call": call.number, "exit": code})
+
+    def _drain(self, call: _Call, descriptor: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for data in iter(lambda: os.read(descriptor, _READ_BYTES), b""):
+                self._say({"call": call.number, "stream": call.streams[descriptor]}, data)
+        self._close(call, descriptor)
+
+    def _close(self, call: _Call, descriptor: int) -> None:
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        del call.streams[descriptor]
+
+    def _say(self, head: Mapping[str, Any], data: bytes = b"") -> None:
+        left = memoryview(frame(head, data))
+        try:
+            while left:
+                left = left[os.write(1, left) :]
+        except OSError:  # nobody is there
+            self._over = True
+
+
+def _ends_of_children() -> int:
+    """A descriptor that can be read when a child has ended."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    return reader
+
+
+def _kill(pid: int) -> None:
+    """End a call with what it started; it may not have its own group yet."""
+    for end in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            end(pid, signal.SIGKILL)
+
+
+class Guard:
+    """Ends what calls had started if the session is killed: the kernel kills the calls with it, but not the programs they had started.
+
+    A process beside the session reads a pipe whose other end the session alone holds. It begins with the session, by a fork.
+    """
+
+    def __init__(self) -> None:
+        reader, self._writer = os.pipe()
+        if os.fork() == 0:
+            try:
+                _stand_apart(reader)
+                _end_groups(_under_way(reader))
+            finally:
+                os._exit(0)
+        os.close(reader)
+
+    def began(self, group: int) -> None:
+        """A call is about to be under way, in a process group of its own."""
+        self._tell(f"+{group}\n")
+
+    def ended(self, group: int) -> None:
+        """It is over, and what it left behind may stay."""
+        self._tell(f"-{group}\n")
+
+    def _tell(self, line: str) -> None:
+        with contextlib.suppress(BrokenPipeError):  # somebody has killed it
+            os.write(self._writer, line.encode())
+
+
+def _stand_apart(reader: int) -> None:
+    """Be out of reach of who ends the session's group, and hold nothing of the session's open."""
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(nothing, stream)
+    close_all_but(reader)
+
+
+def _under_way(reader: int) -> Set[int]:
+    """Wait for the session's end; the groups of the calls that had not ended."""
+    left = b""
+    found: Set[int] = set()
+    for data in iter(lambda: os.read(reader, _READ_BYTES), b""):
+        *lines, left = (left + data).split(b"\n")
+        for line in lines:
+            change = found.add if line[:1] == b"+" else found.discard
+            change(int(line[1:]))
+    return found
+
+
+def _end_groups(groups: Set[int]) -> None:
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)

@@ -1,0 +1,125 @@
+"""Command lines of the engines: podman and docker share their options; apptainer runs as the user and takes variables from its own."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from trainctl.node.containers.container_program import FIRST
+from trainctl.node.containers.engines import APPTAINER, DOCKER
+from trainctl.node.containers.leftovers import LABEL
+
+
+class Bind(NamedTuple):
+    """A directory or file of the host at a path in the container."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+
+class Wanted(NamedTuple):
+    """A container, in words that every engine can be told in. Sizes in bytes; ``None``: no limit.
+
+    ``gpus`` are their indices or uuids; ``("all",)`` for those there are. ``temporary`` is a directory of the host for
+    what an engine without storage of its own lets a job write.
+    """
+
+    image: str
+    directory: str
+    temporary: str
+    name: str
+    work: str
+    binds: Sequence[Bind]
+    variables: Mapping[str, str]
+    gpus: Sequence[str]
+    shm_size: int
+    memory: Optional[int]
+    cpus: Optional[int]
+
+
+def arguments(engine: str, wanted: Wanted) -> Tuple[str, ...]:
+    """The command line that runs it in the foreground; secrets come by standard input and are not in it."""
+    return (
+        *(engine, "run", "--interactive", "--pull", "never", "--log-driver", "none"),
+        *("--name", wanted.name, "--label", f"{LABEL}={wanted.directory}"),
+        *("--network", "host", "--userns", "host", "--user", "0:0"),
+        *("--security-opt", "label=disable", "--stop-timeout", "0"),
+        *("--shm-size", str(wanted.shm_size)),
+        *_limits(wanted),
+        *_gpus(engine, wanted.gpus),
+        *(word for bind in wanted.binds for word in ("--mount", mount(bind))),
+        *(word for item in wanted.variables.items() for word in ("--env", "=".join(item))),
+        *("--entrypoint", "/bin/sh", wanted.image, str(FIRST)),
+    )
+
+
+def _limits(wanted: Wanted) -> List[str]:
+    found: List[str] = []
+    if wanted.memory is not None:
+        found += ["--memory", str(wanted.memory)]
+    if wanted.cpus is not None:
+        found += ["--cpus", str(wanted.cpus)]
+    return found
+
+
+def _gpus(engine: str, gpus: Sequence[str]) -> List[str]:
+    """Docker has a word of its own; podman takes the names of the Container Device Interface."""
+    if not gpus:
+        return []
+    if engine == DOCKER:
+        chosen = "all" if gpus[0] == "all" else f'"device={",".join(gpus)}"'
+        return ["--gpus", chosen]
+    return [word for gpu in gpus for word in ("--device", f"nvidia.com/gpu={gpu}")]
+
+
+def mount(bind: Bind) -> str:
+    """The value of an engine's ``--mount``, which is a line of CSV (RFC 4180)."""
+    fields = ["type=bind", f"source={bind.source}", f"target={bind.target}"]
+    return ",".join(map(_field, [*fields, "readonly"] if bind.read_only else fields))
+
+
+def _field(text: str) -> str:
+    if "," not in text and '"' not in text:
+        return text
+    doubled = text.replace('"', '""')
+    return f'"{doubled}"'
+
+
+def described(spec: Mapping[str, Any], attempt: str) -> str:
+    """The name that an engine's list shows: unique on the machine, as an engine insists on that."""
+    return f"trainctl-{spec['id']}-rank-{spec['rank']}-{attempt}"
+
+
+_PREFIX = "APPTAINERENV_"
+_ROOT_INSIDE = ("--fakeroot", "--ignore-subuid", "--ignore-fakeroot-command")
+"""Root of the container is the user and nobody else is in it, so that all that is written is the user's."""
+
+
+def apptainer_arguments(wanted: Wanted, *, root: bool) -> Tuple[str, ...]:
+    """The command line; ``root``: whether its caller is root, who else is root in the container alone.
+
+    ``--compat`` is what other engines do: nothing of the host's, values of variables as they are, and our program as process 1.
+    ``/tmp`` and the home are directories of the host, as they would else be in memory, and small. ``/dev/shm`` is as large as
+    the kernel makes it, half of the memory.
+    """
+    limits: List[str] = []
+    if wanted.memory is not None:
+        limits += ["--memory", str(wanted.memory)]
+    if wanted.cpus is not None:
+        limits += ["--cpus", str(wanted.cpus)]
+    return (
+        *(APPTAINER, "exec", "--compat", "--workdir", wanted.temporary, "--pwd", wanted.work),
+        *(() if root else _ROOT_INSIDE),
+        *limits,
+        *(("--nv",) if wanted.gpus else ()),
+        *(word for bind in wanted.binds for word in ("--mount", mount(bind))),
+        *(wanted.image, "/bin/sh", str(FIRST)),
+    )
+
+
+def apptainer_variables(wanted: Wanted) -> Dict[str, str]:
+    """The job's variables, as apptainer takes them from its own; all GPUs can be seen, so that the claimed are named."""
+    found = dict(wanted.variables)
+    if wanted.gpus and wanted.gpus[0] != "all":
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(wanted.gpus)
+    return {_PREFIX + name: value for name, value in found.items()}

@@ -1,0 +1,107 @@
+"""Credentials of AWS, by boto3: its default chain and roles."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from trainctl.objects.identity_token import identity_token
+from trainctl.objects.token_requests import (
+    CONNECT_SECONDS,
+    SILENCE_SECONDS,
+    none_found,
+    token_errors,
+)
+from trainctl.spi.sources import Credential
+
+_AUDIENCE = "sts.amazonaws.com"
+_TRIES = 3
+
+
+def default_chain(origin: str) -> Credential:
+    """The credential that boto3 finds: a profile, single sign-on, a container's or a machine's role."""
+    with token_errors("AWS", origin):
+        session = _session()
+        found = session.get_credentials()
+        frozen = found.get_frozen_credentials() if found else None
+    if frozen is None or not frozen.access_key:
+        raise none_found("AWS", origin)
+    # botocore renews a session some minutes before its end, so asking it again is enough
+    keys = (
+        frozen.access_key,
+        frozen.secret_key,
+        frozen.token,
+        getattr(found, "_expiry_time", None),
+    )
+    return _credential(keys, session.region_name, origin, partial(default_chain, origin))
+
+
+def assume_role(role_arn: str, region: str, environ: Mapping[str, str] = os.environ) -> Credential:
+    """A session of the role, by the default chain. SourceDenied if AWS refuses."""
+    external = environ.get("TRAINCTL_AWS_EXTERNAL_ID")
+    more = {"ExternalId": external} if external else {}
+    return _role(role_arn, region, lambda sts, role: sts.assume_role(**role, **more))
+
+
+def assume_role_by_identity(
+    role_arn: str, region: str, environ: Mapping[str, str] = os.environ
+) -> Credential:
+    """A session of the role, by an identity token. SourceDenied if there is none or AWS refuses it."""
+
+    def ask(sts: Any, role: dict[str, str]) -> Any:
+        token = identity_token(_AUDIENCE, "AWS_WEB_IDENTITY_TOKEN_FILE", environ)
+        return sts.assume_role_with_web_identity(**role, WebIdentityToken=token)
+
+    return _role(role_arn, region, ask, signed=False)
+
+
+def _role(
+    role_arn: str,
+    region: str,
+    ask: Callable[[Any, dict[str, str]], Any],
+    *,
+    signed: bool = True,
+) -> Credential:
+    origin = f"role {role_arn}"
+    name = re.sub(r"[^\w+=,.@-]", "-", f"trainctl-{os.uname().nodename}")[:64]
+    with token_errors("AWS", origin):
+        sts = _session(signed=signed).client("sts", region_name=region)
+        granted = ask(sts, {"RoleArn": role_arn, "RoleSessionName": name})["Credentials"]
+    keys = [granted.get(key) for key in ("AccessKeyId", "SecretAccessKey", "SessionToken")]
+    renew = partial(_role, role_arn, region, ask, signed=signed)
+    return _credential((*keys, granted.get("Expiration")), region, origin, renew)
+
+
+def _credential(
+    keys: tuple[Any, ...], region: str | None, origin: str, renew: Callable[[], Credential]
+) -> Credential:
+    *secrets, ends = keys
+    names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+    document = dict(zip(names, secrets, strict=True), aws_region=region)
+    if isinstance(ends, datetime):
+        document["expires_at"] = ends.isoformat()
+    value = json.dumps({name: each for name, each in document.items() if each})
+    return Credential(value, origin, renew=renew)
+
+
+def _session(*, signed: bool = True) -> Any:
+    import boto3
+    from botocore import UNSIGNED
+    from botocore.config import Config
+    from botocore.session import get_session
+
+    core = get_session()
+    unsigned = {} if signed else {"signature_version": UNSIGNED}
+    config = Config(
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=SILENCE_SECONDS,
+        retries={"total_max_attempts": _TRIES},
+        **unsigned,
+    )
+    core.set_default_client_config(config)
+    return boto3.Session(botocore_session=core)

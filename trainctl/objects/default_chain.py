@@ -1,0 +1,187 @@
+"""Each platform's default credential chain: environment variables, files, single sign-on, then the machine's own account.
+
+A metadata server is asked only if the firmware or a variable of the platform says that there is one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from trainctl.errors import SourceDenied, TrainctlError
+from trainctl.objects import aws, azure, google
+from trainctl.spi.sources import Credential
+
+_AWS_KEYS = {
+    "AWS_ACCESS_KEY_ID": "aws_access_key_id",
+    "AWS_SECRET_ACCESS_KEY": "aws_secret_access_key",
+}
+_R2_KEYS = {
+    "R2_ACCESS_KEY_ID": "aws_access_key_id",
+    "R2_SECRET_ACCESS_KEY": "aws_secret_access_key",
+}
+_AWS_CHAIN = (
+    "AWS_PROFILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+"""Variables that say that boto3 will find a credential; those of Azure likewise for azure-identity."""
+_AZURE_CHAIN = ("AZURE_FEDERATED_TOKEN_FILE", "AZURE_CLIENT_CERTIFICATE_PATH")
+_AZURE_MEMBERS = {
+    "AZURE_STORAGE_ACCOUNT_KEY": "account_key",
+    "AZURE_STORAGE_ACCESS_KEY": "account_key",
+    "AZURE_STORAGE_KEY": "account_key",
+    "AZURE_STORAGE_SAS_TOKEN": "sas_token",
+    "AZURE_STORAGE_SAS_KEY": "sas_token",
+}
+_AZURE_PRINCIPAL = {
+    "AZURE_TENANT_ID": "tenant_id",
+    "AZURE_CLIENT_ID": "client_id",
+    "AZURE_CLIENT_SECRET": "client_secret",
+}
+_DMI = Path("/sys/class/dmi/id")
+_MACHINES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
+    "s3": ("sys_vendor", "Amazon EC2", ("AWS_EC2_METADATA_SERVICE_ENDPOINT",)),
+    "gs": ("product_name", "Google Compute Engine", ("GCE_METADATA_HOST",)),
+    "azure": (
+        "chassis_asset_tag",
+        "7783-7084-3265-9085-8269-3286-77",
+        ("IDENTITY_ENDPOINT", "AZURE_POD_IDENTITY_AUTHORITY_HOST"),
+    ),
+}
+"""Of each platform a firmware file and its content on its machines, and variables that name a metadata server."""
+
+_Place = tuple[str, Callable[[], Credential]]
+"""The name of a place that has a credential, and how to read it."""
+
+
+def default_credential(
+    scheme: str, account: str, environ: Mapping[str, str] = os.environ
+) -> Credential | None:
+    """The credential that the platform's own tools would use, for Azure with that storage account; None if there is none."""
+    place = _place(scheme, account, environ)
+    if place is not None:
+        return place[1]()
+    return _of_machine(scheme) if is_machine_of(scheme, environ) else None
+
+
+def default_origin(
+    scheme: str, account: str, environ: Mapping[str, str] = os.environ
+) -> str | None:
+    """The name of the place that has it, without reading it; None for a machine's account, which isn't asked."""
+    place = _place(scheme, account, environ)
+    return place[0] if place else None
+
+
+def is_machine_of(scheme: str, environ: Mapping[str, str], dmi: Path = _DMI) -> bool:
+    """Whether this machine is the platform's, by its firmware or its environment."""
+    if (
+        scheme not in ("gs", "azure")
+        and environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true"
+    ):
+        return False
+    name, content, variables = _MACHINES.get(scheme, _MACHINES["s3"])
+    if any(environ.get(each) for each in variables):
+        return True
+    try:
+        return (dmi / name).read_text().strip() == content
+    except OSError:
+        return False
+
+
+def _of_machine(scheme: str) -> Credential | None:
+    """None if this machine has no account, or the library that would ask for it isn't installed."""
+    tokens = {"gs": google.machine_token, "azure": azure.default_token}
+    try:
+        return tokens.get(scheme, aws.default_chain)("this machine's account")
+    except TrainctlError:
+        return None
+
+
+def _place(scheme: str, account: str, environ: Mapping[str, str]) -> _Place | None:
+    if scheme == "azure":
+        return _azure(account, environ)
+    if scheme == "gs":
+        return _google(environ)
+    return (_variables(_R2_KEYS, environ) if scheme == "r2" else None) or _aws(environ)
+
+
+def _aws(environ: Mapping[str, str]) -> _Place | None:
+    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    more = {"aws_session_token": environ.get("AWS_SESSION_TOKEN"), "aws_region": region}
+    if found := _variables(_AWS_KEYS, environ, more):
+        return found
+    shared = environ.get("AWS_SHARED_CREDENTIALS_FILE")
+    files = Path(shared) if shared else _home(environ) / ".aws" / "credentials"
+    origin = _first(_AWS_CHAIN, environ) or ("the files in ~/.aws" if files.is_file() else None)
+    return (origin, lambda: aws.default_chain(origin)) if origin else None
+
+
+def _google(environ: Mapping[str, str]) -> _Place | None:
+    if named := environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
+        origin = "GOOGLE_APPLICATION_CREDENTIALS"
+        return origin, lambda: _google_file(Path(named), origin)
+    path = _home(environ) / ".config" / "gcloud" / "application_default_credentials.json"
+    origin = "gcloud auth application-default login"
+    return (origin, lambda: _google_file(path, origin)) if path.is_file() else None
+
+
+def _google_file(path: Path, origin: str) -> Credential:
+    """A service account's key as it is, as it also signs links; a token for anything else."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        kind = json.loads(text).get("type")
+    except OSError as error:
+        raise SourceDenied(
+            f"cannot read {path}, which {origin} names ({error.strerror})",
+            "Name the file of a credential, or unset the variable.",
+            code="missing-secret",
+        ) from None
+    except (ValueError, AttributeError):
+        raise SourceDenied(
+            f"{origin}: {path} is not a Google credential (not a JSON object)",
+            "Store the JSON document there that Google provides.",
+            code="unusable-secret",
+        ) from None
+    if kind == "service_account":
+        return Credential(text, origin)
+    return google.default_token(origin)
+
+
+def _azure(account: str, environ: Mapping[str, str]) -> _Place | None:
+    name = "AZURE_STORAGE_CONNECTION_STRING"
+    if text := environ.get(name, "").strip():
+        return name, lambda: Credential(text, name)
+    named = environ.get("AZURE_STORAGE_ACCOUNT") or environ.get("AZURE_STORAGE_ACCOUNT_NAME")
+    if named in (None, account) and (key := _first(_AZURE_MEMBERS, environ)):
+        return _variables({key: _AZURE_MEMBERS[key]}, environ)
+    if found := _variables(_AZURE_PRINCIPAL, environ):
+        return found
+    profile = _home(environ) / ".azure" / "azureProfile.json"
+    origin = _first(_AZURE_CHAIN, environ) or ("az login" if profile.is_file() else None)
+    return (origin, lambda: azure.default_token(origin)) if origin else None
+
+
+def _variables(
+    members: Mapping[str, str],
+    environ: Mapping[str, str],
+    more: Mapping[str, str | None] | None = None,
+) -> _Place | None:
+    """The variables as a JSON object, if all of them are set."""
+    document = {member: environ.get(name, "").strip() for name, member in members.items()}
+    if not all(document.values()):
+        return None
+    document |= {member: value for member, value in (more or {}).items() if value}
+    origin = next(iter(members))
+    return origin, lambda: Credential(json.dumps(document), origin)
+
+
+def _first(names: Iterable[str], environ: Mapping[str, str]) -> str | None:
+    return next((name for name in names if environ.get(name, "").strip()), None)
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or Path.home())

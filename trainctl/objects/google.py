@@ -1,0 +1,107 @@
+"""Access tokens of Google Cloud, by google-auth."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from datetime import UTC
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+from trainctl.objects.access import token_text
+from trainctl.objects.identity_token import identity_token
+from trainctl.objects.token_requests import SILENCE_SECONDS, session, token_errors
+from trainctl.spi.sources import Credential
+
+_STORAGE = "https://www.googleapis.com/auth/devstorage.read_write"
+_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
+_JWT = "urn:ietf:params:oauth:token-type:jwt"
+
+
+def federated_token(
+    provider: str, service_account: str, environ: Mapping[str, str] = os.environ
+) -> Credential:
+    """A token of the service account, by workload identity federation. SourceDenied if Google refuses.
+
+    ``provider`` is ``projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/NAME``.
+    ``GOOGLE_STS_URL`` and ``GOOGLE_IAM_CREDENTIALS_URL`` may name other servers than Google's.
+    """
+    audience = f"//iam.googleapis.com/{provider.removeprefix('//iam.googleapis.com/')}"
+    sts = environ.get("GOOGLE_STS_URL") or "https://sts.googleapis.com"
+    iam = environ.get("GOOGLE_IAM_CREDENTIALS_URL") or "https://iamcredentials.googleapis.com"
+    account = quote(service_account, safe="@")
+
+    def make() -> Any:
+        from google.auth import identity_pool
+
+        made: Any = identity_pool.Credentials
+        return made(
+            audience,
+            _JWT,
+            token_url=f"{sts}/v1/token",
+            subject_token_supplier=_IdentityToken(f"https:{audience}", environ),
+            service_account_impersonation_url=f"{iam}/v1/projects/-/serviceAccounts/{account}:generateAccessToken",
+            scopes=[_PLATFORM],
+        )
+
+    return _token(make, f"service account {service_account}")
+
+
+def service_account_token(document: str, origin: str) -> Credential:
+    """A token for a service account's key."""
+
+    def make() -> Any:
+        from google.oauth2.service_account import Credentials
+
+        found: Any = Credentials
+        return found.from_service_account_info(json.loads(document), scopes=[_STORAGE])
+
+    return _token(make, origin)
+
+
+def default_token(origin: str) -> Credential:
+    """A token of the application default credentials: a user's login, a federated or an impersonated account."""
+
+    def make() -> Any:
+        import google.auth
+
+        return google.auth.default(scopes=[_STORAGE])[0]
+
+    return _token(make, origin)
+
+
+def machine_token(origin: str) -> Credential:
+    """A token of this machine's service account, by its metadata server."""
+
+    def make() -> Any:
+        from google.auth.compute_engine import Credentials
+
+        made: Any = Credentials
+        return made(scopes=[_STORAGE])
+
+    return _token(make, origin, proxies=False)
+
+
+class _IdentityToken:
+    """A ``SubjectTokenSupplier`` of google-auth."""
+
+    def __init__(self, audience: str, environ: Mapping[str, str]) -> None:
+        self._audience = audience
+        self._environ = environ
+
+    def get_subject_token(self, context: object, request: object) -> str:
+        return identity_token(self._audience, "GOOGLE_OIDC_TOKEN_FILE", self._environ)
+
+
+def _token(make: Callable[[], Any], origin: str, *, proxies: bool = True) -> Credential:
+    with token_errors("Google", origin):
+        from google.auth.transport.requests import Request
+
+        credentials = make()
+        request = Request(session(proxies=proxies))
+        credentials.refresh(partial(request, timeout=SILENCE_SECONDS))
+    ends = credentials.expiry.replace(tzinfo=UTC) if credentials.expiry else None
+    renew = partial(_token, make, origin, proxies=proxies)
+    return Credential(token_text(credentials.token, ends), origin, renew=renew)

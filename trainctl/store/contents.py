@@ -1,0 +1,84 @@
+"""Read what a store says of content: listings, chunks and packs. Each raises StorageError for what is damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import NamedTuple, Optional, Tuple
+
+from trainctl.base.listing import Listing, is_digest
+from trainctl.base.objects import ObjectStore
+from trainctl.store import keys, records
+
+_MAGIC = b"tctlpk1\n"
+_ROW = struct.Struct(">32sII")
+_SEAL_BYTES = 32
+
+
+class Slice(NamedTuple):
+    """Content in a pack: its digest, and which of the pack's bytes it is."""
+
+    digest: bytes
+    offset: int
+    length: int
+
+
+def load_listing(objects: ObjectStore, listing_id: str) -> Optional[Listing]:
+    """The listing, or None if it isn't complete."""
+    return _load(objects, keys.listing(listing_id), listing_id)
+
+
+def load_incomplete(objects: ObjectStore, listing_id: str) -> Optional[Listing]:
+    """The listing of which ``verify`` deleted content, or None if there is none."""
+    return _load(objects, keys.incomplete(listing_id), listing_id)
+
+
+def chunks_of(objects: ObjectStore, sha256: str) -> Optional[Tuple[str, ...]]:
+    """The chunks of content that is larger than one, or None if it isn't there."""
+    return _digests(objects, keys.chunked(sha256), "chunks")
+
+
+def packs_of(objects: ObjectStore, listing_id: str) -> Tuple[str, ...]:
+    """The packs that hold a listing's small files."""
+    return _digests(objects, keys.packs(listing_id), "packs") or ()
+
+
+def slices_of(objects: ObjectStore, pack: str) -> Optional[Tuple[Slice, ...]]:
+    """The contents in a pack, or None if it isn't a pack."""
+    key = keys.slices(pack)
+    data = objects.get(key)
+    if data is None:
+        return None
+    rows = data[len(_MAGIC) : -_SEAL_BYTES]
+    is_sealed = hashlib.sha256(data[:-_SEAL_BYTES]).digest() == data[-_SEAL_BYTES:]
+    if not data.startswith(_MAGIC) or not is_sealed or len(rows) % _ROW.size:
+        raise records.damaged(objects, key, "its digest doesn't match its content")
+    return tuple(Slice(*row) for row in _ROW.iter_unpack(rows))
+
+
+def count_slices(size: int) -> int:
+    """How many contents are in a pack whose index has ``size`` bytes."""
+    return max(0, (size - len(_MAGIC) - _SEAL_BYTES) // _ROW.size)
+
+
+def _load(objects: ObjectStore, key: str, listing_id: str) -> Optional[Listing]:
+    data = objects.get(key)
+    if data is None:
+        return None
+    try:
+        listing = Listing.from_bytes(data)
+    except ValueError as error:
+        raise records.damaged(objects, key, str(error)) from None
+    if listing.id != listing_id:
+        raise records.damaged(objects, key, "its digest doesn't match its name")
+    return listing
+
+
+def _digests(objects: ObjectStore, key: str, name: str) -> Optional[Tuple[str, ...]]:
+    document = records.load(objects, key)
+    if document is None:
+        return None
+    digests = document.get(name)
+    if not isinstance(digests, list) or not all(map(is_digest, digests)):
+        raise records.damaged(objects, key, f"it lacks valid {name}")
+    return tuple(digests)

@@ -1,0 +1,302 @@
+"""Objects as files below a directory, which a group of users may share."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import stat as modes
+import threading
+from pathlib import Path
+from typing import BinaryIO, Callable, Iterator, List, Optional, Sequence, Set, Tuple, Union
+
+from trainctl.base import sharing
+from trainctl.base.failure import HOW_TO_SHARE, may_be_read
+from trainctl.base.files import PRIVATE_FILE, sync_directory
+from trainctl.base.lease import holder_name, known_dead
+from trainctl.base.objects import ObjectStat
+from trainctl.base.units import format_bytes
+from trainctl.errors import StorageError
+from trainctl.store import keys
+
+_TEMPORARY = ".tmp"
+_ATTEMPTS = 10
+_SPARE_BYTES = 64 * 2**20
+_READ_BYTES = 2**20
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FORBIDDEN = (errno.EACCES, errno.EPERM)
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""Nothing, or a link, which isn't followed."""
+Data = Union[bytes, bytearray, memoryview]
+
+
+class DirectoryObjects:
+    """An ObjectStore. Files of others below the root are neither listed nor deleted, and links aren't followed.
+
+    If the root is setgid and group-writable, so is everything below it, whatever the umask says.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._lock = threading.Lock()
+        self._made: Set[str] = set()
+        self._is_for_group = False
+
+    @property
+    def url(self) -> str:
+        """See ObjectStore."""
+        return self.root.absolute().as_uri()
+
+    def get(self, key: str, offset: int = 0, length: Optional[int] = None) -> Optional[bytes]:
+        """See ObjectStore. What the disk can't read is missing at the end."""
+        with self._explained(), self._opened(key) as descriptor:
+            if descriptor is None:
+                return None
+            size = os.fstat(descriptor).st_size - offset
+            return _read(descriptor, offset, max(0, size if length is None else min(length, size)))
+
+    def fetch(self, key: str, into: BinaryIO) -> bool:
+        """See ObjectStore."""
+        with self._explained(), self._opened(key) as descriptor:
+            if descriptor is None:
+                return False
+            with os.fdopen(descriptor, "rb", closefd=False) as stream:
+                shutil.copyfileobj(stream, into, _READ_BYTES)
+            return True
+
+    def put(self, key: str, data: Data, *, durable: bool = True) -> None:
+        """See ObjectStore."""
+        with self._explained(), self._written(data, durable=durable) as temporary:
+            self._place(key, lambda path: os.replace(temporary, path))  # noqa: PTH105
+            if durable:
+                sync_directory(self._path(key).parent)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """See ObjectStore."""
+        with self._explained(), self._written(data, durable=True) as temporary:
+            try:
+                self._place(key, lambda path: os.link(temporary, path))
+            except FileExistsError:
+                return False
+            sync_directory(self._path(key).parent)
+            return True
+
+    def sync(self, keys: Sequence[str]) -> None:
+        """See ObjectStore."""
+        with self._explained():
+            for key in keys:
+                with self._opened(key) as descriptor:
+                    if descriptor is not None:
+                        os.fsync(descriptor)
+            for directory in {self._path(key).parent for key in keys}:
+                sync_directory(directory)
+
+    def stat(self, key: str) -> Optional[ObjectStat]:
+        """See ObjectStore."""
+        with self._explained():
+            try:
+                status = self._path(key).lstat()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        is_file = modes.S_ISREG(status.st_mode)
+        return ObjectStat(key, status.st_size, status.st_mtime) if is_file else None
+
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
+        """See ObjectStore."""
+        with self._explained():
+            yield from self._listed(prefix, after)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """See ObjectStore. What names content is gone for good before the content is deleted."""
+        with self._explained():
+            directories = {self._unlink(key) for key in keys}
+            for directory in directories - {None}:
+                self._tidy(str(directory))
+
+    def _unlink(self, key: str) -> Optional[str]:
+        path = f"{self.root}/{key}"
+        try:
+            os.unlink(path)  # noqa: PTH108
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return os.path.dirname(path)  # noqa: PTH120
+
+    def _tidy(self, directory: str) -> None:
+        """Sync a directory from which files were deleted, and remove those that are empty now."""
+        with contextlib.suppress(FileNotFoundError):
+            if not directory.startswith(f"{self.root}/{keys.BLOBS}/"):
+                sync_directory(Path(directory))
+        with contextlib.suppress(OSError), self._lock:
+            while len(directory) > len(str(self.root)):
+                os.rmdir(directory)  # noqa: PTH106
+                self._made.discard(directory)
+                directory = os.path.dirname(directory)  # noqa: PTH120
+
+    def _listed(self, prefix: str, after: str) -> Iterator[ObjectStat]:
+        directory = f"{self.root}/{prefix}"
+        for name, entry in self._entries(directory):
+            key = f"{prefix}/{name}"
+            if name.endswith("/"):
+                if f"{key[:-1]}0" > after:  # 0 is next after /
+                    yield from self._listed(key[:-1], after)
+            elif key > after and keys.is_own(key):
+                with contextlib.suppress(FileNotFoundError):
+                    status = entry.stat(follow_symlinks=False)
+                    yield ObjectStat(key, status.st_size, status.st_mtime)
+
+    def _entries(self, directory: str) -> List[Tuple[str, os.DirEntry[str]]]:
+        """Files and directories, the latter with a slash, in the order of keys."""
+        try:
+            with os.scandir(directory) as entries:
+                return sorted(
+                    (f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name, entry)
+                    for entry in entries
+                    if not entry.is_symlink()
+                )
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _path(self, key: str) -> Path:
+        return self.root / key
+
+    @contextlib.contextmanager
+    def _opened(self, key: str) -> Iterator[Optional[int]]:
+        try:
+            descriptor = os.open(f"{self.root}/{key}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno not in _NO_FILE:
+                raise
+            yield None
+            return
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def _written(self, data: Data, *, durable: bool) -> Iterator[str]:
+        """A temporary file with these bytes, which is gone in the end."""
+        self._prepare()
+        path = f"{self.root}/{_TEMPORARY}/{holder_name()}.{secrets.token_hex(8)}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            descriptor = os.open(path, flags, PRIVATE_FILE)
+            try:
+                if self._is_for_group:
+                    os.fchmod(descriptor, sharing.FILE)
+                _write(descriptor, memoryview(data))
+                if durable:
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            yield path
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)  # noqa: PTH108
+
+    def _place(self, key: str, act: Callable[[str], None]) -> None:
+        """Give a file its name, in a directory that others may remove as long as it is empty."""
+        path = f"{self.root}/{key}"
+        for _ in range(_ATTEMPTS - 1):
+            with contextlib.suppress(FileNotFoundError):
+                self._make(os.path.dirname(path))  # noqa: PTH120
+                return act(path)
+            self._made = set()
+        self._make(os.path.dirname(path))  # noqa: PTH120
+        return act(path)
+
+    def _prepare(self) -> None:
+        """Make the root and the directory for temporary files; delete what dead writers left there."""
+        if f"{self.root}/{_TEMPORARY}" in self._made:
+            return
+        missing = [path for path in (self.root, *self.root.parents) if not path.exists()]
+        sharing.make_directory(self.root)
+        for path in missing:
+            sync_directory(path.parent)
+        self._is_for_group = sharing.is_for_group(self.root.stat())
+        self._make(f"{self.root}/{_TEMPORARY}")
+        for _, entry in self._entries(f"{self.root}/{_TEMPORARY}"):
+            if known_dead(entry.name.partition(".")[0]):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{self.root}/{_TEMPORARY}/{entry.name}")  # noqa: PTH108
+
+    def _make(self, directory: str) -> None:
+        """Make a directory below the root durably, and those above it."""
+        if directory in self._made or directory == str(self.root):
+            return
+        parent = os.path.dirname(directory)  # noqa: PTH120
+        self._make(parent)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(directory, sharing.DIRECTORY if self._is_for_group else 0o700)  # noqa: PTH102
+            if self._is_for_group:
+                os.chmod(directory, sharing.DIRECTORY)  # noqa: PTH101
+            sync_directory(Path(parent))
+        self._made.add(directory)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise _explanation(self.root, error) from error
+
+
+def free_bytes(path: Path) -> int:
+    """What an ordinary user may still write on the disk of the nearest directory that exists."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return shutil.disk_usage(path).free
+
+
+def _read(descriptor: int, offset: int, length: int) -> bytes:
+    data = bytearray(length)
+    view, done = memoryview(data), 0
+    with contextlib.suppress(OSError):
+        while done < length:
+            count = os.preadv(descriptor, [view[done:]], offset + done)
+            if not count:
+                break
+            done += count
+    view.release()
+    return bytes(data) if done == length else bytes(data[:done])
+
+
+def _write(descriptor: int, view: memoryview) -> None:
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _explanation(root: Path, error: OSError) -> StorageError:
+    if error.errno in _FULL:
+        return StorageError(
+            f"the disk of the mirror {root} {_shortage(root, error)}",
+            "Free some space, or name another place in mirror: {url: …}. "
+            "The next apply resumes the transfer.",
+            code="disk-full",
+        )
+    if error.errno == errno.EROFS:
+        return StorageError(
+            f"the mirror {root} is on a read-only file system",
+            "Mount it writable, or name another place in mirror: {url: …}.",
+        )
+    if error.errno in _FORBIDDEN:
+        path = str(error.filename or root)
+        done = "written" if may_be_read(path) else "used"
+        return StorageError(
+            f"the mirror {root} may not be {done} by this user ({path})",
+            f"Give this user the right to, or name another place in mirror: {{url: …}}. {HOW_TO_SHARE}",
+        )
+    return StorageError(
+        f"the mirror {root}: {error.strerror or error} ({error.filename or root})",
+        "Check the disk. Nothing incomplete was given a final name.",
+    )
+
+
+def _shortage(root: Path, error: OSError) -> str:
+    """What the disk lacks: bytes, or else files, or this user's quota."""
+    if error.errno == errno.EDQUOT:
+        return "has no space left for this user (disk quota)"
+    free = free_bytes(root)
+    return f"is full ({format_bytes(free)} free)" if free < _SPARE_BYTES else "can hold no more files"  # fmt: skip

@@ -1,0 +1,234 @@
+"""Garbage collection: mark what references need, and delete the rest, under one lease that writers respect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import (  # fmt: skip
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
+
+from trainctl.base.objects import ObjectStat, ObjectStore
+from trainctl.errors import StorageError
+from trainctl.store import contents, exclusive, keys, records, references
+from trainctl.store.references import StoredReference
+
+_DELETED_AT_ONCE = 1000
+"""Keys that S3 deletes in one request."""
+
+
+@dataclass(frozen=True)
+class GcOptions:
+    """``unused_seconds``: also delete references that weren't used for so long."""
+
+    dry_run: bool = False
+    unused_seconds: Optional[float] = None
+
+
+class RemovedListing(NamedTuple):
+    """A listing that no reference named."""
+
+    listing: str
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class GcReport:
+    """What was deleted, or would be, and which references keep the rest.
+
+    ``blobs`` and ``bytes`` count deleted content, each file in a pack as one. ``busy`` are references whose sources are
+    being copied: nothing is deleted then. ``dropped`` references were unused.
+    """
+
+    dry_run: bool
+    bytes: int = 0
+    blobs: int = 0
+    listings: Tuple[RemovedListing, ...] = ()
+    dropped: Tuple[StoredReference, ...] = ()
+    kept: Tuple[StoredReference, ...] = ()
+    busy: Tuple[StoredReference, ...] = ()
+
+
+def gc(
+    objects: ObjectStore, options: GcOptions, notify: Callable[[str], None] = lambda text: None
+) -> GcReport:
+    """Delete what no reference needs. Busy if another collection runs, StorageError if what is needed is unknown.
+
+    It may be killed at any moment: the next one deletes what is left.
+    """
+    if options.dry_run:
+        return _collect(objects, options, exclusive.preview(objects))
+    with exclusive.held(objects, notify) as access:
+        return _collect(objects, options, access)
+
+
+def _collect(objects: ObjectStore, options: GcOptions, access: exclusive.Access) -> GcReport:
+    found = references.read(objects)
+    found.require_readable()
+    busy = access.copied(found.stored)
+    if access.writers:
+        return GcReport(options.dry_run, kept=found.stored, busy=busy)
+    oldest = float("-inf") if options.unused_seconds is None else access.since - options.unused_seconds  # fmt: skip
+    dropped = tuple(stored for stored in found.stored if stored.last_used < oldest)
+    kept = tuple(stored for stored in found.stored if stored.last_used >= oldest)
+    garbage = find_garbage(objects, kept, access.since)
+    removed = tuple(_described(objects, garbage.listings))
+    if not options.dry_run:
+        _delete(objects, (stored.key for stored in dropped), access)
+        for some in garbage.in_order():
+            _delete(objects, some, access)
+    return GcReport(options.dry_run, garbage.bytes, garbage.blobs, removed, dropped, kept)
+
+
+def _delete(objects: ObjectStore, garbage: Iterable[str], access: exclusive.Access) -> None:
+    rest = iter(garbage)
+    while some := list(islice(rest, _DELETED_AT_ONCE)):
+        access.require()
+        objects.delete(some)
+
+
+def _described(objects: ObjectStore, listings: Iterable[str]) -> Iterator[RemovedListing]:
+    for key in listings:
+        name = keys.stem(key)
+        listing = records.unless_damaged(lambda name=name: contents.load_listing(objects, name))  # type: ignore[misc]
+        if listing is not None:
+            yield RemovedListing(name, len(listing.files), listing.size)
+
+
+@dataclass
+class Garbage:
+    """Keys that nothing needs, by the order in which they are deleted: what names content before the content."""
+
+    names: List[str] = field(default_factory=list)
+    listings: List[str] = field(default_factory=list)
+    indexes: List[str] = field(default_factory=list)
+    content: List[str] = field(default_factory=list)
+    blobs: int = 0
+    bytes: int = 0
+
+    def in_order(self) -> Tuple[Sequence[str], ...]:
+        """The keys, those first that name the others."""
+        return self.names, self.listings, self.indexes, self.content
+
+
+@dataclass
+class _Live:
+    """What must stay; contents by digest."""
+
+    listings: Set[str] = field(default_factory=set)
+    incomplete: Set[str] = field(default_factory=set)
+    sources: Set[str] = field(default_factory=set)
+    blobs: Set[bytes] = field(default_factory=set)
+    chunked: Set[bytes] = field(default_factory=set)
+    packs: Set[bytes] = field(default_factory=set)
+
+
+def find_garbage(
+    objects: ObjectStore, kept: Sequence[StoredReference], since: float = float("inf")
+) -> Garbage:
+    """What no kept reference needs, and is no younger than ``since``. StorageError if a kept listing can't be read."""
+    live = _mark(objects, kept)
+    garbage = Garbage()
+
+    def old(prefix: str) -> Iterator[ObjectStat]:
+        return (stat for stat in objects.list(prefix) if stat.modified <= since)
+
+    garbage.names += (stat.key for stat in old(keys.PARTIAL) if _source(stat.key) not in live.sources)  # fmt: skip
+    garbage.names += (stat.key for stat in old(keys.RECORDS) if not _names_live(objects, stat.key, live))  # fmt: skip
+    garbage.listings += _unlisted(old(keys.LISTINGS), live)
+    garbage.indexes += (stat.key for stat in old(keys.INCOMPLETE) if keys.stem(stat.key) not in live.incomplete)  # fmt: skip
+    garbage.indexes += _unlisted(old(keys.PACKS), live)
+    garbage.indexes += (stat.key for stat in old(keys.CHUNKED) if _digest(stat) not in live.chunked)
+    rows: Dict[bytes, int] = {}
+    for stat in old(keys.SLICES):
+        if _digest(stat) not in live.packs:
+            garbage.indexes.append(stat.key)
+            rows[_digest(stat)] = contents.count_slices(stat.size)
+    for stat in old(keys.BLOBS):
+        digest = _digest(stat)
+        if digest not in live.blobs and digest not in live.packs:
+            garbage.content.append(stat.key)
+            garbage.blobs += rows.get(digest, 1)
+            garbage.bytes += stat.size
+    return garbage
+
+
+def _mark(objects: ObjectStore, kept: Sequence[StoredReference]) -> _Live:
+    live = _Live()
+    for stored in kept:
+        is_complete = stored.listing is not None and stored.listing not in live.listings
+        for listing_id in stored.listings - live.listings:
+            is_complete &= _mark_listing(objects, listing_id, stored, live)
+        if not is_complete:
+            live.sources.add(keys.source_of(stored.identity))
+    for source in live.sources:
+        for stat in objects.list(f"{keys.PARTIAL}/{source}"):
+            _mark_partial(objects, stat.key, live)
+    return live
+
+
+def _mark_listing(
+    objects: ObjectStore, listing_id: str, stored: StoredReference, live: _Live
+) -> bool:
+    """Mark what a listing names; False if ``verify`` found some of it missing. StorageError if the listing can't be read."""
+    listing = contents.load_listing(objects, listing_id)
+    is_complete = listing is not None
+    if listing is None:
+        listing = contents.load_incomplete(objects, listing_id)
+    if listing is None:
+        raise StorageError(
+            f"{objects.url}/{keys.listing(listing_id)} is missing: cannot determine what "
+            f"{stored.record['address']} of {stored.record['project']} needs",
+            f"Apply again in {stored.record['project']}, or delete {stored.key} if that project no longer exists.",
+            code=records.DAMAGED,
+        )
+    live.listings.add(listing_id)
+    if not is_complete:
+        live.incomplete.add(listing_id)
+    live.packs.update(map(bytes.fromhex, contents.packs_of(objects, listing_id)))
+    for file in listing.files:
+        if file.chunks:
+            live.chunked.add(bytes.fromhex(file.sha256))
+        live.blobs.update(map(bytes.fromhex, file.chunks or (file.sha256,)))
+    return is_complete
+
+
+def _mark_partial(objects: ObjectStore, key: str, live: _Live) -> None:
+    """Mark what a mark of an unfinished source names: a chunk, a file or a pack."""
+    name = key.rpartition("/")[2]
+    sha256 = name.rpartition(".")[2]
+    digest = bytes.fromhex(sha256)
+    if name.startswith("pack."):
+        live.packs.add(digest)
+        return
+    live.blobs.add(digest)
+    if ".whole." in name:
+        live.chunked.add(digest)
+        live.blobs.update(map(bytes.fromhex, contents.chunks_of(objects, sha256) or ()))
+
+
+def _unlisted(stats: Iterable[ObjectStat], live: _Live) -> Iterator[str]:
+    return (stat.key for stat in stats if keys.stem(stat.key) not in live.listings)
+
+
+def _names_live(objects: ObjectStore, key: str, live: _Live) -> bool:
+    record = records.unless_damaged(lambda: records.load(objects, key))
+    return record is not None and record.get("listing") in live.listings
+
+
+def _source(key: str) -> str:
+    return key.split("/")[1]
+
+
+def _digest(stat: ObjectStat) -> bytes:
+    return bytes.fromhex(keys.stem(stat.key))

@@ -1,0 +1,71 @@
+"""Objects in this process's memory, for tests and conformance suites."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import BinaryIO, Callable, Dict, Iterator, Optional, Sequence, Tuple, Union
+
+from trainctl.base.objects import ObjectStat
+
+
+class MemoryObjects:
+    """An ObjectStore; ``clock`` tells when objects were modified."""
+
+    def __init__(self, url: str = "memory:", clock: Callable[[], float] = time.time) -> None:
+        self.url = url
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._objects: Dict[str, Tuple[bytes, float]] = {}
+
+    def get(self, key: str, offset: int = 0, length: Optional[int] = None) -> Optional[bytes]:
+        """See ObjectStore."""
+        with self._lock:
+            data, _ = self._objects.get(key, (None, 0.0))
+        return None if data is None else data[offset : None if length is None else offset + length]
+
+    def fetch(self, key: str, into: BinaryIO) -> bool:
+        """See ObjectStore."""
+        data = self.get(key)
+        if data is not None:
+            into.write(data)
+        return data is not None
+
+    def put(
+        self, key: str, data: Union[bytes, bytearray, memoryview], *, durable: bool = True
+    ) -> None:
+        """See ObjectStore."""
+        with self._lock:
+            self._objects[key] = bytes(data), self._clock()
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """See ObjectStore."""
+        with self._lock:
+            if key in self._objects:
+                return False
+            self._objects[key] = bytes(data), self._clock()
+            return True
+
+    def sync(self, keys: Sequence[str]) -> None:
+        """See ObjectStore."""
+
+    def stat(self, key: str) -> Optional[ObjectStat]:
+        """See ObjectStore."""
+        with self._lock:
+            data, modified = self._objects.get(key, (None, 0.0))
+        return None if data is None else ObjectStat(key, len(data), modified)
+
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
+        """See ObjectStore."""
+        with self._lock:
+            there = sorted(key for key in self._objects if key.startswith(f"{prefix}/"))
+        for key in there:
+            stat = self.stat(key)
+            if key > after and stat is not None:
+                yield stat
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """See ObjectStore."""
+        with self._lock:
+            for key in keys:
+                self._objects.pop(key, None)
