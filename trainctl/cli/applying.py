@@ -11,7 +11,7 @@ from trainctl.cli.session import Session
 from trainctl.model.events import Emit, Event, EventType
 from trainctl.operations.applying import ApplyOptions, apply
 from trainctl.operations.continuing import Continuation
-from trainctl.operations.following import exit_code, follow_apply, started
+from trainctl.operations.waiting import exit_code, follow_apply, started
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import Plan
 from trainctl.views.apply_result import (
