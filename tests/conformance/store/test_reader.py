@@ -1,0 +1,125 @@
+"""Reading a listing's content over every kind of object store."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from tests.support.store_contents import CHUNK, publish, sha256
+from trainctl.base.listing import Listing
+from trainctl.base.objects import ObjectStore
+from trainctl.errors import StorageError
+from trainctl.store import keys
+from trainctl.store.reader import GAP_BYTES, Locator, Piece, read, read_file, read_run, runs
+
+LARGE = os.urandom(2 * CHUNK + 7)
+FILES = {"a": b"small", "b": b"other", "alone": b"x" * 300, "empty": b"", "large": LARGE}
+
+
+class Counting:
+    """Objects that note which are read."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self.read: list[str] = []
+
+    def get(self, key: str, *arguments: Any) -> bytes | None:
+        self.read.append(key)
+        return self._objects.get(key, *arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._objects, name)
+
+
+def located(objects: ObjectStore, listing: Listing) -> dict[str, list[Piece]]:
+    locator = Locator(objects, listing, CHUNK)
+    return {file.path: list(locator.pieces(file)) for file in listing.files}
+
+
+def test_all_files_are_read_as_they_were_written(objects: ObjectStore) -> None:
+    listing = publish(objects, FILES)
+    locator = Locator(objects, listing, CHUNK)
+    assert {file.path: b"".join(read_file(locator, file)) for file in listing.files} == FILES
+
+
+def test_pieces_say_where_their_bytes_are(objects: ObjectStore) -> None:
+    pieces = located(objects, publish(objects, FILES))
+    chunks = [LARGE[at : at + CHUNK] for at in range(0, len(LARGE), CHUNK)]
+    assert pieces["large"] == [
+        Piece(sha256(chunk), keys.blob(sha256(chunk)), 0, len(chunk)) for chunk in chunks
+    ]
+    assert pieces["alone"][0].key == keys.blob(sha256(FILES["alone"]))
+    (a,), (b,) = pieces["a"], pieces["b"]
+    assert a.key == b.key == keys.blob(sha256(b"smallother"))
+    assert {a.offset, b.offset} == {0, 5}
+
+
+def test_indexes_are_read_once_and_only_for_small_content(objects: ObjectStore) -> None:
+    listing = publish(objects, FILES)
+    counting = Counting(objects)
+    locator = Locator(counting, listing, CHUNK)
+    list(locator.pieces(next(file for file in listing.files if file.path == "large")))
+    assert counting.read == []
+    for file in listing.files:
+        list(locator.pieces(file))
+    assert counting.read == [
+        keys.packs(listing.id),
+        keys.slices(sha256(b"smallother")),
+    ]
+
+
+def test_only_keys_of_the_listing_are_readable(objects: ObjectStore) -> None:
+    other = publish(objects, {"alone": b"y" * 300}, text="memory://other")
+    listing = publish(objects, FILES)
+    readable = Locator(objects, listing, CHUNK).readable_keys()
+    pieces = [piece for pieces in located(objects, listing).values() for piece in pieces]
+    assert {piece.key for piece in pieces if piece.length} < readable
+    assert not readable & {keys.listing(other.id), keys.blob(sha256(b"y" * 300))}
+    assert all(objects.stat(key) for key in readable)
+
+
+@pytest.mark.parametrize("path", ["a", "alone", "large"])
+@pytest.mark.parametrize("how", ["flipped", "truncated", "missing"])
+def test_wrong_bytes_are_refused_and_named(objects: ObjectStore, path: str, how: str) -> None:
+    pieces = located(objects, publish(objects, FILES))
+    piece = pieces[path][-1]
+    data = bytearray(objects.get(piece.key) or b"")
+    if how == "missing":
+        objects.delete([piece.key])
+    else:
+        data[piece.offset] ^= 1
+        objects.put(piece.key, data[: piece.offset] if how == "truncated" else data)
+    with pytest.raises(StorageError, match=piece.key) as raised:
+        read(objects, piece)
+    assert raised.value.code == "mirror-damaged"
+    read(objects, pieces["large"][0])
+
+
+def test_a_missing_index_is_named(objects: ObjectStore) -> None:
+    listing = publish(objects, FILES)
+    index = keys.slices(sha256(b"smallother"))
+    objects.delete([index])
+    with pytest.raises(StorageError, match=index):
+        located(objects, listing)
+
+
+def test_neighbours_are_read_by_one_request(objects: ObjectStore) -> None:
+    pieces = located(objects, publish(objects, FILES))
+    run, *others = runs([*pieces["b"], *pieces["a"], *pieces["alone"]])
+    if others[0][0].key == pieces["a"][0].key:
+        run, others = others[0], [run]
+    counting = Counting(objects)
+    assert {piece.sha256: data for piece, data in read_run(counting, run)} == {
+        sha256(b"small"): b"small",
+        sha256(b"other"): b"other",
+    }
+    assert len(counting.read) == len(others) == 1
+
+
+def test_runs_are_neither_sparse_nor_long() -> None:
+    far = [Piece("a", "k", 0, 10), Piece("b", "k", 11 + GAP_BYTES, 10)]
+    assert list(runs(far)) == [[far[0]], [far[1]]]
+    long = [Piece("a", "k", 0, 10), Piece("b", "k", 10, 10), Piece("c", "k", 20, 10)]
+    assert list(runs(reversed(long), limit=25)) == [long[:2], long[2:]]
