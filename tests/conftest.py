@@ -30,7 +30,9 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         config.option.markexpr = config.option.markexpr or "not long"
         return
     config.option.markexpr = tiers.DEFAULT
-    is_worker = hasattr(config, "workerinput")  # a worker parses the same arguments, and starts no workers
+    is_worker = hasattr(
+        config, "workerinput"
+    )  # a worker parses the same arguments, and starts no workers
     if not is_worker and config.option.numprocesses is None and not config.option.usepdb:
         config.option.numprocesses = os.cpu_count()
         config.option.dist = "loadfile"
