@@ -13,6 +13,7 @@ from tests.support.hurrying import noting
 from tests.support.mirrors import REFERENCE, assert_sound, contents, impatient, leftovers, mirror_at
 from tests.support.weights_data import noise
 from trainctl.base.listing import Listing
+from trainctl.base.retry import Retry
 from trainctl.errors import (
     Interrupted,
     SourceBusy,
@@ -25,7 +26,6 @@ from trainctl.errors import (
 from trainctl.spi.sources import Credential
 from trainctl.weights.mirror import DirectoryMirror
 from trainctl.weights.resolve import Resolution, Wanted, resolve
-from trainctl.weights.retry import Retry
 from trainctl.weights.sources.hf import HubSource
 
 CHUNK = 2**20

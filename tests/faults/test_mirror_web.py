@@ -16,10 +16,10 @@ from tests.support.mirrors import REFERENCE, assert_sound, contents, impatient, 
 from tests.support.web import MODIFIED, NOTHING, STRONG, WEAK, Web, served
 from tests.support.weights_data import noise
 from trainctl.base.listing import Listing
+from trainctl.base.retry import Retry
 from trainctl.errors import SourceCut, SourceWrong
 from trainctl.weights.mirror import DirectoryMirror
 from trainctl.weights.resolve import Resolution, Wanted, resolve
-from trainctl.weights.retry import Retry
 from trainctl.weights.sources.https import HttpsSource
 
 CHUNK = 2**20

@@ -37,13 +37,14 @@ from tests.support.turning import turning
 from tests.support.weights_data import noise
 from tests.unit.weights.test_bucket_versions import next_second
 from trainctl.base.listing import ResolvedSource
+from trainctl.base.retry import just_once
 from trainctl.errors import Interrupted, SourceDenied, SourceWrong
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.archive import Archive
 from trainctl.resources.agents import Agents
 from trainctl.resources.host_mirror import HostMirror
 from trainctl.spi.provider import Node
-from trainctl.spi.sources import Credential, WeightSource, just_once
+from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.metered import Metered

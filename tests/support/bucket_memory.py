@@ -18,6 +18,7 @@ from tests.support.mirror_memory import MadeUp
 from tests.support.mirrors import REFERENCE
 from trainctl.base import json_stream
 from trainctl.base.listing import ResolvedSource
+from trainctl.base.retry import Retry
 from trainctl.weights.bucket import hints, keys, long, mirror, packs
 from trainctl.weights.bucket import verify as verify_module
 from trainctl.weights.bucket.mirror import BucketMirror
@@ -27,7 +28,6 @@ from trainctl.weights.bucket.where import Where
 from trainctl.weights.mirror import fetch
 from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.mirror.verify import Outcome
-from trainctl.weights.retry import Retry
 
 _IN_A_PACK = 100
 _LINKS_AT_ONCE = 64

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 from tests.support.hurrying import time_passes
-from trainctl.weights.retry import Retry
+from trainctl.base.retry import Retry
 from trainctl.weights.sources.hf import HubSource
 from trainctl.weights.sources.https import HttpsSource
 

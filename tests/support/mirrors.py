@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.support.hurrying import time_passes
 from trainctl.base.listing import CHUNK_BYTES, ResolvedSource, SourceFile
+from trainctl.base.retry import Retry
 from trainctl.node.content.pack_index import is_right, rows_of
 from trainctl.node.content.packs import Slice
 from trainctl.spi.sources import Credential
@@ -19,7 +20,6 @@ from trainctl.weights.mirror import DirectoryMirror, Reference, packing
 from trainctl.weights.mirror.contents import Contents
 from trainctl.weights.mirror.layout import fingerprint
 from trainctl.weights.mirror.partial import set_free
-from trainctl.weights.retry import Retry
 
 TOGETHER = 8
 SECONDS = 30.0

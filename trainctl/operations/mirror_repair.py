@@ -9,13 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
+from trainctl.base.retry import Each
 from trainctl.base.sharing import only_ours
 from trainctl.errors import Interrupted, ManifestError, SourceDenied, SourceError, TrainctlError
 from trainctl.model.address import Kind
 from trainctl.model.source_uri import BUCKETS, parse_source
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.weights import credential_of, endpoint_url, lock_entry, wanted_of
-from trainctl.spi.sources import Credential, Each
+from trainctl.spi.sources import Credential
 from trainctl.weights.locked import locked_version
 from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.mirror.fetch import Progress

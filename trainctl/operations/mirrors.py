@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from trainctl.base.retry import Retry
 from trainctl.desired.values import Desired, Kept
 from trainctl.errors import (
     Forbidden,
@@ -29,7 +30,6 @@ from trainctl.resources.clusters import section
 from trainctl.spi import discovery
 from trainctl.spi.provider import Provider
 from trainctl.weights.mirror.place import Place
-from trainctl.weights.retry import Retry
 
 if TYPE_CHECKING:  # only who has one pays for it
     from trainctl.objects.store import Bucket

@@ -38,13 +38,13 @@ from trainctl.spi import discovery
 from trainctl.spi.provider import Confirm, Provider, nobody
 
 if TYPE_CHECKING:
+    from trainctl.base.retry import Retry
     from trainctl.jobs.checkpoints import CheckpointAccess
     from trainctl.jobs.secrets import Secrets
     from trainctl.ledger.ledger import Ledger
     from trainctl.resources.agents import Agents
     from trainctl.resources.registry import Ports
     from trainctl.weights.mirror.port import Mirror
-    from trainctl.weights.retry import Retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ class Workspace:
     @property
     def retry(self) -> Retry:
         """Patience with upstream, which says what it waits for."""
-        from trainctl.weights.retry import Retry
+        from trainctl.base.retry import Retry
 
         return Retry(tell=lambda text: self.tell(text))
 

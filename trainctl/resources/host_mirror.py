@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from trainctl.base.listing import Listing, ResolvedSource, listed_arriving
 from trainctl.base.packed import AS_TUPLE, Arriving
 from trainctl.base.protocol.rows import sent
+from trainctl.base.retry import Retry
 from trainctl.errors import NodeForgot, TrainctlError
 from trainctl.model.serving import Serving
 from trainctl.remote.agent import NodeAgent
@@ -37,7 +38,6 @@ from trainctl.weights.mirror.place import Place
 from trainctl.weights.mirror.port import Looked, Mirror, Own
 from trainctl.weights.mirror.report import Inventory
 from trainctl.weights.mirror.verify import Verified, finding_of, findings_arriving
-from trainctl.weights.retry import Retry
 
 if TYPE_CHECKING:
     from trainctl.resources.conversation import Told

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Callable, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from trainctl.base.listing import ResolvedSource, SourceFile
+from trainctl.base.retry import Each
 
 T = TypeVar("T")
 
@@ -59,19 +60,6 @@ class WeightSource(Protocol):
     ) -> AbstractContextManager[Iterator[bytes]]:
         """The file's bytes from the offset on, in pieces of at most 1 MiB. Ends early only by raising."""
         ...
-
-
-class Each(Protocol):
-    """Makes one request of several; it belongs to the caller, who may make it again."""
-
-    def __call__(self, act: Callable[[], T]) -> T:
-        """What the request gives."""
-        ...
-
-
-def just_once(act: Callable[[], T]) -> T:
-    """An Each without patience."""
-    return act()
 
 
 @runtime_checkable

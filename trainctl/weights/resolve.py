@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainctl.base.listing import ResolvedSource, SourceFile
+from trainctl.base.retry import Each, Retry, just_once
 from trainctl.base.safe_path import check_paths
 from trainctl.errors import (
     SecretWithheld,
@@ -23,19 +24,11 @@ from trainctl.errors import (
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.once import Once
 from trainctl.model.source_uri import SourceUri, parse_source
-from trainctl.spi.sources import (
-    Credential,
-    Each,
-    PagedSource,
-    VersionedSource,
-    WeightSource,
-    just_once,
-)
+from trainctl.spi.sources import Credential, PagedSource, VersionedSource, WeightSource
 from trainctl.weights.lock import Key, LockEntry
 from trainctl.weights.locked import counted, instead_of, locked_version
 from trainctl.weights.mirror.port import Mirror
 from trainctl.weights.patterns import nearest_pattern, select
-from trainctl.weights.retry import Retry
 from trainctl.weights.sources import source_for
 
 _STUMBLES = (

@@ -12,13 +12,13 @@ import pytest
 from tests.support.hub import Fault, Hub, serve
 from tests.support.mirrors import impatient
 from tests.support.plans import at, desired
+from trainctl.base.retry import Retry
 from trainctl.desired.values import Desired
 from trainctl.errors import Interrupted, SourceDenied, SourceError, SourceGone
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address
 from trainctl.operations.mirror_repair import Origins, OriginsOfOthers, verify_mirror
 from trainctl.weights.mirror.afresh import Origin
-from trainctl.weights.retry import Retry
 from trainctl.weights.sources.gates import GATES
 
 

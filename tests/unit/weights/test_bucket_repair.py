@@ -13,6 +13,7 @@ import pytest
 from tests.support.bucket_mirrors import Counted, Directory, contents, names
 from tests.support.mirrors import REFERENCE, TOGETHER, Crowded, MemorySource, impatient
 from trainctl.base.listing import Listing
+from trainctl.base.retry import Retry
 from trainctl.errors import SourceBusy, SourceCut, SourceDenied, SourceUnreachable, StorageError
 from trainctl.weights.bucket import keys
 from trainctl.weights.bucket.mirror import BucketMirror
@@ -21,7 +22,6 @@ from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.mirror.fetch import SMALL_AT_ONCE
 from trainctl.weights.mirror.in_turn import in_turn
 from trainctl.weights.mirror.verify import Outcome
-from trainctl.weights.retry import Retry
 
 FILES = {f"{number:03}": b"%d" % number for number in range(100)}
 CHUNK = 1000

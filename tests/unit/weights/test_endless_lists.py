@@ -15,10 +15,11 @@ from tests.support.mirrors import impatient
 from trainctl.base.checkpoints.stores import open_store
 from trainctl.base.cursors import MOST_PAGES, Cursors, Endless
 from trainctl.base.failure import Failure
+from trainctl.base.retry import just_once
 from trainctl.errors import SourceError
 from trainctl.objects.place import place_of
 from trainctl.objects.store import Bucket
-from trainctl.spi.sources import Credential, WeightSource, just_once
+from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.resolve import Wanted, resolve
 from trainctl.weights.sources import source_for
 from trainctl.weights.sources.gates import GATES

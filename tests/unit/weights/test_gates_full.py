@@ -16,12 +16,12 @@ from tests.support.mirrors import REFERENCE
 from tests.support.mirrors import contents as contents_of
 from tests.support.weights_data import noise
 from trainctl.base.listing import ResolvedSource
+from trainctl.base.retry import Retry
 from trainctl.errors import SourceCut, SourceGone
 from trainctl.spi.sources import Credential
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.mirror.directory import DirectoryMirror
-from trainctl.weights.retry import Retry
 from trainctl.weights.sources import gates
 from trainctl.weights.sources.gates import GATES, Gate
 from trainctl.weights.sources.hf import HubSource

@@ -16,6 +16,7 @@ from trainctl.base.listing import (
     listed_in_order,
 )
 from trainctl.base.packed import packed
+from trainctl.base.retry import Retry
 from trainctl.errors import StorageError
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.bucket import keys, long, packs
@@ -44,7 +45,6 @@ from trainctl.weights.mirror.others import Waiting, WaitsFor, nobody
 from trainctl.weights.mirror.parts import Buffers
 from trainctl.weights.mirror.port import Looked, Mirror
 from trainctl.weights.mirror.reception import Upstream
-from trainctl.weights.retry import Retry
 
 if TYPE_CHECKING:  # what looks after a mirror is loaded when it is asked for
     from trainctl.weights.mirror.afresh import Origins

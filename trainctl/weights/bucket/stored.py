@@ -8,12 +8,12 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+from trainctl.base.retry import Retry
 from trainctl.errors import SourceError, StorageError, TrainctlError
 from trainctl.objects.store import Bucket
 from trainctl.objects.store import Found as Listed
 from trainctl.weights.bucket.keys import is_ours
 from trainctl.weights.bucket.objects import Found, Objects
-from trainctl.weights.retry import Retry
 from trainctl.weights.sources.http import HttpClient
 from trainctl.weights.sources.s3_api import Lister
 

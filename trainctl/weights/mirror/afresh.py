@@ -17,11 +17,11 @@ from typing import (
 )
 
 from trainctl.base.listing import ListedFile, ResolvedSource, SourceFile
+from trainctl.base.retry import Retry
 from trainctl.errors import Interrupted, SourceGone, SourceWrong, TrainctlError
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.mirror.layout import named_in
 from trainctl.weights.mirror.reception import shorter
-from trainctl.weights.retry import Retry
 
 U = TypeVar("U")
 

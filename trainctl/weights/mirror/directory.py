@@ -21,6 +21,7 @@ from trainctl.base.listing import (
     listed_arriving,
     listed_in_order,
 )
+from trainctl.base.retry import Retry
 from trainctl.errors import StorageError
 from trainctl.spi.sources import Credential, WeightSource
 from trainctl.weights.mirror.batch import Batch
@@ -46,7 +47,6 @@ from trainctl.weights.mirror.reception import Upstream
 from trainctl.weights.mirror.records import Records
 from trainctl.weights.mirror.report import MirroredSource, sources
 from trainctl.weights.mirror.transfer import Transfer
-from trainctl.weights.retry import Retry
 
 _MOST_LARGE = 4
 _MOST_CHUNKS = 6

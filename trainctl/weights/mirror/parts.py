@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from trainctl.base.retry import Attempts, Retry
 from trainctl.errors import TrainctlError
 from trainctl.spi.sources import Fill, Span
-from trainctl.weights.retry import Attempts, Retry
 
 PARTS_FROM_BYTES = 64 * 2**20
 """Below this size there is no chunk for each connection."""

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Callable, Protocol
 
 from trainctl.base.listing import ResolvedSource, SourceFile
+from trainctl.base.retry import Attempts, Retry
 from trainctl.base.safe_path import shown
 from trainctl.errors import Interrupted, SourceCut, SourceWrong, TrainctlError
 from trainctl.spi.sources import Credential, PartSource, TellingSource, WeightSource
 from trainctl.weights.mirror.hashing import ContentHash, Digests
 from trainctl.weights.mirror.parts import PARTS_FROM_BYTES, Asking, Buffers, Convoy
 from trainctl.weights.mirror.sums import SPOKEN, announced, is_worth_asking, sums_of
-from trainctl.weights.retry import Attempts, Retry
 
 _PIECE = 2**20
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from trainctl.base.exclusive import lease
 from trainctl.base.listing import SourceFile
+from trainctl.base.retry import Attempts
 from trainctl.errors import SourceWrong, TrainctlError
 from trainctl.node.content.parts import PACKED_BYTES
 from trainctl.weights.mirror.announced import may_be
@@ -30,7 +31,6 @@ from trainctl.weights.mirror.reception import (
     told,
 )
 from trainctl.weights.mirror.sums import is_worth_asking, sums_of
-from trainctl.weights.retry import Attempts
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO, Callable, Iterator, Mapping, Sequence
 from trainctl.base.failure import Failure
 from trainctl.base.protocol.lines import emit
 from trainctl.base.protocol.rows import received
+from trainctl.base.retry import Retry
 from trainctl.errors import Interrupted
 from trainctl.node.transfer.caller import serve_others
 from trainctl.node.transfer.shelf import MirrorShelf
@@ -25,7 +26,6 @@ from trainctl.weights.mirror.links import Links
 from trainctl.weights.mirror.paced import Paced
 from trainctl.weights.mirror.signed import SignedSource
 from trainctl.weights.mirror.verify import Verifying, finding_row, verify
-from trainctl.weights.retry import Retry
 
 
 def do(verb: str, mirror: DirectoryMirror, request: Request, stream: BinaryIO) -> Answer:

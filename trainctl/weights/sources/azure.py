@@ -14,12 +14,13 @@ from urllib.parse import unquote, urlencode
 from xml.etree import ElementTree
 
 from trainctl.base.listing import SourceFile
+from trainctl.base.retry import Each
 from trainctl.errors import SourceError
 from trainctl.objects.access import AzureKey, AzureSas, access_of
 from trainctl.objects.client import SILENCE_SECONDS
 from trainctl.objects.shared_signature import VERSION, shared_signature
 from trainctl.objects.store import Bucket, Found
-from trainctl.spi.sources import Credential, Each
+from trainctl.spi.sources import Credential
 from trainctl.weights.sources.bucket import BucketSource, is_marker, sent_of
 from trainctl.weights.sources.http import Redirected
 from trainctl.weights.sources.paging import Unasked, below, pages_of

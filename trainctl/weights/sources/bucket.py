@@ -11,6 +11,7 @@ from functools import partial
 from posixpath import basename, dirname
 
 from trainctl.base.listing import ResolvedSource, SourceFile, in_order
+from trainctl.base.retry import Each, just_once
 from trainctl.base.safe_path import shown
 from trainctl.errors import SourceError, SourceGone
 from trainctl.objects.access import access_of
@@ -18,7 +19,7 @@ from trainctl.objects.client import SILENCE_SECONDS, server_of
 from trainctl.objects.opening import opened
 from trainctl.objects.place import Place, place_of
 from trainctl.objects.store import Bucket, Found
-from trainctl.spi.sources import Credential, Each, Fill, Span, just_once
+from trainctl.spi.sources import Credential, Fill, Span
 from trainctl.weights.sources.bodies import asked_for, part, rest
 from trainctl.weights.sources.http import HttpClient, Response
 from trainctl.weights.sources.validators import refuse_replaced

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import SplitResult
 
+from trainctl.base.retry import LONGEST_PAUSE
 from trainctl.errors import SourceResting
 
 MOST_AT_ONCE = 32
 """Requests under way, bodies included: as many as one source has at most, so that ten of them have no more."""
-LONGEST_PAUSE = 600.0
-"""Seconds: two of the Hub's windows. Nobody waits for longer."""
 _UNTOLD_PAUSE = 1.0
 _NEWS = 1.0
 

@@ -15,13 +15,14 @@ from posixpath import basename, dirname
 from typing import Any
 
 from trainctl.base.listing import ResolvedSource, SourceFile, in_order
+from trainctl.base.retry import Each, just_once
 from trainctl.base.safe_path import shown
 from trainctl.errors import SourceError, SourceGone
 from trainctl.objects.access import ServiceAccount, access_of
 from trainctl.objects.client import SILENCE_SECONDS, server_of
 from trainctl.objects.place import Place, place_of
 from trainctl.objects.store import Bucket
-from trainctl.spi.sources import Credential, Each, Fill, Span, just_once
+from trainctl.spi.sources import Credential, Fill, Span
 from trainctl.weights.sources.bodies import asked_for, part, rest
 from trainctl.weights.sources.bucket import LINK_SECONDS, sent_of
 from trainctl.weights.sources.gs_api import Api

@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from trainctl.base.listing import SourceFile
+from trainctl.base.retry import Each, just_once
 from trainctl.errors import SourceError, SourceGone
 from trainctl.objects.place import Place
-from trainctl.spi.sources import Each, just_once
 from trainctl.weights.sources.http import HttpClient, Response
 from trainctl.weights.sources.paging import pages_of
 from trainctl.weights.sources.tokens import Token

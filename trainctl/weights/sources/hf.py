@@ -11,10 +11,11 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from trainctl.base.listing import ResolvedSource, SourceFile, in_order
+from trainctl.base.retry import Each, just_once
 from trainctl.base.safe_path import shown
 from trainctl.errors import SourceDenied, SourceError, SourceGone
 from trainctl.model.source_uri import SourceUri, parse_source
-from trainctl.spi.sources import Credential, Each, Fill, Span, just_once
+from trainctl.spi.sources import Credential, Fill, Span
 from trainctl.weights.sources.bodies import asked_for, part, rest
 from trainctl.weights.sources.http import HttpClient, Response, host_of, led_to
 from trainctl.weights.sources.paging import pages_of

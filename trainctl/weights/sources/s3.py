@@ -12,11 +12,12 @@ from operator import attrgetter
 from posixpath import basename
 
 from trainctl.base.listing import ResolvedSource, SourceFile, in_order
+from trainctl.base.retry import Each
 from trainctl.errors import SourceDenied, SourceError, SourceWrong
 from trainctl.objects.access import access_of
 from trainctl.objects.place import place_of
 from trainctl.objects.store import Bucket
-from trainctl.spi.sources import Credential, Each, PagedSource, TellingSource, VersionedSource
+from trainctl.spi.sources import Credential, PagedSource, TellingSource, VersionedSource
 from trainctl.weights.sources.bucket import LINK_SECONDS, BucketSource, sent_of
 from trainctl.weights.sources.http import Redirected
 from trainctl.weights.sources.paging import Unasked

@@ -21,13 +21,13 @@ from xml.etree import ElementTree
 
 from trainctl.base import sigv4
 from trainctl.base.listing import SourceFile
+from trainctl.base.retry import Each, just_once
 from trainctl.base.safe_path import shown
 from trainctl.errors import SourceError
 from trainctl.objects.access import Access, AwsKeys
 from trainctl.objects.client import endpoint_of, region_of
 from trainctl.objects.place import Place
 from trainctl.objects.store import Found
-from trainctl.spi.sources import Each, just_once
 from trainctl.weights.sources.bucket import is_of_parts, tag_told
 from trainctl.weights.sources.http import HttpClient, Response
 from trainctl.weights.sources.paging import below, pages_of

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
+from trainctl.base.retry import Attempts, Retry
 from trainctl.errors import Interrupted, SourceBusy, SourceGone, SourceResting, TrainctlError
-from trainctl.weights.retry import Attempts, Retry
 
 
 def failing(retry: Retry, error: TrainctlError, tries: int) -> None:

@@ -1,12 +1,11 @@
-"""Patience: how often and how long an operation is tried again. The only place that waits for a retry."""
+"""Retry operations that failed for a passing reason."""
 
 from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Callable, Protocol, TypeVar
 
 from trainctl.base.units import format_duration
 from trainctl.errors import (
@@ -16,19 +15,32 @@ from trainctl.errors import (
     SourceUnreachable,
     TrainctlError,
 )
-from trainctl.spi.sources import Each
-from trainctl.weights.sources.gates import LONGEST_PAUSE
 
 T = TypeVar("T")
+LONGEST_PAUSE = 600.0
+"""The longest that a server may ask to wait, in seconds."""
 _NOTICEABLE = 2.0
 
 
+class Each(Protocol):
+    """Makes one request of several, and retries it as its caller wants."""
+
+    def __call__(self, act: Callable[[], T]) -> T:
+        """Return what the request returns."""
+        ...
+
+
+def just_once(act: Callable[[], T]) -> T:
+    """An Each that retries nothing."""
+    return act()
+
+
 def _given_up(tries: int) -> str:
-    return f"Gave up after {tries} tries. Run the same command again later: it carries on from what it has."
+    return f"Gave up after {tries} tries. Run the same command again later: it resumes."
 
 
 def _silent(text: str) -> None:
-    """For callers with nobody to tell."""
+    """Report nothing."""
 
 
 def _wait(cancelled: threading.Event, seconds: float) -> None:
@@ -39,9 +51,9 @@ def _wait(cancelled: threading.Event, seconds: float) -> None:
 class Retry:
     """Exponential back-off with jitter, from ``base`` up to ``longest`` seconds; the last error is raised.
 
-    Who doesn't answer at all is asked ``unanswered`` times only: somebody waits for a plan, and a name may be wrong.
-    What upstream itself asks for is waited instead, and is no failed attempt: it may be its quota, which others spend too.
-    All of it together never lasts more than ``patience`` seconds. ``tell`` is told of waits that somebody might wonder about.
+    A server that doesn't answer at all is tried ``unanswered`` times only: a person waits, and its name may be wrong.
+    A wait that the server itself asks for isn't a failed attempt, as others may spend its quota too. All these waits
+    together never last more than ``patience`` seconds. ``tell`` is called with waits that are worth reporting.
     """
 
     attempts: int = 6
@@ -55,11 +67,11 @@ class Retry:
 
     @property
     def patient(self) -> Retry:
-        """The same with one who has answered before, and who may only be restarting."""
+        """The same for a server that has answered before, and may only be restarting."""
         return replace(self, unanswered=self.attempts)
 
     def each(self, cancelled: threading.Event) -> Each:
-        """The same for each of several requests."""
+        """Retry each of several requests."""
 
         def made(act: Callable[[], T]) -> T:
             return self.run(act, cancelled)
@@ -72,12 +84,12 @@ class Retry:
         while True:
             try:
                 return act()
-            except TrainctlError as error:  # noqa: PERF203 - it is tried few times
+            except TrainctlError as error:  # noqa: PERF203
                 attempts.failed(error)
 
 
 class Attempts:
-    """The tries of one operation so far."""
+    """The attempts at an operation so far."""
 
     def __init__(self, retry: Retry, cancelled: threading.Event) -> None:
         self._retry = retry
@@ -85,13 +97,13 @@ class Attempts:
         self.advanced()
 
     def advanced(self) -> None:
-        """Something was achieved: the next failure is the first again."""
+        """Note progress: the next failure counts as the first."""
         self._failures = 0
         self._refusals = 0
         self._waited = 0.0
 
     def failed(self, error: TrainctlError) -> None:
-        """Wait before the next try, or raise the error if there is to be none."""
+        """Wait before the next attempt, or raise the error if there is to be none."""
         if not error.retryable:
             raise error
         asked = error.retry_after if isinstance(error, SourceBusy) else None
@@ -111,7 +123,7 @@ class Attempts:
         return self._longer(self._failures) * self._spread()
 
     def _as_asked(self, error: TrainctlError, asked: float) -> float:
-        """A little longer, so that not everybody is back at once; and much longer for who always asks for a little."""
+        """Somewhat longer than asked, so that not all return at once; longer each time if the server asks again."""
         if self._waited + asked > self._retry.patience:
             raise SourceBusy(
                 error.summary,
