@@ -90,7 +90,8 @@ class Bucket:
         pages, page = self._ask(prefix, begin)
         told = Cursors()
         while page:
-            yield from map(_found, page)
+            # some servers ignore where a list is to begin
+            yield from (found for found in map(_found, page) if found.key > after)
             try:
                 told.named([one["path"] for one in page])
             except Endless:
@@ -110,15 +111,31 @@ class Bucket:
 
         return self._ask(key, ask)
 
-    def get(self, key: str) -> bytes | None:
-        """A small object's bytes; None if there is none."""
+    def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes | None:
+        """A small object's bytes, or ``length`` of them from the offset on; None if there is none."""
+        if length == 0:
+            return b"" if self.head(key) else None
+        wanted: dict[str, Any] = {}
+        if offset or length is not None:
+            wanted["range"] = {"offset": offset} if length is None else (offset, offset + length)
 
         def ask(store: Store) -> bytes | None:
-            with suppress(FileNotFoundError):
-                return b"".join(self._received(store.get(key)))
-            return None
+            try:
+                result, skip = _begin(store, key, wanted, offset)
+                data = b"".join(self._received(result))
+            except FileNotFoundError:
+                return None
+            return data[skip : None if length is None else skip + length]
 
-        return self._ask(key, ask, long=True)
+        try:
+            return self._ask(key, ask, long=True)
+        except SourceError as error:
+            if not offset or error.retryable:
+                raise
+            found = self.head(key)
+            if found is None or found.size > offset:
+                raise
+            return b""  # servers refuse a range that begins behind the end
 
     def fetch(self, key: str, into: BinaryIO) -> bool:
         """An object's bytes, however many, written to a file that is empty then but for them; False if there is none."""
@@ -164,7 +181,7 @@ class Bucket:
         _same(self._named(key), _found(result.meta), size, etag)
         yield self._pieces(key, result, skip, max(0, end - offset))
 
-    def put(self, key: str, data: bytes | bytearray | Path) -> str | None:
+    def put(self, key: str, data: bytes | bytearray | memoryview | Path) -> str | None:
         """Create or replace an object, at once for whoever reads; its ETag. It goes in one request, which a file isn't read into memory for."""
         content = _mapped(data) if isinstance(data, Path) else data
         long = len(content) > PIECE_BYTES
@@ -335,7 +352,7 @@ def _mapped(path: Path) -> bytes | mmap:
 
 
 @contextmanager
-def _looked_through(content: bytes | bytearray | mmap) -> Iterator[None]:
+def _looked_through(content: bytes | bytearray | memoryview | mmap) -> Iterator[None]:
     """Of a file that is sent what was looked at doesn't stay in this process's memory, which would grow to its size."""
     if not isinstance(content, mmap) or len(content) < _LONG:
         yield
