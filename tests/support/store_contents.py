@@ -7,11 +7,13 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tests.support.tiers import offset
 from trainctl.base.json import hex_digest
 from trainctl.base.listing import ListedFile, Listing, ResolvedSource, SourceFile
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import StorageError
 from trainctl.node.content.pack_index import Row, index_bytes
+from trainctl.objects.bucket import BucketObjects
 from trainctl.store import keys, records, references
 from trainctl.store.references import Reference
 
@@ -121,6 +123,12 @@ def dies(act: Callable[[], object]) -> bool:
         act()
         return False
     return True
+
+
+def kill_points(objects: ObjectStore) -> range:
+    """The calls at which something is killed: each, or with a server in between some, others every day."""
+    step = 12 if isinstance(objects, BucketObjects) else 1
+    return range(offset(step), 1000, step)
 
 
 class Dying:

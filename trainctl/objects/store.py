@@ -130,7 +130,7 @@ class Bucket:
         try:
             return self._ask(key, ask, long=True)
         except SourceError as error:
-            if not offset or error.retryable:
+            if not wanted or error.retryable:
                 raise
             found = self.head(key)
             if found is None or found.size > offset:

@@ -15,6 +15,7 @@ from tests.support.store_contents import (
     REFERENCE,
     Dying,
     dies,
+    kill_points,
     leave_unfinished,
     publish,
     source_of,
@@ -226,7 +227,7 @@ def test_the_rest_of_a_damaged_source_stays_after_a_repair(objects: ObjectStore)
 
 def test_a_collection_killed_at_every_step_loses_nothing(objects: ObjectStore) -> None:
     publish(objects, {"large": LARGE, "kept": b"kept"}, OTHER, text="memory://other")
-    for last in range(1000):
+    for last in kill_points(objects):
         publish(objects, FILES)
         references.drop(objects, REFERENCE.lineage, REFERENCE.address)
         if not dies(partial(gc, Dying(objects, last), GcOptions())):

@@ -14,6 +14,7 @@ from tests.support.store_contents import (
     REFERENCE,
     Dying,
     dies,
+    kill_points,
     leave_unfinished,
     publish,
     sha256,
@@ -294,7 +295,7 @@ def test_a_repair_killed_at_every_step_leaves_no_listing_without_content(
     objects: ObjectStore,
 ) -> None:
     damaged = [keys.blob(sha256(CHUNKS[2])), keys.blob(PACK)]
-    for last in range(1000):
+    for last in kill_points(objects):
         listing = publish(objects, FILES)
         for key in damaged:
             damage(objects, key, "flipped")

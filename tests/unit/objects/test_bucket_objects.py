@@ -1,0 +1,144 @@
+"""The store's objects in a bucket whose server fails now and then."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from trainctl.base.retry import Retry
+from trainctl.errors import Forbidden, SourceBusy, SourceDenied, SourceError, StorageError
+from trainctl.objects.bucket import BucketObjects
+from trainctl.objects.store import Found
+
+URL = "s3://models/pre"
+
+
+class Server:
+    """A bucket in memory. ``errors`` are raised by the next calls, after they did what they do."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.errors: list[SourceError] = []
+        self.calls = 0
+
+    def answer(self, value: Any) -> Any:
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop()
+        return value
+
+    def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes | None:
+        return self.answer(self.objects.get(key))  # type: ignore[no-any-return]
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        is_new = self.objects.setdefault(key, data) is data
+        return self.answer(is_new)  # type: ignore[no-any-return]
+
+    def list(self, prefix: str, after: str) -> Iterator[Found]:
+        for number, key in enumerate(sorted(self.objects)):
+            if key > after:
+                if number % 700 == 699:
+                    self.answer(None)
+                yield Found(key, 1, None, None, datetime.now(UTC))
+
+    def delete_all(self, keys: Sequence[str]) -> None:
+        assert len(keys) <= 1000
+        for key in keys:
+            self.objects.pop(key, None)
+        self.answer(None)
+
+    def sign(self, key: str, seconds: int) -> str | None:
+        return None
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+def objects_of(server: Server, **more: Any) -> BucketObjects:
+    retry = Retry(wait=lambda cancelled, seconds: None, attempts=3)
+    return BucketObjects(URL, lambda: server, retry, **more)  # type: ignore[arg-type,return-value]
+
+
+def test_passing_errors_are_retried(server: Server) -> None:
+    server.objects["a"] = b"x"
+    server.errors = [SourceBusy("later"), SourceBusy("later")]
+    assert objects_of(server).get("a") == b"x"
+    assert server.calls == 3
+
+
+def test_other_errors_name_the_mirror_and_not_the_object(server: Server) -> None:
+    server.errors = [SourceDenied(f"{URL}: secret/key: refused (403)", "Check.", code="denied")]
+    with pytest.raises(StorageError, match=f"mirror {URL}: refused") as raised:
+        objects_of(server).get("secret/key")
+    assert raised.value.code == "denied"
+    assert server.calls == 1
+
+
+def test_an_error_may_be_explained_better(server: Server) -> None:
+    better = Forbidden("not for this project")
+    server.errors = [SourceDenied("refused")]
+    with pytest.raises(Forbidden, match="not for this project"):
+        objects_of(server, refusal=lambda error: better).get("a")
+
+
+def test_a_lost_answer_to_a_creation(server: Server) -> None:
+    objects = objects_of(server)
+    server.errors = [SourceBusy("cut")]
+    assert objects.put_if_absent("a", b"mine")
+    server.errors = [SourceBusy("cut")]
+    assert not objects.put_if_absent("a", b"other")
+
+
+def test_a_server_that_replaces_objects(server: Server) -> None:
+    class Replacing(Server):
+        def put_if_absent(self, key: str, data: bytes) -> bool:
+            self.objects[key] = b"of a later writer"
+            return True
+
+    assert not objects_of(Replacing()).put_if_absent("a", b"mine")
+
+
+def test_a_list_resumes_behind_the_last_key(server: Server) -> None:
+    names = [f"{number:04}" for number in range(2500)]
+    server.objects = dict.fromkeys(names, b"x")
+    server.errors = [SourceBusy("cut"), SourceBusy("cut")]
+    found = [stat.key for stat in objects_of(server).list("")]
+    assert found == names
+    assert not server.errors
+
+
+def test_many_objects_are_deleted_in_batches(server: Server) -> None:
+    names = [f"{number:04}" for number in range(2500)]
+    server.objects = dict.fromkeys(names, b"x")
+    objects_of(server).delete(names[1:])
+    assert list(server.objects) == names[:1]
+    assert server.calls == 3
+
+
+def test_a_credential_that_cannot_sign(server: Server) -> None:
+    with pytest.raises(StorageError) as raised:
+        objects_of(server).sign(["a"], 60)
+    assert raised.value.code == "mirror-unsigned"
+
+
+def test_the_bucket_is_opened_once_when_it_is_used(server: Server) -> None:
+    opened: list[int] = []
+
+    def open_bucket() -> Any:
+        opened.append(1)
+        return server
+
+    objects = BucketObjects(URL, open_bucket, Retry())
+    assert not opened
+    threads = [threading.Thread(target=objects.get, args=("a",)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert opened == [1]
