@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
+from trainctl.base.objects import is_key
 from trainctl.errors import UsageError
 from trainctl.spi.state import StateLog
-from trainctl_state.directory import DirectoryStore
+from trainctl.store.directory import DirectoryObjects
+from trainctl.store.memory import MemoryObjects
+from trainctl_state.disk import explained
 from trainctl_state.log import ObjectLog
-from trainctl_state.memory import shared_store
 
-__all__ = ["DirectoryStore", "ObjectLog", "open_directory", "open_memory"]
+__all__ = ["ObjectLog", "directory_objects", "open_directory", "open_memory"]
+
+_in_memory: dict[str, MemoryObjects] = {}
 
 
 def open_directory(url: str) -> StateLog:
@@ -23,9 +27,15 @@ def open_directory(url: str) -> StateLog:
             "Write file:// and an absolute path, for example file:///srv/team/state.",
             code="invalid-location",
         )
-    return ObjectLog(DirectoryStore(path), url)
+    return ObjectLog(directory_objects(Path(path)), url)
+
+
+def directory_objects(root: Path) -> DirectoryObjects:
+    """The objects of a state in a directory, which the first write makes."""
+    return DirectoryObjects(root, is_key, explained)
 
 
 def open_memory(url: str) -> StateLog:
     """The log of that name in this process, ``memory:NAME``; gone when the process ends."""
-    return ObjectLog(shared_store(url.partition(":")[2].strip("/")), url)
+    name = url.partition(":")[2].strip("/")
+    return ObjectLog(_in_memory.setdefault(name, MemoryObjects()), url)

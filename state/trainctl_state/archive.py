@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from trainctl.spi.objects import ObjectStore
+from trainctl.base.objects import ObjectStore
 from trainctl_state.layout import (
     HISTORY,
     Damaged,
@@ -45,7 +45,7 @@ class Archive:
 
     def firsts(self) -> list[int]:
         """Where each pack begins, ascending."""
-        found = (position_of(key) for key in self._store.list(HISTORY))
+        found = (position_of(key) for key, *_ in self._store.list(HISTORY))
         return [position for position in found if position is not None]
 
     def last(self) -> Pack | None:

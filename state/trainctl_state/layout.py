@@ -10,7 +10,7 @@ from typing import Any
 from trainctl.errors import StateError
 
 VERSION = 1
-LOG, SNAPSHOTS, HISTORY = "log/", "snapshots/", "history/"
+LOG, SNAPSHOTS, HISTORY = "log", "snapshots", "history"
 _NUMBERED = re.compile(r"[a-z]+/(\d{12})\.json")
 
 
@@ -27,9 +27,9 @@ class Damaged(StateError):
         )
 
 
-def key_of(prefix: str, position: int) -> str:
+def key_of(kind: str, position: int) -> str:
     """The name of the object of a position."""
-    return f"{prefix}{position:012d}.json"
+    return f"{kind}/{position:012d}.json"
 
 
 def position_of(key: str) -> int | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from trainctl.base.json import JsonObject
-from trainctl.errors import AppendRefused, StateError
-from trainctl.spi.objects import ObjectStore
+from trainctl.base.objects import ObjectStore
+from trainctl.errors import AppendRefused, StateError, StorageError
 from trainctl.spi.state import LogSlice, StateLog
 from trainctl_state.archive import Archive, Batch
 from trainctl_state.layout import (
@@ -132,8 +132,8 @@ class ObjectLog:
         return 0, None
 
     def _end_of_listing(self, start: int) -> int:
-        after = key_of(LOG, start - 1) if start else LOG
-        found = [position_of(key) for key in self._store.list(LOG, after)]
+        after = key_of(LOG, start - 1) if start else ""
+        found = [position_of(key) for key, *_ in self._store.list(LOG, after)]
         return max((position + 1 for position in found if position is not None), default=start)
 
     def _batch_or_pruned(self, position: int) -> Batch | None:
@@ -159,7 +159,7 @@ class ObjectLog:
         try:
             if self._store.put_if_absent(key, data):
                 return True
-        except StateError:
+        except (StateError, StorageError):
             there = self._store.get(key)
             if there is None:
                 raise
@@ -183,7 +183,7 @@ class ObjectLog:
             )
 
     def _snapshots(self) -> list[int]:
-        found = (position_of(key) for key in self._store.list(SNAPSHOTS))
+        found = (position_of(key) for key, *_ in self._store.list(SNAPSHOTS))
         return [position for position in found if position is not None]
 
     def _newest_snapshot(self) -> int:

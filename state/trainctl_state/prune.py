@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from trainctl.spi.objects import ObjectStore
+from trainctl.base.objects import ObjectStore
 from trainctl_state.archive import Archive, Batch, Pack
 from trainctl_state.layout import LOG, SNAPSHOTS, key_of
 
@@ -28,7 +28,7 @@ def prune(
     for pack in archive.extend(floor, load):
         _empty(store, pack)
     for position in snapshots[:-KEPT_SNAPSHOTS]:
-        store.delete(key_of(SNAPSHOTS, position))
+        store.delete([key_of(SNAPSHOTS, position)])
 
 
 def _empty(store: ObjectStore, pack: Pack) -> None:

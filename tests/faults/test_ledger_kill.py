@@ -17,8 +17,7 @@ from trainctl.errors import StateError
 from trainctl.ledger.ledger import Ledger
 from trainctl.spi.state import StateLog
 from trainctl.testing.faults import Fault, Faults, FaultyStore
-from trainctl_state import open_directory
-from trainctl_state.directory import DirectoryStore
+from trainctl_state import directory_objects, open_directory
 from trainctl_state.log import ObjectLog
 
 WRITER = """
@@ -119,7 +118,7 @@ def test_killed_at_every_write(tmp_path: Path, fault: Fault) -> None:
         child = os.fork()
         if child == 0:
             faults = Faults({at: fault})
-            log = ObjectLog(FaultyStore(DirectoryStore(path), faults), path.as_uri())
+            log = ObjectLog(FaultyStore(directory_objects(path), faults), path.as_uri())
             notes(ledger_on(log), log, 6)
             os._exit(3)
         status = os.waitpid(child, 0)[1]
@@ -141,7 +140,7 @@ def test_killed_at_every_write(tmp_path: Path, fault: Fault) -> None:
 def test_an_unwritable_log_is_never_an_empty_one(tmp_path: Path) -> None:
     """Reads that fail are errors all the way up."""
     faults = Faults(always=Fault.FAIL)
-    ledger = ledger_on(ObjectLog(FaultyStore(DirectoryStore(tmp_path), faults, reads=True), "x"))
+    ledger = ledger_on(ObjectLog(FaultyStore(directory_objects(tmp_path), faults, reads=True), "x"))
     with pytest.raises(StateError, match="planted"):
         ledger.state()
     with pytest.raises(StateError, match="planted"):

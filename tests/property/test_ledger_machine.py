@@ -13,10 +13,10 @@ from trainctl.errors import Busy, StateError
 from trainctl.ledger.ledger import Ledger
 from trainctl.ledger.state import Intent, Recorded
 from trainctl.model.address import Address
+from trainctl.store.memory import MemoryObjects
 from trainctl.testing.faults import Fault, Faults, FaultyLog
 from trainctl.testing.memory import MemoryLog
 from trainctl_state.log import ObjectLog
-from trainctl_state.memory import MemoryStore
 
 ADDRESSES = [Address.parse(text) for text in ("job.a", "job.b", "weights.w")]
 who = st.sampled_from([0, 1])
@@ -29,7 +29,7 @@ class TwoLedgers(RuleBasedStateMachine):
 
     @initialize(reference=st.booleans())
     def start(self, reference: bool) -> None:
-        self.log = MemoryLog() if reference else ObjectLog(MemoryStore(), "memory:machine")
+        self.log = MemoryLog() if reference else ObjectLog(MemoryObjects(), "memory:machine")
         self.clock = FakeClock()
         self.names = itertools.count()
         self.faults: list[Faults] = [Faults(), Faults()]

@@ -124,7 +124,7 @@ def _load() -> None:
     import trainctl.cli.commands
     import trainctl.cli.invoke
     import trainctl.desired.build
-    import trainctl_state.directory  # noqa: F401
+    import trainctl_state  # noqa: F401
 
     for module in iter_modules(trainctl.cli.commands.__path__, "trainctl.cli.commands."):
         import_module(module.name)

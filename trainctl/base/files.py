@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -118,7 +119,7 @@ def _link_nameless(path: Path, data: bytes) -> None:
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(data)
         stream.flush()
-        os.fsync(descriptor)
+        sync(descriptor)
         # With a descriptor it is linkat(2), which follows the name in /proc; link(2) would not.
         os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
 
@@ -188,9 +189,19 @@ def sync_directory(path: Path) -> None:
     """Make the directory's entries durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
+        sync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync(descriptor: int) -> None:
+    """Make an open file or directory durable. macOS leaves it in the drive's cache unless told otherwise: fcntl(2) there."""
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is not None:
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(descriptor, full)
+            return
+    os.fsync(descriptor)
 
 
 def make_durable(paths: Iterable[Union[str, Path]], within: Path) -> None:
@@ -209,7 +220,7 @@ def make_durable(paths: Iterable[Union[str, Path]], within: Path) -> None:
         except FileNotFoundError:
             continue
         try:
-            os.fsync(descriptor)
+            sync(descriptor)
         finally:
             os.close(descriptor)
 

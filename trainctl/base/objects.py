@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from typing import BinaryIO, Iterator, NamedTuple, Optional, Protocol, Sequence, Union
+
+from trainctl.errors import StorageError
+
+_PART = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}"
+_KEY = re.compile(rf"{_PART}(?:/{_PART})*")
+
+
+def is_key(text: str) -> bool:
+    """Whether an object may have this name: parts of ``[A-Za-z0-9._-]`` that don't begin with a dot, separated by ``/``."""
+    return _KEY.fullmatch(text) is not None
+
+
+def check_key(key: str) -> str:
+    """The key itself. StorageError if it isn't one, so that no name leaves its store."""
+    if not is_key(key):
+        raise StorageError(
+            f"{key!r} is not the name of an object",
+            "Names are made of letters, digits, '.', '_' and '-', in parts separated by '/', none of which begins with a dot.",
+        )
+    return key
 
 
 class ObjectStat(NamedTuple):
@@ -14,9 +35,9 @@ class ObjectStat(NamedTuple):
 
 
 class ObjectStore(Protocol):
-    """Objects below one root; keys are ``/``-separated names of ``[A-Za-z0-9._-]`` that don't begin with a dot.
+    """Objects below one root, by keys as ``check_key`` knows them.
 
-    Every method may raise StorageError with the remedy, and may be called from many threads.
+    Every method may raise a TrainctlError with the remedy, StorageError as a rule, and may be called from many threads.
     """
 
     @property
@@ -54,7 +75,7 @@ class ObjectStore(Protocol):
         ...
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
-        """The objects whose key begins with ``prefix`` and a slash, in the order of keys, those behind ``after`` only."""
+        """The objects whose key begins with ``prefix`` and a slash, all if it is empty, in the order of keys, those behind ``after`` only."""
         ...
 
     def delete(self, keys: Sequence[str]) -> None:

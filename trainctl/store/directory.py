@@ -14,11 +14,11 @@ from typing import BinaryIO, Callable, Iterator, List, Optional, Sequence, Set, 
 
 from trainctl.base import sharing
 from trainctl.base.failure import HOW_TO_SHARE, may_be_read
-from trainctl.base.files import PRIVATE_FILE, sync_directory
+from trainctl.base.files import PRIVATE_FILE, sync, sync_directory
 from trainctl.base.lease import holder_name, known_dead
-from trainctl.base.objects import ObjectStat
+from trainctl.base.objects import ObjectStat, check_key
 from trainctl.base.units import format_bytes
-from trainctl.errors import StorageError
+from trainctl.errors import StorageError, TrainctlError
 from trainctl.store import keys
 
 _TEMPORARY = ".tmp"
@@ -33,13 +33,20 @@ Data = Union[bytes, bytearray, memoryview]
 
 
 class DirectoryObjects:
-    """An ObjectStore. Files of others below the root are neither listed nor deleted, and links aren't followed.
+    """An ObjectStore. Files of others below the root, which aren't ``is_own``, are not listed, and links aren't followed.
 
     If the root is setgid and group-writable, so is everything below it, whatever the umask says.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(
+        self,
+        root: Path,
+        is_own: Callable[[str], bool] = keys.is_own,
+        explain: Optional[Callable[[Path, OSError], TrainctlError]] = None,
+    ) -> None:
         self.root = root
+        self._is_own = is_own
+        self._explain = explain or _explanation
         self._lock = threading.Lock()
         self._made: Set[str] = set()
         self._is_for_group = False
@@ -79,7 +86,9 @@ class DirectoryObjects:
             try:
                 self._place(key, lambda path: os.link(temporary, path))
             except FileExistsError:
-                return False
+                # A network file system may have done it and lost the reply: two names say that it was us.
+                if os.stat(temporary).st_nlink != 2:  # noqa: PTH116
+                    return False
             sync_directory(self._path(key).parent)
             return True
 
@@ -89,7 +98,7 @@ class DirectoryObjects:
             for key in keys:
                 with self._opened(key) as descriptor:
                     if descriptor is not None:
-                        os.fsync(descriptor)
+                        sync(descriptor)
             for directory in {self._path(key).parent for key in keys}:
                 sync_directory(directory)
 
@@ -116,7 +125,7 @@ class DirectoryObjects:
                 self._tidy(str(directory))
 
     def _unlink(self, key: str) -> Optional[str]:
-        path = f"{self.root}/{key}"
+        path = f"{self.root}/{check_key(key)}"
         try:
             os.unlink(path)  # noqa: PTH108
         except (FileNotFoundError, NotADirectoryError):
@@ -135,13 +144,12 @@ class DirectoryObjects:
                 directory = os.path.dirname(directory)  # noqa: PTH120
 
     def _listed(self, prefix: str, after: str) -> Iterator[ObjectStat]:
-        directory = f"{self.root}/{prefix}"
-        for name, entry in self._entries(directory):
-            key = f"{prefix}/{name}"
+        for name, entry in self._entries(f"{self.root}/{prefix}"):
+            key = f"{prefix}/{name}" if prefix else name
             if name.endswith("/"):
-                if f"{key[:-1]}0" > after:  # 0 is next after /
+                if not key.startswith(".") and f"{key[:-1]}0" > after:  # 0 is next after /
                     yield from self._listed(key[:-1], after)
-            elif key > after and keys.is_own(key):
+            elif key > after and self._is_own(key):
                 with contextlib.suppress(FileNotFoundError):
                     status = entry.stat(follow_symlinks=False)
                     yield ObjectStat(key, status.st_size, status.st_mtime)
@@ -155,19 +163,33 @@ class DirectoryObjects:
                     for entry in entries
                     if not entry.is_symlink()
                 )
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
+            return []
+        except NotADirectoryError:
+            self._check_root()
             return []
 
     def _path(self, key: str) -> Path:
-        return self.root / key
+        return self.root / check_key(key)
+
+    def _check_root(self) -> None:
+        """A file in the place of the root is an error, not an empty store."""
+        if self.root.exists() and not self.root.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.root))
 
     @contextlib.contextmanager
     def _opened(self, key: str) -> Iterator[Optional[int]]:
         try:
-            descriptor = os.open(f"{self.root}/{key}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            path = f"{self.root}/{check_key(key)}"
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            if modes.S_ISDIR(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         except OSError as error:
             if error.errno not in _NO_FILE:
                 raise
+            if error.errno == errno.ENOTDIR:
+                self._check_root()
             yield None
             return
         try:
@@ -188,7 +210,7 @@ class DirectoryObjects:
                     os.fchmod(descriptor, sharing.FILE)
                 _write(descriptor, memoryview(data))
                 if durable:
-                    os.fsync(descriptor)
+                    sync(descriptor)
             finally:
                 os.close(descriptor)
             yield path
@@ -198,7 +220,7 @@ class DirectoryObjects:
 
     def _place(self, key: str, act: Callable[[str], None]) -> None:
         """Give a file its name, in a directory that others may remove as long as it is empty."""
-        path = f"{self.root}/{key}"
+        path = f"{self.root}/{check_key(key)}"
         for _ in range(_ATTEMPTS - 1):
             with contextlib.suppress(FileNotFoundError):
                 self._make(os.path.dirname(path))  # noqa: PTH120
@@ -218,7 +240,7 @@ class DirectoryObjects:
         self._is_for_group = sharing.is_for_group(self.root.stat())
         self._make(f"{self.root}/{_TEMPORARY}")
         for _, entry in self._entries(f"{self.root}/{_TEMPORARY}"):
-            if known_dead(entry.name.partition(".")[0]):
+            if known_dead(entry.name.rpartition(".")[0]):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(f"{self.root}/{_TEMPORARY}/{entry.name}")  # noqa: PTH108
 
@@ -240,7 +262,7 @@ class DirectoryObjects:
         try:
             yield
         except OSError as error:
-            raise _explanation(self.root, error) from error
+            raise self._explain(self.root, error) from error
 
 
 def free_bytes(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""Objects in this process's memory, for tests and conformance suites."""
+"""Objects in this process's memory: the reference for what an object store means, and what ``memory:`` states are kept in."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 import time
 from typing import BinaryIO, Callable, Dict, Iterator, Optional, Sequence, Tuple, Union
 
-from trainctl.base.objects import ObjectStat
+from trainctl.base.objects import ObjectStat, check_key
 
 
 class MemoryObjects:
@@ -21,7 +21,7 @@ class MemoryObjects:
     def get(self, key: str, offset: int = 0, length: Optional[int] = None) -> Optional[bytes]:
         """See ObjectStore."""
         with self._lock:
-            data, _ = self._objects.get(key, (None, 0.0))
+            data, _ = self._objects.get(check_key(key), (None, 0.0))
         return None if data is None else data[offset : None if length is None else offset + length]
 
     def fetch(self, key: str, into: BinaryIO) -> bool:
@@ -36,14 +36,14 @@ class MemoryObjects:
     ) -> None:
         """See ObjectStore."""
         with self._lock:
-            self._objects[key] = bytes(data), self._clock()
+            self._objects[check_key(key)] = bytes(data), self._clock()
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """See ObjectStore."""
         with self._lock:
-            if key in self._objects:
+            if check_key(key) in self._objects:
                 return False
-            self._objects[key] = bytes(data), self._clock()
+            self._objects[check_key(key)] = bytes(data), self._clock()
             return True
 
     def sync(self, keys: Sequence[str]) -> None:
@@ -52,13 +52,14 @@ class MemoryObjects:
     def stat(self, key: str) -> Optional[ObjectStat]:
         """See ObjectStore."""
         with self._lock:
-            data, modified = self._objects.get(key, (None, 0.0))
+            data, modified = self._objects.get(check_key(key), (None, 0.0))
         return None if data is None else ObjectStat(key, len(data), modified)
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
         """See ObjectStore."""
         with self._lock:
-            there = sorted(key for key in self._objects if key.startswith(f"{prefix}/"))
+            below = f"{prefix}/" if prefix else ""
+            there = sorted(key for key in self._objects if key.startswith(below))
         for key in there:
             stat = self.stat(key)
             if key > after and stat is not None:
@@ -68,4 +69,4 @@ class MemoryObjects:
         """See ObjectStore."""
         with self._lock:
             for key in keys:
-                self._objects.pop(key, None)
+                self._objects.pop(check_key(key), None)

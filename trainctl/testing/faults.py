@@ -7,11 +7,11 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum, auto
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trainctl.base.json import JsonObject
+from trainctl.base.objects import ObjectStore
 from trainctl.errors import StateError
-from trainctl.spi.objects import ObjectStore
 from trainctl.spi.state import LogSlice, StateLog
 
 T = TypeVar("T")
@@ -83,30 +83,18 @@ class FaultyStore:
     def __init__(self, store: ObjectStore, faults: Faults, *, reads: bool = False) -> None:
         self._store = store
         self._faults = faults
-        self._reads = reads
+        self._faulty = _WRITES | _READS if reads else _WRITES
 
-    def put_if_absent(self, key: str, data: bytes) -> bool:
-        """As the store's, or a fault."""
-        return self._faults.around(lambda: self._store.put_if_absent(key, data))
+    def __getattr__(self, name: str) -> Any:
+        """The store's, or a fault."""
+        attribute = getattr(self._store, name)
+        if name not in self._faulty:
+            return attribute
+        return lambda *args, **options: self._faults.around(lambda: attribute(*args, **options))
 
-    def put(self, key: str, data: bytes, *, durable: bool = True) -> None:
-        """As the store's, or a fault."""
-        self._faults.around(lambda: self._store.put(key, data, durable=durable))
 
-    def get(self, key: str) -> bytes | None:
-        """As the store's, or a fault."""
-        return self._read(lambda: self._store.get(key))
-
-    def list(self, prefix: str, after: str = "") -> Iterator[str]:
-        """As the store's, or a fault."""
-        return self._read(lambda: self._store.list(prefix, after))
-
-    def delete(self, key: str) -> None:
-        """As the store's, or a fault."""
-        self._faults.around(lambda: self._store.delete(key))
-
-    def _read(self, call: Callable[[], T]) -> T:
-        return self._faults.around(call) if self._reads else call()
+_WRITES = {"put", "put_if_absent", "delete", "sync"}
+_READS = {"get", "fetch", "stat", "list"}
 
 
 class FaultyLog:
@@ -147,5 +135,4 @@ class FaultyLog:
         return self._log.replay()
 
 
-_STORE: type[ObjectStore] = FaultyStore
 _LOG: type[StateLog] = FaultyLog

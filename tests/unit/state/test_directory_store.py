@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from trainctl.base.lease import holder_name
 from trainctl.errors import StateError, UsageError
-from trainctl_state import open_directory, open_memory
-from trainctl_state.directory import DirectoryStore
+from trainctl_state import directory_objects, open_directory, open_memory
 
 
 def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
     """Directories 0700 and files 0600, whatever the umask; parents that had to be made too."""
     before = os.umask(0)
     try:
-        DirectoryStore(tmp_path / "a" / "state").put("log/x", b"1")
+        directory_objects(tmp_path / "a" / "state").put("log/x", b"1")
     finally:
         os.umask(before)
     modes = {p: stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "a").rglob("*")}
@@ -35,7 +35,7 @@ def test_reading_makes_nothing(tmp_path: Path) -> None:
 
 def test_no_temporary_file_stays(tmp_path: Path) -> None:
     """After writes that succeed, are refused or fail, the directory of temporary files is empty."""
-    store = DirectoryStore(tmp_path)
+    store = directory_objects(tmp_path)
     store.put("log/x", b"1")
     store.put_if_absent("log/x", b"2")
     with pytest.raises(StateError):
@@ -43,19 +43,19 @@ def test_no_temporary_file_stays(tmp_path: Path) -> None:
     assert list((tmp_path / ".tmp").iterdir()) == []
 
 
-def test_what_a_killed_writer_left_is_removed_when_old(tmp_path: Path) -> None:
-    """Older than an hour by the file system's clock: gone; a young one may be somebody's who is writing."""
-    store = DirectoryStore(tmp_path)
-    store.put("a", b"1")
-    old, young = tmp_path / ".tmp" / "old", tmp_path / ".tmp" / "young"
-    for path in (old, young):
+def test_what_a_dead_writer_left_is_removed(tmp_path: Path) -> None:
+    """Named for its process: gone when that is known to be dead; what lives, or is elsewhere, may be writing."""
+    directory_objects(tmp_path).put("a", b"1")
+    own = holder_name()
+    started = int(own.rpartition("-")[2])
+    dead = tmp_path / ".tmp" / f"{own.rpartition('-')[0]}-{started + 1}.x"
+    living, elsewhere = tmp_path / ".tmp" / f"{own}.x", tmp_path / ".tmp" / "other.boot.1-2.x"
+    for path in (dead, living, elsewhere):
         path.write_bytes(b"x")
-    os.utime(old, (1, young.stat().st_mtime - 4000))
-    store.put("a", b"2")
-    assert old.exists(), "cleaning is done once, at the first write of a store"
-    DirectoryStore(tmp_path).put("a", b"3")
-    assert not old.exists()
-    assert young.exists()
+    directory_objects(tmp_path).put("a", b"2")
+    assert not dead.exists()
+    assert living.exists()
+    assert elsewhere.exists()
 
 
 def test_a_lost_link_reply_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_a_lost_link_reply_is_recognised(tmp_path: Path, monkeypatch: pytest.Mon
         real(source, target)
 
     monkeypatch.setattr(os, "link", twice)
-    store = DirectoryStore(tmp_path)
+    store = directory_objects(tmp_path)
     assert store.put_if_absent("log/x", b"1")
     assert not store.put_if_absent("log/x", b"2")
     assert store.get("log/x") == b"1"
@@ -76,10 +76,10 @@ def test_a_lost_link_reply_is_recognised(tmp_path: Path, monkeypatch: pytest.Mon
 def test_something_in_the_way_is_named(tmp_path: Path) -> None:
     """A file where the directory should be: every call says so, none says that the state is empty."""
     (tmp_path / "state").write_text("hello")
-    store = DirectoryStore(tmp_path / "state")
+    store = directory_objects(tmp_path / "state")
     for call in (
         lambda: store.get("log/x"),
-        lambda: list(store.list("log/")),
+        lambda: list(store.list("log")),
         lambda: store.put("a", b""),
     ):
         with pytest.raises(StateError, match=str(tmp_path)):
@@ -88,11 +88,11 @@ def test_something_in_the_way_is_named(tmp_path: Path) -> None:
 
 def test_names_that_are_not_keys_are_not_objects(tmp_path: Path) -> None:
     """Hidden files, blanks and foreign letters in the directory are passed over."""
-    store = DirectoryStore(tmp_path)
+    store = directory_objects(tmp_path)
     store.put("log/a", b"1")
     for name in (".DS_Store", "a copy", "ä", "a\n"):
         (tmp_path / "log" / name).write_text("x")
-    assert list(store.list("log/")) == ["log/a"]
+    assert [stat.key for stat in store.list("log")] == ["log/a"]
 
 
 @pytest.mark.parametrize(

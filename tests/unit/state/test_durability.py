@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.power import Disk
-from trainctl_state.directory import DirectoryStore
+from trainctl_state import directory_objects
 
 
 @pytest.fixture
@@ -18,13 +18,13 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 def test_a_created_object_survives_a_power_cut(tmp_path: Path, disk: Disk) -> None:
     """Its bytes and its name are synced, and so is the directory that was made for it."""
-    assert DirectoryStore(tmp_path).put_if_absent("log/x", b"1")
+    assert directory_objects(tmp_path).put_if_absent("log/x", b"1")
     assert disk.lost("log") == []
 
 
 def test_a_replaced_object_survives_a_power_cut(tmp_path: Path, disk: Disk) -> None:
     """The same of an object that is written a second time."""
-    store = DirectoryStore(tmp_path)
+    store = directory_objects(tmp_path)
     store.put("log/x", b"1")
     store.put("log/x", b"2")
     assert disk.lost("log") == []
@@ -32,5 +32,5 @@ def test_a_replaced_object_survives_a_power_cut(tmp_path: Path, disk: Disk) -> N
 
 def test_an_object_that_need_not_be_durable_costs_no_sync(tmp_path: Path, disk: Disk) -> None:
     """The disk would lose it, which its writer has accepted."""
-    DirectoryStore(tmp_path).put("log/x", b"1", durable=False)
+    directory_objects(tmp_path).put("log/x", b"1", durable=False)
     assert disk.lost("log") == ["log/x"]

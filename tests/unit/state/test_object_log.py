@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from trainctl.errors import AppendRefused, StateError
+from trainctl.store.memory import MemoryObjects
 from trainctl.testing.faults import Fault, Faults, FaultyStore
 from trainctl_state import archive
 from trainctl_state.log import ObjectLog
-from trainctl_state.memory import MemoryStore
 
 
 def entry(text: object = "") -> dict[str, str]:
     return {"id": str(uuid.uuid4()), "text": str(text)}
 
 
-def filled(store: MemoryStore, count: int, every: int = 0) -> ObjectLog:
+def filled(store: MemoryObjects, count: int, every: int = 0) -> ObjectLog:
     """A log with entries 0, 1, …, and a snapshot after every so many."""
     log = ObjectLog(store, "memory:test")
     for number in range(count):
@@ -30,8 +30,8 @@ def filled(store: MemoryStore, count: int, every: int = 0) -> ObjectLog:
     return log
 
 
-def keys(store: MemoryStore, prefix: str) -> list[int]:
-    return [int(key.removeprefix(prefix).removesuffix(".json")) for key in store.list(prefix)]
+def keys(store: MemoryObjects, kind: str) -> list[int]:
+    return [int(Path(stat.key).stem) for stat in store.list(kind)]
 
 
 def read_all(log: ObjectLog) -> list[object]:
@@ -40,24 +40,28 @@ def read_all(log: ObjectLog) -> list[object]:
 
 def test_names_and_forms() -> None:
     """Twelve digits, a version in every object, and nothing but the three kinds of objects."""
-    store = MemoryStore()
+    store = MemoryObjects()
     filled(store, 6, every=2)
-    assert next(iter(store.list(""))) == "history/000000000000.json"
+    assert next(iter(store.list(""))).key == "history/000000000000.json"
     assert json.loads(store.get("log/000000000005.json") or b"")["version"] == 1
     assert json.loads(store.get("snapshots/000000000006.json") or b"") == {
         "version": 1,
         "position": 6,
         "fold": {"at": 6},
     }
-    assert {key.partition("/")[0] for key in store.list("")} == {"log", "snapshots", "history"}
+    assert {stat.key.partition("/")[0] for stat in store.list("")} == {
+        "log",
+        "snapshots",
+        "history",
+    }
 
 
 def test_pruning_empties_what_the_older_snapshot_covers() -> None:
     """Two snapshots stay; below the older one every log object is there and empty; history has them, verbatim and in order."""
-    store = MemoryStore()
+    store = MemoryObjects()
     log = filled(store, 11, every=3)
-    assert keys(store, "snapshots/") == [6, 9]
-    assert keys(store, "log/") == list(range(11))
+    assert keys(store, "snapshots") == [6, 9]
+    assert keys(store, "log") == list(range(11))
     assert [store.get(f"log/{n:012d}.json") == b"" for n in range(11)] == [True] * 6 + [False] * 5
     assert read_all(log) == [str(number) for number in range(11)]
 
@@ -65,25 +69,25 @@ def test_pruning_empties_what_the_older_snapshot_covers() -> None:
 def test_packs_are_bounded_and_without_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long stretch is packed into several objects that follow one another."""
     monkeypatch.setattr(archive, "PACK_POSITIONS", 4)
-    store = MemoryStore()
+    store = MemoryObjects()
     log = filled(store, 20)
     log.snapshot(10, {"at": 10})
     log.snapshot(20, {"at": 20})
-    assert keys(store, "history/") == [0, 4, 8]
+    assert keys(store, "history") == [0, 4, 8]
     assert read_all(log) == [str(number) for number in range(20)]
 
 
 def test_a_deleted_empty_object_does_not_let_an_old_writer_in() -> None:
     """Even if somebody tidied the empty objects away: what history or a snapshot covers is refused."""
-    store = MemoryStore()
+    store = MemoryObjects()
     filled(store, 11, every=3)
     for number in (0, 5, 7):
-        store.delete(f"log/{number:012d}.json")
+        store.delete([f"log/{number:012d}.json"])
         with pytest.raises(AppendRefused):
             ObjectLog(store, "x").append(number, [entry("late")])
 
 
-class Overtaken(MemoryStore):
+class Overtaken(MemoryObjects):
     """Calls back right after an object of the log was created: what others do before the writer looks again."""
 
     then = staticmethod(lambda: None)
@@ -131,7 +135,7 @@ def test_a_snapshot_made_meanwhile_that_does_not_hold_us_refuses() -> None:
                 for number in range(3, 9):
                     other.append(number, [entry(number)])
                     other.snapshot(number + 1, {"at": number + 1})
-                store.delete("log/000000000003.json")
+                store.delete(["log/000000000003.json"])
             return found
 
     late = Slow(store, "x")
@@ -146,7 +150,7 @@ def test_a_snapshot_made_meanwhile_that_does_not_hold_us_refuses() -> None:
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"version": 1}', b'{"fold": {}}', b"[]", b"\xff"])
 def test_a_damaged_snapshot_is_passed_over(damage: bytes) -> None:
     """The older one is read, and with both damaged everything is replayed: a snapshot is only a cache."""
-    store = MemoryStore()
+    store = MemoryObjects()
     log = filled(store, 11, every=3)
     store.put("snapshots/000000000009.json", damage)
     found = log.read()
@@ -167,7 +171,7 @@ def test_a_damaged_snapshot_is_passed_over(damage: bytes) -> None:
 )  # fmt: skip
 def test_a_damaged_entry_is_an_error_that_names_it(damage: bytes) -> None:
     """Never an empty or shortened state: reading says which object, where, and what to do."""
-    store = MemoryStore()
+    store = MemoryObjects()
     log = filled(store, 3)
     store.put("log/000000000001.json", damage)
     for read in (log.read, lambda: log.read(1), lambda: list(log.replay())):
@@ -179,12 +183,12 @@ def test_a_damaged_entry_is_an_error_that_names_it(damage: bytes) -> None:
 
 def test_a_hole_is_an_error() -> None:
     """A missing object below the head, and an empty one that nothing covers."""
-    store = MemoryStore()
+    store = MemoryObjects()
     log = filled(store, 3)
     store.put("log/000000000001.json", b"")
     with pytest.raises(StateError, match=r"log/00000000000[01]\.json"):
         log.read()
-    store.delete("log/000000000001.json")
+    store.delete(["log/000000000001.json"])
     with pytest.raises(StateError, match=r"log/000000000001\.json is missing"):
         log.read()
 
@@ -192,9 +196,9 @@ def test_a_hole_is_an_error() -> None:
 @pytest.mark.parametrize("damage", [b"{", b'{"version": 1}', b'{"version": 1, "batches": [[]]}'])
 def test_a_damaged_pack_is_an_error(damage: bytes) -> None:
     """History that can't be read says so; the state itself is still read from the snapshot."""
-    store = MemoryStore()
+    store = MemoryObjects()
     log = filled(store, 11, every=3)
-    first = next(iter(store.list("history/")))
+    first = next(iter(store.list("history"))).key
     store.put(first, damage)
     assert log.read().next == 11
     with pytest.raises(StateError, match=first):
@@ -204,7 +208,7 @@ def test_a_damaged_pack_is_an_error(damage: bytes) -> None:
 @pytest.mark.parametrize("key", ["log/000000000010.json", "snapshots/000000000009.json"])
 def test_a_future_format_is_refused(key: str) -> None:
     """What a newer trainctl wrote isn't guessed at, not even where an older snapshot could be read."""
-    store = MemoryStore()
+    store = MemoryObjects()
     log = filled(store, 11, every=3)
     body = json.loads(store.get(key) or b"")
     store.put(key, json.dumps({**body, "version": 2}).encode())
@@ -215,7 +219,7 @@ def test_a_future_format_is_refused(key: str) -> None:
 
 def test_foreign_objects_are_passed_over() -> None:
     """An editor's backup or a synchroniser's copy beside the log is not an entry."""
-    store = MemoryStore()
+    store = MemoryObjects()
     log = filled(store, 2)
     for name in (
         "log/readme",
@@ -231,7 +235,7 @@ def test_foreign_objects_are_passed_over() -> None:
 @pytest.mark.parametrize("at", range(1, 30))
 def test_a_fault_at_any_write_loses_nothing(at: int, fault: Fault) -> None:
     """Whatever write fails or loses its answer: what append said is true, and the next ones go on."""
-    store = MemoryStore()
+    store = MemoryObjects()
     log = ObjectLog(FaultyStore(store, Faults({at: fault})), "x")
     done: list[object] = []
     for number in range(9):
@@ -252,7 +256,7 @@ def test_a_fault_at_any_write_loses_nothing(at: int, fault: Fault) -> None:
 
 def test_what_is_not_json_is_refused() -> None:
     """Not-a-number or an object of Python's never gets half-way into the log."""
-    log = filled(MemoryStore(), 1)
+    log = filled(MemoryObjects(), 1)
     for value in (float("nan"), object(), Path("x")):
         with pytest.raises(StateError, match="can't be written"):
             log.append(1, [{**entry(), "value": value}])  # type: ignore[dict-item]
@@ -262,7 +266,7 @@ def test_what_is_not_json_is_refused() -> None:
 @pytest.mark.parametrize("killed_after", range(12))
 def test_emptying_that_was_interrupted_is_finished_later(killed_after: int) -> None:
     """Wherever pruning stopped, after the next one everything below the older snapshot is empty, and nothing is lost."""
-    store = MemoryStore()
+    store = MemoryObjects()
     filled(store, 9)
     ObjectLog(store, "x").snapshot(4, {"at": 4})
     faults = Faults({killed_after + 1: Fault.FAIL})
