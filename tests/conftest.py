@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,10 @@ from tests.support import tiers
 from trainctl.weights.mirror import sums
 
 _TESTS = Path(__file__).parent
+
+# Without bytecode each worker, and each program that a test starts, compiles everything anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A job started with & inherits SIGINT ignored, and would hand that on to every program that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.support import node_forks
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
 from trainctl.remote.archive import node_archive
 from trainctl.remote.bootstrap import INSTALL, RUN
@@ -131,8 +132,10 @@ class TestNode:
         self.variables: dict[str, str] = {}
         self.mirror = Mirror(base / "mirror")
         self.events: list[dict[str, Any]] = []
-        program = str(_installed_program(self.python))
-        self._argv = [self.python, "-I", "-S", "-c", RUN, program, node_archive().sha256]
+        self.forks = self.prefix in ([], as_nobody())
+        """Whether calls may be forks of a process that has loaded the program."""
+        self._program = _installed_program(self.python)
+        self._argv = [self.python, "-I", "-S", "-c", RUN, str(self._program), node_archive().sha256]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -162,14 +165,20 @@ class TestNode:
     def raw(self, verb: str, request: Mapping[str, Any] = {}, payload: bytes = b"") -> bytes:
         """Call a verb; everything it printed."""
         line = json.dumps({"root": str(self.root), **request}).encode() + b"\n"
-        done = subprocess.run(
-            self.argv(verb), input=line + payload, capture_output=True, env=self.environment
-        )
+        done = self._done(verb, line + payload)
         last = (done.stderr if verb.startswith("read_") else done.stdout).splitlines()[-1:]
         if done.returncode == 1 and last and b'"error"' in last[0]:
             raise NodeError(json.loads(last[0])["error"])
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout
+
+    def _done(self, verb: str, data: bytes) -> subprocess.CompletedProcess[bytes]:
+        if self.forks:
+            words = [*self.prefix, self.python]
+            return node_forks.forked(words, self._program, verb, data, self.environment)
+        return subprocess.run(
+            self.argv(verb), input=data, capture_output=True, env=self.environment
+        )
 
     def call(
         self, verb: str, request: Mapping[str, Any] = {}, payload: bytes = b""

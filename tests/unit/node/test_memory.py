@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.memory import MOST, growth
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.long
 
 
 @pytest.mark.parametrize("what", ["peers", "verify", "room", "removal", "shared"])
