@@ -7,7 +7,9 @@ import sys
 from typing import Any, BinaryIO, Callable, Mapping
 
 from trainctl.base.failure import Failure, from_os_error
+from trainctl.base.protocol.errors import error_to_json
 from trainctl.base.protocol.lines import emit, read_request, say
+from trainctl.errors import TrainctlError
 
 _VERBS = {
     "facts": "supervision.facts.facts",
@@ -37,12 +39,18 @@ _VERBS = {
     "checkpoints": "checkpoints.verbs.checkpoints",
     "remove_checkpoints": "checkpoints.verbs.remove_checkpoints",
     "upload_checkpoints": "checkpoints.verbs.upload_checkpoints",
+    "object_get": "mirror.objects.object_get",
+    "object_stat": "mirror.objects.object_stat",
+    "object_list": "mirror.objects.object_list",
+    "object_delete": "mirror.objects.object_delete",
+    "object_sync": "mirror.objects.object_sync",
 }
 _WITH_CALLER = {
     "cache_rows": "cache.presence.cache_rows",
     "cache_verify": "cache.verify.cache_verify",
     "deliver": "cache.deliver.deliver",
     "serve": "cache.serving.serve",
+    "object_put": "mirror.objects.object_put",
 }
 _WITH_PAYLOAD = {"put_code": "cache.codes.put_code"}
 _RAW = {
@@ -63,18 +71,21 @@ def main() -> int:
     """Do the verb that the last argument names; the exit code: 0, or 1 for an error that was reported."""
     verb = sys.argv[-1]
     request: Mapping[str, Any] = {}
+    failure: Mapping[str, Any]
     try:
         request = read_request(sys.stdin.buffer)
         _dispatch(verb, request)
     except Failure as error:
-        failure = error
+        failure = error.to_json()
+    except TrainctlError as error:
+        failure = error_to_json(error)
     except OSError as error:
-        failure = from_os_error(error, str(request.get("root", "/")))
+        failure = from_os_error(error, str(request.get("root", "/"))).to_json()
     except KeyError as error:
-        failure = Failure("request", f"the request for {verb} lacks {error}")
+        failure = Failure("request", f"the request for {verb} lacks {error}").to_json()
     else:
         return 0
-    say({"error": failure.to_json()}, raw=verb in _RAW)
+    say({"error": failure}, raw=verb in _RAW)
     return 1
 
 

@@ -43,7 +43,8 @@ class Archive:
 def node_archive() -> Archive:
     """The program that runs on nodes."""
     return program_archive(
-        "trainctl.node.__main__", ("trainctl:errors", "trainctl.base", "trainctl.node")
+        "trainctl.node.__main__",
+        ("trainctl:errors", "trainctl.base", "trainctl.store", "trainctl.node"),
     )
 
 

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.bucket_stores import SERVERS, Server, objects_in
+from tests.support.host_agent import HostAgent
 from trainctl.base.objects import ObjectStore
+from trainctl.remote.objects import HostObjects
 from trainctl.store import lease
 from trainctl.store.directory import DirectoryObjects
 from trainctl.store.memory import MemoryObjects
 
-IN_PROCESS = ("memory", "directory")
+IN_PROCESS = ("memory", "directory", "host")
 MakeObjects = Callable[[str], ObjectStore]
 
 
@@ -50,6 +52,9 @@ def make_objects(tmp_path: Path, server: Callable[[str], Server]) -> MakeObjects
             return MemoryObjects()
         if kind == "directory":
             return DirectoryObjects(tmp_path / "store")
+        if kind == "host":
+            agent = HostAgent()
+            return HostObjects("node://lab/store", str(tmp_path / "store"), lambda installs: agent)
         return objects_in(server(kind), secrets.token_hex(8))
 
     return make

@@ -132,7 +132,7 @@ def test_the_archive_holds_the_node_program_and_nothing_else_of_ours() -> None:
         assert archive.read("trainctl/__init__.py") == b""
     assert all(
         n in ("__main__.py", "trainctl/__init__.py", "trainctl/errors.py", "trainctl/program.py")
-        or n.startswith(("trainctl/base/", "trainctl/node/"))
+        or n.startswith(("trainctl/base/", "trainctl/node/", "trainctl/store/"))
         for n in names
     )
 

@@ -1,0 +1,46 @@
+"""Objects of a host through the packed node program, under the oldest Python of this machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.nodes import python38
+from trainctl.errors import StorageError
+from trainctl.remote.agent import NodeAgent
+from trainctl.remote.objects import HostObjects
+from trainctl.spi.provider import Node
+from trainctl.store import keys
+from trainctl_local.transport import LocalTransport
+
+LARGE = bytes(range(256)) * 20_000
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> HostObjects:
+    python = python38() or sys.executable
+    node = Node("lab", "gpu-0", "local", str(tmp_path / "node"), str(tmp_path), python, key="k")
+    agent = NodeAgent(node, LocalTransport())
+    return HostObjects("node://lab/store", str(tmp_path / "store"), lambda installs: agent)
+
+
+def test_objects_travel_whole(objects: HostObjects, tmp_path: Path) -> None:
+    key, lease = keys.blob("a" * 64), keys.lease_of("source", "pin")
+    objects.put(key, LARGE)
+    assert objects.put_if_absent(lease, b"first")
+    assert not objects.put_if_absent(lease, b"second")
+
+    assert (tmp_path / "store" / key).read_bytes() == LARGE
+    assert objects.get(key) == LARGE
+    assert objects.get(lease) == b"first"
+    assert [(stat.key, stat.size) for stat in objects.list(keys.BLOBS)] == [(key, len(LARGE))]
+    objects.delete([key, lease])
+    assert objects.stat(key) is None
+
+
+def test_an_error_of_the_directory_is_the_error_here(objects: HostObjects, tmp_path: Path) -> None:
+    (tmp_path / "store").write_bytes(b"a file")
+    with pytest.raises(StorageError, match="mirror"):
+        objects.put(keys.lease_of("source", "pin"), b"x")

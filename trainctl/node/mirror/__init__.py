@@ -1,0 +1,1 @@
+"""A mirror in a directory of this host."""

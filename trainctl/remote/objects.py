@@ -1,0 +1,105 @@
+"""Objects in a directory of a host, read and written by verbs of the node program."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, Protocol
+
+from trainctl.base.objects import ObjectStat
+from trainctl.base.protocol.objects import GetRequest, KeysRequest, ListRequest, PutRequest
+from trainctl.remote.answers import OnEvent
+
+Data = bytes | bytearray | memoryview
+
+
+class Agent(Protocol):
+    """Calls the node program of the host, as NodeAgent does."""
+
+    def call(
+        self,
+        verb: str,
+        request: Mapping[str, Any],
+        *,
+        following: Iterable[bytes] = (),
+        on_event: OnEvent | None = None,
+    ) -> dict[str, Any]:
+        """Have a verb done."""
+        ...
+
+
+class HostObjects:
+    """An ObjectStore; each operation is one call. It may also raise NodeError.
+
+    ``path`` is the root on the host. ``agent`` returns what calls the host; with True, a caller that may install there.
+    """
+
+    def __init__(self, url: str, path: str, agent: Callable[[bool], Agent]) -> None:
+        self.url = url
+        self._path = path
+        self._agent = agent
+
+    def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes | None:
+        """See ObjectStore."""
+        data = bytearray()
+        exists = self._read(key, offset, length, data.extend)
+        return bytes(data) if exists else None
+
+    def fetch(self, key: str, into: BinaryIO) -> bool:
+        """See ObjectStore."""
+        return self._read(key, 0, None, into.write)
+
+    def put(self, key: str, data: Data, *, durable: bool = True) -> None:
+        """See ObjectStore."""
+        self._put(key, data, durable=durable, if_absent=False)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """See ObjectStore."""
+        return self._put(key, data, durable=True, if_absent=True)
+
+    def sync(self, keys: Sequence[str]) -> None:
+        """See ObjectStore."""
+        self._agent(True).call("object_sync", self._about(keys))
+
+    def stat(self, key: str) -> ObjectStat | None:
+        """See ObjectStore."""
+        row = self._agent(False).call("object_stat", self._about([key]))["stats"][0]
+        return None if row is None else ObjectStat(*row)
+
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
+        """See ObjectStore."""
+        request: ListRequest = {"path": self._path, "prefix": prefix, "after": after}
+        rows: list[Sequence[Any]] = []
+        self._agent(False).call(
+            "object_list", request, on_event=lambda event: rows.extend(event["rows"])
+        )
+        return (ObjectStat(*row) for row in rows)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """See ObjectStore."""
+        self._agent(True).call("object_delete", self._about(keys))
+
+    def _read(
+        self, key: str, offset: int, length: int | None, take: Callable[[bytes], object]
+    ) -> bool:
+        request: GetRequest = {"path": self._path, "key": key, "offset": offset, "length": length}
+
+        def on_event(event: Mapping[str, Any]) -> None:
+            take(b64decode(event["data"]))
+
+        answer = self._agent(False).call("object_get", request, on_event=on_event)
+        return bool(answer["exists"])
+
+    def _put(self, key: str, data: Data, *, durable: bool, if_absent: bool) -> bool:
+        request: PutRequest = {
+            "path": self._path,
+            "key": key,
+            "durable": durable,
+            "if_absent": if_absent,
+        }
+        data = bytes(data)
+        answer = self._agent(True).call("object_put", request, following=[data])
+        return bool(answer["created"])
+
+    def _about(self, keys: Sequence[str]) -> KeysRequest:
+        return {"path": self._path, "keys": list(keys)}
