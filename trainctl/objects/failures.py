@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from trainctl.base.flow import TooSlow
 from trainctl.errors import (
     SourceBusy,
     SourceCut,
@@ -15,7 +16,6 @@ from trainctl.errors import (
     SourceUnreachable,
     SourceWrong,
 )
-from trainctl.model.flow import TooSlow
 from trainctl.objects.client import NOWHERE
 
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")

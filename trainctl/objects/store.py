@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 from urllib.parse import quote
 
 from trainctl.base.cursors import Cursors, Endless
+from trainctl.base.flow import Flow
 from trainctl.errors import SourceCut, SourceError, SourceWrong
-from trainctl.model.flow import Flow
 from trainctl.objects.access import Access, AwsKeys, AzureKey, ServiceAccount
 from trainctl.objects.client import SILENCE_SECONDS, Renew, connect, endpoint_of, is_over
 from trainctl.objects.failures import OtherRegion, explained

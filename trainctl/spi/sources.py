@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Callable, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Callable, NamedTuple, Protocol, runtime_checkable
 
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.retry import Each
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)

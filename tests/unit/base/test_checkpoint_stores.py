@@ -27,6 +27,7 @@ from trainctl.base.checkpoints.store import Store
 from trainctl.base.checkpoints.stores import open_store
 from trainctl.base.failure import Failure
 from trainctl.base.pace import Pace
+from trainctl.base.retry import Retry
 
 pytestmark = pytest.mark.integration
 
@@ -211,7 +212,9 @@ def test_a_store_that_is_gone_says_where_it_was(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After several attempts; when it is back the same client works."""
-    monkeypatch.setattr("trainctl.base.checkpoints.s3_client._FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(
+        "trainctl.base.checkpoints.s3_client.RETRY", Retry(attempts=5, base=0.001, unanswered=5)
+    )
     with proxy(bucket.endpoint) as between:
         store = open_store(
             {**bucket.place(prefix="gone"), "endpoint_url": between.endpoint}, bucket.secrets

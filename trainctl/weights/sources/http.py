@@ -14,8 +14,8 @@ from typing import Dict, List, Tuple, TypeVar
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from trainctl.base.certificates import trusting
+from trainctl.base.flow import TooSlow
 from trainctl.errors import SourceBusy, SourceCut, SourceError, SourceResting, SourceUnreachable
-from trainctl.model.flow import TooSlow
 from trainctl.weights.sources.connecting import Untrusted, connect
 from trainctl.weights.sources.gates import gate_of
 from trainctl.weights.sources.proxies import Proxy, proxy_for

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
-from trainctl.model.flow import Flow
+from trainctl.base.flow import Flow
 
 T = TypeVar("T")
 _STATUS = re.compile(r"HTTP/1\.([01]) ([1-5]\d\d)(?: |$)")

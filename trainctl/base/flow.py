@@ -1,4 +1,4 @@
-"""Noticing a peer that does send, but hardly: silence alone is found by time-outs, which each byte begins anew."""
+"""Detect peers that send almost nothing. Silence alone is found by timeouts, which each byte starts again."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class Flow:
     def need_all(self) -> None:
         """Until ``need_some``: what comes must be complete within one window, however much it is."""
         self._least = float("inf")
+        self._waited, self._arrived = 0.0, 0
 
     def need_some(self) -> None:
         """A new window, in which only so much must arrive."""

@@ -1,0 +1,27 @@
+"""The one HTTP client: pooled connections on ``http.client``, with proxies, redirects, TLS and limits per host."""
+
+from __future__ import annotations
+
+from trainctl.base.http.client import Headers, HttpClient, Response
+from trainctl.base.http.errors import (
+    HostPaused,
+    HttpCut,
+    HttpError,
+    HttpUnreachable,
+    UnsafeRedirect,
+    UntrustedCertificate,
+    UnusableProxy,
+)
+
+__all__ = [
+    "Headers",
+    "HostPaused",
+    "HttpClient",
+    "HttpCut",
+    "HttpError",
+    "HttpUnreachable",
+    "Response",
+    "UnsafeRedirect",
+    "UntrustedCertificate",
+    "UnusableProxy",
+]

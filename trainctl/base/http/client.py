@@ -1,0 +1,363 @@
+"""HTTP requests over kept connections, with streamed responses."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import re
+import socket
+import ssl
+import threading
+import weakref
+from collections import defaultdict
+from functools import cached_property
+from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Set, Tuple, Union
+from urllib.parse import SplitResult, urlsplit
+
+from trainctl.base.certificates import trusting
+from trainctl.base.flow import TooSlow
+from trainctl.base.http.connect import Connection, Proxy, proxy_for
+from trainctl.base.http.errors import (
+    HttpCut,
+    HttpError,
+    HttpUnreachable,
+    UnsafeRedirect,
+    UnusableProxy,
+)
+from trainctl.base.http.limits import HostLimits
+from trainctl.base.http.redirects import Origin, host_of, origin_of, resolve_reference
+from trainctl.base.tls import pinned
+
+PIECE_BYTES = 2**20
+_REDIRECTS = (301, 302, 303, 307, 308)
+_MOST_REDIRECTS = 10
+_DRAINED_BYTES = 2**16
+"""The body of a redirect is read up to so much, so that its connection can be used again."""
+_LENGTH = re.compile(r"[0-9]{1,18}")
+_CHECK_NETWORK = "Check the network and, behind a proxy, HTTPS_PROXY."
+_BROKEN = (OSError, http.client.HTTPException)
+_TIMEOUTS = (socket.timeout, TimeoutError)  # two classes before Python 3.10
+Body = Union[bytes, Iterable[bytes]]
+_Idle = Dict[Origin, List[Connection]]
+
+
+class Headers(Dict[str, str]):
+    """Response headers by lower-case name; ``get`` takes any case. The first of repeated headers counts."""
+
+    def get(self, name: str, default: Optional[str] = None) -> Optional[str]:  # type: ignore[override]
+        """The value of a header."""
+        return super().get(name.lower(), default)
+
+
+class Response:
+    """A response whose body is not read yet; valid within the ``with`` of its request."""
+
+    def __init__(self, raw: http.client.HTTPResponse, url: str) -> None:
+        self._raw = raw
+        self.url = url
+        self.status = raw.status
+        self.headers = Headers()
+        for name, value in raw.getheaders():
+            self.headers.setdefault(name.lower(), value.strip())
+        if not _LENGTH.fullmatch(self.headers.get("Content-Length") or "0"):
+            raise HttpCut("the server sends an invalid Content-Length")
+
+    @property
+    def redirect(self) -> Optional[str]:
+        """The URL that the response redirects to; UnsafeRedirect if it must not be followed."""
+        if self.status not in _REDIRECTS:
+            return None
+        location = self.headers.get("Location")
+        if not location:
+            raise UnsafeRedirect("a redirect without a location")
+        return resolve_reference(self.url, location)
+
+    def read(self, size: int = PIECE_BYTES) -> bytes:
+        """The next bytes of the body; empty at its end. HttpCut if it ends before its announced length."""
+        if self._raw.isclosed():
+            return b""
+        with _cut():
+            data = self._raw.read(size)
+        if not data:
+            self._check_complete()
+        return data
+
+    def pieces(self) -> Iterator[bytes]:
+        """The rest of the body, in pieces of at most 1 MiB."""
+        while True:
+            piece = self.read()
+            if not piece:
+                return
+            yield piece
+
+    def fill(self, view: memoryview) -> None:
+        """Read exactly as many bytes as the view holds; HttpCut if the body is shorter."""
+        with _cut():
+            count = self._raw.readinto(view)
+        if count < len(view):
+            self._check_complete()
+            raise HttpCut("the body ended early")
+
+    def all(self, limit: int) -> bytes:
+        """The rest of the body; HttpError if it is longer than ``limit`` bytes."""
+        parts, size = [], 0
+        for piece in self.pieces():
+            size += len(piece)
+            if size > limit:
+                raise HttpError(f"the response is longer than {limit} bytes")
+            parts.append(piece)
+        return b"".join(parts)
+
+    def drain(self) -> None:
+        """Read a short rest of the body, so that the connection can be used again."""
+        if (self._raw.length or 0) <= _DRAINED_BYTES:
+            with contextlib.suppress(*_BROKEN):
+                while not self._raw.isclosed() and self._raw.read(_DRAINED_BYTES):
+                    pass
+
+    def _check_complete(self) -> None:
+        if self._raw.length:
+            raise HttpCut(f"the body ended {self._raw.length} bytes early")
+
+
+class HttpClient:
+    """Sends requests from any thread and keeps connections for later ones.
+
+    ``silence`` is the longest wait for a byte, in seconds; ``pin`` the sha256 of the only certificate to accept.
+    Without ``proxies`` the environment's proxies are not used; with ``limits`` requests wait for their host's.
+    """
+
+    def __init__(
+        self,
+        *,
+        silence: float = 30.0,
+        connect_seconds: float = 5.0,
+        proxies: bool = True,
+        pin: Optional[str] = None,
+        tls: Callable[[], ssl.SSLContext] = trusting,
+        limits: Optional[HostLimits] = None,
+    ) -> None:
+        self._silence = silence
+        self._connect_seconds = min(silence, connect_seconds)
+        self._use_proxies = proxies
+        self._pin = pin
+        self._make_tls = tls
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._idle: _Idle = defaultdict(list)
+        self._in_use: Set[Connection] = set()
+        self._proxies: Dict[Origin, Optional[Proxy]] = {}
+        weakref.finalize(self, _close_all, self._idle)
+
+    @contextlib.contextmanager
+    def request(
+        self,
+        method: str,
+        url: str,
+        headers: Optional[Mapping[str, str]] = None,
+        *,
+        secret_headers: Optional[Mapping[str, str]] = None,
+        body: Optional[Body] = None,
+        follow: bool = True,
+        silence: Optional[float] = None,
+    ) -> Iterator[Response]:
+        """Send one request; HttpError if there is no response, whatever its status is.
+
+        ``secret_headers`` go to the URL's own scheme, host and port only. A request with a body follows no redirect.
+        ``body`` may be any iterable that can be iterated again; then ``headers`` must hold its Content-Length.
+        """
+        home, seen = origin_of(urlsplit(url)), {url}
+        while True:
+            parts = urlsplit(url)
+            found = dict(headers or {})
+            if secret_headers and origin_of(parts) == home:
+                found.update(secret_headers)
+            else:
+                home = ("", "", 0)  # credentials don't come back from elsewhere
+            with self._exchange(method, url, found, body, silence) as response:
+                target = response.redirect if follow and body is None else None
+                if target is None:
+                    yield response
+                    return
+                response.drain()
+            if target in seen or len(seen) > _MOST_REDIRECTS:
+                problem = "redirects in a circle" if target in seen else "too many redirects"
+                raise UnsafeRedirect(problem)
+            seen.add(target)
+            url = target
+
+    def abort(self) -> None:
+        """Fail all requests under way, from another thread."""
+        with self._lock:
+            busy = list(self._in_use)
+        for connection in busy:
+            with contextlib.suppress(OSError):
+                connection.shutdown()
+
+    def close(self) -> None:
+        """Close the connections that no request uses."""
+        with self._lock:
+            _close_all(self._idle)
+
+    @contextlib.contextmanager
+    def _exchange(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: Optional[Body],
+        silence: Optional[float],
+    ) -> Iterator[Response]:
+        parts = urlsplit(url)
+        origin = origin_of(parts)
+        with contextlib.ExitStack() as stack:
+            if self._limits is not None:
+                stack.enter_context(self._limits.of(origin).slot(host_of(parts)))
+            connection, raw = self._send(method, parts, headers, body, silence or self._silence)
+            try:
+                yield Response(raw, url)
+            finally:
+                self._release(origin, connection, raw)
+
+    def _send(
+        self,
+        method: str,
+        parts: SplitResult,
+        headers: Mapping[str, str],
+        body: Optional[Body],
+        silence: float,
+    ) -> Tuple[Connection, http.client.HTTPResponse]:
+        """Send a request, on a new connection if the server has closed the kept one meanwhile."""
+        origin, proxy = origin_of(parts), self._proxy(parts)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        if proxy and parts.scheme == "http":
+            target = f"http://{host_of(parts)}{target}"
+            headers = {**headers, **proxy.headers}
+        while True:
+            with self._lock:
+                kept = self._idle[origin]
+                connection = kept.pop() if kept else None
+            reused = connection is not None
+            if connection is None:
+                connection = self._connect(parts, proxy)
+            with self._lock:
+                self._in_use.add(connection)
+            try:
+                connection.set_silence(silence)
+                return connection, _ask(connection, method, target, body, headers)
+            except _TIMEOUTS:
+                self._discard(connection)
+                raise _silent(parts, proxy, silence) from None
+            except _BROKEN as error:
+                self._discard(connection)
+                if not reused:
+                    raise HttpCut(f"{_via(parts, proxy)}: {words(error)}", _CHECK_NETWORK) from None
+            except BaseException:
+                self._discard(connection)
+                raise
+
+    def _connect(self, parts: SplitResult, proxy: Optional[Proxy]) -> Connection:
+        secure = self._secure if parts.scheme == "https" else None
+        connection = Connection(parts, proxy, secure, self._connect_seconds, self._silence)
+        try:
+            connection.connect()
+        except HttpError:
+            raise
+        except _TIMEOUTS:
+            raise _silent(parts, proxy, self._connect_seconds) from None
+        except _BROKEN as error:
+            reason = words(error)
+            if proxy and "407" in reason:
+                raise UnusableProxy(f"{proxy.shown} requires a login (407)", proxy.advice) from None
+            raise HttpUnreachable(
+                f"can't reach {_via(parts, proxy)} ({reason})",
+                proxy.advice if proxy else _CHECK_NETWORK,
+            ) from None
+        return connection
+
+    def _secure(self, sock: socket.socket, host: str) -> socket.socket:
+        if self._pin is not None:
+            return pinned(sock, self._pin, host)
+        return self._tls.wrap_socket(sock, server_hostname=host)
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return self._make_tls()
+
+    def _proxy(self, parts: SplitResult) -> Optional[Proxy]:
+        """The proxy for a host, looked up once."""
+        origin = origin_of(parts)
+        if origin not in self._proxies:
+            self._proxies[origin] = proxy_for(parts) if self._use_proxies else None
+        return self._proxies[origin]
+
+    def _release(
+        self, origin: Origin, connection: Connection, raw: http.client.HTTPResponse
+    ) -> None:
+        """Keep the connection if the response was read to its end."""
+        if not raw.length and not raw.chunked:
+            raw.close()
+        if raw.isclosed() and not raw.length and connection.sock is not None:
+            with self._lock:
+                self._in_use.discard(connection)
+                self._idle[origin].append(connection)
+        else:
+            raw.close()
+            self._discard(connection)
+
+    def _discard(self, connection: Connection) -> None:
+        with self._lock:
+            self._in_use.discard(connection)
+        connection.close()
+
+
+def _ask(
+    connection: Connection,
+    method: str,
+    target: str,
+    body: Optional[Body],
+    headers: Mapping[str, str],
+) -> http.client.HTTPResponse:
+    # a server that refuses a body may say so, and close, before it has read everything
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        connection.request(method, target, body, {"Accept-Encoding": "identity", **headers})
+    connection.flow.need_all()
+    response = connection.getresponse()
+    connection.flow.need_some()
+    return response
+
+
+@contextlib.contextmanager
+def _cut() -> Iterator[None]:
+    """HttpCut if the connection fails while a body is read."""
+    try:
+        yield
+    except TooSlow as error:
+        raise HttpCut(f"the server went silent during the body ({error})") from None
+    except _TIMEOUTS:
+        raise HttpCut("the server went silent during the body") from None
+    except _BROKEN as error:
+        raise HttpCut(f"the connection broke ({words(error)})") from None
+
+
+def _close_all(idle: _Idle) -> None:
+    for connections in idle.values():
+        for connection in connections:
+            connection.close()
+        connections.clear()
+
+
+def _via(parts: SplitResult, proxy: Optional[Proxy]) -> str:
+    return f"{host_of(parts)} through {proxy.shown}" if proxy else host_of(parts)
+
+
+def _silent(parts: SplitResult, proxy: Optional[Proxy], seconds: float) -> HttpUnreachable:
+    return HttpUnreachable(
+        f"{_via(parts, proxy)} did not respond within {seconds:.0f} s",
+        proxy.advice if proxy else "",
+    )
+
+
+def words(error: BaseException) -> str:
+    """What went wrong, as the system says it."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

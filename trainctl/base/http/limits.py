@@ -1,0 +1,106 @@
+"""Limits per host: requests at the same time, and no request during a pause that the host asked for.
+
+Servers count requests by address or account, so the limits are the whole process's.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import Callable, Dict, Iterator, Mapping, Optional
+
+from trainctl.base.http.errors import HostPaused
+from trainctl.base.http.redirects import Origin
+from trainctl.base.retry import LONGEST_PAUSE
+
+MOST_AT_ONCE = 32
+_DEFAULT_PAUSE = 1.0
+_NOTICEABLE = 1.0
+_LONGEST_WAIT = 1e9
+_RATE_LIMIT = re.compile(r";\s*r\s*=\s*(\d{1,9})\s*;\s*t\s*=\s*(\d{1,9})")
+
+
+class HostLimit:
+    """The limits of one host. ``clock`` returns seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._slots = threading.Semaphore(MOST_AT_ONCE)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._not_before = 0.0
+
+    @contextmanager
+    def slot(self, host: str) -> Iterator[None]:
+        """Wait for one of the slots and hold it. HostPaused during a pause."""
+        self._check_pause(host)
+        with self._slots:
+            self._check_pause(host)
+            yield
+
+    def _check_pause(self, host: str) -> None:
+        left = self._not_before - self._clock()
+        if left > 0:
+            raise HostPaused(host, left)
+
+    def pause(self, seconds: Optional[float]) -> bool:
+        """Begin a pause, of one second if the host named none; whether it is longer than what is known.
+
+        A pause beyond LONGEST_PAUSE is not kept: only the request that was told so fails.
+        """
+        asked = _DEFAULT_PAUSE if seconds is None else seconds
+        if asked > LONGEST_PAUSE:
+            return True
+        now = self._clock()
+        with self._lock:
+            longer = now + asked > self._not_before + _NOTICEABLE or now >= self._not_before
+            self._not_before = max(self._not_before, now + asked)
+        return longer
+
+
+class HostLimits:
+    """The limits of every host; created when first needed."""
+
+    def __init__(self) -> None:
+        self._limits: Dict[Origin, HostLimit] = {}
+
+    def of(self, origin: Origin) -> HostLimit:
+        """The limits of one origin."""
+        return self._limits.get(origin) or self._limits.setdefault(origin, HostLimit())
+
+    def clear(self) -> None:
+        """Forget all pauses."""
+        self._limits.clear()
+
+
+LIMITS = HostLimits()
+"""Those of this process."""
+
+
+def retry_after(headers: Mapping[str, str]) -> Optional[float]:
+    """Seconds that the server asks to wait. A date is compared with the server's own ``Date``, if there is one.
+
+    The Hub sends ``RateLimit``: how many requests are left in the window, and in how many seconds it ends.
+    """
+    limit = _RATE_LIMIT.search(headers.get("RateLimit") or "")
+    if limit is not None and not int(limit[1]):
+        return float(limit[2])
+    text = (headers.get("Retry-After") or "").strip()
+    if text.isdecimal():
+        return min(float(text), _LONGEST_WAIT)
+    until = _date(text)
+    if until is None:
+        return None
+    now = _date(headers.get("Date") or "") or datetime.now(timezone.utc)
+    return max(0.0, (until - now).total_seconds())
+
+
+def _date(text: str) -> Optional[datetime]:
+    try:
+        moment = parsedate_to_datetime(text)
+    except (TypeError, ValueError, OverflowError):  # TypeError before Python 3.10
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
