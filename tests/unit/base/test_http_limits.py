@@ -1,0 +1,89 @@
+"""Limits per host: requests at the same time, pauses, and how servers ask for them."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.support.hub import http_date
+from tests.support.liar import Heard, said, telling
+from trainctl.base.http import HostPaused, HttpClient
+from trainctl.base.http.limits import MOST_AT_ONCE, HostLimit, HostLimits, retry_after
+
+
+def get(client: HttpClient, url: str) -> bytes:
+    with client.request("GET", url) as response:
+        return response.read()
+
+
+def test_a_pause_holds_every_client_back() -> None:
+    """No request is made meanwhile; the longest pause that was asked for counts."""
+    now = [100.0]
+    limit = HostLimit(lambda: now[0])
+    assert limit.pause(10)
+    assert not limit.pause(5)
+    assert not limit.pause(10.5)
+    assert limit.pause(20)
+    now[0] = 119.5
+    with pytest.raises(HostPaused) as caught, limit.slot("host"):
+        pass
+    assert caught.value.retry_after == 0.5
+    now[0] = 120.0
+    with limit.slot("host"):
+        pass
+    assert limit.pause(None)
+    with pytest.raises(HostPaused), limit.slot("host"):
+        pass
+
+
+def test_a_pause_of_hours_holds_nobody_back() -> None:
+    """Only the request that was told so fails."""
+    limit = HostLimit(lambda: 0.0)
+    assert limit.pause(3600)
+    with limit.slot("host"):
+        pass
+
+
+def test_a_host_has_so_many_requests_at_a_time() -> None:
+    """Bodies included, whichever client asks."""
+    full, release, over = threading.Event(), threading.Event(), []
+    at_once: list[int] = []
+    lock = threading.Lock()
+
+    def tell(heard: Heard) -> bytes:
+        with lock:
+            at_once.append(1)
+            if len(at_once) == MOST_AT_ONCE:
+                full.set()
+            over.append(len(at_once))
+        release.wait(10)
+        with lock:
+            at_once.pop()
+        return said(b"x")
+
+    limits = HostLimits()
+    with telling(tell) as server:
+        threads = [
+            threading.Thread(target=get, args=(HttpClient(limits=limits), server.url))
+            for _ in range(MOST_AT_ONCE + 5)
+        ]
+        for thread in threads:
+            thread.start()
+        assert full.wait(10)
+        release.set()
+        for thread in threads:
+            thread.join(10)
+    assert (max(over), len(over)) == (MOST_AT_ONCE, MOST_AT_ONCE + 5)
+
+
+def test_retry_after_is_seconds_or_a_date() -> None:
+    """A date counts from the server's own Date; the Hub's window counts before either."""
+    assert retry_after({"Retry-After": "12"}) == 12
+    dates = {"Retry-After": http_date(100_060), "Date": http_date(100_000)}
+    assert retry_after(dates) == pytest.approx(60, abs=1)
+    assert retry_after({"Retry-After": http_date(-60)}) == 0
+    assert retry_after({"Retry-After": "soon"}) is None
+    assert retry_after({"RateLimit": '"api";r=0;t=55', "Retry-After": "1"}) == 55
+    assert retry_after({"RateLimit": '"api"; r=3; t=55', "Retry-After": "1"}) == 1
+    assert retry_after({}) is None
