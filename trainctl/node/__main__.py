@@ -44,6 +44,10 @@ _VERBS = {
     "object_list": "mirror.objects.object_list",
     "object_delete": "mirror.objects.object_delete",
     "object_sync": "mirror.objects.object_sync",
+    "mirror_gc": "mirror.maintenance.mirror_gc",
+    "mirror_inventory": "mirror.maintenance.mirror_inventory",
+    "mirror_size": "mirror.maintenance.mirror_size",
+    "mirror_verify": "mirror.maintenance.mirror_verify",
 }
 _WITH_CALLER = {
     "cache_rows": "cache.presence.cache_rows",

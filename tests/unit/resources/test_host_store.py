@@ -1,0 +1,98 @@
+"""A store on a host: what is done there by verbs gives what it gives here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.support.host_agent import HostAgent
+from tests.support.store_contents import CHUNK, OTHER, REFERENCE, leave_unfinished, publish
+from trainctl.base.objects import ObjectStore
+from trainctl.errors import Busy, NodeForgot
+from trainctl.remote.agent import NodeAgent
+from trainctl.resources.host_store import HostStore
+from trainctl.store import keys, references
+from trainctl.store.directory import DirectoryObjects
+from trainctl.store.exclusive import held
+from trainctl.store.gc import GcOptions, gc
+from trainctl.store.inventory import inventory, stored_bytes
+from trainctl.store.verify import Outcome, verify
+
+FILES = {"large": bytes(range(256)) * 8, "alone": b"x" * 300, "small": b"small"}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> ObjectStore:
+    return DirectoryObjects(tmp_path / "store")
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def store(tmp_path: Path, said: list[str]) -> HostStore:
+    agent = cast(NodeAgent, HostAgent())
+    return HostStore("node://lab/store", str(tmp_path / "store"), lambda installs: agent, said.append)
+
+
+def test_the_inventory_is_that_of_the_directory(store: HostStore, directory: ObjectStore) -> None:
+    publish(directory, FILES)
+    leave_unfinished(directory, {"other": b"y" * CHUNK}, OTHER, text="memory://other")
+
+    assert store.inventory() == inventory(directory)
+    assert store.inventory().rows[0].projects == ("demo",)
+    assert store.stored_bytes() == stored_bytes(directory) > 0
+
+
+def test_gc_reports_what_the_host_deleted(store: HostStore, directory: ObjectStore) -> None:
+    publish(directory, FILES)
+    publish(directory, {"other": b"y" * CHUNK}, OTHER, text="memory://other")
+    assert store.drop_reference(OTHER.lineage, OTHER.address)
+    assert not store.drop_reference(OTHER.lineage, OTHER.address)
+
+    expected = gc(directory, GcOptions(dry_run=True))
+    assert store.gc(GcOptions(dry_run=True)) == expected
+    report = store.gc(GcOptions())
+
+    assert (report.bytes, report.listings, report.kept) == (CHUNK, expected.listings, expected.kept)
+    assert store.gc(GcOptions()).blobs == 0
+
+
+def test_gc_on_a_host_is_exclusive(store: HostStore, directory: ObjectStore) -> None:
+    with held(directory), pytest.raises(Busy):
+        store.gc(GcOptions())
+
+
+def test_verify_reports_findings_and_progress(store: HostStore, directory: ObjectStore) -> None:
+    publish(directory, FILES)
+    key = next(stat.key for stat in directory.list(keys.BLOBS) if stat.size == 300)
+    directory.put(key, b"z" * 300)
+    heard: list[tuple[int, int, int]] = []
+
+    assert store.verify(progress=lambda *now: heard.append(now)) == verify(directory)
+    repaired = store.verify(repair=True)
+
+    assert heard[-1][0] == heard[-1][1] == stored_bytes(directory) + 300
+    assert Outcome.REMOVED in {finding.outcome for finding in repaired.findings}
+    assert directory.stat(key) is None
+
+
+def test_references_are_renewed(store: HostStore, directory: ObjectStore) -> None:
+    publish(directory, FILES)
+    (before,) = references.read(directory).stored
+    store.renew(REFERENCE.lineage, REFERENCE.address)
+    (after,) = references.read(directory).stored
+    assert after.record == before.record
+    assert after.last_used > before.last_used
+
+
+def test_a_forgotten_host_has_no_reference(tmp_path: Path) -> None:
+    def forgotten(installs: bool) -> Any:
+        raise NodeForgot("node lab/gpu-0 was forgotten")
+
+    store = HostStore("node://lab/store", str(tmp_path), forgotten, lambda text: None)
+    assert not store.drop_reference(REFERENCE.lineage, REFERENCE.address)
