@@ -89,6 +89,4 @@ class HostStore:
             elif progress is not None:
                 progress(event["done"], event["total"], event["files"])
 
-        return self._agent(False).call(
-            verb, {"path": self._path, **request}, on_event=on_event
-        )
+        return self._agent(False).call(verb, {"path": self._path, **request}, on_event=on_event)

@@ -36,7 +36,9 @@ def said() -> list[str]:
 @pytest.fixture
 def store(tmp_path: Path, said: list[str]) -> HostStore:
     agent = cast(NodeAgent, HostAgent())
-    return HostStore("node://lab/store", str(tmp_path / "store"), lambda installs: agent, said.append)
+    return HostStore(
+        "node://lab/store", str(tmp_path / "store"), lambda installs: agent, said.append
+    )
 
 
 def test_the_inventory_is_that_of_the_directory(store: HostStore, directory: ObjectStore) -> None:

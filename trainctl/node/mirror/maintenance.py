@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from trainctl.base.protocol.mirrors import Collected, GcRequest, Inventoried, Size, Verified, VerifyRequest  # fmt: skip
+from trainctl.base.protocol.mirrors import (  # fmt: skip
+    Collected,
+    GcRequest,
+    Inventoried,
+    Size,
+    Verified,
+    VerifyRequest,
+)
 from trainctl.base.protocol.objects import InDirectory
 from trainctl.base.protocol.rows import blocks
 from trainctl.node.mirror.objects import Emit, objects_of
