@@ -19,6 +19,7 @@ from typing import Any
 
 from trainctl.base.files import make_directory, remove_tree
 from trainctl.base.listing import ListedFile, Listing
+from trainctl.base.protocol.weights import Delivered
 from trainctl.node.cache.deliver import deliver
 from trainctl.node.runs.mount import Mount, enter
 
@@ -89,7 +90,7 @@ def _seconds(work: Any) -> float:
     return time.monotonic() - begun
 
 
-def _deliver(request: Mapping[str, Any]) -> dict[str, Any]:
+def _deliver(request: Any) -> Delivered:
     return deliver(request, _ignore, io.BytesIO())
 
 

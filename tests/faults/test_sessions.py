@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.nodes import TestNode, is_alive, wait_for
 from tests.support.sshd import Sshd, User, require_sshd, sshd
+from trainctl.base.protocol.verb import untyped
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.session import Sessions
 from trainctl.spi.provider import Node
@@ -40,7 +41,7 @@ PROGRAM = """
     def told(event):
         Path({mark!r} + ".new").write_text(" ".join(str(pid) for pid in event.values()))
         Path({mark!r} + ".new").rename({mark!r})
-    NodeAgent(node, {link}, archive=program()).call("forever", {{}}, on_event=told)
+    NodeAgent(node, {link}, archive=program()).call(untyped("forever"), {{}}, on_event=told)
 """
 
 
@@ -97,7 +98,7 @@ def test_what_lives_on_holds_nothing_of_the_session(tmp_path: Path) -> None:
     spec = made.spec("while ! test -e go; do sleep 0.1; done; echo done")
     request = {"root": str(made.root), **made.start_request(spec)}
     try:
-        status = agent.call("start", request)
+        status = agent.call(untyped("start"), request)
         session = _session(os.getpid())
         open_there = {path.readlink().name for path in Path(f"/proc/{session}/fd").iterdir()}
         supervisor = json.loads(next(made.directory().glob("claim.*")).read_text())["pid"]

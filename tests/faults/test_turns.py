@@ -77,7 +77,7 @@ def begin(node: TestNode, host: Path, key: str, count: int, seconds: float) -> N
 
 def statuses(node: TestNode) -> dict[str, str]:
     """How every run of a node stands."""
-    return {run["key"]: run["status"] for run in node.call("runs")["runs"]}
+    return {run["key"]: run["status"] for run in node.runs()}
 
 
 def test_never_more_claims_than_gpus(host: Path, users: list[TestNode]) -> None:
@@ -90,7 +90,7 @@ def test_never_more_claims_than_gpus(host: Path, users: list[TestNode]) -> None:
             begin(node, host, f"run-{number}", choose.choice([1, 1, 2, 3]), 0.4)
     killed: set[tuple[int, str]] = set()
     for number, node in enumerate(users):
-        live = [run for run in node.call("runs")["runs"] if run["supervised"]]
+        live = [run for run in node.runs() if run["supervised"]]
         for run in choose.sample(live, min(2, len(live))):
             os.kill(run["pid"], signal.SIGKILL)
             killed.add((number, run["key"]))

@@ -25,6 +25,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.support.nodes import run_spec
 from tests.support.zygote import CHUNK_BYTES, Zygote
 from trainctl.base.processes import identity
 from trainctl.node.cache.inventory import Inventory
@@ -230,7 +231,7 @@ class NodeCache(RuleBasedStateMachine):
         key = sorted(self.runs)[chosen % len(self.runs)]
         held = self.runs[key]
         run = Run(self.layout, key)
-        run.create({"lineage": held.lineage, "generation": 1, "cache": str(self.layout.cache)})
+        run.create({**run_spec(), "lineage": held.lineage, "cache": str(self.layout.cache)})
         (run.directory / "claim.1").write_text(json.dumps(identity()))
         held.running = hold(run, IDS[held.listing])
         if not held.running:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.dying import mortal
+from tests.support.nodes import run_spec
 from trainctl.base.checkpoints.directory import DirectoryStore
 from trainctl.base.checkpoints.manifests import Manifest, RunCheckpoints
 from trainctl.base.checkpoints.store import Store
@@ -44,8 +45,8 @@ class SavedRun:
         self.secrets = dict(secrets)
         self.run = Run(Layout(str(base / "root")), "run-1")
         self.spec: dict[str, Any] = {
-            "key": "run-1", "id": "abcdefg", "number": 1, "generation": 1, "lineage": "l", "address": "job.sft",
-            "project": "demo", "job": "sft", "rank": 0,
+            **run_spec(),
+            "project": "demo",
             "store": {
                 "prefix": PREFIX, "enabled": True, "settle_seconds": 0.0, "quiet_seconds": 0.0, "upload_timeout": 60,
                 **place,
@@ -62,7 +63,7 @@ class SavedRun:
 
     def uploader(self, **changes: Any) -> Uploader:
         """One that begins anew, with what is on disk."""
-        spec = {**self.spec, "store": {**self.spec["store"], **changes}}
+        spec: Any = {**self.spec, "store": {**self.spec["store"], **changes}}
         return Uploader(self.run, spec, self.secrets, self.data)
 
     def end(self, *, orderly: bool = True) -> End:

@@ -11,6 +11,7 @@ from typing import Any
 
 from trainctl.base.failure import Failure
 from trainctl.base.protocol.errors import error_to_json
+from trainctl.base.protocol.verb import Answer, Request, Verb
 from trainctl.errors import TrainctlError
 from trainctl.node import __main__ as program
 from trainctl.remote.answers import OnEvent, error_from
@@ -21,14 +22,14 @@ class HostAgent:
 
     def call(
         self,
-        verb: str,
-        request: Mapping[str, Any],
+        verb: Verb[Request, Answer],
+        request: Request,
         *,
         following: Iterable[bytes] = (),
         payload: Iterable[bytes] = (),
         on_event: OnEvent | None = None,
         timeout: float | None = None,
-    ) -> dict[str, Any]:
+    ) -> Answer:
         """See NodeAgent."""
 
         def emit(event: Mapping[str, Any]) -> None:
@@ -36,20 +37,20 @@ class HostAgent:
             if on_event is not None:
                 on_event(said)
 
-        where = next(verbs[verb] for verbs in program._KNOWN if verb in verbs)
+        where = next(verbs[verb.name] for verbs in program._KNOWN if verb.name in verbs)
         arguments: list[Any] = [_travelled(request), emit]
         with _stream(chain(following, payload)) as caller:
-            if verb in program._WITH_CALLER:
+            if verb.name in program._WITH_CALLER:
                 arguments.append(caller)
             try:
-                answer: dict[str, Any] = _travelled(program._function(where)(*arguments))
+                answer: Answer = _travelled(program._function(where)(*arguments))
             except TrainctlError as error:
                 raise error_from("host", _travelled(error_to_json(error))) from error
             except Failure as error:
                 raise error_from("host", _travelled(error.to_json())) from error
         return answer
 
-    def open(self, verbs: Iterable[str]) -> None:
+    def open(self, verbs: Iterable[Verb[Any, Any]]) -> None:
         """See NodeAgent."""
 
 

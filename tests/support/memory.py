@@ -101,7 +101,7 @@ def _verify(place: Path, count: int) -> Callable[[], object]:
     _cache(place, listing_of(0, count))
 
     def verify() -> None:
-        said = cache_verify({"root": str(place)}, lambda event: None, io.BytesIO())
+        said = cache_verify({"root": str(place), "origin": None}, lambda event: None, io.BytesIO())
         assert [(row["outcome"], row["files"]) for row in said["listings"]] == [("whole", count)]
 
     return verify

@@ -22,6 +22,8 @@ from typing import Any, TypeVar
 
 from tests.support import node_forks
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
+from trainctl.base.protocol.runs import LinesFrom
+from trainctl.base.protocol.spec import RunSpec
 from trainctl.remote.archive import node_archive
 from trainctl.remote.bootstrap import INSTALL, RUN
 
@@ -157,15 +159,16 @@ class TestNode:
             env=self.environment,
         )
         assert process.stdin is not None
-        process.stdin.write(json.dumps({"root": str(self.root), **request}).encode() + b"\n")
+        asked = {"root": str(self.root), **USUAL.get(verb, {}), **request}
+        process.stdin.write(json.dumps(asked).encode() + b"\n")
         process.stdin.close()
         process.stdin = None
         return process
 
     def raw(self, verb: str, request: Mapping[str, Any] = {}, payload: bytes = b"") -> bytes:
         """Call a verb; everything it printed."""
-        line = json.dumps({"root": str(self.root), **request}).encode() + b"\n"
-        done = self._done(verb, line + payload)
+        asked = {"root": str(self.root), **USUAL.get(verb, {}), **request}
+        done = self._done(verb, json.dumps(asked).encode() + b"\n" + payload)
         last = (done.stderr if verb.startswith("read_") else done.stdout).splitlines()[-1:]
         if done.returncode == 1 and last and b'"error"' in last[0]:
             raise NodeError(json.loads(last[0])["error"])
@@ -223,26 +226,7 @@ class TestNode:
 
     def spec(self, *commands: str, **changes: Any) -> dict[str, Any]:
         """A run's specification."""
-        return {
-            "key": "run-1",
-            "id": "abcdefg",
-            "number": 1,
-            "generation": 1,
-            "lineage": "lineage-1",
-            "address": "job.sft",
-            "project": "project",
-            "job": "sft",
-            "rank": 0,
-            "group_size": 1,
-            "code": "sha256:code",
-            "commands": list(commands),
-            "environment": {},
-            "secret_environment": {},
-            "weights": [],
-            "links": [],
-            "grace_seconds": 1,
-            **changes,
-        }
+        return {**run_spec(), "commands": list(commands), **changes}
 
     def start_request(
         self, spec: Mapping[str, Any], secrets: Mapping[str, str] = {}
@@ -288,7 +272,8 @@ class TestNode:
 
     def log(self, key: str = "run-1", rank: int = 0) -> str:
         """What the job wrote."""
-        return self.raw("read_log", {"key": key, "rank": rank, "offset": 0}).decode()
+        path = self.root / "runs" / key / "log" / f"rank-{rank}.log"
+        return path.read_text() if path.exists() else ""
 
     def directory(self, key: str = "run-1") -> Path:
         """A run's directory."""
@@ -296,8 +281,14 @@ class TestNode:
 
     def close(self) -> None:
         """End every run."""
-        for run in self.call("runs")["runs"]:
+        for run in self.runs():
             self.call("stop", {"key": run["key"], "grace_seconds": 0})
+
+    def runs(self) -> list[dict[str, Any]]:
+        """The status of every run."""
+        runs = self.root / "runs"
+        keys = [path.parent.name for path in runs.glob("[!.]*/spec.json")]
+        return [run for run in self.call("status", {"keys": keys})["runs"].values() if run]
 
 
 def wait_for(look: Callable[[], T | None], seconds: float = 20) -> T:
@@ -335,3 +326,83 @@ def as_nobody() -> list[str]:
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         return []
     return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+
+
+def run_spec() -> RunSpec:
+    """The specification of a run that needs nothing."""
+    return {
+        "key": "run-1",
+        "id": "abcdefg",
+        "number": 1,
+        "generation": 1,
+        "lineage": "lineage-1",
+        "address": "job.sft",
+        "project": "project",
+        "job": "sft",
+        "rank": 0,
+        "group_size": 1,
+        "nodes": ["lab/lab-0"],
+        "code": "sha256:code",
+        "commands": [],
+        "environment": {},
+        "secret_environment": {},
+        "keeps_secrets": False,
+        "weights": [],
+        "links": [],
+        "mounts": [],
+        "host": {"venv": None},
+        "caches": [],
+        "cache": None,
+        "grace_seconds": 1,
+        "max_duration_seconds": None,
+        "gpus": {"count": 0, "kind": "", "declared": 0},
+        "priority": 0,
+        "slots": None,
+        "follows": [],
+        "turn": {"apply": "apply-1", "index": 0},
+        "store": {},
+        "load": [],
+        "made_of": {"attributes": {}, "listings": {}},
+    }
+
+
+def lines_wanted() -> LinesFrom:
+    """All lines of a log."""
+    return {
+        "since": None,
+        "until": None,
+        "grep": None,
+        "tail": None,
+        "prepare": False,
+        "offset": 0,
+        "follow": False,
+        "open_end": False,
+    }
+
+
+USUAL: Mapping[str, Mapping[str, Any]] = {
+    "stop": {"grace_seconds": None},
+    "reorder": {"priority": 0, "slots": None},
+    "read_lines": lines_wanted(),
+    "start": {"secrets": {}},
+    "checkpoints": {"place": None, "brief": False},
+    "upload_checkpoints": {"secrets": {}},
+    "remove_checkpoints": {"place": None},
+    "clear_cache": {"older_than_seconds": None, "dry_run": False},
+    "cache_query": {"listings": [], "blobs": [], "room": False, "mirror": None},
+    "cache_evict": {"listings": None, "dry_run": False},
+    "cache_verify": {"origin": None},
+    "facts": {
+        "mounts": [],
+        "sources": [],
+        "hosts": [],
+        "accelerators": [],
+        "images": [],
+        "cached": None,
+        "vacancy": None,
+    },
+    "vacancy": {"declared": 0, "accelerators": []},
+    "inspect": {"gpus": None},
+    "pull_image": {"engine": None, "login": None},
+}
+"""What tests leave out of requests."""

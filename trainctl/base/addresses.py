@@ -11,10 +11,11 @@ import struct
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Union
+from typing import Any, Iterator, List, NamedTuple, Sequence, Union
 
 from trainctl.base.failure import Failure
 from trainctl.base.processes import boot_id
+from trainctl.base.protocol import host
 
 _SIOCGIFADDR = 0x8915
 """linux/sockios.h: the address of an interface, in bytes 20 to 23 of a struct ifreq."""
@@ -86,7 +87,7 @@ class Serving(NamedTuple):
             return cls(usable, lacks)
         return cls(usable, f"ssh comes to its loopback ({known[0]}), and it has no other address")
 
-    def to_json(self) -> Dict[str, Any]:
+    def to_json(self) -> host.Serving:
         """What a plan wants to know."""
         outside = [one for one in self.addresses if not is_loopback(one)]
         tls = bool(outside) and not is_private(outside[0])

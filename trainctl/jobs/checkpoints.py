@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from trainctl.base.protocol.spec import Load, Store
 from trainctl.desired.values import CheckpointStore
 from trainctl.errors import Forbidden, TrainctlError
 from trainctl.jobs.destinations import of_bucket
@@ -48,20 +49,20 @@ class CheckpointAccess:
             "prefix": f"{project}/{file_name(address)}/{run.number}-{run.id}",
         }
 
-    def specification(
-        self, attributes: Mapping[str, Any], place: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """``store`` and ``load`` of a run's specification."""
+    def store(self, attributes: Mapping[str, Any], place: Mapping[str, Any]) -> Store:
+        """``store`` of a run's specification."""
         settings = self._settings
-        store = {
-            **place,
+        return {
+            "url": place["url"],
+            "endpoint_url": place["endpoint_url"],
+            "secret": place["secret"],
+            "prefix": place["prefix"],
+            "enabled": bool(attributes["runtime"]["checkpointing_config"].get("enabled")),
             "keep_last": settings.keep_last,
             "keep_every": settings.keep_every,
             "max_rate": settings.max_rate,
             "upload_timeout": settings.upload_timeout,
-            "enabled": bool(attributes["runtime"]["checkpointing_config"].get("enabled")),
         }
-        return {"store": store, "load": references(attributes)}
 
     def values(self, place: Mapping[str, Any]) -> dict[str, str]:
         """The secrets that open a store, by name; TrainctlError where there are none, Forbidden where they may not go."""
@@ -118,12 +119,18 @@ class CheckpointAccess:
         return json.dumps({key: value for key, value in found.items() if value})
 
 
-def references(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+def references(attributes: Mapping[str, Any]) -> list[Load]:
     """The checkpoints that a job begins with, as its nodes are told."""
     config = attributes["runtime"].get("load_checkpoint_config") or {}
     if not config.get("enabled"):
         return []
     return [
-        {**one, "job": file_name(Address.parse(one["job"])) if one["job"] else None}
+        {
+            "project": one["project"],
+            "job": file_name(Address.parse(one["job"])) if one["job"] else None,
+            "run": one["run"],
+            "name": one["name"],
+            "optional": one["optional"],
+        }
         for one in config["checkpoints"]
     ]

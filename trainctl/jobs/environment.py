@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from trainctl.base.json import digest
+from trainctl.base.protocol.spec import Link
 from trainctl.model.address import Address
 from trainctl.model.run import RunRecord
 from trainctl.spi.provider import Node
@@ -157,12 +158,10 @@ def kept_directories(attributes: Mapping[str, Any], where: RunPlaces) -> dict[st
     return found
 
 
-def links(attributes: Mapping[str, Any], where: RunPlaces) -> list[dict[str, Any]]:
+def links(attributes: Mapping[str, Any], where: RunPlaces) -> list[Link]:
     """Directories that the job is to find elsewhere than where they lie, or may not write to."""
     places = kept_directories(attributes, where).values()
-    found: list[dict[str, Any]] = [
-        {"path": shown, "target": real} for shown, real in places if shown != real
-    ]
+    found: list[Link] = [{"path": shown, "target": real} for shown, real in places if shown != real]
     if (shown := loaded_directory(attributes, where)) is not None:
         found.append({"path": shown, "target": where.loaded, "read_only": True})
     if attributes["runtime"]["cache_config"].get("enable_legacy_hf_mount"):
@@ -181,17 +180,10 @@ def loaded_directory(attributes: Mapping[str, Any], where: RunPlaces) -> str | N
     return config.get("download_folder") or (_IN_CONTAINER if in_container else where.loaded)
 
 
-def caches(attributes: Mapping[str, Any], where: RunPlaces) -> dict[str, Any]:
-    """The training caches that the run uses, the project's first, and the commands that prepare that one."""
-    config = attributes["runtime"]["cache_config"]
-    if not config.get("enabled"):
-        return {}
-    commands = list(config.get("prepare_commands") or ())
-    prepare = {"prepare": {"commands": commands, "directory": where.project_cache}}
-    return {
-        "caches": [where.project_cache, where.team_cache],
-        **(prepare if commands else {}),
-    }
+def caches(attributes: Mapping[str, Any], where: RunPlaces) -> list[str]:
+    """The training caches that the run uses, the project's first."""
+    enabled = attributes["runtime"]["cache_config"].get("enabled")
+    return [where.project_cache, where.team_cache] if enabled else []
 
 
 def weights_variable(address: str) -> str:

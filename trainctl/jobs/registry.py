@@ -8,10 +8,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from trainctl.base.protocol.code import Login
 from trainctl.errors import TrainctlError, missing_extra
 from trainctl.model.redaction import Redactor
 
-Login = Mapping[str, str]
 """``registry``, ``username``, ``password``."""
 
 Value = Callable[[str], str]

@@ -8,12 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from trainctl.base.protocol.code import Login
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import TrainctlError
 from trainctl.jobs.asked_once import AskedOnce
 from trainctl.jobs.bucket_credentials import declared, masked, usual
 from trainctl.jobs.destinations import of_registry, of_source
-from trainctl.jobs.registry import Login, registry_login, registry_secrets
+from trainctl.jobs.registry import registry_login, registry_secrets
 from trainctl.jobs.secret_errors import missing
 from trainctl.jobs.secret_origins import Surroundings, check_allowed, is_at_hand, path_of, read
 from trainctl.manifest.tokens import sounds_secret

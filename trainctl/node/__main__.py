@@ -1,4 +1,4 @@
-"""One call of the node program: a verb, one line of JSON, a result. The protocol is in the house's DESIGN.md."""
+"""One call of the node program: a verb, one line of JSON, a result. See docs/reference/protocol.md."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from trainctl.errors import TrainctlError
 
 _VERBS = {
     "facts": "supervision.facts.facts",
+    "addresses": "supervision.inspection.reached_at",
     "inspect": "supervision.inspection.inspect",
     "vacancy": "supervision.facts.vacancy",
     "cache_query": "cache.presence.cache_query",
@@ -29,7 +30,6 @@ _VERBS = {
     "past": "supervision.run_verbs.past",
     "remove": "supervision.run_verbs.remove",
     "release": "supervision.run_verbs.release",
-    "runs": "supervision.run_verbs.list_runs",
     "forget": "supervision.collect.forget",
     "forget_cache": "supervision.collect.forget_cache",
     "make_cache": "training.verbs.make_cache",
@@ -58,7 +58,6 @@ _WITH_CALLER = {
 }
 _WITH_PAYLOAD = {"put_code": "cache.codes.put_code"}
 _RAW = {
-    "read_log": "supervision.run_verbs.read_log",
     "read_lines": "runs.log_lines.read_lines",
     "read_objects": "checkpoints.verbs.read_objects",
     "read_code": "cache.codes.read_code",

@@ -5,7 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
+from trainctl.base.protocol.code import HAS_CODE
+from trainctl.base.protocol.host import FACTS
+from trainctl.base.protocol.runs import START
+from trainctl.base.protocol.verb import Verb, untyped
+from trainctl.base.protocol.weights import DELIVER
 from trainctl.errors import TrainctlError
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Kind
@@ -15,8 +21,8 @@ from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import nodes_of
 
 _USERS = frozenset({Kind.JOB, Kind.CACHE})
-_TO_PLAN = ("facts",)
-_TO_APPLY = ("facts", "has_code", "deliver", "start")
+_TO_PLAN: tuple[Verb[Any, Any], ...] = (FACTS,)
+_TO_APPLY = (*_TO_PLAN, HAS_CODE, DELIVER, START)
 
 
 def connect_early(workspace: Workspace, look: LookOptions) -> None:
@@ -60,7 +66,9 @@ def _connect_to_mirrors(workspace: Workspace, state: State) -> None:
     for url in sorted(filter(is_on_a_host, kept)):
         place = host_of(url, None, workspace.provider, state.resources.get)
         node, archive = place.node, mirror_archive()
-        workspace.agents.of_program(place.provider, node, archive, installs=False).open(("look",))
+        workspace.agents.of_program(place.provider, node, archive, installs=False).open(
+            [untyped("look")]
+        )
 
 
 def _asked(workspace: Workspace, state: State) -> Iterator[Recorded]:

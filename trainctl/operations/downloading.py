@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from trainctl.base.json import digest
+from trainctl.base.protocol.checkpoints import ObjectWanted
 from trainctl.errors import StorageError, UsageError
 from trainctl.operations.checkpoints import checkpoint_from, checkpoints_of, choose
 from trainctl.operations.runs import Run
@@ -68,7 +69,9 @@ def _fetch(way: Checkpoints, chosen: Mapping[str, Any], directory: Path) -> None
         return
     arriving = _Arriving(wanted)
     try:
-        objects = [{"key": file["key"], "offset": offset} for file, _, offset in wanted]
+        objects: list[ObjectWanted] = [
+            {"key": file["key"], "offset": offset} for file, _, offset in wanted
+        ]
         way.read(chosen["rank"], objects, arriving.take)
     finally:
         arriving.close()

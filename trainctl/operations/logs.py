@@ -7,8 +7,8 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from trainctl.base.protocol.runs import LinesFrom, LinesWanted
 from trainctl.errors import NodeError, NodeForgot, NodeSilent, NodeUnreachable, UsageError
 from trainctl.model.away import Away, away_of
 from trainctl.model.log import Piece
@@ -63,11 +63,11 @@ class Selection:
             ) from None
 
     @property
-    def request(self) -> dict[str, Any]:
+    def request(self) -> LinesWanted:
         """What a node is asked."""
         return {
-            "since": self.since and self.since.request,
-            "until": self.until and self.until.request,
+            "since": self.since.request if self.since else None,
+            "until": self.until.request if self.until else None,
             "grep": self.grep,
             "tail": self.tail,
             "prepare": self.prepare,
@@ -139,7 +139,7 @@ class _Reader:
         """What is there; with ``follow`` to the end of the run, over whatever happens to the connection."""
         while True:
             try:
-                yield from self._call({"follow": follow, "open_end": to_be_continued})
+                yield from self._call(follow=follow, open_end=to_be_continued)
             except NodeUnreachable as error:
                 if not follow:
                     raise
@@ -151,9 +151,10 @@ class _Reader:
             else:
                 return
 
-    def _call(self, how: dict[str, Any]) -> Iterator[Piece]:
+    def _call(self, *, follow: bool, open_end: bool) -> Iterator[Piece]:
         runs: RunControl = control(self._workspace)
-        request = {**self._request, **how, "offset": self._frames.offset}
+        offset = self._frames.offset
+        request = LinesFrom(**self._request, follow=follow, open_end=open_end, offset=offset)
         record = self._run.record
 
         def produce(take: Callable[[bytes], None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+from trainctl.base.protocol.caches import CACHE_STATE, CacheStateRequest
 from trainctl.errors import NodeError
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address, Kind
@@ -54,11 +55,22 @@ def _ask(workspace: Workspace, state: State, cache: Recorded) -> tuple[CacheFact
     if kept is None:
         return ()
     owner = cache.address.name
-    request = {
-        "root": kept.node.root,
-        "lineage": state.lineage,
-        "caches": [{"directory": one, "owner": owner} for one in kept.directories],
-    }
+    request = CacheStateRequest(
+        root=kept.node.root,
+        lineage=state.lineage,
+        caches=[{"directory": one, "owner": owner} for one in kept.directories],
+    )
     agent = workspace.agents.to_look(kept.provider, kept.node)
-    found = agent.call("cache_state", request, timeout=LOOK_SECONDS)["caches"]
-    return tuple(CacheFacts(**{**one, "others": tuple(one["others"])}) for one in found)
+    found = agent.call(CACHE_STATE, request, timeout=LOOK_SECONDS)["caches"]
+    return tuple(
+        CacheFacts(
+            one["directory"],
+            one["bytes"],
+            one["files"],
+            one["at"],
+            one["whole"],
+            tuple(one["others"]),
+            one["ours"],
+        )
+        for one in found
+    )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainctl.base.protocol import host
+from trainctl.base.protocol.host import FACTS, Facts, FactsRequest, Lacks, VacancyRequest
+from trainctl.base.protocol.weights import Cached
 from trainctl.errors import NodeError, TrainctlError
 from trainctl.jobs.checkout import came_with
 from trainctl.jobs.environment import gpu_kind
@@ -262,22 +266,23 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
     where = at(node, question.cluster)
     mirror = near.directory(question.provider, node) if question.weights else None
     cached = TierQuestion(where, question.weights, mirror)
-    request = {
+    kinds = sorted({job.accelerator for job in jobs} - {""})
+    vacancy = VacancyRequest(root=node.root, declared=node.gpus, accelerators=kinds)
+    request = FactsRequest(
         **where,
-        "data": node.data,
-        "mounts": sorted({place for job in jobs for place in job.mounts}),
-        "sources": sorted({path for job in jobs for path in job.sources}),
-        "accelerators": sorted({job.accelerator for job in jobs} - {""}),
-        "images": [asdict(wish) for wish in images],
-        "hosts": [{"venv": venv, "program": program} for venv, program in hosts],
-        "cached": cached.request,
-    }
-    if question.one_of_several:
-        kinds = request["accelerators"]
-        request["vacancy"] = {"root": node.root, "declared": node.gpus, "accelerators": kinds}
+        data=node.data,
+        mounts=sorted({place for job in jobs for place in job.mounts}),
+        sources=sorted({path for job in jobs for path in job.sources}),
+        accelerators=kinds,
+        images=[{"image": wish.image, "engine": wish.engine} for wish in images],
+        hosts=[{"venv": venv, "program": program} for venv, program in hosts],
+        cached=cached.request,
+        vacancy=vacancy if question.one_of_several else None,
+    )
     try:
-        facts = agent.call("facts", request, timeout=LOOK_SECONDS)
-        counted = cached.counted(agent, facts["cached"])
+        facts = agent.call(FACTS, request, timeout=LOOK_SECONDS)
+        seen = facts["cached"] or Cached(trees=[], blobs=[])
+        counted = cached.counted(agent, seen)
     except NodeError as error:
         return error
     gpus = tuple(GpuFacts(one["name"], tuple(one["is"])) for one in facts["gpus"])
@@ -286,15 +291,15 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
     return NodeFacts(
         id=node.id,
         mount=facts["mount"],
-        disk_free=facts["disk_free"],
+        disk_free=sys.maxsize if facts["disk_free"] is None else facts["disk_free"],
         unusable=facts["unusable"],
         cpus=facts["cpus"],
         memory=facts["memory"],
         tiers={address: one.tiers for address, one in counted.items()},
         rates=question.rates,
-        room=facts["cached"].get("room"),
-        most=facts["cached"].get("most"),
-        beside_mirror=_room_for_both(facts["cached"]),
+        room=seen.get("room"),
+        most=seen.get("most"),
+        beside_mirror=_room_for_both(seen),
         limit=where["cache"]["size"],
         shared_cache="shared" in where,
         **(near.of(question.provider, node, serving) if question.weights else {}),
@@ -311,11 +316,11 @@ def _ask(workspace: Workspace, question: _Question, near: _Nearness) -> NodeFact
             wish: ImageFacts(one["engine"], one["present"], one["why"])
             for wish, one in zip(images, facts["images"], strict=True)
         },
-        vacancy=_vacancy(facts.get("vacancy")),
+        vacancy=_vacancy(facts["vacancy"]),
     )
 
 
-def _room_for_both(cached: Mapping[str, Any]) -> tuple[int, int] | None:
+def _room_for_both(cached: Cached) -> tuple[int, int] | None:
     now, most = cached.get("beside_mirror") or (None, None)
     return None if now is None or most is None else (now, most)
 
@@ -328,7 +333,7 @@ def _located(workspace: Workspace, question: _Question) -> Node:
     return workspace.provider(question.provider).locate(cluster, node)
 
 
-def _vacancy(found: Mapping[str, Any] | None) -> Vacancy | None:
+def _vacancy(found: host.Vacancy | None) -> Vacancy | None:
     """What counts when a run gets one of several nodes."""
     if found is None:
         return None
@@ -338,8 +343,8 @@ def _vacancy(found: Mapping[str, Any] | None) -> Vacancy | None:
 
 def _lacks(
     jobs: Mapping[Address, _Wanted],
-    facts: Mapping[str, Any],
-    hosts: Mapping[Any, Mapping[str, Any]],
+    facts: Facts,
+    hosts: Mapping[Any, Lacks],
 ) -> dict[Address, tuple[str, ...]]:
     absent = frozenset(facts["absent"])
     found = {
@@ -349,7 +354,7 @@ def _lacks(
                 for path in wanted.sources
                 if path in absent
             ),
-            *(str(text) for text in (hosts[wanted.host]["lacks"] if wanted.host else ())),
+            *(hosts[wanted.host]["lacks"] if wanted.host else ()),
         )
         for address, wanted in jobs.items()
     }

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from trainctl.base.packed import AS_TUPLE
 from trainctl.base.protocol.rows import sent
+from trainctl.base.protocol.verb import AtCache
+from trainctl.base.protocol.weights import CACHE_ROWS, Cached, CacheQuery
 from trainctl.model.address import Address
 from trainctl.plan.values import TierFacts
 from trainctl.remote.agent import NodeAgent
@@ -36,12 +38,12 @@ class _There(NamedTuple):
 class TierQuestion:
     """What is asked of one node's cache: ``where`` it is, and about which weights; ``mirror`` is the mirror's directory, if the node sees it."""
 
-    where: Mapping[str, Any]
+    where: AtCache
     weights: Mapping[Address, Known]
     mirror: str | None = None
 
     @property
-    def request(self) -> dict[str, Any]:
+    def request(self) -> CacheQuery:
         """All of it, but for the files of weights that have very many."""
         few = (known for known in self.weights.values() if not _is_long(known))
         return {
@@ -52,7 +54,7 @@ class TierQuestion:
             "mirror": self.mirror,
         }
 
-    def counted(self, agent: NodeAgent, answer: Mapping[str, Any]) -> dict[Address, Counted]:
+    def counted(self, agent: NodeAgent, answer: Cached) -> dict[Address, Counted]:
         """What the answer says, of each of the weights. Where that isn't all, the node is asked for the rest; NodeError."""
         return {
             address: self._long(agent, known, answer)
@@ -61,7 +63,7 @@ class TierQuestion:
             for address, known in self.weights.items()
         }
 
-    def _long(self, agent: NodeAgent, known: Known, answer: Mapping[str, Any]) -> Counted:
+    def _long(self, agent: NodeAgent, known: Known, answer: Cached) -> Counted:
         leases = answer.get("leases", ())
         in_tree, needed = known.listing in answer["trees"], known.listing in leases
         if in_tree and (needed or not leases):
@@ -78,7 +80,7 @@ class TierQuestion:
 
         if any(sha256 for sha256, _, _ in known.files):
             agent.call(
-                "cache_rows",
+                CACHE_ROWS,
                 self.where,
                 following=sent([((sha256,) for sha256, _, _ in known.files if sha256)]),
                 on_event=on_event,
@@ -134,11 +136,11 @@ def _digests(rows: Iterable[Row]) -> list[str]:
     return sorted({sha256 for sha256, _, _ in rows if sha256})
 
 
-def _counted(known: Known, cached: Mapping[str, Any]) -> Counted:
+def _counted(known: Known, cached: Cached) -> Counted:
     present, leased = frozenset(cached["blobs"]), frozenset(cached.get("leased", ()))
     shared, partly = frozenset(cached.get("shared", ())), cached.get("arrived", {})
     counting = _Counting(in_tree=known.listing in cached["trees"])
     for row, arrived in _rows(known):
         here, its, there = (row[0] in some for some in (present, leased, shared))
-        counting.add(row, arrived, _There(here, its, there, *partly.get(row[0], ())))
+        counting.add(row, arrived, _There(here, its, there, *partly.get(row[0] or "", (0, 0))))
     return counting.counted

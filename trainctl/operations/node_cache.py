@@ -7,6 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from trainctl.base.protocol.weights import (
+    CACHE_EVICT,
+    CACHE_VERIFY,
+    CacheAnswer,
+    CacheRow,
+    EvictRequest,
+)
 from trainctl.errors import NodeError, StorageError, TrainctlError, UsageError
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address, Kind
@@ -14,7 +21,7 @@ from trainctl.model.node_cache import CachedListing, CacheReport
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import nodes_of
 from trainctl.resources.node_cache import at
-from trainctl.resources.origins import Origins, origins_of
+from trainctl.resources.origins import origins_of
 from trainctl.spi.provider import Node
 
 _PARALLELISM = 10
@@ -36,69 +43,67 @@ def evict(
     """Evict listings, by id or as the weights that they are of, or all; what live runs lease stays."""
     state = workspace.ledger.state()
     listings = [_listing(state, name) for name in names] or None
-    more = {"listings": listings, "dry_run": dry_run}
-    return _each(workspace, state, which, "cache_evict", more)
+
+    def ask(node: Node, cluster: Recorded) -> CacheAnswer:
+        agent = workspace.agents.to_look(cluster.provider, node)
+        where = at(node, cluster.attributes)
+        return agent.call(CACHE_EVICT, EvictRequest(**where, listings=listings, dry_run=dry_run))
+
+    return _each(state, which, ask)
 
 
 def verify(workspace: Workspace, which: Which, tell: Tell | None = None) -> CacheReport:
     """Hash everything in the caches; what is wrong is repaired from the mirror, else dropped."""
     origins = origins_of(workspace.agents, workspace.mirror, workspace.setting.redactor.register)
-    return _each(workspace, workspace.ledger.state(), which, "cache_verify", {}, tell, origins)
 
-
-def _each(
-    workspace: Workspace,
-    state: State,
-    which: Which,
-    verb: str,
-    more: Mapping[str, Any],
-    tell: Tell | None = None,
-    origins: Origins | None = None,
-) -> CacheReport:
-    cluster = _cluster(state, which.cluster)
-
-    def ask(node: Node) -> dict[str, Any] | TrainctlError:
+    def ask(node: Node, cluster: Recorded) -> CacheAnswer:
         def on_event(event: Mapping[str, Any]) -> None:
             if tell is not None:
                 tell(node.id, int(event["done"]), int(event["total"]))
 
         agent = workspace.agents.to_look(cluster.provider, node)
-        request = {**at(node, cluster.attributes), **more}
+        with origins.of(cluster.provider, node, agent) as mirror:
+            return mirror.call(CACHE_VERIFY, at(node, cluster.attributes), on_event)
+
+    return _each(workspace.ledger.state(), which, ask)
+
+
+def _each(state: State, which: Which, ask: Callable[[Node, Recorded], CacheAnswer]) -> CacheReport:
+    cluster = _cluster(state, which.cluster)
+
+    def answer(node: Node) -> CacheAnswer | TrainctlError:
         try:
-            if origins is None:
-                return agent.call(verb, {**request, "origin": None}, on_event=on_event)
-            with origins.of(cluster.provider, node, agent) as mirror:
-                return mirror.call(verb, request, on_event)
+            return ask(node, cluster)
         except (NodeError, StorageError) as error:
             return error
 
     nodes = _nodes(cluster, which)
     with ThreadPoolExecutor(_PARALLELISM, thread_name_prefix="cache") as pool:
-        asked = list(zip(nodes, pool.map(ask, nodes), strict=True))
+        asked = list(zip(nodes, pool.map(answer, nodes), strict=True))
     failed = [(node, error) for node, error in asked if isinstance(error, TrainctlError)]
-    answers = [(node, found) for node, found in asked if isinstance(found, dict)]
+    answers = [(node, found) for node, found in asked if not isinstance(found, TrainctlError)]
     if failed and not answers:
         raise failed[0][1]
     return CacheReport(
         tuple(_row(node, row) for node, found in answers for row in found["listings"]),
         sum(found["freed"] for _, found in answers),
-        sum(found.get("bytes", 0) for _, found in answers),
+        sum(found["bytes"] for _, found in answers),
         tuple((node.id, error.summary) for node, error in failed),
     )
 
 
-def _row(node: Node, row: Mapping[str, Any]) -> CachedListing:
+def _row(node: Node, row: CacheRow) -> CachedListing:
     return CachedListing(
         node.id,
-        str(row["id"]),
-        str(row["source"]),
-        int(row["files"]),
-        int(row["bytes"]),
-        str(row["outcome"]),
+        row["id"],
+        row["source"],
+        row["files"],
+        row["bytes"],
+        row["outcome"],
         row.get("last_used"),
-        tuple(map(str, row.get("leased_by", ()))),
-        tuple(map(str, row.get("wrong_files", ()))),
-        str(row.get("detail", "")),
+        tuple(row.get("leased_by", ())),
+        tuple(row.get("wrong_files", ())),
+        row.get("detail", ""),
     )
 
 

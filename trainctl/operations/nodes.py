@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trainctl.base.protocol.host import INSPECT, InspectRequest
 from trainctl.errors import NodeError, TrainctlError, UsageError
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.action import Action
@@ -132,9 +133,9 @@ def _look(workspace: Workspace, known: _Known) -> NodeReport:
             if presence is not Presence.PRESENT:
                 provider.locate(section(node.cluster, known.cluster), node)  # says why not
                 return report
-        request = {**at(node, known.cluster), "gpus": node.gpus}
+        request = InspectRequest(**at(node, known.cluster), gpus=node.gpus)
         agent = workspace.agents.to_look(known.provider, node)
-        return replace(report, found=agent.call("inspect", request, timeout=LOOK_SECONDS))
+        return replace(report, found=agent.call(INSPECT, request, timeout=LOOK_SECONDS))
     except NodeError as error:
         away = Presence.UNREACHABLE if error.retryable else Presence.UNREADABLE
         known_away = report.presence in (Presence.UNREACHABLE, Presence.UNREADABLE)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from trainctl.base.protocol.caches import CLEAR_CACHE, READ_CACHE, CacheRequest, ClearRequest
 from trainctl.base.units import parse_size
 from trainctl.errors import NodeError, NodeUnreachable, UsageError
 from trainctl.ledger.state import Recorded, State
@@ -85,8 +86,8 @@ def _content(workspace: Workspace, chosen: Chosen, kept: Keeper) -> CacheContent
     which = chosen.kept.directories.index(chosen.directory)
     directory, own = kept.directories[which], which == 0
     agent = workspace.agents.to_look(kept.provider, kept.node)
-    request = {"root": kept.node.root, "directory": directory}
-    *rows, total = _lines(pieces(lambda take: agent.read("read_cache", request, take)))
+    request = CacheRequest(root=kept.node.root, directory=directory)
+    *rows, total = _lines(pieces(lambda take: agent.read(READ_CACHE, request, take)))
     size = chosen.cache.attributes.get("size") if own else None
     return CacheContent(
         address=str(chosen.cache.address),
@@ -105,13 +106,13 @@ def clear(
 ) -> Cleared:
     """Remove what was last modified so many seconds ago or earlier; all of it for None. Busy while a run uses it."""
     kept = chosen.kept
-    request = {
-        "root": kept.node.root,
-        "directory": chosen.directory,
-        "older_than_seconds": older_than,
-        "dry_run": dry_run,
-    }
-    found = workspace.agents.of(kept.provider, kept.node).call("clear_cache", request)
+    request = ClearRequest(
+        root=kept.node.root,
+        directory=chosen.directory,
+        older_than_seconds=older_than,
+        dry_run=dry_run,
+    )
+    found = workspace.agents.of(kept.provider, kept.node).call(CLEAR_CACHE, request)
     return Cleared(chosen.directory, found["files"], found["bytes"], found["left"], dry_run)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, cast
 
+from trainctl.base.protocol.runs import STATUS
+from trainctl.base.protocol.verb import Answer, Request, Verb
 from trainctl.errors import NodeError, StorageError
 from trainctl.model.exits import how_it_ended
 from trainctl.remote import bootstrap
@@ -61,22 +63,22 @@ class NodeAgent:
             visiting and not node.key
         )  # nobody has installed anything on what nobody made
 
-    def open(self, verbs: Sequence[str]) -> None:
+    def open(self, verbs: Sequence[Verb[Any, Any]]) -> None:
         """Begin to start its session, where the program may be installed, and have it load what does these verbs; nothing is waited for."""
         if not self._absent:
-            self._sessions.open(self._argv, verbs)
+            self._sessions.open(self._argv, [verb.name for verb in verbs])
 
     def call(
         self,
-        verb: str,
-        request: Mapping[str, Any],
+        verb: Verb[Request, Answer],
+        request: Request,
         *,
         following: Iterable[bytes] = (),
         payload: Iterable[bytes] = (),
         on_event: OnEvent | None = None,
         timeout: float | None = None,
-    ) -> dict[str, Any]:
-        """One verb; its result. ``payload`` may be an iterator that can be read only once, or a Feed: answers to what the program says.
+    ) -> Answer:
+        """Call a verb; return its answer. ``payload`` may be an iterator that can be read only once, or a Feed: answers to what the program says.
 
         ``following`` is sent after the request, and before the payload; where it is short that makes no difference to the call.
         """
@@ -86,28 +88,28 @@ class NodeAgent:
         begun, rest = _begun(following)
         line += begun
         if payload == () == rest:
-            output = self._ask(Call(self._node.id, verb, line, answers.feed, silence))
+            output = self._ask(Call(self._node.id, verb.name, line, answers.feed, silence))
         else:
             if not self._seen and not self._absent:
-                look = json.dumps({"root": self._node.root}).encode() + b"\n"
-                self._ask(Call(self._node.id, "cache_query", look, _ignore, silence))
-            output = self._stream(verb, (line, rest), payload, answers.feed, silence)
+                look = json.dumps({"root": self._node.root, "keys": []}).encode() + b"\n"
+                self._ask(Call(self._node.id, STATUS.name, look, _ignore, silence))
+            output = self._stream(verb.name, (line, rest), payload, answers.feed, silence)
         if answers.error is not None:
             raise answers.error
         if output.exit_code != 0 or answers.result is None:
             raise crashed(self._node.id, output.exit_code, output.stderr)
-        return answers.result
+        return cast(Answer, answers.result)
 
     def read(
         self,
-        verb: str,
-        request: Mapping[str, Any],
+        verb: Verb[Request, bytes],
+        request: Request,
         on_bytes: Callable[[bytes], None],
         timeout: float | None = None,
     ) -> None:
         """One ``read_`` verb: raw bytes, handed over as they arrive. An error may come after some of them."""
         line = json.dumps(request).encode() + b"\n"
-        output = self._stream(verb, (line, ()), (), on_bytes, timeout or _SILENCE_SECONDS)
+        output = self._stream(verb.name, (line, ()), (), on_bytes, timeout or _SILENCE_SECONDS)
         if output.exit_code != 0:
             raise self._raw_error(output)
 

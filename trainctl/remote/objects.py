@@ -7,7 +7,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Protocol
 
 from trainctl.base.objects import ObjectStat
-from trainctl.base.protocol.objects import GetRequest, KeysRequest, ListRequest, PutRequest
+from trainctl.base.protocol.objects import (
+    OBJECT_DELETE,
+    OBJECT_GET,
+    OBJECT_LIST,
+    OBJECT_PUT,
+    OBJECT_STAT,
+    OBJECT_SYNC,
+    GetRequest,
+    KeysRequest,
+    ListRequest,
+    PutRequest,
+)  # fmt: skip
+from trainctl.base.protocol.verb import Answer, Request, Verb
 from trainctl.remote.answers import OnEvent
 
 Data = bytes | bytearray | memoryview
@@ -18,12 +30,12 @@ class Agent(Protocol):
 
     def call(
         self,
-        verb: str,
-        request: Mapping[str, Any],
+        verb: Verb[Request, Answer],
+        request: Request,
         *,
         following: Iterable[bytes] = (),
         on_event: OnEvent | None = None,
-    ) -> dict[str, Any]:
+    ) -> Answer:
         """Have a verb done."""
         ...
 
@@ -59,11 +71,11 @@ class HostObjects:
 
     def sync(self, keys: Sequence[str]) -> None:
         """See ObjectStore."""
-        self._agent(True).call("object_sync", self._about(keys))
+        self._agent(True).call(OBJECT_SYNC, self._about(keys))
 
     def stat(self, key: str) -> ObjectStat | None:
         """See ObjectStore."""
-        row = self._agent(False).call("object_stat", self._about([key]))["stats"][0]
+        row = self._agent(False).call(OBJECT_STAT, self._about([key]))["stats"][0]
         return None if row is None else ObjectStat(*row)
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
@@ -71,13 +83,13 @@ class HostObjects:
         request: ListRequest = {"path": self._path, "prefix": prefix, "after": after}
         rows: list[Sequence[Any]] = []
         self._agent(False).call(
-            "object_list", request, on_event=lambda event: rows.extend(event["rows"])
+            OBJECT_LIST, request, on_event=lambda event: rows.extend(event["rows"])
         )
         return (ObjectStat(*row) for row in rows)
 
     def delete(self, keys: Sequence[str]) -> None:
         """See ObjectStore."""
-        self._agent(True).call("object_delete", self._about(keys))
+        self._agent(True).call(OBJECT_DELETE, self._about(keys))
 
     def _read(
         self, key: str, offset: int, length: int | None, take: Callable[[bytes], object]
@@ -87,8 +99,8 @@ class HostObjects:
         def on_event(event: Mapping[str, Any]) -> None:
             take(b64decode(event["data"]))
 
-        answer = self._agent(False).call("object_get", request, on_event=on_event)
-        return bool(answer["exists"])
+        answer = self._agent(False).call(OBJECT_GET, request, on_event=on_event)
+        return answer["exists"]
 
     def _put(self, key: str, data: Data, *, durable: bool, if_absent: bool) -> bool:
         request: PutRequest = {
@@ -98,8 +110,8 @@ class HostObjects:
             "if_absent": if_absent,
         }
         data = bytes(data)
-        answer = self._agent(True).call("object_put", request, following=[data])
-        return bool(answer["created"])
+        answer = self._agent(True).call(OBJECT_PUT, request, following=[data])
+        return answer["created"]
 
     def _about(self, keys: Sequence[str]) -> KeysRequest:
         return {"path": self._path, "keys": list(keys)}

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+from trainctl.base.protocol.code import HAS_CODE, PUT_CODE, CodeRequest, HasCodeRequest
 from trainctl.errors import NodeError
 from trainctl.model.run import RunRecord
 from trainctl.remote.agent import NodeAgent
@@ -23,10 +24,10 @@ def ship(agent: NodeAgent, root: str, digest: str, lineage: str, archive: Archiv
 
     ``lineage`` is who is about to use it: it is kept for that long.
     """
-    request = {"root": root, "digest": digest}
-    there = agent.call("has_code", {**request, "lineage": lineage})
-    if there["present"]:
-        return str(there["sha256"])
+    request = CodeRequest(root=root, digest=digest)
+    there = agent.call(HAS_CODE, HasCodeRequest(**request, lineage=lineage))
+    if there["sha256"] is not None:
+        return there["sha256"]
     sent = hashlib.sha256()
 
     def hashed(data: Iterator[bytes]) -> Iterator[bytes]:
@@ -35,7 +36,7 @@ def ship(agent: NodeAgent, root: str, digest: str, lineage: str, archive: Archiv
             yield piece
 
     with archive() as data:
-        there = agent.call("put_code", request, payload=hashed(data))
+        there = agent.call(PUT_CODE, request, payload=hashed(data))
     if there["sha256"] != sent.hexdigest():
         raise NodeError("the code arrived damaged", "Try again.")
     return sent.hexdigest()

@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from trainctl.apply.step import Lookup
+from trainctl.base.protocol.runs import STATUS, StatusRequest
 from trainctl.errors import NodeError
 from trainctl.ledger.state import Intent, State
 from trainctl.model.address import Address, Kind
 from trainctl.model.run import RankRecord, RunRecord, RunStatus, run_id
 from trainctl.resources.agents import Agents, nodes_of
-from trainctl.resources.run_control import LOOK_SECONDS
+from trainctl.resources.run_control import LOOK_SECONDS, Answer
 from trainctl.resources.runs import with_status
 from trainctl.spi.provider import Node
 
@@ -77,24 +78,21 @@ def _cluster(attempt: Intent) -> Address:
     return Address(Kind.CLUSTER, str(attempt.inputs.get("cluster")))
 
 
-def _ask(
-    agents: Agents, provider: str, node: Node, keys: Sequence[str]
-) -> Mapping[str, Any] | NodeError:
-    request = {"root": node.root, "keys": list(keys)}
+def _ask(agents: Agents, provider: str, node: Node, keys: Sequence[str]) -> Answer | NodeError:
+    request = StatusRequest(root=node.root, keys=[*keys])
     try:
-        answer = agents.to_look(provider, node).call("status", request, timeout=LOOK_SECONDS)
+        return agents.to_look(provider, node).call(STATUS, request, timeout=LOOK_SECONDS)["runs"]
     except NodeError as error:
         return error
-    runs: Mapping[str, Any] = answer["runs"]
-    return runs
 
 
-def _run(attempt: Intent, heard: Mapping[str, Mapping[str, Any]], place: Place) -> RunRecord | None:
+def _run(attempt: Intent, heard: Mapping[str, Answer], place: Place) -> RunRecord | None:
     """The run as those of its ranks tell it that were made."""
-    answers = {node: runs[attempt.key] for node, runs in heard.items() if runs.get(attempt.key)}
+    told = {node: runs.get(attempt.key) for node, runs in heard.items()}
+    answers = {node: answer for node, answer in told.items() if answer}
     if not answers:
         return None
-    by_rank = sorted(answers.items(), key=lambda one: one[1]["rank"] or 0)
+    by_rank = sorted(answers.items(), key=lambda one: one[1]["rank"])
     first = by_rank[0][1]
     attributes = attempt.inputs.get("attributes") or {}
     run = RunRecord(
@@ -103,7 +101,7 @@ def _run(attempt: Intent, heard: Mapping[str, Mapping[str, Any]], place: Place) 
         attempt.key,
         first["generation"],
         ranks=tuple(
-            RankRecord(answer["rank"] or 0, node, RunStatus.CREATED) for node, answer in by_rank
+            RankRecord(answer["rank"], node, RunStatus.CREATED) for node, answer in by_rank
         ),
         created_at=attempt.time,
         code=(attributes.get("code") or {}).get("digest"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainctl.base.listing import Listing
+from trainctl.base.protocol.verb import Answer, Verb
 from trainctl.errors import SourceError
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.answers import OnEvent
@@ -59,11 +60,11 @@ class Signing:
 
     def call(
         self,
-        verb: str,
+        verb: Verb[Any, Answer],
         request: Mapping[str, Any],
         on_event: OnEvent,
         listing: Listing | None = None,
-    ) -> dict[str, Any]:
+    ) -> Answer:
         """See Opened."""
         named = _named(listing) if listing else None
         where = Where(self.mirror.shelf, named)

@@ -8,6 +8,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from trainctl.apply.step import Lookup, MayStop, Step
+from trainctl.base.protocol.caches import MAKE_CACHE, REMOVE_CACHE, OwnedRequest
+from trainctl.base.protocol.verb import Verb
 from trainctl.errors import NodeUnreachable, TrainctlError
 from trainctl.jobs.environment import team_cache
 from trainctl.ledger.state import Intent, Recorded
@@ -60,10 +62,10 @@ class CacheHandler:
         first = keeper(recorded, step.lookup) if recorded else None
         if recorded is None or first is None:
             return
-        self._tell("remove_cache", step.address, first)
+        self._tell(REMOVE_CACHE, step.address, first)
         cluster = step.needed(Address(Kind.CLUSTER, str(recorded.attributes["cluster"])))
         for kept in _keepers(cluster, recorded.attributes)[1:]:
-            self._tell("remove_cache", step.address, kept)
+            self._tell(REMOVE_CACHE, step.address, kept)
 
     def abandon(self, intent: Intent, lookup: Lookup, may_stop: MayStop) -> Mapping[str, Any]:
         """A directory that an interrupted creation made is found again, or goes with the cluster."""
@@ -75,16 +77,16 @@ class CacheHandler:
 
     def make_on(self, address: Address, kept: Keeper) -> None:
         """Make its directories on one node, or find them there."""
-        self._tell("make_cache", address, kept)
+        self._tell(MAKE_CACHE, address, kept)
 
-    def _tell(self, verb: str, address: Address, kept: Keeper) -> None:
+    def _tell(self, verb: Verb[OwnedRequest, Any], address: Address, kept: Keeper) -> None:
         for directory in kept.directories:
-            request = {
-                "root": kept.node.root,
-                "directory": directory,
-                "lineage": self._lineage,
-                "owner": address.name,
-            }
+            request = OwnedRequest(
+                root=kept.node.root,
+                directory=directory,
+                lineage=self._lineage,
+                owner=address.name,
+            )
             self._agents.of(kept.provider, kept.node).call(verb, request)
 
 

@@ -9,6 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainctl.base.failure import Failure
+from trainctl.base.protocol.checkpoints import (
+    CHECKPOINTS,
+    READ_OBJECTS,
+    REMOVE_CHECKPOINTS,
+    UPLOAD_CHECKPOINTS,
+    CheckpointsAnswer,
+    CheckpointsRequest,
+    ObjectsRequest,
+    ObjectWanted,
+    RemoveCheckpointsRequest,
+    UploadRequest,
+)
+from trainctl.base.protocol.runs import Sync
 from trainctl.errors import NodeError, NodeForgot, NodeUnreachable, StorageError
 from trainctl.jobs.checkpoints import CheckpointAccess
 from trainctl.jobs.environment import checkpoint_directory, file_name
@@ -88,7 +101,7 @@ class Checkpoints:
             found += [row for row in rows if (row["rank"], row["name"]) not in known]
         return _together(found), untold
 
-    def _of_rank(self, rank: RankRecord, answer: Mapping[str, Any]) -> list[Row]:
+    def _of_rank(self, rank: RankRecord, answer: CheckpointsAnswer) -> list[Row]:
         """What a rank's own node has of it."""
         complete = [one for one in answer["complete"] if one["rank"] == rank.rank]
         found = [self._row(one, "complete", rank.node) for one in complete]
@@ -100,14 +113,14 @@ class Checkpoints:
                 found.append(self._row(one, state, rank.node))
         return found
 
-    def _seen_by_others(self, rank: int, answers: Mapping[int, Mapping[str, Any]]) -> list[Row]:
+    def _seen_by_others(self, rank: int, answers: Mapping[int, CheckpointsAnswer]) -> list[Row]:
         """What other nodes see in the store of a rank whose node can't be asked."""
         told = [one for answer in answers.values() for one in answer["complete"]]
         theirs = {str(one["name"]): one for one in told if one["rank"] == rank}
         return [self._row(one, "complete", None) for one in theirs.values()]
 
     def read(
-        self, rank: int, objects: Sequence[Mapping[str, Any]], on_bytes: Callable[[bytes], None]
+        self, rank: int, objects: Sequence[ObjectWanted], on_bytes: Callable[[bytes], None]
     ) -> None:
         """Hand over objects one after another, each a ``{key, offset}``. A directory is read through another rank's node where that of the rank is away."""
         if self.in_bucket:
@@ -134,11 +147,13 @@ class Checkpoints:
                 return
 
     def _read_by(
-        self, rank: int, objects: Sequence[Mapping[str, Any]], on_bytes: Callable[[bytes], None]
+        self, rank: int, objects: Sequence[ObjectWanted], on_bytes: Callable[[bytes], None]
     ) -> None:
         agent, node = self._control.of_rank(self._run, rank)
-        request = {"data": node.data, "prefix": self._prefix, "place": self._place}
-        agent.read("read_objects", {**request, "objects": list(objects)}, on_bytes)
+        request = ObjectsRequest(
+            data=node.data, prefix=self._prefix, place=self._place, objects=[*objects]
+        )
+        agent.read(READ_OBJECTS, request, on_bytes)
 
     @contextmanager
     def leased(self, rank: int, name: str) -> Iterator[None]:
@@ -170,14 +185,16 @@ class Checkpoints:
         with _said():
             return open_store({"url": url}, {}).url(key, seconds)
 
-    def upload(self) -> Mapping[str, Any]:
+    def upload(self) -> Sync:
         """Bring what an ended run left behind to its store; how it stands then."""
-        sync: Mapping[str, Any] = {}
+        sync: Sync = {}
         for rank in self._run.ranks:
             agent, node = self._control.of_rank(self._run, rank.rank)
-            request = {"root": node.root, "data": node.data, "key": self._run.key}
             secrets = self._access.values(self._place)
-            sync = agent.call("upload_checkpoints", {**request, "secrets": secrets})["sync"]
+            request = UploadRequest(
+                root=node.root, data=node.data, key=self._run.key, secrets=secrets
+            )
+            sync = agent.call(UPLOAD_CHECKPOINTS, request)["sync"]
         return sync
 
     def remove(self) -> None:
@@ -189,12 +206,14 @@ class Checkpoints:
             agent, node = self._control.of_rank(self._run, rank.rank)
             directory = checkpoint_directory(node, self._address, self._project, self._run)
             place = None if self.in_bucket else self._place
-            request = {"data": node.data, "directory": str(directory), "prefix": self._prefix}
-            agent.call("remove_checkpoints", {**request, "place": place})
+            request = RemoveCheckpointsRequest(
+                data=node.data, directory=str(directory), prefix=self._prefix, place=place
+            )
+            agent.call(REMOVE_CHECKPOINTS, request)
 
-    def _ask_all(self, *, brief: bool) -> tuple[dict[int, dict[str, Any]], dict[int, NodeError]]:
+    def _ask_all(self, *, brief: bool) -> tuple[dict[int, CheckpointsAnswer], dict[int, NodeError]]:
         """What each rank's node says, and of those that say nothing why. All at once, so that who doesn't answer is waited for once."""
-        answers: dict[int, dict[str, Any]] = {}
+        answers: dict[int, CheckpointsAnswer] = {}
         silent: dict[int, NodeError] = {}
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="checkpoints") as pool:
             asked = {
@@ -208,13 +227,17 @@ class Checkpoints:
                 silent[rank] = error
         return answers, silent
 
-    def _ask(self, rank: int, *, brief: bool) -> dict[str, Any]:
+    def _ask(self, rank: int, *, brief: bool) -> CheckpointsAnswer:
         agent, node = self._control.of_rank(self._run, rank)
-        request = {
-            "root": node.root, "data": node.data, "key": self._run.key, "prefix": self._prefix,
-            "place": None if self.in_bucket else self._place, "brief": brief,
-        }  # fmt: skip
-        return agent.call("checkpoints", request, timeout=LOOK_SECONDS)
+        request = CheckpointsRequest(
+            root=node.root,
+            data=node.data,
+            key=self._run.key,
+            prefix=self._prefix,
+            place=None if self.in_bucket else self._place,
+            brief=brief,
+        )
+        return agent.call(CHECKPOINTS, request, timeout=LOOK_SECONDS)
 
     def _in_bucket(self, *, brief: bool) -> list[Row]:
         with _said(), self._kept() as kept:

@@ -7,6 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from trainctl.apply.step import Lookup, MayStop, Step
+from trainctl.base.protocol.caches import REMOVE_CACHE, OwnedRequest
+from trainctl.base.protocol.verb import OfLineage
+from trainctl.base.protocol.weights import FORGET, FORGET_CACHE
 from trainctl.errors import NodeError
 from trainctl.jobs.environment import team_cache
 from trainctl.ledger.state import Intent, Recorded
@@ -108,8 +111,8 @@ class ClusterHandler:
         if before == after:
             return
         for node in nodes:
-            request = {**at(node, recorded.attributes), "lineage": self._lineage}
-            self._agents.of(recorded.provider, node).call("forget_cache", request)
+            request = OfLineage(**at(node, recorded.attributes), lineage=self._lineage)
+            self._agents.of(recorded.provider, node).call(FORGET_CACHE, request)
 
     def _remove(self, provider_name: str, node: Node, attributes: Mapping[str, Any]) -> None:
         provider = self._providers(provider_name)
@@ -123,11 +126,9 @@ class ClusterHandler:
                 f"Nothing of it was removed. Try again when it can be reached, or drop it: trainctl nodes forget {node.id}.",
             )
         agent = self._agents.of(provider_name, node)
-        agent.call(
-            "remove_cache",
-            {"root": node.root, "directory": team_cache(node), "lineage": self._lineage},
-        )
-        agent.call("forget", {**at(node, attributes), "lineage": self._lineage})
+        team = OwnedRequest(root=node.root, directory=team_cache(node), lineage=self._lineage)
+        agent.call(REMOVE_CACHE, team)
+        agent.call(FORGET, OfLineage(**at(node, attributes), lineage=self._lineage))
         provider.delete(node)  # takes only what nobody else has a part in
 
 

@@ -7,13 +7,15 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
+from trainctl.base.protocol.verb import Verb
 from trainctl.errors import TrainctlError
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.feed import Feed
 from trainctl.weights.mirror.forms import error_to_json
 
+Result = TypeVar("Result")
 _BEAT_SECONDS = 0.2
 _AT_ONCE = 8
 Told = Callable[[Mapping[str, Any]], None]
@@ -53,8 +55,8 @@ class Conversation:
         self._pool.shutdown(cancel_futures=True)
 
     def call(
-        self, verb: str, request: Mapping[str, Any], following: Iterable[bytes] = ()
-    ) -> dict[str, Any]:
+        self, verb: Verb[Any, Result], request: Mapping[str, Any], following: Iterable[bytes] = ()
+    ) -> Result:
         """Have the program do it; its result. An error that happened here is raised as it was here, not as the node tells it."""
         beats = threading.Thread(target=self._beat, daemon=True, name="beat")
         beats.start()

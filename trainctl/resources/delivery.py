@@ -10,6 +10,8 @@ from typing import Any
 
 from trainctl.apply.step import Step
 from trainctl.base.listing import Listing
+from trainctl.base.protocol.runs import RELEASE, RunInCache
+from trainctl.base.protocol.weights import DELIVER
 from trainctl.errors import Interrupted, NodeUnreachable, NoRoomYet, StorageError, TrainctlError
 from trainctl.model.address import Address
 from trainctl.model.delivery import MIRROR, THROUGH_OPERATOR, Delivered, Foreseen
@@ -87,7 +89,8 @@ class Delivery:
         except TrainctlError:
             for seat in seats:
                 with contextlib.suppress(TrainctlError):
-                    seat.agent.call("release", {**at(seat.node, seat.cluster), "key": step.key})
+                    request = RunInCache(**at(seat.node, seat.cluster), key=step.key)
+                    seat.agent.call(RELEASE, request)
             raise
 
     def _deliver_all(
@@ -156,9 +159,7 @@ class Delivery:
                 "source": str(step.needed(Address.parse(address)).attributes["source"]),
                 **order.more,
             }
-            answer = order.mirror.call(
-                "deliver", request, progress.of(order.rank, address), listing
-            )
+            answer = order.mirror.call(DELIVER, request, progress.of(order.rank, address), listing)
             progress.ended(order.rank, address)
             path = self._path(order)
             row = Delivered.of(order.rank, order.seat.node.id, address, answer, path)

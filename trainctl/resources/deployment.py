@@ -13,6 +13,11 @@ from typing import Any, TypeVar
 
 from trainctl.apply.step import Deferred, Step
 from trainctl.base.listing import Listing
+from trainctl.base.protocol.code import BUILD_ENVIRONMENT, EnvironmentRequest
+from trainctl.base.protocol.host import ADDRESSES
+from trainctl.base.protocol.runs import StartRequest
+from trainctl.base.protocol.spec import Gang
+from trainctl.base.protocol.verb import AtRoot
 from trainctl.errors import NodeError, NodeUnreachable, NoRoomYet, StalePlan
 from trainctl.jobs.checkpoints import CheckpointAccess, references
 from trainctl.jobs.code import Code, packed, scan
@@ -88,7 +93,7 @@ class Deployment:
 
     def _prepare(
         self, begun: Beginning, run: RunRecord, replaced: Replaced
-    ) -> tuple[RunRecord, list[Rank], list[dict[str, Any]]]:
+    ) -> tuple[RunRecord, list[Rank], list[StartRequest]]:
         """Have on the nodes what the ranks need, and say what starts them."""
         step = begun.step
         self._checkpoint_secrets(step, run)  # before anything moves
@@ -242,12 +247,12 @@ class Deployment:
         def on_event(event: Mapping[str, Any]) -> None:
             step.progress(f"installing {requirements}", 0, 0)
 
-        request = {
-            "root": rank.node.root,
-            "code": step.attributes["code"]["digest"],
-            "requirements": requirements,
-        }
-        return str(rank.agent.call("build_environment", request, on_event=on_event)["venv"])
+        request = EnvironmentRequest(
+            root=rank.node.root,
+            code=step.attributes["code"]["digest"],
+            requirements=requirements,
+        )
+        return rank.agent.call(BUILD_ENVIRONMENT, request, on_event=on_event)["venv"]
 
     def _checkpoint_secrets(self, step: Step, run: RunRecord) -> Mapping[str, str]:
         """What opens the store, if the run has to do with it."""
@@ -263,14 +268,14 @@ class Deployment:
         equipped: Sequence[Equipped],
         listings: Mapping[str, str],
         before: Ahead,
-    ) -> list[dict[str, Any]]:
+    ) -> list[StartRequest]:
         """What starts each rank."""
         nodes = [one.rank.node.id for one in equipped]
         gang = self._gang(equipped[0].rank) if len(nodes) > 1 else None
         names = sorted(set(secret_environment(step.attributes).values()))
         values = {name: self._secrets.value(name) for name in names}
         values |= self._checkpoint_secrets(step, run)
-        found = []
+        found: list[StartRequest] = []
         for one in equipped:
             spec = specification(
                 step.address,
@@ -281,24 +286,25 @@ class Deployment:
                 listings,
                 gpus=one.rank.node.gpus,
                 nodes=nodes,
+                follows=[{"key": run.key, "address": str(job)} for job, run in before.follows],
+                turn={"apply": self._apply, "index": self._turns.get(step.address, 0)},
+                cache=cache_settings(one.rank.seat.cluster)["dir"],
                 rank=one.rank.number,
                 gang=gang,
                 venv=one.venv,
-                checkpoints=self._checkpoints.specification(step.attributes, run.store or {}),
+                store=self._checkpoints.store(step.attributes, run.store or {}),
+                load=references(step.attributes),
                 container=one.image.container if one.image else None,
             )
-            spec["follows"] = [{"key": one.key, "address": str(job)} for job, one in before.follows]
-            spec["turn"] = {"apply": self._apply, "index": self._turns.get(step.address, 0)}
-            spec["cache"] = cache_settings(one.rank.seat.cluster)["dir"]
             node = one.rank.node
             found.append({"root": node.root, "data": node.data, "run": spec, "secrets": values})
         return found
 
-    def _gang(self, leader: Rank) -> dict[str, Any]:
+    def _gang(self, leader: Rank) -> Gang:
         """How rank 0 is reached: its addresses, the preferred first, and the ports that others may connect to there."""
         node = leader.node
-        facts = leader.agent.call("facts", {"root": node.root, "data": node.data})
-        return {"addresses": leader_addresses(node, facts), "ports": node.ports}
+        addresses = leader.agent.call(ADDRESSES, AtRoot(root=node.root))["addresses"]
+        return {"addresses": leader_addresses(node, addresses), "ports": node.ports}
 
 
 def _newest(code: Code) -> str:

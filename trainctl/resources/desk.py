@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from trainctl.base.listing import place_of
+from trainctl.base.protocol.verb import untyped
 from trainctl.errors import SourceError, SourceUnreachable, TrainctlError
 from trainctl.remote.agent import NodeAgent
 from trainctl.resources.conversation import Conversation, Told
@@ -74,7 +75,7 @@ class Desk:
     ) -> dict[str, Any]:
         """Have the program do it; its result. An error that happened here is raised as it was here, not as the host tells it."""
         try:
-            return self._conversation.call(verb, request, following)
+            return self._conversation.call(untyped(verb), request, following)
         except TrainctlError as error:
             relayed = self._relay[0].error if self._relay else None
             if relayed is not None and isinstance(error, SourceError):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from trainctl.base.listing import Listing, ResolvedSource, listed_arriving
 from trainctl.base.packed import AS_TUPLE, Arriving
 from trainctl.base.protocol.rows import sent
+from trainctl.base.protocol.verb import untyped
 from trainctl.base.retry import Retry
 from trainctl.errors import NodeForgot, TrainctlError
 from trainctl.model.serving import Serving
@@ -104,7 +105,7 @@ class HostMirror:
         """See Mirror. The host is logged in to, and the program started."""
         with contextlib.suppress(TrainctlError):
             if self.place.node.key:
-                self.agent.open(("look",))
+                self.agent.open([untyped("look")])
 
     def look(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = (), lineage: str = "") -> Looked:  # fmt: skip
         """See Mirror."""
@@ -191,7 +192,7 @@ class HostMirror:
     def renew(self, lineage: str, address: str) -> None:
         """See Mirror."""
         request = self._request({"lineage": lineage, "address": address})
-        self._program(installs=True).call("renew", request, timeout=_LOOK_SECONDS)
+        self._program(installs=True).call(untyped("renew"), request, timeout=_LOOK_SECONDS)
 
     def drop_reference(self, lineage: str, address: str) -> bool:
         """See Mirror."""
@@ -254,7 +255,9 @@ class HostMirror:
         return Desk(agent, self._register, told, stop)
 
     def _call(self, verb: str, request: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-        return self.agent.call(verb, self._request(request), **{"timeout": _LOOK_SECONDS, **more})
+        return self.agent.call(
+            untyped(verb), self._request(request), **{"timeout": _LOOK_SECONDS, **more}
+        )
 
     def _request(self, request: Mapping[str, Any]) -> dict[str, Any]:
         return {"root": self.path, **request}

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainctl.base.protocol.mirrors import GcRequest, VerifyRequest
+from trainctl.base.protocol.mirrors import (
+    MIRROR_GC,
+    MIRROR_INVENTORY,
+    MIRROR_SIZE,
+    MIRROR_VERIFY,
+    GcRequest,
+    VerifyRequest,
+)  # fmt: skip
+from trainctl.base.protocol.objects import InDirectory
+from trainctl.base.protocol.verb import Answer, Request, Verb
 from trainctl.errors import NodeForgot
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostObjects
@@ -30,16 +39,17 @@ class HostStore:
     ) -> None:
         self.objects = HostObjects(url, path, agent)
         self._path = path
+        self._directory = InDirectory(path=path)
         self._agent = agent
         self._notify = notify
 
     def inventory(self) -> Inventory:
         """See Store."""
-        return messages.inventory_from_json(self._call("mirror_inventory", {}))
+        return messages.inventory_from_json(self._call(MIRROR_INVENTORY, self._directory))
 
     def stored_bytes(self) -> int:
         """See Store."""
-        return int(self._call("mirror_size", {})["bytes"])
+        return self._call(MIRROR_SIZE, self._directory)["bytes"]
 
     def renew(self, lineage: str, address: str) -> None:
         """See Store."""
@@ -59,14 +69,14 @@ class HostStore:
             "dry_run": options.dry_run,
             "unused_seconds": options.unused_seconds,
         }
-        return messages.gc_from_json(self._call("mirror_gc", request))
+        return messages.gc_from_json(self._call(MIRROR_GC, request))
 
     def verify(self, repair: bool = False, progress: Progress | None = None) -> VerifyReport:
         """See Store."""
         findings: list[Finding] = []
         request: VerifyRequest = {"path": self._path, "repair": repair}
         hashed = self._call(
-            "mirror_verify",
+            MIRROR_VERIFY,
             request,
             progress,
             lambda row: findings.append(messages.finding_from_row(row)),
@@ -75,11 +85,11 @@ class HostStore:
 
     def _call(
         self,
-        verb: str,
-        request: Mapping[str, Any],
+        verb: Verb[Request, Answer],
+        request: Request,
         progress: Progress | None = None,
         take: Callable[[Any], None] = lambda row: None,
-    ) -> dict[str, Any]:
+    ) -> Answer:
         def on_event(event: Mapping[str, Any]) -> None:
             if "rows" in event:
                 for row in event["rows"]:
@@ -89,4 +99,4 @@ class HostStore:
             elif progress is not None:
                 progress(event["done"], event["total"], event["files"])
 
-        return self._agent(False).call(verb, {"path": self._path, **request}, on_event=on_event)
+        return self._agent(False).call(verb, request, on_event=on_event)

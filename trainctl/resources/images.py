@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainctl.apply.step import Step
+from trainctl.base.protocol.code import PULL_IMAGE, ImageRequest
+from trainctl.base.protocol.spec import Container
 from trainctl.base.units import parse_size
 from trainctl.jobs.secrets import Secrets
 from trainctl.plan.images import image_of
@@ -18,7 +20,7 @@ class PulledImage:
     """The image's digest, and the container as a run's specification describes it."""
 
     digest: str
-    container: Mapping[str, Any]
+    container: Container
 
 
 def pulled_image(
@@ -37,31 +39,24 @@ def pulled_image(
         line = str(event["line"])
         step.progress(f"{began}: {line}" if line else began, 0, 0)
 
-    request = {
-        "root": root,
-        "lineage": lineage,
-        "image": wish.image,
-        "engine": wish.engine,
-        "login": secrets.registry_login(step.attributes["image"]),
-    }
-    found = agent.call("pull_image", request, on_event=on_event)
+    request = ImageRequest(
+        root=root,
+        lineage=lineage,
+        image=wish.image,
+        engine=wish.engine,
+        login=secrets.registry_login(step.attributes["image"]),
+    )
+    found = agent.call(PULL_IMAGE, request, on_event=on_event)
     if found["note"]:
         step.progress(found["note"], 0, 0)
-    container = {
-        "engine": found["engine"]["name"],
-        "image": found["id"],
-        "workdir": found["workdir"],
-        **_limits(step.attributes),
-    }
-    return PulledImage(str(found["digest"]), container)
-
-
-def _limits(attributes: Mapping[str, Any]) -> dict[str, int | None]:
-    """What the container may use: sizes in bytes, None where nobody said."""
-    compute, shared = attributes["compute"], attributes["runtime"].get("shm_size")
+    compute, shared = step.attributes["compute"], step.attributes["runtime"].get("shm_size")
     memory = compute.get("memory")
-    return {
-        "shm_size": parse_size(shared) if shared else None,
-        "memory": parse_size(memory) if memory else None,
-        "cpus": compute.get("cpu_count"),
-    }
+    container = Container(
+        engine=found["engine"]["name"],
+        image=found["id"],
+        workdir=found["workdir"],
+        shm_size=parse_size(shared) if shared else None,
+        memory=parse_size(memory) if memory else None,
+        cpus=compute.get("cpu_count"),
+    )
+    return PulledImage(found["digest"], container)

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from trainctl.apply.step import Deferred, Lookup, MayStop, Step, StepFailed, WouldStop
+from trainctl.base.protocol.runs import REMOVE, STOP, RunInCache, StopRequest
 from trainctl.errors import (
     Interrupted,
     NodeError,
@@ -149,11 +150,10 @@ class JobHandler:
         for node in nodes_of(cluster):
             agent = self._agents.of(cluster.provider, node)
             # Where it was never started it can't be any more.
-            agent.call(
-                "stop", {"root": node.root, "key": intent.key, "grace_seconds": STOP_GRACE_SECONDS}
-            )
+            request = StopRequest(root=node.root, key=intent.key, grace_seconds=STOP_GRACE_SECONDS)
+            agent.call(STOP, request)
             if not keep:
-                agent.call("remove", {**at(node, cluster.attributes), "key": intent.key})
+                agent.call(REMOVE, RunInCache(**at(node, cluster.attributes), key=intent.key))
         return {"run": run.to_json()} if run is not None and keep else {}
 
     def read(self, recorded: Recorded, lookup: Lookup) -> Observation:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainctl.apply.step import Step, StepFailed
+from trainctl.base.protocol.runs import STATUS, StatusRequest
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.ledger.state import Recorded
 from trainctl.resources.agents import Agents, away_nodes, nodes_of, same_machine
-from trainctl.resources.node_cache import at
 from trainctl.spi.provider import Cluster, Node, Presence, Provider
 
 AT_ONCE = 16
@@ -74,8 +74,9 @@ class Maker:
         key = self._key(located, before) if before else tried or self._own_key(planned.name)
         try:
             node = self._provider.create(self._cluster, planned.name, key)
-            request = {**at(node, self._step.attributes), "data": node.data, "mounts": []}
-            self._agents.of(self._provider.name, node).call("facts", request)
+            self._agents.of(self._provider.name, node).call(
+                STATUS, StatusRequest(root=node.root, keys=[])
+            )
         except NodeUnreachable as error:
             return _Away(replace(planned, key=key), error)
         return node

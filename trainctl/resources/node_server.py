@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from trainctl.base.protocol.weights import SERVE
 from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
 from trainctl.model.serving import Serving
 from trainctl.remote.agent import NodeAgent
@@ -72,7 +73,7 @@ class NodeServer:
     def _serve(self) -> None:
         try:
             with Conversation(self._agent, self._answer, self._on_event, self._done) as one:
-                one.call("serve", self._request, self._following)
+                one.call(SERVE, self._request, self._following)
         except TrainctlError as error:
             if not self._told.done():
                 self._told.set_exception(error)

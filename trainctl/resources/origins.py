@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainctl.base.listing import Listing
+from trainctl.base.protocol.verb import Answer, Verb
 from trainctl.model.delivery import THROUGH_OPERATOR
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.answers import OnEvent
@@ -46,11 +47,11 @@ class Opened(Protocol):
 
     def call(
         self,
-        verb: str,
+        verb: Verb[Any, Answer],
         request: Mapping[str, Any],
         on_event: OnEvent,
         listing: Listing | None = None,
-    ) -> dict[str, Any]:
+    ) -> Answer:
         """Have the node do something for which it needs the mirror, to a listing if one is given; see NodeAgent."""
         ...
 
@@ -64,11 +65,11 @@ class _Told:
 
     def call(
         self,
-        verb: str,
+        verb: Verb[Any, Answer],
         request: Mapping[str, Any],
         on_event: OnEvent,
         listing: Listing | None = None,
-    ) -> dict[str, Any]:
+    ) -> Answer:
         """See Opened."""
         asked = with_listing({**request, "origin": self.origin}, listing)
         return self.agent.call(verb, asked, following=following(listing), on_event=on_event)

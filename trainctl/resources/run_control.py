@@ -4,8 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from trainctl.base.protocol.code import READ_CODE, CodeRequest
+from trainctl.base.protocol.runs import (
+    GIVE_SECRETS,
+    METRICS,
+    PAST,
+    READ_LINES,
+    REMOVE,
+    REORDER,
+    STATUS,
+    STOP,
+    LinesFrom,
+    LinesRequest,
+    MetricsRequest,
+    Past,
+    Removed,
+    ReorderRequest,
+    RunInCache,
+    RunReport,
+    SecretsRequest,
+    StatusRequest,
+    StopRequest,
+)
+from trainctl.base.protocol.spec import Order
+from trainctl.base.protocol.verb import OfRun
 from trainctl.errors import NodeError, NodeForgot
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address, Kind
@@ -16,6 +40,8 @@ from trainctl.resources.agents import Agents, node_named
 from trainctl.resources.runs import lost, with_some, with_status
 from trainctl.spi.provider import Node
 
+T = TypeVar("T")
+
 STOP_GRACE_SECONDS = 30.0
 """How long a job may take to end by itself once it was asked to."""
 
@@ -25,7 +51,8 @@ LOOK_SECONDS = 60.0
 _AT_ONCE = 16
 """How many nodes are asked at the same time."""
 
-Answer = Mapping[str, Any]
+Answer = Mapping[str, RunReport | None]
+"""Statuses by key."""
 
 
 def runs_of(recorded: Recorded | None) -> tuple[RunRecord, ...]:
@@ -80,35 +107,31 @@ class RunControl:
                 found[run.key] = Told(with_some(run, heard), failed)
         return found
 
-    def _ask_status(
-        self, question: tuple[str, set[str]]
-    ) -> Mapping[str, Answer | None] | NodeError:
+    def _ask_status(self, question: tuple[str, set[str]]) -> Answer | NodeError:
         node_id, keys = question
         try:
             agent, node = self._of_node(node_id)
-            request = {"root": node.root, "keys": sorted(keys)}
-            runs: Mapping[str, Answer | None] = agent.call("status", request, timeout=LOOK_SECONDS)[
-                "runs"
-            ]
+            request = StatusRequest(root=node.root, keys=sorted(keys))
+            return agent.call(STATUS, request, timeout=LOOK_SECONDS)["runs"]
         except NodeForgot:
             return {}
         except NodeError as error:
             return error
-        return runs
 
-    def reorder(self, run: RunRecord, order: Mapping[str, Any]) -> None:
+    def reorder(self, run: RunRecord, order: Order) -> None:
         """Tell a run that may be waiting its priority and slots."""
-        self._each(
-            run,
-            lambda agent, node: agent.call("reorder", {"root": node.root, "key": run.key, **order}),
-        )
+
+        def ask(agent: NodeAgent, node: Node) -> RunReport:
+            return agent.call(REORDER, ReorderRequest(root=node.root, key=run.key, **order))
+
+        self._each(run, ask)
 
     def give_secrets(self, run: RunRecord, values: Mapping[str, str] | None) -> RunRecord:
         """Begin anew a run on one node that waits for its secrets, None for those that the node keeps; its record then."""
 
-        def ask(agent: NodeAgent, node: Node) -> Answer | None:
-            request = {"root": node.root, "data": node.data, "key": run.key, "secrets": values}
-            return agent.call("give_secrets", request)
+        def ask(agent: NodeAgent, node: Node) -> RunReport:
+            request = SecretsRequest(root=node.root, data=node.data, key=run.key, secrets=values)
+            return agent.call(GIVE_SECRETS, request)
 
         return with_status(run, self._each(run, ask))
 
@@ -128,10 +151,10 @@ class RunControl:
         self, run: RunRecord, grace_seconds: float, on_event: OnEvent | None = None
     ) -> Told:
         """As ``stop``; where some rank's node could not be asked, what became of the others."""
-        request = {"key": run.key, "grace_seconds": grace_seconds}
 
-        def ask(agent: NodeAgent, node: Node) -> Answer | None:
-            return agent.call("stop", {"root": node.root, **request}, on_event=on_event)
+        def ask(agent: NodeAgent, node: Node) -> RunReport:
+            request = StopRequest(root=node.root, key=run.key, grace_seconds=grace_seconds)
+            return agent.call(STOP, request, on_event=on_event)
 
         answers = self._answers(run, ask)
         heard = {
@@ -146,41 +169,41 @@ class RunControl:
 
     def remove(self, run: RunRecord) -> None:
         """Remove what the run left on its nodes, but for its checkpoints."""
-        self._each(
-            run, lambda agent, node: agent.call("remove", {"root": node.root, "key": run.key})
-        )
+
+        def ask(agent: NodeAgent, node: Node) -> Removed:
+            return agent.call(REMOVE, RunInCache(root=node.root, key=run.key))
+
+        self._each(run, ask)
 
     def read_lines(
         self,
         run: RunRecord,
         rank: int,
-        wanted: Mapping[str, Any],
+        wanted: LinesFrom,
         on_bytes: Callable[[bytes], None],
     ) -> None:
-        """Hand over one rank's log as frames; ``wanted`` is what ``read_lines`` of the node program takes."""
+        """Hand over one rank's log as frames."""
         agent, node = self.of_rank(run, rank)
-        request = {"root": node.root, "key": run.key, "rank": rank, **wanted}
-        agent.read("read_lines", request, on_bytes, LOOK_SECONDS)
+        request = LinesRequest(root=node.root, key=run.key, rank=rank, **wanted)
+        agent.read(READ_LINES, request, on_bytes, LOOK_SECONDS)
 
-    def past(self, run: RunRecord) -> dict[str, Any]:
-        """What the run's first node knows it was made of: ``made_of``, ``code``, ``code_present``."""
+    def past(self, run: RunRecord) -> Past:
+        """What the run's first node knows it was made of."""
         agent, node = self.of_rank(run, 0)
-        return agent.call("past", {"root": node.root, "key": run.key}, timeout=LOOK_SECONDS)
+        return agent.call(PAST, OfRun(root=node.root, key=run.key), timeout=LOOK_SECONDS)
 
     def read_code(self, run: RunRecord, digest: str, on_bytes: Callable[[bytes], None]) -> None:
         """Hand over the archive of a code tree that the run's first node has."""
         agent, node = self.of_rank(run, 0)
-        agent.read("read_code", {"root": node.root, "digest": digest}, on_bytes)
+        agent.read(READ_CODE, CodeRequest(root=node.root, digest=digest), on_bytes)
 
     def metrics(self, run: RunRecord, rank: int, since: float) -> tuple[str, list[dict[str, Any]]]:
         """The id of a rank's node, and the samples that it took after a time, the oldest first."""
         agent, node = self.of_rank(run, rank)
-        request = {"root": node.root, "key": run.key, "since": since}
-        return node.id, agent.call("metrics", request, timeout=LOOK_SECONDS)["samples"]
+        request = MetricsRequest(root=node.root, key=run.key, since=since)
+        return node.id, agent.call(METRICS, request, timeout=LOOK_SECONDS)["samples"]
 
-    def _each(
-        self, run: RunRecord, ask: Callable[[NodeAgent, Node], Answer | None]
-    ) -> Sequence[Answer | None]:
+    def _each(self, run: RunRecord, ask: Callable[[NodeAgent, Node], T]) -> Sequence[T | None]:
         """As ``_answers``; the first error is raised once all have answered."""
         answers = self._answers(run, ask)
         failed = next((one for one in answers if isinstance(one, NodeError)), None)
@@ -189,13 +212,13 @@ class RunControl:
         return [one for one in answers if not isinstance(one, NodeError)]
 
     def _answers(
-        self, run: RunRecord, ask: Callable[[NodeAgent, Node], Answer | None]
-    ) -> Sequence[Answer | NodeError | None]:
+        self, run: RunRecord, ask: Callable[[NodeAgent, Node], T]
+    ) -> Sequence[T | NodeError | None]:
         """What each rank's node answers, all at once, so that none learns from another what it was about to be told; None of one
         that the state has no more.
         """
 
-        def answer(rank: RankRecord) -> Answer | NodeError | None:
+        def answer(rank: RankRecord) -> T | NodeError | None:
             try:
                 place = self.of_rank(run, rank.rank)
             except NodeForgot:

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
+from trainctl.base.protocol.runs import Blame, RunReport, Sync
+from trainctl.base.protocol.spec import (
+    Container,
+    Followed,
+    Gang,
+    Load,
+    Order,
+    RunSpec,
+    Slots,
+    Store,
+    Turn,
+)
 from trainctl.base.units import parse_duration
 from trainctl.jobs.environment import (
     RunPlaces,
@@ -44,21 +56,25 @@ def specification(
     gpus: int | None,
     nodes: Sequence[str],
     rank: int = 0,
-    gang: Mapping[str, Any] | None = None,
+    store: Store,
+    load: list[Load],
+    follows: Sequence[Followed],
+    turn: Turn,
+    cache: str | None,
+    gang: Gang | None = None,
     venv: str | None = None,
-    checkpoints: Mapping[str, Any] | None = None,
-    container: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+    container: Container | None = None,
+) -> RunSpec:
     """What one node needs to know to run one rank: everything but secret values.
 
-    ``nodes`` are the run's, by rank; ``gang`` how rank 0's node is reached if there are several. ``listings`` by weights address; ``venv`` is the environment that was built for it there,
-    ``checkpoints`` its ``store`` and ``load``.
+    ``nodes`` are the run's, by rank; ``gang`` how rank 0's node is reached if there are several. ``listings`` by weights address; ``venv`` is the environment that was built for it there.
     """
     plain = environment(
         address, attributes, run, where, lineage, gpus=gpus, rank=rank, group_size=len(nodes)
     )
-    secret = secret_environment(attributes)
-    return {
+    secret, longest = secret_environment(attributes), attributes.get("max_duration")
+    turn_order = order(address, attributes, lineage)
+    spec: RunSpec = {
         "key": run.key,
         "id": run.id,
         "number": run.number,
@@ -91,38 +107,40 @@ def specification(
             "kind": gpu_kind(attributes),
             "declared": gpus,
         },
-        **order(address, attributes, lineage),
-        **({"gang": dict(gang)} if gang else {}),
-        **({"keeps_secrets": True} if attributes.get("kept_secrets") else {}),
-        **({"container": dict(container)} if container else {}),
+        "priority": turn_order["priority"],
+        "slots": turn_order["slots"],
+        "keeps_secrets": bool(attributes.get("kept_secrets")),
         "made_of": {"attributes": attributes, "listings": listings},
-        **caches(attributes, where),
-        **_policy(attributes),
-        **(checkpoints or {}),
+        "caches": caches(attributes, where),
+        "cache": cache,
+        "store": store,
+        "load": load,
+        "follows": [*follows],
+        "turn": turn,
+        "max_duration_seconds": parse_duration(longest) if longest is not None else None,
     }
+    if gang:
+        spec["gang"] = gang
+    if container:
+        spec["container"] = container
+    commands = attributes["runtime"]["cache_config"].get("prepare_commands")
+    if commands and spec["caches"]:
+        spec["prepare"] = {"commands": [*commands], "directory": where.project_cache}
+    if retry := attributes.get("retry"):
+        delay = parse_duration(retry["delay"])
+        spec["retry"] = {"max_attempts": retry["max_attempts"], "delay_seconds": delay}
+    return spec
 
 
-def order(address: Address, attributes: Mapping[str, Any], lineage: str) -> dict[str, Any]:
+def order(address: Address, attributes: Mapping[str, Any], lineage: str) -> Order:
     """Who goes first where runs wait, and how many of a sweep go on at once: what may change while a run waits."""
     most = attributes.get("max_parallel")
     name = f"{lineage} job.{address.name}"
-    slots = None if most is None else {"name": name, "count": most}
+    slots: Slots | None = None if most is None else {"name": name, "count": most}
     return {"priority": attributes.get("priority") or 0, "slots": slots}
 
 
-def _policy(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """How long the run may last and how often it is tried; absent where the job's record is older than these."""
-    longest, retry = attributes.get("max_duration"), attributes.get("retry")
-    found: dict[str, Any] = {}
-    if longest is not None:
-        found["max_duration_seconds"] = parse_duration(longest)
-    if retry:
-        delay = parse_duration(retry["delay"])
-        found["retry"] = {"max_attempts": retry["max_attempts"], "delay_seconds": delay}
-    return found
-
-
-def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> RunRecord:
+def with_status(run: RunRecord, answers: Sequence[RunReport | None]) -> RunRecord:
     """The run's record with what its nodes said of its ranks, in rank order; None where a node knows nothing of it."""
     ranks = tuple(_rank(rank, answer) for rank, answer in zip(run.ranks, answers, strict=True))
     known = [answer for answer in answers if answer]
@@ -158,7 +176,7 @@ def with_status(run: RunRecord, answers: Sequence[Mapping[str, Any] | None]) -> 
         phases=phases,
         cause=next((answer["cause"] for answer in known if answer.get("cause")), None),
         waiting=next((answer["waiting"] for answer in known if answer.get("waiting")), None),
-        loaded=next((tuple(one["loaded"]) for one in known if one.get("loaded")), run.loaded),
+        loaded=next((tuple(one) for answer in known if (one := answer.get("loaded"))), run.loaded),
         sync=_worst([answer["sync"] for answer in known if answer.get("sync")]) or run.sync,
         retries=max((answer.get("retries") or 0 for answer in known), default=run.retries),
     )
@@ -168,19 +186,19 @@ def _any_stopped(ranks: Sequence[RankRecord]) -> bool:
     return any(rank.status is RunStatus.STOPPED for rank in ranks)
 
 
-def _stopped(blame: Mapping[str, Any] | None) -> bool:
-    return blame is not None and blame.get("status") == RunStatus.STOPPED
+def _stopped(blame: Blame | None) -> bool:
+    return blame is not None and blame["status"] == RunStatus.STOPPED
 
 
-def _ended_together(rank: RankRecord, answer: Mapping[str, Any] | None) -> RankRecord:
+def _ended_together(rank: RankRecord, answer: RunReport | None) -> RankRecord:
     """Of a run that was stopped: a rank that heard nothing of another any more takes that for lost."""
-    blame = (answer or {}).get("blame")
+    blame = answer.get("blame") if answer else None
     if rank.error is None or not blame or blame["status"] != RunStatus.LOST:
         return rank
     return replace(rank, error=f"ended with rank {blame['rank']}")
 
 
-def with_some(run: RunRecord, answers: Mapping[int, Mapping[str, Any] | None]) -> RunRecord:
+def with_some(run: RunRecord, answers: Mapping[int, RunReport | None]) -> RunRecord:
     """The run's record with what the nodes of some ranks said of these; all that is decided by every rank is as it was."""
     return replace(
         run,
@@ -190,26 +208,26 @@ def with_some(run: RunRecord, answers: Mapping[int, Mapping[str, Any] | None]) -
     )
 
 
-def _times(name: str, answers: Sequence[Mapping[str, Any] | None]) -> list[float]:
+def _times(
+    name: Literal["started_at", "ended_at"], answers: Sequence[RunReport | None]
+) -> list[float]:
     """A time of every rank that tells it, in rank order: of a run the first one counts, as clocks of different hosts don't compare."""
-    return [answer[name] for answer in answers if answer and answer.get(name)]
+    return [time for answer in answers if answer and (time := answer.get(name))]
 
 
-def lost(silent: Collection[int], answers: Sequence[Mapping[str, Any] | None]) -> bool:
+def lost(silent: Collection[int], answers: Sequence[RunReport | None]) -> bool:
     """Whether those that can't be asked are lost: the others have ended, and say so of one of them."""
     told = [answer for answer in answers if answer]
-    blamed = {(answer.get("blame") or {}).get("rank") for answer in told}
+    blamed = {blame["rank"] for answer in told if (blame := answer.get("blame"))}
     ended = all(not RunStatus(answer["status"]).live for answer in told)
     return bool(told) and ended and len(silent) == 1 and bool(blamed & set(silent))
 
 
-def _error(
-    known: Sequence[Mapping[str, Any]], blame: Mapping[str, Any] | None, ranks: int
-) -> str | None:
+def _error(known: Sequence[RunReport], blame: Blame | None, ranks: int) -> str | None:
     """What went wrong, where it began: of several ranks that is named."""
-    if blame is None or not blame.get("error"):
+    if blame is None or not blame["error"]:
         return next((answer["error"] for answer in known if answer.get("error")), None)
-    error = str(blame["error"])
+    error = blame["error"]
     if ranks == 1 or error.startswith("rank "):
         return error
     if blame["status"] == RunStatus.LOST:
@@ -217,18 +235,18 @@ def _error(
     return f"rank {blame['rank']}: {error}"
 
 
-def _worst(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+def _worst(found: Sequence[Sync]) -> Sync | None:
     """Of how uploads stand, the one that is not done or in trouble."""
     return max(
         found, key=lambda one: (one["state"] != "COMPLETED", bool(one.get("error"))), default=None
     )
 
 
-def _rank(rank: RankRecord, answer: Mapping[str, Any] | None) -> RankRecord:
+def _rank(rank: RankRecord, answer: RunReport | None) -> RankRecord:
     if answer is None:
         return replace(rank, status=RunStatus.LOST if rank.status.live else rank.status)
     status = RunStatus(answer["status"])
-    if status is RunStatus.CREATED and answer.get("supervised") is False:
+    if status is RunStatus.CREATED and not answer["supervised"]:
         status = RunStatus.LOST  # who was to start it is dead, and nobody else will
     blame = answer.get("blame")
     error = answer.get("error") if blame and blame["rank"] != rank.rank else None

@@ -10,6 +10,9 @@ from ipaddress import ip_address
 from typing import Any
 
 from trainctl.base.listing import ListedFile
+from trainctl.base.protocol.host import VACANCY, VacancyRequest
+from trainctl.base.protocol.runs import STATUS, StatusRequest
+from trainctl.base.protocol.weights import Cached, CacheQuery
 from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address
@@ -81,7 +84,7 @@ class Seating:
         if len(nodes) == 1 == wanted.nodes and not away_nodes(cluster):
             return nodes
         by_id = {node.id: node for node in nodes}
-        said = self._ask(cluster, nodes, {"key": key, "leaving": leaving}, wanted, listings)
+        said = self._ask(cluster, nodes, key, leaving, wanted, listings)
         before = next((one.nodes for one in said if one.nodes), ())
         if before and all(node in by_id for node in before):
             return tuple(by_id[node] for node in before)
@@ -112,7 +115,8 @@ class Seating:
         self,
         cluster: Recorded,
         nodes: Sequence[Node],
-        keys: Mapping[str, str | None],
+        key: str,
+        leaving: str | None,
         wanted: Wanted,
         listings: Sequence[str],
     ) -> list[_Said]:
@@ -123,31 +127,34 @@ class Seating:
 
         def ask(node: Node) -> _Said | NodeError:
             agent = self._agents.of(cluster.provider, node)
-            request = {
-                "root": node.root,
-                **keys,
-                "declared": node.gpus,
-                "accelerators": [wanted.kind] if wanted.kind else [],
-                "cached": {
+            request = VacancyRequest(
+                root=node.root,
+                key=key,
+                leaving=leaving,
+                declared=node.gpus,
+                accelerators=[wanted.kind] if wanted.kind else [],
+                cached=CacheQuery(
                     **at(node, cluster.attributes),
-                    "listings": list(files),
-                    "blobs": digests,
-                    "room": bool(files),
-                },
-            }
+                    listings=[*files],
+                    blobs=digests,
+                    room=bool(files),
+                    mirror=None,
+                ),
+            )
             try:
-                found = agent.call("vacancy", request, timeout=LOOK_SECONDS)
+                found = agent.call(VACANCY, request, timeout=LOOK_SECONDS)
             except NodeError as error:
                 return error
+            cached = found["cached"] or Cached(trees=[], blobs=[])
             gpus = [GpuFacts(one["name"], tuple(one["is"]), one["free"]) for one in found["gpus"]]
             offer = Offer(
                 node.id,
                 tuple(gpus),
                 len(found["live"]),
-                _bytes_there(files, found["cached"]),
+                _bytes_there(files, cached),
                 found["cpus"],
                 found["memory"],
-                _room(files, found["cached"]),
+                _room(files, cached),
             )
             return _Said(offer, frozenset(found["live"]), tuple(found["nodes"] or ()))
 
@@ -163,9 +170,7 @@ class Seating:
         return {one: listing.files for one, listing in known if listing is not None}
 
 
-def _bytes_there(
-    files: Mapping[str, Sequence[ListedFile]], cached: Mapping[str, Sequence[str]]
-) -> int:
+def _bytes_there(files: Mapping[str, Sequence[ListedFile]], cached: Cached) -> int:
     """What is there of listings; of one with very many files only whether all of it is."""
     trees, blobs = frozenset(cached["trees"]), frozenset(cached["blobs"])
     return sum(
@@ -176,7 +181,7 @@ def _bytes_there(
     )
 
 
-def _room(files: Mapping[str, Sequence[ListedFile]], cached: Mapping[str, Any]) -> Room:
+def _room(files: Mapping[str, Sequence[ListedFile]], cached: Cached) -> Room:
     """When there is room for listings; one with very many files is all had by live runs or not at all."""
     held, leased = frozenset(cached.get("leases", ())), frozenset(cached.get("leased", ()))
     missing = sum(
@@ -197,9 +202,8 @@ def missing_ranks(agents: Agents, cluster: Recorded, attributes: Mapping[str, An
 
     def there(node: Node) -> bool:
         try:
-            agents.of(cluster.provider, node).call(
-                "status", {"root": node.root, "keys": []}, timeout=LOOK_SECONDS
-            )
+            request = StatusRequest(root=node.root, keys=[])
+            agents.of(cluster.provider, node).call(STATUS, request, timeout=LOOK_SECONDS)
         except NodeError:
             return False
         return True
@@ -215,13 +219,12 @@ def missing_ranks(agents: Agents, cluster: Recorded, attributes: Mapping[str, An
     return f"waits: {wanted} nodes are wanted, and {away} can't be reached" if away else ""
 
 
-def leader_addresses(node: Node, facts: Mapping[str, Any]) -> list[str]:
+def leader_addresses(node: Node, reported: Sequence[str]) -> list[str]:
     """Where the other ranks may reach a node, the likeliest first: its declared address if that is a number, then those it reports."""
     if node.address == "local":
         return [_HERE]
     declared = [node.address] if _is_number(node.address) else []
-    reported = [str(one) for one in facts.get("addresses") or () if _is_number(str(one))]
-    return list(dict.fromkeys([*declared, *reported]))
+    return list(dict.fromkeys([*declared, *filter(_is_number, reported)]))
 
 
 def _is_number(address: str) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainctl.apply.step import Step
+from trainctl.base.protocol.runs import START, STOP, Started, StartRequest, StopRequest
 from trainctl.errors import Busy, NodeUnreachable, TrainctlError
 from trainctl.jobs.environment import RunPlaces
 from trainctl.model.run import RunRecord, RunStatus
@@ -21,8 +22,6 @@ from trainctl.spi.provider import Node
 _POLL_SECONDS = 0.2
 _GOES_ON = "Its run may go on there: trainctl status. Apply again: it is carried on."
 _ON_THE_WAY = frozenset({RunStatus.CREATED, RunStatus.DEPLOYING})
-
-Request = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ def start_together(
     control: RunControl,
     run: RunRecord,
     ranks: Sequence[Rank],
-    requests: Sequence[Request],
+    requests: Sequence[StartRequest],
     mask: Callable[[str], str],
 ) -> RunRecord:
     """Start every rank; the run's record once all of them run, wait in a queue, or have ended.
@@ -71,11 +70,12 @@ def start_together(
         first = _start(step, ranks[0], requests[0])
         if len(ranks) == 1:
             return with_status(run, [first])
-        meeting = first.get("meeting")
+        meeting = first["meeting"]
         if meeting:
-            mask(str(meeting["token"]))
+            mask(meeting["token"])
         others = [
-            (rank, {**request, "meeting": meeting}) for rank, request in _rest(ranks, requests)
+            (rank, StartRequest(**request, meeting=meeting))
+            for rank, request in _rest(ranks, requests)
         ]
         with ThreadPoolExecutor(len(others), thread_name_prefix="start") as pool:
             answers = [pool.submit(_start, step, rank, request) for rank, request in others]
@@ -92,16 +92,18 @@ def start_together(
         raise
 
 
-def _rest(ranks: Sequence[Rank], requests: Sequence[Request]) -> list[tuple[Rank, Request]]:
+def _rest(
+    ranks: Sequence[Rank], requests: Sequence[StartRequest]
+) -> list[tuple[Rank, StartRequest]]:
     return list(zip(ranks, requests, strict=True))[1:]
 
 
-def _start(step: Step, rank: Rank, request: Request) -> Mapping[str, Any]:
+def _start(step: Step, rank: Rank, request: StartRequest) -> Started:
     def on_event(event: Mapping[str, Any]) -> None:
         if event.get("waiting"):
             step.progress(str(event["waiting"]), 0, 0)
 
-    return rank.agent.call("start", request, on_event=on_event)
+    return rank.agent.call(START, request, on_event=on_event)
 
 
 def _settled(step: Step, control: RunControl, run: RunRecord) -> RunRecord:
@@ -118,9 +120,9 @@ def _settled(step: Step, control: RunControl, run: RunRecord) -> RunRecord:
 
 def _make_sure_it_ended(rank: Rank, run: RunRecord) -> None:
     """Whoever reads that a run could not be deployed starts another; this one may have been started before the error."""
-    request = {"root": rank.node.root, "key": run.key, "grace_seconds": 0}
+    request = StopRequest(root=rank.node.root, key=run.key, grace_seconds=0)
     try:
-        rank.agent.call("stop", request)
+        rank.agent.call(STOP, request)
     except TrainctlError as error:
         raise NodeUnreachable(
             f"nobody can tell whether run {run.id} was started", error.summary

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Mapping, Sequence, Tuple
+from typing import Any, Iterable, Sequence, Tuple
 
 from trainctl.base.protocol.mirrors import Collected, Inventoried
 from trainctl.store.gc import GcReport, RemovedListing
@@ -24,7 +24,7 @@ def gc_to_json(report: GcReport) -> Collected:
     }
 
 
-def gc_from_json(value: Mapping[str, Any]) -> GcReport:
+def gc_from_json(value: Collected) -> GcReport:
     """Read what ``gc_to_json`` returned."""
     return GcReport(
         value["dry_run"],
@@ -47,7 +47,7 @@ def inventory_to_json(inventory: Inventory) -> Inventoried:
     }
 
 
-def inventory_from_json(value: Mapping[str, Any]) -> Inventory:
+def inventory_from_json(value: Inventoried) -> Inventory:
     """Read what ``inventory_to_json`` returned."""
     rows = (Row(*row) for row in value["rows"])
     return Inventory(

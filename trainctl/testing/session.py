@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from trainctl.base.protocol.verb import untyped
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.archive import Archive, program_archive
@@ -56,7 +57,7 @@ class SessionConformance(Reached):
 
     def test_calls_are_processes_of_their_own_below_one(self, agent: NodeAgent) -> None:
         """Each has a process and its own globals; their parent is the same."""
-        first, second = (agent.call("who", {}) for _ in range(2))
+        first, second = (agent.call(untyped("who"), {}) for _ in range(2))
 
         assert first["session"] == second["session"]
         assert first["pid"] != second["pid"]
@@ -66,14 +67,14 @@ class SessionConformance(Reached):
         """Each gets its own answer, whatever the size."""
         words = [str(number) * _BIG for number in range(_AT_ONCE)]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            found = list(pool.map(lambda word: agent.call("echo", {"word": word}), words))
+            found = list(pool.map(lambda word: agent.call(untyped("echo"), {"word": word}), words))
 
         assert [one["word"] for one in found] == words
 
     @pytest.mark.parametrize("word", ["$HOME", "`id`", "'", "\n", "\x00", "é\u202e", '{"call": 1}'])
     def test_requests_arrive_as_they_are(self, agent: NodeAgent, word: str) -> None:
         """They travel in frames, which nothing on the way reads."""
-        assert agent.call("echo", {"word": word}) == {"word": word}
+        assert agent.call(untyped("echo"), {"word": word}) == {"word": word}
 
     def test_an_event_is_heard_while_the_call_goes_on(
         self, agent: NodeAgent, tmp_path: Path
@@ -81,7 +82,9 @@ class SessionConformance(Reached):
         """One that waits for what the event brings about gets it."""
         until = tmp_path / "until"
 
-        result = agent.call("later", {"until": str(until)}, on_event=lambda _: until.touch())
+        result = agent.call(
+            untyped("later"), {"until": str(until)}, on_event=lambda _: until.touch()
+        )
 
         assert result == {}
 
@@ -89,8 +92,8 @@ class SessionConformance(Reached):
         """Another one is answered meanwhile."""
         until = tmp_path / "until"
         with ThreadPoolExecutor(1) as pool:
-            slow = pool.submit(agent.call, "later", {"until": str(until)})
-            meanwhile = agent.call("echo", {"word": "x"}), slow.done()
+            slow = pool.submit(agent.call, untyped("later"), {"until": str(until)})
+            meanwhile = agent.call(untyped("echo"), {"word": "x"}), slow.done()
             until.touch()
             slow.result(_SECONDS)
 
@@ -103,32 +106,32 @@ class SessionConformance(Reached):
         seen = _raised_at_event(agent, {})
 
         _await(lambda: not (_lives(seen["pid"]) or _lives(seen["started"])))
-        assert agent.call("who", {})["session"] == seen["session"]
+        assert agent.call(untyped("who"), {})["session"] == seen["session"]
 
     def test_silence_ends_the_call_and_what_it_started(self, agent: NodeAgent) -> None:
         """The node counts as unreachable, and the next call finds the session."""
         seen: list[Mapping[str, Any]] = []
 
         with pytest.raises(NodeUnreachable):
-            agent.call("forever", {}, on_event=seen.append, timeout=0.5)
+            agent.call(untyped("forever"), {}, on_event=seen.append, timeout=0.5)
 
         _await(lambda: not (seen and _lives(seen[0]["started"])))
-        agent.call("echo", {})
+        agent.call(untyped("echo"), {})
 
     @pytest.mark.parametrize(("verb", "said"), [("crash", "on purpose"), ("die", "signal 9")])
     def test_a_call_that_crashes_is_told_of(self, agent: NodeAgent, verb: str, said: str) -> None:
         """With its last words; the session lives on."""
-        before = agent.call("who", {})["session"]
+        before = agent.call(untyped("who"), {})["session"]
         with pytest.raises(NodeError) as raised:
-            agent.call(verb, {})
+            agent.call(untyped(verb), {})
 
         assert said in f"{raised.value.summary} {raised.value.detail}"
-        assert agent.call("who", {})["session"] == before
+        assert agent.call(untyped("who"), {})["session"] == before
 
     def test_what_a_call_leaves_behind_is_not_waited_for(self, agent: NodeAgent) -> None:
         """A process that went its own way keeps neither the call nor the session, and lives on."""
-        left = agent.call("leave", {})["left"]
-        session = agent.call("who", {})["session"]
+        left = agent.call(untyped("leave"), {})["left"]
+        session = agent.call(untyped("who"), {})["session"]
         try:
             agent.end()
             _await(lambda: not _lives(session))
@@ -146,16 +149,16 @@ class SessionConformance(Reached):
 
         seen: dict[str, Any] = {}
         with pytest.raises(NodeError):
-            agent.call("forever", {}, on_event=kill)
+            agent.call(untyped("forever"), {}, on_event=kill)
 
         _await(lambda: not (_lives(seen["pid"]) or _lives(seen["started"])))
-        assert agent.call("who", {})["session"] != seen["session"]
+        assert agent.call(untyped("who"), {})["session"] != seen["session"]
 
     def test_what_an_ended_call_left_behind_outlives_a_killed_session(
         self, agent: NodeAgent
     ) -> None:
         """It went its own way, and no call that is under way had started it."""
-        left = agent.call("leave", {})["left"]
+        left = agent.call(untyped("leave"), {})["left"]
 
         def kill(event: Mapping[str, Any]) -> None:
             seen.update(event)
@@ -164,7 +167,7 @@ class SessionConformance(Reached):
         seen: dict[str, Any] = {}
         try:
             with pytest.raises(NodeError):
-                agent.call("forever", {}, on_event=kill)
+                agent.call(untyped("forever"), {}, on_event=kill)
             _await(lambda: not _lives(seen["started"]))
 
             assert _lives(left)
@@ -180,20 +183,20 @@ class SessionConformance(Reached):
             sessions.end()
 
         with pytest.raises(NodeUnreachable):
-            agent.call("forever", {}, on_event=told)
+            agent.call(untyped("forever"), {}, on_event=told)
 
         _await(lambda: not any(map(_lives, seen.values())))
 
     def test_a_program_that_changes_changes_no_session(self, agent: NodeAgent, root: Path) -> None:
         """What was checked at its start is what runs, also what is loaded only later; the next session gets the program anew."""
-        before = agent.call("who", {})["session"]
+        before = agent.call(untyped("who"), {})["session"]
         for path in (root / "agent").iterdir():
             path.write_bytes(b"something else")
 
-        assert agent.call("imports", {}) == {"found": "trainctl.base.pace"}
-        assert agent.call("who", {})["session"] == before
+        assert agent.call(untyped("imports"), {}) == {"found": "trainctl.base.pace"}
+        assert agent.call(untyped("who"), {})["session"] == before
         agent.end()
-        assert agent.call("who", {})["session"] != before
+        assert agent.call(untyped("who"), {})["session"] != before
 
     def test_a_visitor_leaves_nothing(
         self, transport: Transport, sessions: Sessions, python: str, root: Path
@@ -202,7 +205,7 @@ class SessionConformance(Reached):
         node = Node("lab", "n", "n", str(root), str(root / "data"), python)
         agent = NodeAgent(node, transport, archive=program(), sessions=sessions, visiting=True)
 
-        first, second = (agent.call("who", {})["session"] for _ in range(2))
+        first, second = (agent.call(untyped("who"), {})["session"] for _ in range(2))
 
         assert first == second
         assert not root.exists()
@@ -214,7 +217,7 @@ def _raised_at_event(agent: NodeAgent, seen: dict[str, Any]) -> dict[str, Any]:
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        agent.call("forever", {}, on_event=stop)
+        agent.call(untyped("forever"), {}, on_event=stop)
     return seen
 
 

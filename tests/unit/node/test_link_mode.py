@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.nodes import TestNode
+from tests.support.nodes import USUAL, TestNode
 from trainctl.base.failure import Failure
 from trainctl.node.cache.deliver import deliver
 from trainctl.node.jobs import job
@@ -23,11 +24,12 @@ def run(node: TestNode, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(job, "private_mounts", lambda within: refused)
     node.mirror.add("config.json", b"{}")
     node.put_code({"train.py": ""})
-    deliver({"root": str(node.root), **node.delivery()}, lambda event: None, io.BytesIO())
+    request: Any = {"root": str(node.root), **node.delivery()}
+    deliver(request, lambda event: None, io.BytesIO())
     return Run(Layout(str(node.root)), "run-1")
 
 
-def _spec(node: TestNode, location: str) -> dict[str, object]:
+def _spec(node: TestNode, location: str) -> Any:
     weights = {"name": "w", "listing": node.mirror.listing.id, "mount_location": location}
     return node.spec("true", weights=[weights])
 
@@ -67,9 +69,9 @@ def test_facts_blocks_every_absolute_mount(monkeypatch: pytest.MonkeyPatch, node
     refused = mount.Possible(False, "Operation not permitted (unshare)")
     monkeypatch.setattr(facts, "private_mounts", lambda: refused)
 
-    found = facts.facts(
-        {"root": str(node.root), "data": str(node.data), "mounts": ["/app/x"]}, lambda event: None
-    )
+    place = {"root": str(node.root), "data": str(node.data)}
+    request: Any = {**place, **USUAL["facts"], "mounts": ["/app/x"]}
+    found = facts.facts(request, lambda event: None)
 
     assert found["mount"] == "link"
     assert "Operation not permitted" in found["blocked"][0]["why"]

@@ -11,6 +11,7 @@ import pytest
 from tests.support.checkpointing import PREFIX, Clock, SavedRun, restored
 from trainctl.base.checkpoints.directory import DirectoryStore
 from trainctl.base.checkpoints.manifests import RunCheckpoints
+from trainctl.base.protocol.checkpoints import CheckpointsRequest
 from trainctl.node.checkpoints.verbs import checkpoints
 from trainctl.node.runs.saved import saved_in
 
@@ -85,9 +86,14 @@ def test_what_was_left_out_is_listed(tmp_path: Path) -> None:
     run, _ = in_place(tmp_path)
     run.save("checkpoint-1", {"model.bin": b"1"})
     link(run, "checkpoint-1/gone", "nothing")
-    request = {
-        "root": str(run.base / "root"), "data": str(run.data), "prefix": PREFIX, "key": "run-1", "place": {"url": None},
-    }  # fmt: skip
+    request = CheckpointsRequest(
+        root=str(run.base / "root"),
+        data=str(run.data),
+        prefix=PREFIX,
+        key="run-1",
+        place={"url": None},
+        brief=False,
+    )
     before = checkpoints(request, lambda _: None)["unfinished"]
     run.finish()
     after = checkpoints(request, lambda _: None)["complete"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.nodes import TestNode, wait_for
+from tests.support.nodes import TestNode, lines_wanted, run_spec, wait_for
 from trainctl.base.failure import Failure
 from trainctl.base.syscalls import punch_hole
 from trainctl.node.runs import log_lines
@@ -36,14 +36,16 @@ class Log:
     def __init__(self, root: Path) -> None:
         self.root = str(root)
         run = Run(Layout(self.root), "run-1")
-        run.create({"generation": 1})
+        run.create(run_spec())
         self.path = run.log(0)
         self.path.parent.mkdir()
 
     def raw(self, **asked: Any) -> bytes:
         """What the node program says."""
         found: list[bytes] = []
-        read_lines({"root": self.root, "key": "run-1", "rank": 0, **asked}, found.append)
+        place = {"root": self.root, "key": "run-1", "rank": 0}
+        request: Any = {**place, **lines_wanted(), **asked}
+        read_lines(request, found.append)
         return b"".join(found)
 
     def texts(self, **asked: Any) -> list[str]:

@@ -34,7 +34,7 @@ def loaded(
 ) -> list[tuple[str, str]]:
     """What a next run of the project begins with: run and checkpoint."""
     reference = {"project": "demo", "job": job, **({"name": name} if name else {})}
-    spec = {**run.spec, "load": [reference]}
+    spec: Any = {**run.spec, "load": [reference]}
     found = load(Run(run.run.layout, "run-9"), spec, run.secrets, run.data)
     return [(one["run"], one["name"]) for one in found]
 

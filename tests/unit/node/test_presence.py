@@ -12,6 +12,7 @@ import pytest
 from tests.support.nodes import TestNode
 from tests.support.weights_data import noise
 from trainctl.base.protocol.rows import sent
+from trainctl.base.protocol.weights import Cached
 from trainctl.node.cache import inventory
 from trainctl.node.cache.presence import cache_query, cache_rows
 from trainctl.node.content.listing import CHUNK_BYTES, File, Listing, read_stored
@@ -45,14 +46,19 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return found
 
 
+def _query(node: TestNode, **asked: Any) -> Cached:
+    """What the node has of what is asked."""
+    nothing = {"listings": [], "blobs": [], "room": False, "mirror": None}
+    request: Any = {"root": str(node.root), **nothing, **asked}
+    return cache_query(request, lambda event: None)
+
+
 def test_leased_listings_are_read_once_for_all_that_is_asked(
     node: TestNode, read: list[Path]
 ) -> None:
     """For how much room there is, and for which contents live runs have."""
     first, second = (file.sha256 for file in node.mirror.listing.files)
-    request = {"root": str(node.root), "blobs": [first, second, MANY[1]], "room": True}
-
-    answer = cache_query(request, lambda event: None)
+    answer = _query(node, blobs=[first, second, MANY[1]], room=True)
 
     assert (answer["blobs"], answer["leased"]) == ([first, second], [first, second])
     assert len(read) == len(set(read)) == 2
@@ -64,18 +70,17 @@ def test_how_much_the_mirror_may_take_of_the_same_disk(
 ) -> None:
     """Told where both take room for the same content, whatever the cache may hold; not where they may share it, nor of another disk."""
     monkeypatch.setattr(disks, "_file_system", lambda device: kind)
-    cache = {"size": 1000}
+    cache = {"dir": None, "size": 1000}
     mirror = str(node.base / "not" / "yet")
 
-    def ask(mirror: str | None) -> dict[str, Any]:
-        request = {"root": str(node.root), "room": True, "cache": cache, "mirror": mirror}
-        return cache_query(request, lambda event: None)
+    def ask(mirror: str | None) -> Cached:
+        return _query(node, room=True, cache=cache, mirror=mirror)
 
     beside = ask(mirror)
     assert ("beside_mirror" in beside) is told
     if told:
-        now, most = beside["beside_mirror"]
-        assert beside["room"] <= 1000 < now == most - 3  # what live runs have
+        now, most = beside["beside_mirror"] or (0, 0)
+        assert (beside["room"] or 0) <= 1000 < now == most - 3  # what live runs have
     assert "beside_mirror" not in ask("/proc/self")
     assert "beside_mirror" not in ask(None)
 
@@ -103,7 +108,7 @@ def test_what_a_delivery_left_is_here(node: TestNode) -> None:
     asked = [files[name].sha256 for name in ("f0", "large", "small", "absent")]
     told: list[list[object]] = []
 
-    answer = cache_query({"root": str(node.root), "blobs": asked}, lambda event: None)
+    answer = _query(node, blobs=asked)
     cache_rows(
         {"root": str(node.root)},
         lambda event: told.extend(event["rows"]),
@@ -130,7 +135,7 @@ def test_of_very_many_contents_each_has_a_row(
     node.call("release", {"key": "run-1"})
 
     cache_rows(
-        {"root": str(node.root), "shared": {"dir": str(tmp_path / "shared")}},
+        {"root": str(node.root), "shared": {"dir": str(tmp_path / "shared"), "size": None}},
         lambda event: told.extend(event["rows"]),
         io.BytesIO(b"".join(sent([((one,) for one in asked)]))),
     )

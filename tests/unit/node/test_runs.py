@@ -152,7 +152,7 @@ def test_a_run_that_was_stopped_before_it_came_never_starts(node: TestNode) -> N
     node.root.mkdir(exist_ok=True)
     assert node.call("stop", {"key": "run-1"})["status"] == "TRAINING_JOB_LOST"
     assert node.call("remove", {"key": "run-1"}) == {"removed": False}
-    assert node.call("runs")["runs"] == []
+    assert node.runs() == []
     status = node.start(node.spec("echo started"))
     assert (status["status"], node.log()) == ("TRAINING_JOB_STOPPED", "")
 
@@ -434,28 +434,6 @@ def test_a_run_key_is_a_file_name(node: TestNode, key: str) -> None:
         node.start(node.spec("true", key=key))
 
     assert raised.value.kind == "request"
-
-
-def test_a_log_is_read_from_an_offset(node: TestNode) -> None:
-    """The bytes after the offset, and none from beyond the end."""
-    node.run("printf 0123456789")
-
-    read = [
-        node.raw("read_log", {"key": "run-1", "rank": 0, "offset": offset})
-        for offset in (4, 10, 99)
-    ]
-
-    assert read == [b"456789", b"", b""]
-
-
-def test_runs_lists_those_of_a_lineage(node: TestNode) -> None:
-    """Runs are told with their address; another lineage's are not."""
-    node.run("true")
-
-    assert [run["address"] for run in node.call("runs", {"lineage": "lineage-1"})["runs"]] == [
-        "job.sft"
-    ]
-    assert node.call("runs", {"lineage": "other"})["runs"] == []
 
 
 def test_without_bash_the_login_shell_is_sh(

@@ -19,6 +19,7 @@ from tests.support.peers import Gang, await_movement, result_of
 from tests.support.permissions import GROUP, ONE, OTHER, as_user, place_of_group
 from trainctl.base.failure import from_os_error
 from trainctl.base.listing import CHUNK_BYTES
+from trainctl.base.protocol.weights import Delivered
 from trainctl.node.cache.deliver import deliver
 from trainctl.node.content.listing import Listing, parse
 from trainctl.node.content.parts import parts_of
@@ -243,12 +244,12 @@ def test_two_users_of_a_group_share_it(tmp_path: Path) -> None:
             mirrors[name].add("b.json", os.urandom(99))
         shared = {"dir": str(place / "cache"), "size": 3 * CHUNK_BYTES}
 
-        def bring(user: int, name: str, shared: dict[str, Any] = shared) -> dict[str, Any]:
+        def bring(user: int, name: str, shared: dict[str, Any] = shared) -> Delivered:
             home = place.parent / f"user-{user}"
             if not home.exists():
                 home.mkdir()
                 os.chown(home, user, GROUP)
-            request = {
+            request: Any = {
                 "root": str(home / "node"),
                 "lineage": f"lineage-{user}",
                 "listing": json.loads(mirrors[name].listing.to_bytes()),

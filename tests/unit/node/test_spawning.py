@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.support.nodes import TestNode
+from tests.support.nodes import TestNode, run_spec
 from trainctl.node.runs.record import Run
 from trainctl.node.supervision import supervisor
 from trainctl.node.system.layout import Layout
@@ -17,7 +17,7 @@ def test_a_supervisor_that_takes_time_to_die_is_dead_for_whoever_started_it(
     node: TestNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed, it closes its files before it is gone: asked in between, the run would seem to go on."""
-    spec = node.spec()
+    spec = run_spec()
     run = Run(Layout(str(node.root)), spec["key"])
     run.create(spec)
 

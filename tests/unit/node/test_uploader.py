@@ -213,7 +213,7 @@ def test_a_name_that_cannot_be_kept_stops_nothing_else(
     run.finish()
 
     assert list(restored(store)) == ["checkpoint-1"]
-    assert "too long a name" in sync_of(run.run.directory)["error"]
+    assert "too long a name" in (sync_of(run.run.directory)["error"] or "")
 
 
 def test_a_killed_jobs_last_checkpoint_is_not_taken_for_complete(

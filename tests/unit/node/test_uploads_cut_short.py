@@ -43,7 +43,7 @@ def test_what_a_stop_cuts_short_stays_listed(node: TestNode) -> None:
     assert {one["name"] for one in told["unfinished"]} == {"checkpoint-5", "checkpoint-10"}
     assert told["pending"] == ["checkpoint-10", "checkpoint-5"]
     waited = r"not done after \d{2,3} s; `trainctl checkpoints upload` brings the rest"
-    assert re.fullmatch(waited, sync_of(node.directory())["error"])
+    assert re.fullmatch(waited, sync_of(node.directory())["error"] or "")
 
 
 def test_what_a_store_that_does_not_answer_keeps_back_stays_listed(run: SavedRun) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.nodes import TestNode
 from tests.support.weights_data import noise
+from trainctl.base.protocol.weights import CACHE_QUERY
 from trainctl.model.address import Address
 from trainctl.node.content.listing import CHUNK_BYTES, File
 from trainctl.node.system.layout import layout_of
@@ -40,7 +41,7 @@ def counted(node: TestNode, known: Known) -> Counted:
     described = Node("lab", "lab-0", "local", str(node.root), str(node.data), sys.executable)
     agent = NodeAgent(described, LocalTransport(), visiting=True)
     question = TierQuestion({"root": str(node.root)}, {WEIGHTS: known})
-    answer = agent.call("cache_query", question.request)
+    answer = agent.call(CACHE_QUERY, question.request)
     return question.counted(agent, answer)[WEIGHTS]
 
 

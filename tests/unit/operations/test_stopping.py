@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from trainctl.base.protocol.verb import Untyped
 from trainctl.errors import NodeUnreachable
 from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address
@@ -37,11 +38,11 @@ class World:
         )
 
     def _agent(self, node: Node) -> Any:
-        def call(verb: str, request: Any, on_event: Any = None) -> dict[str, Any]:
+        def call(verb: Untyped, request: Any, on_event: Any = None) -> dict[str, Any]:
             self.told_before.append(self.noted[-1].stop_asked)
             if node.name in self.away:
                 raise NodeUnreachable(f"{node.id} doesn't answer")
-            return {"status": RunStatus.STOPPED.value, "ended_at": 2.0}
+            return {"status": RunStatus.STOPPED.value, "ended_at": 2.0, "supervised": False}
 
         return SimpleNamespace(call=call)
 

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from trainctl.base.bytecode import sealed
+from trainctl.base.protocol.code import READ_CODE, CodeRequest
 from trainctl.base.protocol.frames import Frames, frame
+from trainctl.base.protocol.verb import untyped
 from trainctl.errors import (
     Busy,
     NodeError,
@@ -139,7 +141,7 @@ def test_the_archive_holds_the_node_program_and_nothing_else_of_ours() -> None:
 
 def test_a_missing_program_is_installed(agent: NodeAgent, node: Node) -> None:
     """The first call installs it under its digest, readable by its owner only."""
-    agent.call("cache_query", {"root": node.root})
+    agent.call(untyped("cache_query"), {"root": node.root})
 
     assert hashlib.sha256(_installed(node).read_bytes()).hexdigest() == node_archive().sha256
     assert _installed(node).stat().st_mode & 0o777 == 0o600
@@ -151,21 +153,21 @@ def test_a_missing_program_is_installed(agent: NodeAgent, node: Node) -> None:
 
 def test_a_changed_program_is_never_run(agents: Callable[[], NodeAgent], node: Node) -> None:
     """One byte more or less on the node, and it is installed anew before anything else."""
-    agents().call("cache_query", {"root": node.root})
+    agents().call(untyped("cache_query"), {"root": node.root})
     _bytecode(node).unlink()
     _installed(node).write_bytes(node_archive().data + b"\n")
 
-    agents().call("cache_query", {"root": node.root})
+    agents().call(untyped("cache_query"), {"root": node.root})
 
     assert _installed(node).read_bytes() == node_archive().data
 
 
 def test_the_bytecode_is_what_runs(agents: Callable[[], NodeAgent], node: Node) -> None:
     """Where it is right, the program itself isn't even read."""
-    agents().call("cache_query", {"root": node.root})
+    agents().call(untyped("cache_query"), {"root": node.root})
     _installed(node).unlink()
 
-    agents().call("cache_query", {"root": node.root})
+    agents().call(untyped("cache_query"), {"root": node.root})
 
     assert not _installed(node).exists()
 
@@ -175,7 +177,7 @@ def test_bytecode_that_is_wrong_is_never_run(
     agents: Callable[[], NodeAgent], node: Node, damage: str
 ) -> None:
     """The program runs from its source then, whatever happened to what was made of it."""
-    agents().call("cache_query", {"root": node.root})
+    agents().call(untyped("cache_query"), {"root": node.root})
     body = _bytecode(node).read_bytes()
     damaged = {
         "cut": body[: len(body) // 2],
@@ -187,7 +189,7 @@ def test_bytecode_that_is_wrong_is_never_run(
     if damaged is not None:
         _bytecode(node).write_bytes(damaged)
 
-    assert agents().call("cache_query", {"root": node.root}) == {"trees": [], "blobs": []}
+    assert agents().call(untyped("cache_query"), {"root": node.root}) == {"trees": [], "blobs": []}
 
 
 def test_a_one_time_payload_arrives_whole_on_a_fresh_node(agent: NodeAgent, node: Node) -> None:
@@ -201,11 +203,13 @@ def test_a_one_time_payload_arrives_whole_on_a_fresh_node(agent: NodeAgent, node
     request = {"root": node.root, "digest": "sha256:x"}
 
     agent.call(
-        "put_code", request, payload=(data[at : at + 100] for at in range(0, len(data), 100))
+        untyped("put_code"),
+        request,
+        payload=(data[at : at + 100] for at in range(0, len(data), 100)),
     )
 
     back = bytearray()
-    agent.read("read_code", request, back.extend)
+    agent.read(READ_CODE, CodeRequest(root=request["root"], digest=request["digest"]), back.extend)
     assert bytes(back) == data
 
 
@@ -214,7 +218,7 @@ def test_errors_of_a_read_verb_are_raised(agent: NodeAgent, node: Node) -> None:
     taken = bytearray()
 
     with pytest.raises(NodeError, match="sha256:none"):
-        agent.read("read_code", {"root": node.root, "digest": "sha256:none"}, taken.extend)
+        agent.read(READ_CODE, CodeRequest(root=node.root, digest="sha256:none"), taken.extend)
 
     assert taken == b""
 
@@ -242,7 +246,7 @@ def test_events_come_before_the_result_whatever_the_pieces(node: Node) -> None:
     events: list[object] = []
 
     result = NodeAgent(node, Scripted(lambda argv, stdin: Output(0, lines, b""))).call(
-        "deliver", {}, on_event=events.append
+        untyped("deliver"), {}, on_event=events.append
     )
 
     assert (events, result) == ([{"done": 1}, {"done": 2}], {"tree": "ä"})
@@ -253,7 +257,9 @@ def test_a_crash_shows_its_last_lines_escaped(node: Node) -> None:
     noise = b"line\n" * 100 + b"\x1b[31mValueError: \xe2\x80\xae bad\x07\n"
 
     with pytest.raises(NodeError) as raised:
-        NodeAgent(node, Scripted(lambda argv, stdin: Output(1, b"", noise))).call("facts", {})
+        NodeAgent(node, Scripted(lambda argv, stdin: Output(1, b"", noise))).call(
+            untyped("facts"), {}
+        )
 
     assert raised.value.detail.splitlines()[-1] == r"\x1b[31mValueError: \u202e bad\x07"
     assert len(raised.value.detail.splitlines()) == 12
@@ -263,7 +269,9 @@ def test_a_crash_shows_its_last_lines_escaped(node: Node) -> None:
 def test_no_result_is_an_error(node: Node, answer: bytes) -> None:
     """Success without a result, and chatter, are not taken for one."""
     with pytest.raises(NodeError):
-        NodeAgent(node, Scripted(lambda argv, stdin: Output(0, answer, b""))).call("facts", {})
+        NodeAgent(node, Scripted(lambda argv, stdin: Output(0, answer, b""))).call(
+            untyped("facts"), {}
+        )
 
 
 def test_a_program_that_never_gets_right_is_given_up(node: Node) -> None:
@@ -271,7 +279,7 @@ def test_a_program_that_never_gets_right_is_given_up(node: Node) -> None:
     transport = Scripted(lambda argv, stdin: Output(97 if argv[-1] == "facts" else 0, b"", b""))
 
     with pytest.raises(NodeError, match="node program") as raised:
-        NodeAgent(node, transport).call("facts", {})
+        NodeAgent(node, transport).call(untyped("facts"), {})
 
     assert len(transport.calls) == 3
     assert node.root in raised.value.detail
@@ -288,7 +296,7 @@ def test_an_installation_that_fails_says_why(
     transport = Scripted(lambda argv, _: Output(97 if argv[-1] == "facts" else code, b"", stderr))
 
     with pytest.raises(StorageError, match="can't be installed on") as raised:
-        NodeAgent(node, transport).call("facts", {})
+        NodeAgent(node, transport).call(untyped("facts"), {})
 
     assert detail in raised.value.detail
 
@@ -302,7 +310,7 @@ def test_a_secret_is_in_no_argument(node: Node) -> None:
         return Output(0, b'{"result": {}}\n', b"")
 
     transport = Scripted(reply)
-    NodeAgent(node, transport).call("start", {"secrets": {"a": "s3cr3t-value"}})
+    NodeAgent(node, transport).call(untyped("start"), {"secrets": {"a": "s3cr3t-value"}})
 
     assert b"s3cr3t-value" in seen[0]
     assert all("s3cr3t-value" not in word for call in transport.calls for word in call)

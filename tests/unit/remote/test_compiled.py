@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.project import Project, project
 from trainctl.base.bytecode import is_sealed
+from trainctl.base.protocol.runs import STATUS, StatusRequest
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.archive import Archive, node_archive
 from trainctl.remote.compiled import compiled
@@ -67,10 +68,12 @@ def test_a_visit_and_an_installation_take_it_as_it_is(tmp_path: Path) -> None:
     transport = LocalTransport()
 
     visitor = NodeAgent(node, transport, visiting=True, bytecode=lambda: data)
-    assert visitor.call("cache_query", {"root": node.root}) == {"trees": [], "blobs": []}
+    assert visitor.call(STATUS, StatusRequest(root=node.root, keys=[])) == {"runs": {}}
     assert not Path(node.root).exists()
 
-    NodeAgent(node, transport, bytecode=lambda: data).call("cache_query", {"root": node.root})
+    NodeAgent(node, transport, bytecode=lambda: data).call(
+        STATUS, StatusRequest(root=node.root, keys=[])
+    )
     transport.close()
 
     name = f"{node_archive().sha256}-{sys.implementation.cache_tag}.pyz"
@@ -83,7 +86,7 @@ def test_bytecode_of_another_program_is_compiled_over(tmp_path: Path) -> None:
     transport = LocalTransport()
 
     agent = NodeAgent(node, transport, bytecode=lambda: b"0" * 1000)
-    agent.call("cache_query", {"root": node.root})
+    agent.call(STATUS, StatusRequest(root=node.root, keys=[]))
     transport.close()
 
     name = f"{node_archive().sha256}-{sys.implementation.cache_tag}.pyz"

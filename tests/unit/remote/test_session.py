@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainctl.base.protocol.frames import Frames, frame
+from trainctl.base.protocol.verb import untyped
 from trainctl.errors import NodeError, NodeUnreachable
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.feed import Feed
@@ -87,7 +88,7 @@ def test_noise_in_place_of_frames_is_shown(transport: LocalTransport, tmp_path: 
     agent = calling(transport, tmp_path, r"printf '\033[2JWelcome to gpu\n'; exec cat >/dev/null")
 
     with pytest.raises(NodeError, match="lab/gpu answers with something else") as raised:
-        agent.call("facts", {})
+        agent.call(untyped("facts"), {})
 
     assert raised.value.detail == r"\x1b[2JWelcome to gpu"
 
@@ -100,7 +101,7 @@ def test_a_session_that_does_not_start_is_a_program_that_crashed(
 
     for _ in range(2):
         with pytest.raises(NodeError, match="exit code 3") as raised:
-            agent.call("facts", {})
+            agent.call(untyped("facts"), {})
         assert raised.value.detail == "no such luck"
 
 
@@ -117,7 +118,7 @@ def test_a_link_that_fails_at_once_is_told(tmp_path: Path) -> None:
     node = Node("lab", "gpu", "local", str(tmp_path), str(tmp_path), sys.executable)
 
     with pytest.raises(NodeUnreachable, match="no route"):
-        NodeAgent(node, Broken()).call("status", {})
+        NodeAgent(node, Broken()).call(untyped("status"), {})
 
     assert Broken.begun == 1
 
@@ -127,7 +128,7 @@ def test_a_python_that_is_not_there_is_named(transport: LocalTransport, tmp_path
     node = Node("lab", "gpu", "local", str(tmp_path), str(tmp_path), str(tmp_path / "none"))
 
     with pytest.raises(NodeError, match="none can't be started"):
-        NodeAgent(node, transport).call("facts", {})
+        NodeAgent(node, transport).call(untyped("facts"), {})
 
 
 def test_a_session_is_started_beforehand_and_found(
@@ -137,12 +138,14 @@ def test_a_session_is_started_beforehand_and_found(
     root = tmp_path / "root"
     node = Node("lab", "gpu", "local", str(root), str(root), sys.executable)
     visitor = NodeAgent(node, transport, visiting=True)
-    visitor.open(["facts"])
+    visitor.open([untyped("facts")])
 
-    assert visitor.call("status", {"root": str(root), "keys": []}) == {"runs": {}}
+    assert visitor.call(untyped("status"), {"root": str(root), "keys": []}) == {"runs": {}}
     assert not root.exists()
 
     agent = NodeAgent(node, transport)
-    agent.open(["status", "no such verb"])
+    agent.open([untyped("status"), untyped("no such verb")])
 
-    assert json.dumps(agent.call("status", {"root": str(root), "keys": []})) == '{"runs": {}}'
+    assert (
+        json.dumps(agent.call(untyped("status"), {"root": str(root), "keys": []})) == '{"runs": {}}'
+    )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from trainctl.base.protocol.runs import RunReport
 from trainctl.jobs.environment import places
 from trainctl.model.address import Address
 from trainctl.model.run import RankRecord, RunRecord, RunStatus
@@ -24,9 +25,10 @@ def run_of(*statuses: RunStatus, **more: Any) -> RunRecord:
     return RunRecord("abc1234", 3, "key", ranks=ranks, **{"status": S.RUNNING, **more})
 
 
-def answer(status: RunStatus, **more: Any) -> dict[str, Any]:
+def answer(status: RunStatus, **more: Any) -> RunReport:
     """What one node says."""
-    return {"status": status.value, **more}
+    found: Any = {"key": "key", "status": status.value, "supervised": status.live, **more}
+    return cast(RunReport, found)
 
 
 @pytest.mark.parametrize(
@@ -191,6 +193,11 @@ def test_a_node_is_told_everything_but_secret_values() -> None:
         {"weights.qwen3": "1157"},
         gpus=0,
         nodes=["lab/lab-0"],
+        store={},
+        load=[],
+        follows=[],
+        turn={"apply": "a", "index": 0},
+        cache=None,
     )
     assert (told["key"], told["lineage"], told["code"]) == ("key", "lineage", "sha256:c0de")
     assert told["commands"] == ["pip install x", "python train.py"]

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from trainctl.base.protocol.verb import Untyped
 from trainctl.ledger.state import Recorded
 from trainctl.model.address import Address
 from trainctl.plan.placement import Wanted
@@ -28,7 +29,7 @@ WISHES: Mapping[Address, dict[str, Any]] = {
 def seating(*planned: str, busy: str = "") -> Seating:
     """Of three hosts with two GPUs each, all free but those of one; the plan has the gang on some of them."""
 
-    def call(node: Node, verb: str, request: Mapping[str, Any], **_: Any) -> dict[str, Any]:
+    def call(node: Node, verb: Untyped, request: Mapping[str, Any], **_: Any) -> dict[str, Any]:
         gpus = [{"name": "H100", "is": ["H100"], "free": node.id != busy}] * 2
         more = {"cpus": 8, "memory": 2**33, "cached": {"trees": [], "blobs": []}}
         return {"gpus": gpus, "live": [], "nodes": None, **more}

@@ -9,6 +9,8 @@ from typing import Any, cast
 import pytest
 
 from trainctl.apply.step import Step
+from trainctl.base.protocol.runs import StartRequest
+from trainctl.base.protocol.verb import Untyped
 from trainctl.errors import NodeError, NodeUnreachable, StorageError, TrainctlError
 from trainctl.jobs.environment import places
 from trainctl.model.address import Address
@@ -26,8 +28,8 @@ RUN = RunRecord("abc1234", 1, "key")
 def rank(calls: list[tuple[str, Mapping[str, Any]]], error: TrainctlError | None = None) -> Rank:
     """A rank on a node that notes what it is told, and may refuse."""
 
-    def call(verb: str, request: Mapping[str, Any], **_: object) -> dict[str, Any]:
-        calls.append((verb, request))
+    def call(verb: Untyped, request: Mapping[str, Any], **_: object) -> dict[str, Any]:
+        calls.append((verb.name, request))
         if error is not None:
             raise error
         return {}
@@ -42,7 +44,7 @@ def test_who_is_cut_off_learns_that_the_run_may_go_on() -> None:
     lone = rank([], cut)
     step, control = cast(Step, None), cast(RunControl, None)
     with pytest.raises(NodeUnreachable) as told:
-        start_together(step, control, RUN, [lone], [{}], str)
+        start_together(step, control, RUN, [lone], [cast(StartRequest, {})], str)
     assert "may go on there" in told.value.detail
     assert "Apply again" in told.value.detail
 

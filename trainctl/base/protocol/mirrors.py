@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any, List, Optional, TypedDict
 
 from trainctl.base.protocol.objects import InDirectory
+from trainctl.base.protocol.verb import Verb
 
 
 class VerifyRequest(InDirectory):
-    """``mirror_verify``. Events ``{done, total, files}``, ``{say}`` and ``{rows}`` of findings."""
+    """``repair``: delete what is corrupt."""
 
     repair: bool
 
 
 class GcRequest(InDirectory):
-    """``mirror_gc``. Events ``{say}``."""
+    """``unused_seconds``: also drop references that were not renewed for so long."""
 
     dry_run: bool
     unused_seconds: Optional[float]
@@ -40,7 +41,7 @@ class Collected(TypedDict):
 
 
 class Inventoried(TypedDict):
-    """``mirror_inventory``: an ``Inventory``."""
+    """An ``Inventory``."""
 
     rows: List[Any]
     unfinished: int
@@ -49,4 +50,17 @@ class Inventoried(TypedDict):
 
 
 Size = TypedDict("Size", {"bytes": int})
-"""``mirror_size``: the bytes of all content."""
+
+MIRROR_GC = Verb(
+    "mirror_gc", GcRequest, Collected, "Delete what no reference needs. Events: `{say}`."
+)
+MIRROR_VERIFY = Verb(
+    "mirror_verify",
+    VerifyRequest,
+    Verified,
+    "Hash all content. Events: `{done, total, files}`, `{say}` and `{rows}` of findings.",
+)
+MIRROR_INVENTORY = Verb(
+    "mirror_inventory", InDirectory, Inventoried, "Report what is stored, and its references."
+)
+MIRROR_SIZE = Verb("mirror_size", InDirectory, Size, "Report the bytes of all content.")

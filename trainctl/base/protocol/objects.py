@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import List, Optional, Tuple, TypedDict
 
+from trainctl.base.protocol.verb import Nothing, Verb
+
 PIECE_BYTES = 3 * 2**20
 """Bytes of an object in one event; base64 needs no padding then."""
 
@@ -18,7 +20,7 @@ class InDirectory(TypedDict):
 
 
 class GetRequest(InDirectory):
-    """``object_get``. Events ``{data}``: the next piece in base64."""
+    """``length`` null: to the end."""
 
     key: str
     offset: int
@@ -26,7 +28,7 @@ class GetRequest(InDirectory):
 
 
 class PutRequest(InDirectory):
-    """``object_put``. The bytes follow the request. ``if_absent``: don't replace an object."""
+    """``if_absent``: don't replace an object."""
 
     key: str
     durable: bool
@@ -34,14 +36,14 @@ class PutRequest(InDirectory):
 
 
 class ListRequest(InDirectory):
-    """``object_list``. Events ``{rows}``."""
+    """``after``: keys after this one."""
 
     prefix: str
     after: str
 
 
 class KeysRequest(InDirectory):
-    """``object_stat``, ``object_delete`` and ``object_sync``."""
+    """Keys below ``path``."""
 
     keys: List[str]
 
@@ -51,4 +53,17 @@ Created = TypedDict("Created", {"created": bool})
 """False: there was an object, and ``if_absent``."""
 
 Stats = TypedDict("Stats", {"stats": List[Optional[Row]]})
-Nothing = TypedDict("Nothing", {})
+
+OBJECT_GET = Verb(
+    "object_get",
+    GetRequest,
+    Exists,
+    "Read an object, or some bytes of it. Events: `{data}`, the next piece in base64.",
+)
+OBJECT_PUT = Verb(
+    "object_put", PutRequest, Created, "Create or replace an object; its bytes follow the request."
+)
+OBJECT_STAT = Verb("object_stat", KeysRequest, Stats, "Report size and age of objects.")
+OBJECT_LIST = Verb("object_list", ListRequest, Nothing, "List objects. Events: `{rows}`.")
+OBJECT_DELETE = Verb("object_delete", KeysRequest, Nothing, "Delete objects.")
+OBJECT_SYNC = Verb("object_sync", KeysRequest, Nothing, "Make objects durable.")

@@ -7,10 +7,11 @@ import os
 import shutil
 import tarfile
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Dict, List, Mapping
+from typing import Any, BinaryIO, Callable, Dict, List
 
 from trainctl.base.failure import Failure
 from trainctl.base.files import make_directory, sync_directory, unique
+from trainctl.base.protocol.code import CodeAnswer, CodeRequest, HasCodeRequest
 from trainctl.node.cache.references import References
 from trainctl.node.system.layout import Layout, inside, name
 
@@ -19,7 +20,7 @@ _COPY_BYTES = 2**20
 _END = bytes(2 * tarfile.BLOCKSIZE)
 
 
-def put_code(request: Mapping[str, Any], emit: Emit, payload: BinaryIO) -> Dict[str, Any]:
+def put_code(request: CodeRequest, emit: Emit, payload: BinaryIO) -> CodeAnswer:
     """Keep a code tree's tar; one that is here already stays as it is."""
     path = Layout(request["root"]).archive(request["digest"])
     make_directory(path.parent)
@@ -40,7 +41,7 @@ def put_code(request: Mapping[str, Any], emit: Emit, payload: BinaryIO) -> Dict[
     return {"present": True, "sha256": _sha256(path)}
 
 
-def has_code(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def has_code(request: HasCodeRequest, emit: Emit) -> CodeAnswer:
     """Whether a code tree's tar is here, and its own digest: the same tree may be packed with other line ends.
 
     For the ``lineage`` that asks, what is here stays for a while.
@@ -56,7 +57,7 @@ def has_code(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     return {"present": True, "sha256": _sha256(path)}
 
 
-def read_code(request: Mapping[str, Any], write: Callable[[bytes], None]) -> None:
+def read_code(request: CodeRequest, write: Callable[[bytes], None]) -> None:
     """Hand out a code tree's tar."""
     with open_archive(Layout(request["root"]), request["digest"]) as stream:
         for data in iter(lambda: stream.read(_COPY_BYTES), b""):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Mapping, Option
 from trainctl.base.failure import Failure
 from trainctl.base.files import make_directory
 from trainctl.base.lock import Lock
+from trainctl.base.protocol.weights import Delivered, DeliverRequest
 from trainctl.node.cache.leases import Leases
 from trainctl.node.cache.references import References
 from trainctl.node.cache.reservations import reserved
@@ -34,7 +35,7 @@ _ATTEMPTS = 3
 _EVENT_SECONDS = 0.2
 
 
-def deliver(request: Mapping[str, Any], emit: Emit, caller: BinaryIO) -> Dict[str, Any]:
+def deliver(request: DeliverRequest, emit: Emit, caller: BinaryIO) -> Delivered:
     """Make the listing's tree whole and sealed here; see the house's DESIGN.md for request and result."""
     began = time.monotonic()
     layout = layout_of(request)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from trainctl.base.failure import Failure
 from trainctl.base.files import make_directory
+from trainctl.base.protocol.weights import CacheAnswer, CacheRow, EvictRequest
 from trainctl.node.cache.inventory import Inventory, Kept
 from trainctl.node.cache.leases import Leases
 from trainctl.node.cache.removal import Removal
@@ -18,16 +19,12 @@ _SHORTEST_PREFIX = 8
 EVICTED, LEASED, BUSY = "evicted", "leased", "busy"
 
 
-def cache_evict(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
-    """Evict the named listings, or all, but what live runs lease or a delivery is at; ``dry_run`` only says so.
-
-    Each of which something is here has an ``outcome``: evicted, leased or busy. ``freed`` is in bytes.
-    """
+def cache_evict(request: EvictRequest, emit: Emit) -> CacheAnswer:
+    """Evict the named listings, or all, but what live runs lease or a delivery is at; ``dry_run`` only says so."""
     layout = layout_of(request)
-    names = request.get("listings")
-    dry_run = bool(request.get("dry_run"))
+    names, dry_run = request["listings"], request["dry_run"]
     if not layout.cache.is_dir():
-        return {"listings": [], "freed": 0}
+        return {"listings": [], "bytes": 0, "freed": 0}
     make_directory(layout.locks)
     with room_lock(layout):
         inventory = Inventory(layout)
@@ -36,7 +33,8 @@ def cache_evict(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         here = {kept.id for kept in chosen if inventory.holds(kept)}
         removal = Removal(layout, listings)
         leases = Leases(layout)
-        rows, freed = [], 0
+        rows: List[CacheRow] = []
+        freed = 0
         for kept in chosen:
             holders = leases.live().get(kept.id, [])
             gone = None if dry_run else removal.listing(kept, leases.need)
@@ -45,18 +43,18 @@ def cache_evict(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
                 rows.append(_row(kept, [leases.describe(key) for key in holders], gone, dry_run))
         if names is None and not dry_run:
             freed += removal.strays()
-    return {"listings": rows, "freed": freed}
+    return {"listings": rows, "bytes": 0, "freed": freed}
 
 
-def _chosen(listings: List[Kept], names: Any) -> List[Kept]:
+def _chosen(listings: List[Kept], names: List[str]) -> List[Kept]:
     """The listings whose ids begin with one of the names."""
     for name in names:
-        if not isinstance(name, str) or len(name) < _SHORTEST_PREFIX:
+        if len(name) < _SHORTEST_PREFIX:
             raise Failure("request", f"{name!r} is no id of a listing, nor the beginning of one")
     return [kept for kept in listings if kept.id.startswith(tuple(names))]
 
 
-def _row(kept: Kept, holders: List[str], gone: Optional[int], dry_run: bool) -> Dict[str, Any]:
+def _row(kept: Kept, holders: List[str], gone: Optional[int], dry_run: bool) -> CacheRow:
     outcome = LEASED if holders else EVICTED if dry_run or gone is not None else BUSY
     return {
         "id": kept.id,

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Mapping, Optional, Set
 from trainctl.base.files import modified, names_in, read_json, remove_tree, write_volatile
 from trainctl.base.lock import Lock
 from trainctl.base.processes import alive, identity
+from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.cache.trees import Trees
 from trainctl.node.runs.record import CREATED, ENDED, LOST, Run
 from trainctl.node.system.layout import Layout
@@ -71,17 +72,18 @@ class Leases:
     def describe(self, key: str) -> str:
         """A run for people: its job and number where they are known."""
         spec = self._spec(key)
-        if "address" in spec:
-            return f"{spec['address']} run {spec.get('number')} ({spec.get('id')})"
-        return "a run that has not begun yet"
+        if spec is None:
+            return "a run that has not begun yet"
+        return f"{spec['address']} run {spec['number']} ({spec['id']})"
 
     def project(self, key: str) -> Optional[str]:
         """Whose run it is, where that is known."""
-        return self._spec(key).get("project")
+        spec = self._spec(key)
+        return spec["project"] if spec else None
 
-    def _spec(self, key: str) -> Mapping[str, Any]:
-        specs = (Run(Layout(root), key).spec or {} for root in self._roots(self._of(key)))
-        return next((spec for spec in specs if "address" in spec), {})
+    def _spec(self, key: str) -> Optional[RunSpec]:
+        specs = (Run(Layout(root), key).spec for root in self._roots(self._of(key)))
+        return next(filter(None, specs), None)
 
     def _sweep(self, key: str) -> None:
         """Remove a run's directory that holds no lease, with what killed writers left; one who is writing now makes it anew."""
@@ -123,7 +125,8 @@ def hold(run: Run, listing_id: str) -> bool:
     lease, and puts the seal back.
     """
     layout = run.layout
-    Leases(layout).take(run.key, listing_id, str((run.spec or {}).get("lineage", "")))
+    spec = run.spec
+    Leases(layout).take(run.key, listing_id, spec["lineage"] if spec else "")
     trees = Trees(layout)
     if trees.sealed(listing_id):
         return True

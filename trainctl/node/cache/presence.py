@@ -8,6 +8,8 @@ from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, Mapping, S
 from trainctl.base.files import names_in
 from trainctl.base.packed import packed
 from trainctl.base.protocol.rows import blocks, received
+from trainctl.base.protocol.verb import AtCache, Nothing
+from trainctl.base.protocol.weights import Cached, CacheQuery
 from trainctl.node.cache.inventory import Inventory
 from trainctl.node.cache.leases import Leases
 from trainctl.node.cache.room import claimable, leased_contents, limit_of
@@ -22,14 +24,14 @@ from trainctl.node.system.layout import Layout, layout_of
 Emit = Callable[[Dict[str, Any]], None]
 
 
-def cache_query(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def cache_query(request: CacheQuery, emit: Emit) -> Cached:
     """Which of the listings and blobs are whole here, going by seals and names, and how much more could come; with a ``mirror``
     on the same disk also how much of that there is for both."""
     layout = layout_of(request)
     trees = Trees(layout)
     listings = [names.sha256(one, "listing") for one in request.get("listings", [])]
     blobs = [names.sha256(one, "blob") for one in request.get("blobs", [])]
-    found: Dict[str, Any] = {
+    found: Cached = {
         "trees": [one for one in listings if trees.sealed(one)],
         "blobs": [one for one in blobs if layout.blob(one).is_file()],
     }
@@ -54,7 +56,7 @@ def cache_query(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     return found
 
 
-def cache_rows(request: Mapping[str, Any], emit: Emit, stream: BinaryIO) -> Dict[str, Any]:
+def cache_rows(request: AtCache, emit: Emit, stream: BinaryIO) -> Nothing:
     """The same of contents that follow the request as rows, however many: before the result comes a row for each, in their
     order, of whether it is here, whether a live run has it, whether the shared cache has it, and what has arrived of it."""
     layout, is_shared = layout_of(request), _in_shared(request)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, BinaryIO, Callable, Dict, Mapping
+from typing import Any, BinaryIO, Callable, Mapping
 
+from trainctl.base.protocol.weights import Sent, ServeRequest
 from trainctl.node.cache.cache_shelf import CacheShelf
 from trainctl.node.content.listing import given
 from trainctl.node.system.layout import layout_of
@@ -12,7 +13,7 @@ from trainctl.node.transfer.caller import serve_others
 Emit = Callable[[Mapping[str, Any]], None]
 
 
-def serve(request: Mapping[str, Any], emit: Emit, caller: BinaryIO) -> Dict[str, Any]:
+def serve(request: ServeRequest, emit: Emit, caller: BinaryIO) -> Sent:
     """See the house's DESIGN.md, and ``serve_others``."""
     shelf = CacheShelf(layout_of(request))
     listings = given(request["listings"], caller)

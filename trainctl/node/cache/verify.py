@@ -12,7 +12,6 @@ from typing import (
     Any,
     BinaryIO,
     Callable,
-    Dict,
     Iterable,
     List,
     Mapping,
@@ -23,6 +22,7 @@ from typing import (
 from trainctl.base.failure import Failure, from_os_error
 from trainctl.base.files import make_directory
 from trainctl.base.lock import Lock
+from trainctl.base.protocol.weights import CacheAnswer, CacheRow, VerifyRequest
 from trainctl.node.cache.deliver import Filling
 from trainctl.node.cache.inventory import Inventory, Kept
 from trainctl.node.cache.leases import Leases
@@ -47,11 +47,10 @@ _EVENT_SECONDS = 0.2
 WHOLE, REPAIRED, DROPPED, WRONG = "whole", "repaired", "dropped", "wrong"
 
 
-def cache_verify(request: Mapping[str, Any], emit: Emit, caller: BinaryIO) -> Dict[str, Any]:
+def cache_verify(request: VerifyRequest, emit: Emit, caller: BinaryIO) -> CacheAnswer:
     """Hash every listing that is sealed or in use here; what is wrong is repaired from ``origin``, else dropped.
 
-    Each listing has an ``outcome``: whole, repaired, dropped, or wrong where a live run leases what can't be repaired;
-    ``wrong_files`` names its files that were. Contents that no listing names are removed.
+    It stays, as wrong, where a live run leases what can't be repaired. Contents that no listing names are removed.
     """
     layout = layout_of(request)
     asking = asking_of(request, caller, emit)
@@ -99,9 +98,9 @@ class _Verifying:
         self._spoken = 0.0
         self.hashed = 0
 
-    def listing(self, kept: Kept) -> Dict[str, Any]:
+    def listing(self, kept: Kept) -> CacheRow:
         """Look at one listing and mend it."""
-        row: Dict[str, Any] = {
+        row: CacheRow = {
             "id": kept.id,
             "source": kept.source,
             "detail": "",
@@ -110,7 +109,7 @@ class _Verifying:
         if kept.listing is None:
             return {**row, "files": 0, "bytes": 0, "outcome": self._drop(kept)}
         listing = kept.listing
-        row.update(files=len(listing.files), bytes=listing.size)
+        row["files"], row["bytes"] = len(listing.files), listing.size
         with Lock(self._layout.locks, f"listing-{kept.id}"):
             if not self._layout.tree(kept.id).is_dir() and not self._trees.sealed(kept.id):
                 return {**row, "outcome": DROPPED, "detail": "it was evicted meanwhile"}

@@ -15,6 +15,7 @@ from trainctl.base.checkpoints.store import Store
 from trainctl.base.checkpoints.stores import blamed, open_store
 from trainctl.base.failure import Failure
 from trainctl.base.files import make_directory, remove_tree
+from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.checkpoints.syncing import left_behind, upload
 from trainctl.node.runs.record import Run
 
@@ -24,9 +25,7 @@ class _Loaded(NamedTuple):
     manifest: Manifest
 
 
-def load(
-    run: Run, spec: Mapping[str, Any], secrets: Mapping[str, str], data: Path
-) -> List[Dict[str, Any]]:
+def load(run: Run, spec: RunSpec, secrets: Mapping[str, str], data: Path) -> List[Dict[str, Any]]:
     """Place what ``spec["load"]`` refers to below the run's ``loaded/<job>/rank-<n>/<checkpoint>``; what it was.
 
     What an earlier run of the job left without its uploader is brought to the store first. Failure if there is

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Mapping, Optional
+from typing import Any, Iterable, List, Mapping, Optional
 
 from trainctl.base.checkpoints.stores import blamed
 from trainctl.base.clock import Stopwatch
@@ -18,11 +18,13 @@ from trainctl.base.descriptors import close_all_but
 from trainctl.base.failure import Failure, from_os_error
 from trainctl.base.lock import Lock
 from trainctl.base.processes import alive
+from trainctl.base.protocol.runs import Sync
+from trainctl.base.protocol.spec import RunSpec
 from trainctl.base.syscalls import PR_SET_PDEATHSIG, prctl
 from trainctl.node.checkpoints.uploader import Uploader
 from trainctl.node.checkpoints.watch import End
 from trainctl.node.runs import record as runs
-from trainctl.node.runs.record import Run, all_runs
+from trainctl.node.runs.record import Run, all_specs
 from trainctl.node.runs.uploads import COMPLETED, SYNCING, Uploads, sync_of
 
 UPLOAD_SECONDS = 3600.0
@@ -40,9 +42,7 @@ _DONE, _REFUSED = 0, 3
 class Keeping:
     """What a supervisor does about its run's checkpoints; nothing if it keeps none."""
 
-    def __init__(
-        self, run: Run, spec: Mapping[str, Any], secrets: Mapping[str, str], data: Path
-    ) -> None:
+    def __init__(self, run: Run, spec: RunSpec, secrets: Mapping[str, str], data: Path) -> None:
         self._run = run
         self._spec = spec
         self._secrets = secrets
@@ -179,7 +179,7 @@ class _Control:
         return End(**json.loads(self._text)) if self._text.endswith(b"\n") else None
 
 
-def keeps(spec: Mapping[str, Any]) -> bool:
+def keeps(spec: RunSpec) -> bool:
     """Whether the run keeps checkpoints."""
     return bool((spec.get("store") or {}).get("enabled"))
 
@@ -220,11 +220,10 @@ def _look_after(leftovers: List[Any]) -> None:
     leftovers.pop(0)
 
 
-def left_behind(run: Run, spec: Mapping[str, Any]) -> Iterable[Any]:
+def left_behind(run: Run, spec: RunSpec) -> Iterable[Any]:
     """Earlier runs of the same job on this node, with their ends, of which not everything was brought to its store."""
-    for other in all_runs(run.layout):
-        found = other.spec or {}
-        same = all(found.get(name) == spec.get(name) for name in ("lineage", "address", "rank"))
+    for other, found in all_specs(run.layout):
+        same = all(found[name] == spec[name] for name in ("lineage", "address", "rank"))
         if other.key == run.key or not same or not keeps(found):
             continue
         end = end_of(other)
@@ -251,10 +250,10 @@ def orderly(record: Mapping[str, Any]) -> bool:
     return isinstance(code, int) and (0 <= code <= _KILLED or code in _ASKED)
 
 
-def upload(run: Run, secrets: Mapping[str, str], data: Path) -> Dict[str, Any]:
+def upload(run: Run, secrets: Mapping[str, str], data: Path) -> Sync:
     """Bring what an ended run left behind; its ``sync`` afterwards. Failure while it is live or the store refuses."""
-    spec = run.spec or {}
-    if not keeps(spec):
+    spec = run.spec
+    if spec is None or not keeps(spec):
         return {}
     end = end_of(run)
     if end is None:

@@ -30,6 +30,7 @@ from trainctl.base.checkpoints.stores import open_store
 from trainctl.base.failure import Failure
 from trainctl.base.files import real_file
 from trainctl.base.pace import Pace
+from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.checkpoints.describe import describe, known_by
 from trainctl.node.checkpoints.watch import End, Watch
 from trainctl.node.runs.record import Run
@@ -42,9 +43,7 @@ _BLOCK = 2**20
 class Uploader:
     """One run's. ``look`` does what is due and returns; everything it needs to go on after a kill is on disk."""
 
-    def __init__(
-        self, run: Run, spec: Mapping[str, Any], secrets: Mapping[str, str], data: Path
-    ) -> None:
+    def __init__(self, run: Run, spec: RunSpec, secrets: Mapping[str, str], data: Path) -> None:
         self._spec = spec
         settings = spec["store"]
         self._settings = settings

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Dict, List, Mapping
+from pathlib import Path
+from typing import Any, Callable, Dict, List
 
 from trainctl.base.checkpoints.directory import DirectoryStore
 from trainctl.base.checkpoints.manifests import Manifest, RunCheckpoints
@@ -11,6 +12,17 @@ from trainctl.base.checkpoints.store import Store
 from trainctl.base.checkpoints.stores import blamed, open_store
 from trainctl.base.failure import Failure
 from trainctl.base.files import names_in, remove_tree
+from trainctl.base.protocol.checkpoints import (
+    CheckpointsAnswer,
+    CheckpointsRequest,
+    ObjectsRequest,
+    Place,
+    RemoveCheckpointsRequest,
+    Unfinished,
+    Uploaded,
+    UploadRequest,
+)
+from trainctl.base.protocol.runs import Removed
 from trainctl.node.checkpoints.syncing import upload
 from trainctl.node.runs.record import Run
 from trainctl.node.runs.saved import Saved, saved_in
@@ -21,17 +33,15 @@ from trainctl.node.system.layout import Layout, inside
 Emit = Callable[[Dict[str, Any]], None]
 
 
-def checkpoints(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
-    """``complete``: the manifests of a run's checkpoints, without their files if ``brief``; ``unfinished``: what lies on
-    this node without one. ``place`` is the store, ``{url: null}`` for the node's own data directory, or absent."""
+def checkpoints(request: CheckpointsRequest, emit: Emit) -> CheckpointsAnswer:
+    """The manifests of a run's checkpoints, and what is on this node without one."""
     data = layout.absolute(request["data"], "data")
-    prefix = str(request["prefix"])
+    prefix, place = request["prefix"], request["place"]
     local = saved_in(data / "checkpoints" / RunCheckpoints(DirectoryStore(data), prefix).prefix)
-    place = request.get("place")
     complete: List[Manifest] = []
     if place is not None:
-        complete = RunCheckpoints(_store(request), prefix).manifests()
-        if place.get("url") is None:
+        complete = RunCheckpoints(_store(data, place), prefix).manifests()
+        if place["url"] is None:
             complete = [one for one in complete if _still(one, local)]
     run = Run(Layout(request["root"]), request["key"])
     sync = sync_of(run.directory)
@@ -41,47 +51,48 @@ def checkpoints(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         one
         for one in local
         if (one.rank, one.name) not in named
-        and (one.name in left or not sync or place is None or place.get("url") is None)
+        and (one.name in left or not sync or place is None or place["url"] is None)
     ]
-    status = run.status() or {}
+    status = run.status()
     return {
-        "complete": [_brief(one) for one in complete] if request.get("brief") else complete,
+        "complete": [_brief(one) for one in complete] if request["brief"] else complete,
         "unfinished": [_row(one) for one in unfinished],
         "pending": sorted(left),
-        "live": bool(status.get("supervised")),
+        "live": bool(status and status["supervised"]),
     }
 
 
-def read_objects(request: Mapping[str, Any], write: Callable[[bytes], None]) -> None:
+def read_objects(request: ObjectsRequest, write: Callable[[bytes], None]) -> None:
     """Objects of a store one after another, each from its ``offset`` on."""
-    store = _store(request)
-    prefix = RunCheckpoints(store, str(request["prefix"])).prefix
+    store = _store(layout.absolute(request["data"], "data"), request["place"])
+    prefix = RunCheckpoints(store, request["prefix"]).prefix
     for one in request["objects"]:
-        if not str(one["key"]).startswith(f"{prefix}/"):
+        if not one["key"].startswith(f"{prefix}/"):
             raise Failure("request", f"{one['key']!r} is no object of that run")
-        store.read(one["key"], int(one["offset"]), write)
+        store.read(one["key"], one["offset"], write)
 
 
-def upload_checkpoints(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def upload_checkpoints(request: UploadRequest, emit: Emit) -> Uploaded:
     """Bring to the store what an ended run left behind; how it stands afterwards."""
     run = Run(Layout(request["root"]), request["key"])
     data = layout.absolute(request["data"], "data")
-    with blamed((run.spec or {}).get("store") or {}):
-        return {"sync": upload(run, request.get("secrets", {}), data)}
+    spec = run.spec
+    with blamed(spec["store"] if spec else {}):
+        return {"sync": upload(run, request["secrets"], data)}
 
 
-def remove_checkpoints(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def remove_checkpoints(request: RemoveCheckpointsRequest, emit: Emit) -> Removed:
     """Delete a run's checkpoints from this node, and from a store that is a directory; empty directories above go too."""
     data = layout.absolute(request["data"], "data")
     directory = layout.absolute(request["directory"], "directory")
     if not inside(directory, data) or directory == data:
         raise Failure("request", f"{directory} is no directory of checkpoints below {data}")
-    place = request.get("place")
-    if place and place.get("url") is not None:
-        RunCheckpoints(_store(request), str(request["prefix"])).remove_all()
+    place = request["place"]
+    if place and place["url"] is not None:
+        RunCheckpoints(_store(data, place), request["prefix"]).remove_all()
     remove_tree(directory)
-    if place and place.get("url") is None:
-        _store(request).abandon(f"{request['prefix']}/")
+    if place and place["url"] is None:
+        _store(data, place).abandon(f"{request['prefix']}/")
     for above in directory.parents:
         if above == data or names_in(above):
             break
@@ -90,11 +101,8 @@ def remove_checkpoints(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]
     return {"removed": True}
 
 
-def _store(request: Mapping[str, Any]) -> Store:
-    place = request["place"]
-    if place.get("url") is None:
-        return DirectoryStore(layout.absolute(request["data"], "data") / "checkpoints")
-    return open_store(place, request.get("secrets") or {})
+def _store(data: Path, place: Place) -> Store:
+    return DirectoryStore(data / "checkpoints") if place["url"] is None else open_store(place, {})
 
 
 def _still(manifest: Manifest, local: List[Saved]) -> bool:
@@ -111,7 +119,7 @@ def _brief(manifest: Manifest) -> Dict[str, Any]:
     return {**manifest, "files": len(manifest["files"])}
 
 
-def _row(one: Saved) -> Dict[str, Any]:
+def _row(one: Saved) -> Unfinished:
     return {
         "rank": one.rank,
         "name": one.name,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.containers.container_program import FIRST
 from trainctl.node.containers.engines import APPTAINER, DOCKER
 from trainctl.node.containers.leftovers import LABEL
@@ -85,7 +86,7 @@ def _field(text: str) -> str:
     return f'"{doubled}"'
 
 
-def described(spec: Mapping[str, Any], attempt: str) -> str:
+def described(spec: RunSpec, attempt: str) -> str:
     """The name that an engine's list shows: unique on the machine, as an engine insists on that."""
     return f"trainctl-{spec['id']}-rank-{spec['rank']}-{attempt}"
 

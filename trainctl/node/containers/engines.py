@@ -9,6 +9,7 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from trainctl.base.failure import Failure
+from trainctl.base.protocol.code import Engine as EngineAnswer
 
 PODMAN, DOCKER, APPTAINER = "podman", "docker", "apptainer"
 ORDER = (PODMAN, DOCKER, APPTAINER)
@@ -31,7 +32,7 @@ class Engine(NamedTuple):
     version: str
     root_is_user: bool
 
-    def to_json(self) -> Dict[str, Any]:
+    def to_json(self) -> EngineAnswer:
         """The form that travels."""
         return {"name": self.name, "version": self.version, "root_is_user": self.root_is_user}
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from trainctl.base.files import make_directory, names_in, remove_tree
+from trainctl.base.protocol import code
 from trainctl.node.containers.engines import APPTAINER, PODMAN, Engine, call
 from trainctl.node.system.layout import Layout
 
@@ -98,11 +99,9 @@ class Login(NamedTuple):
     password: str
 
     @classmethod
-    def of(cls, value: Any) -> Optional[Login]:
+    def of(cls, value: Optional[code.Login]) -> Optional[Login]:
         """The login in a request; None if there is none."""
-        if not value:
-            return None
-        return cls(str(value["registry"]), str(value["username"]), str(value["password"]))
+        return cls(**value) if value else None
 
     @property
     def document(self) -> Dict[str, Any]:

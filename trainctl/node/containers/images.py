@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from trainctl.base.failure import Failure
+from trainctl.base.protocol.code import ImageAnswer, ImageRequest
 from trainctl.node.containers import sif
 from trainctl.node.containers.engines import APPTAINER, Answer, Engine, call, choose, heard
 from trainctl.node.containers.image_store import ImageStore, Login, lent
@@ -28,7 +29,7 @@ class Image(NamedTuple):
     workdir: str
 
 
-def pull_image(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def pull_image(request: ImageRequest, emit: Emit) -> ImageAnswer:
     """Have an image here and say which one its name means now. Failure says what the registry or the engine objects to.
 
     A name by digest that is here asks nobody. A tag is asked for every time, and only what is missing is fetched; where
@@ -37,11 +38,11 @@ def pull_image(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     layout = Layout(request["root"])
     lineage = names.name(request["lineage"], "lineage")
     reference = checked(request["image"])
-    engine = choose(request.get("engine"))
+    engine = choose(request["engine"])
     before = find(layout, engine, reference)
     note = ""
     if before is None or not _settled(engine, reference, before):
-        answer = _pull(layout, engine, reference, Login.of(request.get("login")), emit)
+        answer = _pull(layout, engine, reference, Login.of(request["login"]), emit)
         if answer.code != 0:
             if before is None or not unreachable(answer):
                 raise refusal(reference, answer)
@@ -51,7 +52,14 @@ def pull_image(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         raise Failure("failed", f"{engine.name} pulled {reference}, and has no such image")
     pulled = before is None or before.id != found.id
     ImageStore(layout).mark(lineage, engine.name, _stored(engine, found), brought=pulled)
-    return {"engine": engine.to_json(), **found._asdict(), "pulled": pulled, "note": note}
+    return {
+        "engine": engine.to_json(),
+        "id": found.id,
+        "digest": found.digest,
+        "workdir": found.workdir,
+        "pulled": pulled,
+        "note": note,
+    }
 
 
 def checked(reference: Any) -> str:

@@ -13,6 +13,7 @@ from trainctl.base.files import read_json, write_json
 from trainctl.base.listening import listen
 from trainctl.base.ports import ports_of
 from trainctl.base.processes import boot_id
+from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.gang.blame import is_consequence, tail
 from trainctl.node.gang.coordinator import Coordinator
 from trainctl.node.gang.helper_process import Helper, Limits, Line
@@ -44,7 +45,7 @@ class GangMember(Peers):
     def __init__(
         self,
         run: Run,
-        spec: Mapping[str, Any],
+        spec: RunSpec,
         pending: Pending,
         deploying: Callable[[str], None],
         meeting: Optional[Mapping[str, Any]],

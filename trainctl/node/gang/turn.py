@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import signal
-from typing import Any, Dict, List, Mapping, Optional, Protocol
+from typing import Any, Dict, List, Optional, Protocol
 
+from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.runs.record import Run
 from trainctl.node.turns.claims import await_release, is_held
 from trainctl.node.turns.gpu_wish import GpuWish
@@ -41,7 +42,7 @@ class Others(Protocol):
 class GangTurn(Turn):
     """One rank's turn. What it tells: ``here``, ``slotted``, ``ready`` or ``busy``, ``held`` or ``refused``."""
 
-    def __init__(self, run: Run, spec: Mapping[str, Any], pending: Pending, others: Others) -> None:
+    def __init__(self, run: Run, spec: RunSpec, pending: Pending, others: Others) -> None:
         super().__init__(run, spec, pending)
         self._others = others
         self._told = ("", "")

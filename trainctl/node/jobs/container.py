@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from trainctl.base.files import make_directory, write_atomic
+from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.containers import command_line, leftovers
 from trainctl.node.containers.command_line import Bind, Wanted
 from trainctl.node.containers.container_program import COMMANDS, FIRST, LOG, STEP, first_program
@@ -47,7 +48,7 @@ _OURS = ("BT_", "TRAINCTL_", "MASTER_")
 
 def launch(
     run: Run,
-    spec: Mapping[str, Any],
+    spec: RunSpec,
     prepared: Prepared,
     variables: Mapping[str, str],
     output: Path,
@@ -101,7 +102,7 @@ def exports(secrets: Mapping[str, str]) -> str:
 
 
 def _plain(
-    spec: Mapping[str, Any], variables: Mapping[str, str], secret: Mapping[str, str]
+    spec: RunSpec, variables: Mapping[str, str], secret: Mapping[str, str]
 ) -> Dict[str, str]:
     """The variables that are the job's own and no secrets: nothing of the host's goes into a container."""
     return {
@@ -172,7 +173,7 @@ def _called(engine: str, wanted: Wanted) -> Tuple[Tuple[str, ...], Mapping[str, 
 
 
 def _write_programs(
-    run: Run, spec: Mapping[str, Any], workdir: str, mounted: Sequence[str], *, asked: bool
+    run: Run, spec: RunSpec, workdir: str, mounted: Sequence[str], *, asked: bool
 ) -> None:
     commands = program(spec["commands"], Path(str(WORK)), Path(str(STEP)))
     first = first_program(workdir, WORK, mounted, asked=asked)

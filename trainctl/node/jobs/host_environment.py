@@ -7,8 +7,9 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Optional
 
+from trainctl.base.protocol.host import HostWanted, Lacks
 from trainctl.node.system import layout
 
 LOOK_SECONDS = 30
@@ -26,12 +27,11 @@ def activation(venv: Optional[str]) -> str:
     return f'export VIRTUAL_ENV={place}\nexport PATH="$VIRTUAL_ENV/bin:$PATH"\nunset PYTHONHOME\nhash -r\n'
 
 
-def check_host(wanted: Mapping[str, Any]) -> Dict[str, List[str]]:
-    """What of ``{venv, program}`` is missing here: ``lacks``, in sentences; empty if nothing is known to be."""
-    venv = wanted.get("venv")
+def check_host(wanted: HostWanted) -> Lacks:
+    """What of it is missing here; empty if nothing is known to be."""
+    venv, program = wanted["venv"], wanted["program"]
     if venv and not os.access(str(_venv(venv) / "bin" / "python"), os.X_OK):
         return {"lacks": [f"{venv} is no virtual environment: it has no bin/python"]}
-    program = str(wanted.get("program") or "")
     # No profile hides the system's own directories, and starting a login shell takes longer than all the rest.
     if not program or shutil.which(program, path=os.confstr("CS_PATH")):
         return {"lacks": []}

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
 from trainctl.base.failure import Failure
 from trainctl.base.files import make_directory, remove_tree
+from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.cache import codes
 from trainctl.node.cache.leases import hold
 from trainctl.node.runs.mount import Mount, check, private_mounts
@@ -50,7 +51,7 @@ class _Places(NamedTuple):
     variables: Dict[str, str]
 
 
-def prepare(run: Run, spec: Mapping[str, Any], data: Path) -> Prepared:
+def prepare(run: Run, spec: RunSpec, data: Path) -> Prepared:
     """Lay out the run's directories anew: code unpacked, weights checked and placed. Failure says what is missing."""
     for directory in (run.work, run.scratch, run.view):
         remove_tree(directory)
@@ -80,7 +81,7 @@ def prepare(run: Run, spec: Mapping[str, Any], data: Path) -> Prepared:
     return Prepared((), "link", "advisory", variables)
 
 
-def environment(run: Run, spec: Mapping[str, Any], secrets: Mapping[str, str]) -> Dict[str, str]:
+def environment(run: Run, spec: RunSpec, secrets: Mapping[str, str]) -> Dict[str, str]:
     """The job's variables, secrets among them: for the job's process only."""
     found = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     found.update({name: value for name, value in os.environ.items() if name.startswith("LC_")})
@@ -94,7 +95,7 @@ def environment(run: Run, spec: Mapping[str, Any], secrets: Mapping[str, str]) -
     return found
 
 
-def _make_directories(run: Run, spec: Mapping[str, Any], data: Path) -> None:
+def _make_directories(run: Run, spec: RunSpec, data: Path) -> None:
     """Directories that the environment promises, where they are ours to make."""
     for name, value in spec["environment"].items():
         if name.startswith("BT_") and name.endswith("_DIR") and str(value).startswith("/"):
@@ -109,7 +110,7 @@ def _make_directories(run: Run, spec: Mapping[str, Any], data: Path) -> None:
         make_directory(layout.absolute(directory, "cache"))
 
 
-def _place(run: Run, spec: Mapping[str, Any], private: bool, *, linked: bool = True) -> _Places:
+def _place(run: Run, spec: RunSpec, private: bool, *, linked: bool = True) -> _Places:
     """``private``: mounts are possible, below the working directory too; ``linked``: links out of it lead somewhere."""
     places = _Places([], [], {})
     for weights in spec.get("weights", []):
@@ -132,7 +133,7 @@ def _place(run: Run, spec: Mapping[str, Any], private: bool, *, linked: bool = T
 
 def _place_kept(
     run: Run,
-    spec: Mapping[str, Any],
+    spec: RunSpec,
     link: Mapping[str, Any],
     private: bool,
     linked: bool,
@@ -159,7 +160,7 @@ def _place_kept(
 
 
 def _place_at_home(
-    spec: Mapping[str, Any], link: Mapping[str, str], target: Path, private: bool, places: _Places
+    spec: RunSpec, link: Mapping[str, str], target: Path, private: bool, places: _Places
 ) -> None:
     """A directory below the job's home; where it can't be mounted there, the link's variable names it."""
     make_directory(target)

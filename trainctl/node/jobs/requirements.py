@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple
 from trainctl.base.failure import Failure
 from trainctl.base.files import make_directory, read_json, remove_tree, write_json
 from trainctl.base.lock import Lock
+from trainctl.base.protocol.code import Environment, EnvironmentRequest
 from trainctl.node.cache.codes import open_archive
 from trainctl.node.jobs.host_environment import LOOK_SECONDS, login_shell
 from trainctl.node.system.layout import Layout
@@ -34,7 +35,7 @@ class Interpreter(NamedTuple):
     machine: str
 
 
-def build_environment(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def build_environment(request: EnvironmentRequest, emit: Emit) -> Environment:
     """A virtual environment with what a requirements file of the code lists; built once, kept by digest."""
     layout = Layout(request["root"])
     texts = requirement_texts(layout, request["code"], str(request["requirements"]))

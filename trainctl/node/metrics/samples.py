@@ -17,6 +17,8 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 from trainctl.base.failure import Failure
 from trainctl.base.files import read_json, write_atomic, write_json
 from trainctl.base.processes import descendants
+from trainctl.base.protocol.runs import Metrics, MetricsRequest
+from trainctl.base.protocol.spec import RunSpec
 from trainctl.base.syscalls import PR_SET_PDEATHSIG, prctl
 from trainctl.node.containers.leftovers import service_processes
 from trainctl.node.metrics import gpu_meter, measure
@@ -49,7 +51,7 @@ class Sampler:
     Due ever more rarely at first (1, 2, 4, 8 s), then every 10 s, and always so that samples take less than 0.5 % of the machine.
     """
 
-    def __init__(self, run: Run, spec: Mapping[str, Any]) -> None:
+    def __init__(self, run: Run, spec: RunSpec) -> None:
         self._run = run
         self._spec = spec
         self._child: Optional[int] = None
@@ -128,7 +130,7 @@ class Sampler:
 class _Sample:
     """One sample, in its own process."""
 
-    def __init__(self, run: Run, spec: Mapping[str, Any], *, last: bool) -> None:
+    def __init__(self, run: Run, spec: RunSpec, *, last: bool) -> None:
         self._run = run
         self._last = last
         self._environment: Mapping[str, str] = spec["environment"]
@@ -206,7 +208,7 @@ class _Sample:
         return [Path(self._links.get(shown, shown))] if shown else []
 
 
-def metrics(request: Mapping[str, Any], emit: Callable[[Json], None]) -> Json:
+def metrics(request: MetricsRequest, emit: Callable[[Json], None]) -> Metrics:
     """The samples of a run, the oldest first; ``since``: only those taken after that time."""
     run = Run(Layout(request["root"]), request["key"])
     if run.spec is None:

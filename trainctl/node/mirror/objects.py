@@ -15,10 +15,10 @@ from trainctl.base.protocol.objects import (
     InDirectory,
     KeysRequest,
     ListRequest,
-    Nothing,
     PutRequest,
     Stats,
 )
+from trainctl.base.protocol.verb import Nothing
 from trainctl.store.directory import DirectoryObjects
 
 _ROWS_AT_ONCE = 1000

@@ -13,6 +13,7 @@ from typing import Any, Callable, Deque, Iterator, Mapping, NamedTuple, Optional
 
 from trainctl.base.failure import Failure
 from trainctl.base.files import read_json
+from trainctl.base.protocol.runs import LinesRequest
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.log_times import Mark, Times
 from trainctl.node.runs.record import PREPARE, Run
@@ -39,24 +40,18 @@ class Asked(NamedTuple):
     open_end: bool
 
     @classmethod
-    def of(cls, request: Mapping[str, Any]) -> Asked:
+    def of(cls, request: LinesRequest) -> Asked:
         """Read a request; Failure for a pattern that this Python can't read."""
         try:
-            pattern = re.compile(request["grep"]) if request.get("grep") is not None else None
+            pattern = re.compile(request["grep"]) if request["grep"] is not None else None
         except re.error as error:
             raise Failure("request", f"the pattern can't be read: {error}") from None
-        return cls(
-            int(request.get("offset") or 0),
-            _moment(request.get("since")),
-            _moment(request.get("until")),
-            pattern,
-            request.get("tail"),
-            bool(request.get("follow")),
-            bool(request.get("open_end")),
-        )
+        since, until = _moment(request["since"]), _moment(request["until"])
+        follow, open_end = request["follow"], request["open_end"]
+        return cls(request["offset"], since, until, pattern, request["tail"], follow, open_end)
 
 
-def read_lines(request: Mapping[str, Any], write: Write) -> None:
+def read_lines(request: LinesRequest, write: Write) -> None:
     """Frames: a line of JSON, ``{time, bytes, next, open}`` with so many bytes after it, or ``{left_out, next}``, ``{prepared_by}``
     where another run has what is asked for, or ``{}``.
 
@@ -67,7 +62,7 @@ def read_lines(request: Mapping[str, Any], write: Write) -> None:
     if run.spec is None:
         raise Failure("missing", f"the node knows no run {run.key}")
     asked = Asked.of(request)
-    rank, prepare = int(request["rank"]), request.get("prepare")
+    rank, prepare = request["rank"], request["prepare"]
     path = run.log(rank, PREPARE if prepare else "")
     elsewhere = run.prepared_by(rank) if prepare else None
     stream = _open(path, elsewhere, run, asked.follow, write)

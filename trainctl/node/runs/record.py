@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Tuple, cast
 
 from trainctl.base.failure import Failure
 from trainctl.base.files import (
@@ -19,6 +19,8 @@ from trainctl.base.files import (
 )
 from trainctl.base.processes import alive, identity
 from trainctl.base.protocol import WANTS_CARRYING_ON, WANTS_SECRETS
+from trainctl.base.protocol.runs import RunReport
+from trainctl.base.protocol.spec import RunSpec, Turn
 from trainctl.node.containers import leftovers
 from trainctl.node.runs.uploads import sync_of
 from trainctl.node.system import layout as names
@@ -76,36 +78,41 @@ class Run:
         return self.log(rank, PREPARE).with_suffix(".json")
 
     @property
-    def spec(self) -> Optional[Dict[str, Any]]:
+    def spec(self) -> Optional[RunSpec]:
         """The specification, once the run was created."""
         found = read_json(self.directory / "spec.json")
-        return found if isinstance(found, dict) else None
+        return cast("RunSpec", found) if isinstance(found, dict) else None
 
-    def create(self, spec: Mapping[str, Any]) -> bool:
+    def create(self, spec: RunSpec) -> bool:
         """Record the specification once; a newer generation replaces it (True), an older one is refused."""
         make_directory(self.directory)
         self._date_apply(spec)
         path = self.directory / "spec.json"
         if create_once(path, json.dumps(spec, sort_keys=True).encode()):
             return False
-        recorded = int((self.spec or {}).get("generation", 0))
-        if int(spec["generation"]) < recorded:
+        recorded = self._generation
+        if spec["generation"] < recorded:
             raise Failure(
                 "fenced",
                 f"run {self.key} is held by a newer attempt",
                 f"This request is of generation {spec['generation']}, the node has {recorded}.",
             )
-        newer = int(spec["generation"]) > recorded and not self.started
+        newer = spec["generation"] > recorded and not self.started
         if newer:
             write_json(path, dict(spec))
         return newer
 
     def is_fenced(self, generation: int) -> bool:
         """Whether a newer attempt has the run: this one decides nothing any more."""
-        return int((self.spec or {}).get("generation", 0)) > generation
+        return self._generation > generation
 
     @property
-    def order(self) -> Dict[str, Any]:
+    def _generation(self) -> int:
+        spec = self.spec
+        return spec["generation"] if spec else 0
+
+    @property
+    def order(self) -> Mapping[str, Any]:
         """What was changed of the specification's ``priority`` and ``slots`` since."""
         found = read_json(self.directory / "order.json")
         return found if isinstance(found, dict) else {}
@@ -113,29 +120,27 @@ class Run:
     @property
     def queued_ns(self) -> int:
         """Where it stands among those that wait, in Unix nanoseconds by this node's clock: when the first run of its apply was
-        made here, and then by its place in that one's plan; of one that tells of no apply when it was made itself."""
-        spec = self.spec or {}
-        turn = spec.get("turn")
-        if turn:
+        made here, and then by its place in that one's plan."""
+        spec = self.spec
+        if spec:
             with contextlib.suppress(FileNotFoundError):
-                return self._apply(turn).stat().st_mtime_ns + int(turn["index"])
+                return self._apply(spec["turn"]).stat().st_mtime_ns + spec["turn"]["index"]
         return (self.directory / "spec.json").stat().st_mtime_ns
 
-    def grace_seconds(self, spec: Mapping[str, Any]) -> float:
+    def grace_seconds(self, spec: RunSpec) -> float:
         """How long the job may take to end: what whoever stops it said, else the specification."""
         asked = read_json(self.directory / "stop.json") or {}
-        return float(asked.get("grace_seconds", spec.get("grace_seconds", _GRACE_SECONDS)))
+        return float(asked.get("grace_seconds", spec["grace_seconds"]))
 
-    def _apply(self, turn: Mapping[str, Any]) -> Path:
+    def _apply(self, turn: Turn) -> Path:
         """The file whose date is that of an apply here."""
         return self.layout.applies / names.name(turn["apply"], "apply")
 
-    def _date_apply(self, spec: Mapping[str, Any]) -> None:
-        if spec.get("turn"):
-            make_directory(self.layout.applies)
-            # Whoever comes later leaves its date as it is.
-            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
-            os.close(os.open(self._apply(spec["turn"]), flags, PRIVATE_FILE))
+    def _date_apply(self, spec: RunSpec) -> None:
+        make_directory(self.layout.applies)
+        # Whoever comes later leaves its date as it is.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        os.close(os.open(self._apply(spec["turn"]), flags, PRIVATE_FILE))
 
     def reorder(self, changes: Mapping[str, Any]) -> None:
         """Change ``priority`` and ``slots`` of a run that may be waiting."""
@@ -178,8 +183,8 @@ class Run:
         durable = record.get("status") != DEPLOYING
         write_json(self.directory / "run.json", dict(record), durable=durable)
 
-    def status(self) -> Optional[Dict[str, Any]]:
-        """The run's status as the house's DESIGN.md lists it; None if there is no such run.
+    def status(self) -> Optional[RunReport]:
+        """The run's status; None if there is no such run.
 
         A run that was lost has no process and no container left when this returns. One whose secrets were lost before its first
         command is PENDING.
@@ -204,10 +209,26 @@ class Run:
                 waiting = WANTS_CARRYING_ON if has else WANTS_SECRETS
                 record = {**record, "waiting": waiting, "lane": None}
         return {
-            **{name: spec.get(name) for name in ("key", "id", "number", "generation", "rank")},
-            **{name: record.get(name) for name in _RECORDED},
-            "created_at": (self.directory / "spec.json").stat().st_mtime,
+            "key": spec["key"],
+            "id": spec["id"],
+            "number": spec["number"],
+            "generation": spec["generation"],
+            "rank": spec["rank"],
             "status": status,
+            "exit_code": record.get("exit_code"),
+            "error": record.get("error"),
+            "cause": record.get("cause"),
+            "blame": record.get("blame"),
+            "created_at": (self.directory / "spec.json").stat().st_mtime,
+            "started_at": record.get("started_at"),
+            "ended_at": record.get("ended_at"),
+            "mount": record.get("mount"),
+            "weights_mode": record.get("weights_mode"),
+            "retries": record.get("retries"),
+            "gpus": record.get("gpus"),
+            "waiting": record.get("waiting"),
+            "lane": record.get("lane"),
+            "loaded": record.get("loaded"),
             "sync": sync_of(self.directory),
             "supervised": supervised and status not in ENDED,
             "pid": holder.get("pid") if holder and supervised else None,
@@ -243,18 +264,12 @@ class Run:
         return found if isinstance(found, dict) else None
 
 
-_RECORDED = (
-    *("exit_code", "error", "cause", "blame", "started_at", "ended_at"),
-    *("mount", "weights_mode", "retries", "gpus", "waiting", "lane", "loaded"),
-)
-
-
-def begins_anew(status: Mapping[str, Any]) -> bool:
+def begins_anew(status: RunReport) -> bool:
     """Whether nobody is about to begin the run, and who starts it again does."""
     return not status["supervised"] and status["status"] in (CREATED, PENDING)
 
 
-def _wants_secrets(spec: Mapping[str, Any]) -> bool:
+def _wants_secrets(spec: RunSpec) -> bool:
     """Whether the run can't be begun without values that its supervisor had; of a gang every rank begins with the others."""
     store = spec.get("store") or {}
     return not spec.get("gang") and bool(spec.get("secret_environment") or store.get("secret"))
@@ -262,5 +277,10 @@ def _wants_secrets(spec: Mapping[str, Any]) -> bool:
 
 def all_runs(layout: Layout) -> List[Run]:
     """Every run under the ROOT."""
-    names = (name for name in names_in(layout.runs) if not name.startswith("."))
-    return [run for run in (Run(layout, name) for name in names) if run.spec is not None]
+    return [run for run, _ in all_specs(layout)]
+
+
+def all_specs(layout: Layout) -> List[Tuple[Run, RunSpec]]:
+    """Every run under the ROOT, with its specification."""
+    runs = (Run(layout, name) for name in names_in(layout.runs) if not name.startswith("."))
+    return [(run, spec) for run, spec in ((run, run.spec) for run in runs) if spec is not None]

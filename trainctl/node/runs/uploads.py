@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, cast
 
 from trainctl.base.files import read_json, write_json
+from trainctl.base.protocol.runs import Sync
 from trainctl.node.runs.saved import File
 
 SYNCING = "SYNCING"
@@ -93,7 +94,7 @@ class Uploads:
             self._said = now
 
 
-def sync_of(directory: Path) -> Dict[str, Any]:
-    """``{state, error, pending}`` of a run; empty for one that keeps no checkpoints."""
-    found = read_json(directory / "sync.json")
-    return found if isinstance(found, dict) else {}
+def sync_of(directory: Path) -> Sync:
+    """State of a run's upload."""
+    found: Any = read_json(directory / "sync.json")
+    return cast("Sync", found) if isinstance(found, dict) else {}

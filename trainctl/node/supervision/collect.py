@@ -10,13 +10,15 @@ from typing import Any, Callable, Dict, List, Mapping
 
 from trainctl.base.failure import Failure
 from trainctl.base.files import make_directory, names_in, remove_tree
+from trainctl.base.protocol.verb import OfLineage
+from trainctl.base.protocol.weights import Forgotten, Freed
 from trainctl.node.cache.inventory import Inventory
 from trainctl.node.cache.leases import Leases
 from trainctl.node.cache.references import References
 from trainctl.node.cache.removal import Removal
 from trainctl.node.cache.reservations import room_lock
 from trainctl.node.containers.image_store import ImageStore
-from trainctl.node.runs.record import all_runs
+from trainctl.node.runs.record import all_runs, all_specs
 from trainctl.node.supervision import run_verbs
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout, layout_of
@@ -27,7 +29,7 @@ _YOUNG_SECONDS = 3600.0
 _OURS = {"blobs", "partial", "locks", "trees", "seals", "references", "leases", "reservations"}
 
 
-def forget(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def forget(request: OfLineage, emit: Emit) -> Forgotten:
     """Drop a lineage's references and ended runs, then whatever nobody else needs.
 
     ``freed`` in bytes; ``empty`` when nothing of anybody is left under ROOT or in the caches that were used.
@@ -35,8 +37,8 @@ def forget(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     layout = layout_of(request)
     lineage = names.name(request["lineage"], "lineage")
     caches = _caches(layout, lineage)
-    for run in all_runs(layout):
-        if (run.spec or {}).get("lineage") == lineage:
+    for run, spec in all_specs(layout):
+        if spec["lineage"] == lineage:
             with contextlib.suppress(Failure):  # a live run stays, and so what it needs
                 run_verbs.remove({"root": str(layout.root), "key": run.key}, emit)
     run_verbs.remove_old_marks(layout)
@@ -52,7 +54,7 @@ def forget(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     return {"freed": freed, "empty": alone and _empty(layout)}
 
 
-def forget_cache(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def forget_cache(request: OfLineage, emit: Emit) -> Freed:
     """Drop a lineage's references in one cache, then whatever nobody else needs of it; live runs keep what they lease."""
     layout = layout_of(request)
     lineage = names.name(request["lineage"], "lineage")
@@ -68,8 +70,7 @@ def _forget_shared(request: Mapping[str, Any], lineage: str) -> int:
 
 def _caches(layout: Layout, lineage: str) -> List[Layout]:
     """The cache under ROOT, the one that is asked about, and those that the lineage's runs have used."""
-    specs = (run.spec or {} for run in all_runs(layout))
-    used = {spec.get("cache") for spec in specs if spec.get("lineage") == lineage}
+    used = {spec["cache"] for _, spec in all_specs(layout) if spec["lineage"] == lineage}
     places = {Layout(str(layout.root), one).cache for one in used} | {layout.cache}
     return [Layout(str(layout.root))] + [
         Layout(str(layout.root), str(place))
@@ -116,7 +117,7 @@ def _remove_empty(layout: Layout) -> None:
 
 
 def _unused_code(layout: Layout, *, alone: bool) -> int:
-    used = {layout.archive((run.spec or {}).get("code")).name for run in all_runs(layout)}
+    used = {layout.archive(spec["code"]).name for _, spec in all_specs(layout)}
     freed = 0
     for name in names_in(layout.code):
         with contextlib.suppress(FileNotFoundError):
@@ -129,7 +130,7 @@ def _unused_code(layout: Layout, *, alone: bool) -> int:
 
 def _unused_environments(layout: Layout, *, alone: bool) -> int:
     """As with code: what a run here names stays, and what is young where others are."""
-    used = {str(((run.spec or {}).get("host") or {}).get("venv")) for run in all_runs(layout)}
+    used = {spec["host"]["venv"] for _, spec in all_specs(layout)}
     freed = 0
     for seal in layout.environments.glob("*.json"):
         path = seal.with_suffix("")

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import sys
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Union
 
-from trainctl.base.addresses import Serving, addresses
+from trainctl.base.addresses import Serving
 from trainctl.base.failure import Failure, weights_room
 from trainctl.base.files import unusable
-from trainctl.base.processes import boot_id
+from trainctl.base.protocol.host import (
+    Blocked,
+    Facts,
+    FactsRequest,
+    FreeGpu,
+    GpuFound,
+    ImageFound,
+    ImageWanted,
+    Vacancy,
+    VacancyRequest,
+)
 from trainctl.node.cache.presence import cache_query
 from trainctl.node.containers.engines import Engine, choose
 from trainctl.node.containers.images import checked, find
@@ -21,7 +29,7 @@ from trainctl.node.runs import record as runs
 from trainctl.node.runs.mount import Possible, blocked, private_mounts, try_mounts
 from trainctl.node.runs.record import Run, all_runs
 from trainctl.node.system import layout
-from trainctl.node.system.host import capacity, logout_rules
+from trainctl.node.system.host import cpus, logout_rules, memory
 from trainctl.node.system.layout import Layout
 from trainctl.node.turns.claims import is_held
 from trainctl.node.turns.gpus import Reports, reported, usable, users
@@ -29,71 +37,59 @@ from trainctl.node.turns.gpus import Reports, reported, usable, users
 Emit = Callable[[Dict[str, Any]], None]
 
 
-def facts(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def facts(request: FactsRequest, emit: Emit) -> Facts:
     """Kernel, disk, what hosts lack, and whether each of the mounts can be made here: tried, not guessed."""
     places = layout.layout_of(request)
     data = layout.absolute(request["data"], "data")
-    private = private_mounts()
+    private, cached, free = private_mounts(), request.get("cached"), request.get("vacancy")
     reports = lru_cache(maxsize=None)(reported)
-    gpus, problem = _gpus([str(one) for one in request.get("accelerators", [])], reports)
+    gpus, problem = _gpus(request.get("accelerators", []), reports)
     return {
-        "hostname": socket.gethostname(),
-        "addresses": addresses(),
         "serving": Serving.here().to_json(),
-        "kernel": os.uname().release,
         "python": sys.version.split()[0],
-        "machine": os.uname().machine,
-        "boot": boot_id(),
-        **capacity(),
+        "cpus": cpus(),
+        "memory": memory(),
         "unusable": next(filter(None, map(unusable, (places.root, data, places.blobs))), ""),
         "disk_free": weights_room(str(places.cache)),
         "mount": "namespace" if private.possible else "link",
-        "mount_detail": private.detail,
         "logout": logout_rules(),
         "hosts": [check_host(wanted) for wanted in request.get("hosts", [])],
         "absent": [path for path in request.get("sources", []) if not Path(path).is_dir()],
         "gpus": gpus,
         "gpus_problem": problem,
         "images": _images(places, request.get("images", [])),
-        "cached": cache_query(request["cached"], emit) if "cached" in request else None,
-        "vacancy": vacancy(request["vacancy"], emit, reports) if "vacancy" in request else None,
-        "blocked": _blocked(
-            [str(one) for one in request.get("mounts", [])],
-            private,
-            [places.root, places.cache, data],
-        ),
+        "cached": cache_query(cached, emit) if cached else None,
+        "vacancy": vacancy(free, emit, reports) if free else None,
+        "blocked": _blocked(request.get("mounts", []), private, [places.root, places.cache, data]),
     }
 
 
-def vacancy(request: Mapping[str, Any], emit: Emit, reports: Reports = reported) -> Dict[str, Any]:
-    """``gpus`` that jobs may use, each with ``free`` and the ``accelerators`` that it is; ``cpus`` and ``memory``; ``live``: keys of runs that go on;
-    ``nodes``: of the run ``key``, if it was started here before, its nodes by rank, else null; ``cached``: what ``cache_query`` says, if asked.
-
-    The run ``leaving`` counts as gone, and its GPUs as free.
-    """
+def vacancy(request: VacancyRequest, emit: Emit, reports: Reports = reported) -> Vacancy:
+    """Report what is free; the run ``leaving`` counts as gone, and its GPUs as free."""
     layout = Layout(request["root"])
-    kinds = [str(one) for one in request.get("accelerators", [])]
     live = {run.key: run for run in all_runs(layout) if _goes_on(run)}
-    leaving = live.pop(str(request.get("leaving")), None)
-    freed = set(leaving.record.get("gpus") or ()) if leaving else set()
-    spec = (Run(layout, request["key"]).spec if request.get("key") else None) or {}
+    leaving = live.pop(request.get("leaving") or "", None)
+    freed = {*(leaving.record.get("gpus") or ())} if leaving else set()
+    key, cached = request.get("key"), request.get("cached")
+    spec = Run(layout, key).spec if key else None
     return {
-        "gpus": _vacant(request.get("declared", 0), kinds, reports, freed),
+        "gpus": _vacant(request["declared"], request["accelerators"], reports, freed),
         "live": list(live),
-        **capacity(),
-        "nodes": spec.get("nodes"),
-        "cached": cache_query(request["cached"], emit) if "cached" in request else None,
+        "cpus": cpus(),
+        "memory": memory(),
+        "nodes": spec["nodes"] if spec else None,
+        "cached": cache_query(cached, emit) if cached else None,
     }
 
 
 def _goes_on(run: Run) -> bool:
-    status = run.status() or {}
-    return status.get("status") not in (*runs.ENDED, runs.LOST, None)
+    now = run.status()
+    return now is not None and now["status"] not in (*runs.ENDED, runs.LOST)
 
 
 def _vacant(
-    declared: Any, kinds: List[str], reports: Reports, freed: Set[str]
-) -> List[Dict[str, Any]]:
+    declared: Optional[int], kinds: List[str], reports: Reports, freed: Set[str]
+) -> List[FreeGpu]:
     try:
         found = usable(declared, reports)
         used = users(found)
@@ -109,21 +105,21 @@ def _vacant(
     ]
 
 
-def _gpus(kinds: List[str], reports: Reports) -> Tuple[List[Dict[str, Any]], Optional[str]]:
-    """What the host's tools report, each with those accelerators that it is; and what is wrong with the tools."""
+def _gpus(kinds: List[str], reports: Reports) -> Tuple[List[GpuFound], Optional[str]]:
+    """What the host's tools report, and what is wrong with the tools."""
     try:
         found = sorted(reports())
     except Failure as error:
         return [], error.summary
-    return [{**one.to_json(), "is": [k for k in kinds if one.is_a(k)]} for one in found], None
+    return [{"name": gpu.name, "is": [k for k in kinds if gpu.is_a(k)]} for gpu in found], None
 
 
-def _images(layout: Layout, wanted: List[Mapping[str, Any]]) -> List[Dict[str, Any]]:
+def _images(layout: Layout, wanted: List[ImageWanted]) -> List[ImageFound]:
     """For each image which engine would run it, and whether it has it; or why none would."""
     engines: Dict[Optional[str], Union[Engine, Failure]] = {}
-    found = []
+    found: List[ImageFound] = []
     for one in wanted:
-        name = one.get("engine")
+        name = one["engine"]
         if name not in engines:
             try:
                 engines[name] = choose(name)
@@ -138,7 +134,7 @@ def _images(layout: Layout, wanted: List[Mapping[str, Any]]) -> List[Dict[str, A
     return found
 
 
-def _blocked(mounts: List[str], private: Possible, kept: List[Path]) -> List[Dict[str, str]]:
+def _blocked(mounts: List[str], private: Possible, kept: List[Path]) -> List[Blocked]:
     if not private.possible:
         why = f"private mounts don't work here: {private.detail}"
         return [{"path": path, "why": why} for path in mounts]

@@ -3,52 +3,76 @@
 from __future__ import annotations
 
 import shutil
-import socket
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from trainctl.base.addresses import addresses
 from trainctl.base.failure import Failure
+from trainctl.base.protocol.host import (
+    Addresses,
+    CachedListing,
+    CacheUse,
+    Disk,
+    Inspection,
+    InspectRequest,
+    LiveRun,
+)
+from trainctl.base.protocol.host import Gpu as GpuUse
+from trainctl.base.protocol.runs import RunReport
+from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.verb import AtRoot
 from trainctl.node.cache.inventory import Inventory
 from trainctl.node.cache.leases import Leases
-from trainctl.node.supervision.run_verbs import list_runs
+from trainctl.node.runs.record import CREATED, DEPLOYING, PENDING, RUNNING, all_specs
 from trainctl.node.system.layout import Layout, layout_of
 from trainctl.node.turns.claims import holder, is_held
 from trainctl.node.turns.gpus import Gpu, usable, users
 
 Emit = Callable[[Dict[str, Any]], None]
-_LIVE = ("PENDING", "CREATED", "DEPLOYING", "RUNNING")
+_LIVE = (PENDING, CREATED, DEPLOYING, RUNNING)
+_Live = List[Tuple[RunSpec, RunReport]]
 
 
-def inspect(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def inspect(request: InspectRequest, emit: Emit) -> Inspection:
     """GPUs with whoever holds them, space, what is cached, and the runs that are live."""
     layout = layout_of(request)
-    runs = list_runs({"root": str(layout.root)}, emit)["runs"]
-    live = [run for run in runs if _is_live(run)]
-    gpus, problem = _gpus(request.get("gpus"), live)
+    told = ((spec, run.status()) for run, spec in all_specs(layout))
+    live = [(spec, now) for spec, now in told if now and _is_live(now)]
+    gpus, problem = _gpus(request["gpus"], live)
     return {
-        "hostname": socket.gethostname(),
         "addresses": addresses(),
         "gpus": gpus,
         "gpus_problem": problem,
         "disk": _disk(layout.root),
         "cache": _cache(layout),
-        "runs": [_run(run) for run in live],
+        "runs": [_run(*one) for one in live],
     }
 
 
-def _is_live(run: Mapping[str, Any]) -> bool:
+def reached_at(request: AtRoot, emit: Emit) -> Addresses:
+    """Where others reach this host."""
+    return {"addresses": addresses()}
+
+
+def _is_live(run: RunReport) -> bool:
     """Not one that was made and that nobody begins: who was to is dead, as after a power failure."""
-    status = str(run.get("status", "")).rpartition("_")[2]
-    return status in _LIVE and not (status == "CREATED" and run.get("supervised") is False)
+    return run["status"] in _LIVE and (run["supervised"] or run["status"] != CREATED)
 
 
-def _run(run: Mapping[str, Any]) -> Dict[str, Any]:
-    names = ("key", "id", "address", "number", "rank", "status", "lineage", "project")
-    return {name: run.get(name) for name in names}
+def _run(spec: RunSpec, now: RunReport) -> LiveRun:
+    return {
+        "key": spec["key"],
+        "id": spec["id"],
+        "address": spec["address"],
+        "number": spec["number"],
+        "rank": spec["rank"],
+        "status": now["status"],
+        "lineage": spec["lineage"],
+        "project": spec["project"],
+    }
 
 
-def _gpus(declared: Optional[int], live: List[Mapping[str, Any]]) -> Any:
+def _gpus(declared: Optional[int], live: _Live) -> Tuple[List[GpuUse], Optional[str]]:
     """Those that jobs may use, and what is wrong with the tools that report them."""
     try:
         found = usable(declared)
@@ -58,23 +82,26 @@ def _gpus(declared: Optional[int], live: List[Mapping[str, Any]]) -> Any:
     return [_gpu(one, live, used.get(one.id)) for one in found], None
 
 
-def _gpu(gpu: Gpu, live: List[Mapping[str, Any]], user: Optional[str]) -> Dict[str, Any]:
+def _gpu(gpu: Gpu, live: _Live, user: Optional[str]) -> GpuUse:
     """A claim that no run here has belongs to another process: one under another root, or another user's."""
-    run = next((run for run in live if gpu.id in (run.get("gpus") or ())), None)
+    spec = next((spec for spec, now in live if gpu.id in (now["gpus"] or ())), None)
     claimed = None
-    if run is not None:
-        claimed = f"{run.get('address')} run {run.get('number')}"
+    if spec is not None:
+        claimed = f"{spec['address']} run {spec['number']}"
     elif is_held(gpu.claim):
         claimed = f"PID {holder(gpu.claim) or '?'}"
     return {
-        **gpu.to_json(),
+        "index": gpu.number,
+        "uuid": gpu.id,
+        "name": gpu.name,
+        "memory_mib": gpu.memory_mib,
         "claimed_by": claimed,
-        "project": run and run.get("project"),
-        "used_by": user and (claimed or f"PID {user}"),
+        "project": spec["project"] if spec else None,
+        "used_by": (claimed or f"PID {user}") if user else None,
     }
 
 
-def _disk(root: Path) -> Dict[str, Optional[int]]:
+def _disk(root: Path) -> Disk:
     """Bytes of the file system that the root is on, or will be."""
     place = root
     while not place.exists() and place != place.parent:
@@ -86,12 +113,12 @@ def _disk(root: Path) -> Dict[str, Optional[int]]:
     return {"total": found.total, "free": found.free}
 
 
-def _cache(layout: Layout) -> Dict[str, Any]:
+def _cache(layout: Layout) -> CacheUse:
     if not layout.cache.is_dir():
         return {"used": 0, "listings": []}
     inventory, leases = Inventory(layout), Leases(layout)
     needed = leases.live()
-    listings = [
+    listings: List[CachedListing] = [
         {
             "id": kept.id,
             "source": kept.source,

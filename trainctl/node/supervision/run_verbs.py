@@ -1,9 +1,8 @@
-"""Verbs about runs that are there: status, stop, remove, runs, read_log. They load nothing that only a supervisor needs."""
+"""Verbs about runs that are there: status, stop, remove. They load nothing that only a supervisor needs."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import time
 from typing import Any, Callable, Dict, Mapping, Optional
@@ -17,10 +16,23 @@ from trainctl.base.files import (
     write_json,
 )
 from trainctl.base.processes import alive, descendants
+from trainctl.base.protocol.runs import (
+    Past,
+    Released,
+    Removed,
+    ReorderRequest,
+    RunInCache,
+    RunReport,
+    Statuses,
+    StatusRequest,
+    StopRequest,
+)
+from trainctl.base.protocol.spec import RunSpec
+from trainctl.base.protocol.verb import OfRun
 from trainctl.node.cache.leases import Leases
 from trainctl.node.containers import leftovers
 from trainctl.node.runs import record as runs
-from trainctl.node.runs.record import Run, all_runs
+from trainctl.node.runs.record import Run
 from trainctl.node.system import layout as names
 from trainctl.node.system.ending import kill_marked, send
 from trainctl.node.system.layout import Layout, layout_of
@@ -31,53 +43,41 @@ _STOP_MARGIN_SECONDS = 30.0
 _POLL_SECONDS = 0.05
 _TELL_SECONDS = 1.0
 _MARK_SECONDS = 86400.0
-_READ_BYTES = 2**20
 
 
-def status(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def status(request: StatusRequest, emit: Emit) -> Statuses:
     """The status of each run that is asked for; null for one that is not here."""
     layout = Layout(request["root"])
     return {"runs": {key: _told(Run(layout, key)) for key in request["keys"]}}
 
 
-def reorder(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def reorder(request: ReorderRequest, emit: Emit) -> RunReport:
     """Give a run that may be waiting another priority, and its sweep another number of slots."""
     run = Run(Layout(request["root"]), request["key"])
     if run.spec is None:
         raise Failure("missing", f"the node knows no run {run.key}")
-    run.reorder({name: request[name] for name in ("priority", "slots") if name in request})
+    run.reorder({"priority": request["priority"], "slots": request["slots"]})
     return status_of(run)
 
 
-def past(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def past(request: OfRun, emit: Emit) -> Past:
     """What a run was made of, for who wants to run the same again; whether its code is still here."""
     layout = Layout(request["root"])
     spec = Run(layout, request["key"]).spec
     if spec is None:
         raise Failure("missing", f"the node knows no run {request['key']}")
     present = layout.archive(spec["code"]).is_file()
-    return {"code": spec["code"], "code_present": present, "made_of": spec.get("made_of")}
+    return {"code": spec["code"], "code_present": present, "made_of": spec["made_of"]}
 
 
-def list_runs(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
-    """Every run of a lineage, or of all."""
-    found = []
-    for run in all_runs(Layout(request["root"])):
-        spec = run.spec or {}
-        if request.get("lineage") in (None, spec.get("lineage")):
-            named = {name: spec.get(name) for name in ("address", "lineage", "project", "job")}
-            found.append({**(_told(run) or {}), **named})
-    return {"runs": found}
-
-
-def stop(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def stop(request: StopRequest, emit: Emit) -> RunReport:
     """End the run and see it end, saying each second how far that is. One that was never started can't be started afterwards."""
     run = Run(Layout(request["root"]), request["key"])
     spec = run.spec or _forbid_unknown(run)
     if spec is None:
         return {"key": run.key, "status": runs.LOST, "supervised": False}
-    if request.get("grace_seconds") is not None:
-        write_json(run.directory / "stop.json", {"grace_seconds": float(request["grace_seconds"])})
+    if request["grace_seconds"] is not None:
+        write_json(run.directory / "stop.json", {"grace_seconds": request["grace_seconds"]})
     began = told = time.monotonic()
     grace, patience = run.grace_seconds(spec), _patience(run, spec)
     asked: Optional[Mapping[str, Any]] = None
@@ -100,7 +100,7 @@ def stop(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     )
 
 
-def remove(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def remove(request: RunInCache, emit: Emit) -> Removed:
     """Remove what an ended run left, but for its checkpoints, and its leases."""
     run = Run(Layout(request["root"]), request["key"])
     now = run.status()
@@ -108,15 +108,15 @@ def remove(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
         raise Failure("busy", f"run {run.key} is still live", "Stop it first.")
     if now is not None and runs.begins_anew(now) and not _forbid(run):
         raise Failure("busy", f"run {run.key} was started this very moment", "Stop it first.")
-    caches = {None, (run.spec or {}).get("cache"), (request.get("cache") or {}).get("dir")}
-    for cache in caches:
-        Leases(Layout(request["root"], cache)).release(run.key)
+    spec = run.spec
+    for layout in (layout_of(request), Layout(request["root"], spec["cache"] if spec else None)):
+        Leases(layout).release(run.key)
     if now is None:
         return {"removed": False}  # a mark that forbids its start stays
     return {"removed": _remove(run)}
 
 
-def release(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def release(request: RunInCache, emit: Emit) -> Released:
     """Drop the leases of a run that never came to be here; those of one that did end with it."""
     layout = layout_of(request)
     key = names.name(request["key"], "key")
@@ -132,45 +132,25 @@ def remove_old_marks(layout: Layout) -> None:
     dated = set(names_in(layout.applies))
     for name in names_in(layout.runs):
         run = Run(layout, name) if not name.startswith(".") else None
-        if run is not None and run.spec is None and run.record:
+        spec = run.spec if run else None
+        if run is not None and spec is None and run.record:
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - run.directory.stat().st_mtime > _MARK_SECONDS:
                     remove_tree(run.directory)
-        elif run is not None:
-            dated.discard(str(((run.spec or {}).get("turn") or {}).get("apply")))
+        elif spec is not None:
+            dated.discard(spec["turn"]["apply"])
     for path in (layout.applies / name for name in dated):
         with contextlib.suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime > _MARK_SECONDS:
                 path.unlink()
 
 
-def read_log(request: Mapping[str, Any], write: Callable[[bytes], None]) -> None:
-    """One rank's log from an offset to its present end; of the stage before the job with ``prepare``."""
-    run = Run(Layout(request["root"]), request["key"])
-    if run.spec is None:
-        raise Failure("missing", f"the node knows no run {run.key}")
-    stage = runs.PREPARE if request.get("prepare") else ""
-    try:
-        stream = run.log(int(request["rank"]), stage).open("rb")
-    except FileNotFoundError:
-        return  # it has not written anything yet
-    with stream:
-        left = os.fstat(stream.fileno()).st_size - int(request["offset"])
-        stream.seek(max(0, int(request["offset"])))
-        while left > 0:
-            data = stream.read(min(left, _READ_BYTES))
-            if not data:
-                return
-            left -= len(data)
-            write(data)
-
-
-def _left(status: Mapping[str, Any]) -> int:
+def _left(status: RunReport) -> int:
     """How many processes of the job are left."""
     return max(0, len(descendants(status["pid"])) - 1) if status["pid"] else 0
 
 
-def _forbid_unknown(run: Run) -> Optional[Dict[str, Any]]:
+def _forbid_unknown(run: Run) -> Optional[RunSpec]:
     """Decide that a run which nobody started here never starts; its specification if it was started this very moment."""
     if run.layout.root.is_dir():  # a node that is gone stays gone
         make_directory(run.directory)
@@ -178,13 +158,13 @@ def _forbid_unknown(run: Run) -> Optional[Dict[str, Any]]:
     return run.spec
 
 
-def _told(run: Run) -> Optional[Dict[str, Any]]:
+def _told(run: Run) -> Optional[RunReport]:
     """The run's status; of one that is pending with its place in the queue."""
     found = run.status()
-    return found and {**found, "waiting": waiting(run, found)}
+    return {**found, "waiting": waiting(run, found)} if found else None
 
 
-def status_of(run: Run) -> Dict[str, Any]:
+def status_of(run: Run) -> RunReport:
     """The run's status. Failure if it isn't here any more."""
     found = _told(run)
     if found is None:
@@ -192,7 +172,7 @@ def status_of(run: Run) -> Dict[str, Any]:
     return found
 
 
-def _patience(run: Run, spec: Mapping[str, Any]) -> float:
+def _patience(run: Run, spec: RunSpec) -> float:
     """How long a stop may take: the job's grace, then the upload of its last checkpoint."""
     grace = run.grace_seconds(spec)
     upload = float((spec.get("store") or {}).get("upload_timeout", 0.0)) if grace > 0 else 0.0

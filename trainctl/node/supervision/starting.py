@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Any, Callable, Dict, Mapping
+from typing import Any, Callable, Dict
 
 from trainctl.base.failure import Failure
 from trainctl.base.files import read_json
 from trainctl.base.processes import alive
 from trainctl.base.protocol import WANTS_CARRYING_ON, WANTS_SECRETS
+from trainctl.base.protocol.runs import RunReport, SecretsRequest, Started, StartRequest
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import Run
 from trainctl.node.supervision.run_verbs import status_of
@@ -21,43 +22,27 @@ from trainctl.node.system.layout import Layout
 Emit = Callable[[Dict[str, Any]], None]
 _END_SECONDS = 30.0
 _POLL_SECONDS = 0.05
-_SPEC = {
-    "key": str,
-    "id": str,
-    "number": int,
-    "generation": int,
-    "lineage": str,
-    "address": str,
-    "project": str,
-    "job": str,
-    "rank": int,
-    "code": str,
-    "commands": list,
-    "environment": dict,
-}
 
 
-def start(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def start(request: StartRequest, emit: Emit) -> Started:
     """Start the run unless it was started before; its status once it runs, waits or has ended.
 
     Of rank 0 of a gang also ``meeting``, with which the other ranks have to be started.
     """
     spec = request["run"]
-    for name, kind in _SPEC.items():
-        if not isinstance(spec.get(name), kind):
-            raise Failure("request", f"the run's {name} is missing or no {kind.__name__}")
     run = Run(Layout(request["root"], spec.get("cache")), spec["key"])
     if run.create(spec):
         _end_older(run)
     now = run.status()
     if now is None or runs.begins_anew(now):
         data = names.absolute(request["data"], "data")
-        order = Order(run, spec, request.get("secrets", {}), data, request.get("meeting"))
+        order = Order(run, spec, request["secrets"], data, request.get("meeting"))
         spawn(order, lambda: emit({"waiting": run.record.get("waiting")}))
-    return {**status_of(run), "meeting": read_json(run.gang)}
+    meeting: Any = read_json(run.gang)
+    return {**status_of(run), "meeting": meeting}
 
 
-def give_secrets(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def give_secrets(request: SecretsRequest, emit: Emit) -> RunReport:
     """Begin anew a run that waits for its secrets, or with those that are kept here; its status, which of any other run is as it was."""
     found = Run(Layout(request["root"]), request["key"])
     spec = found.spec

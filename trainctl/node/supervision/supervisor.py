@@ -15,6 +15,7 @@ from trainctl.base.descriptors import close_all_but
 from trainctl.base.failure import Failure, from_os_error
 from trainctl.base.files import remove_tree, write_atomic
 from trainctl.base.processes import alive
+from trainctl.base.protocol.spec import RunSpec
 from trainctl.base.syscalls import PR_SET_CHILD_SUBREAPER, prctl, trim
 from trainctl.node.checkpoints.loading import load
 from trainctl.node.checkpoints.syncing import Keeping
@@ -45,7 +46,7 @@ class Order(NamedTuple):
     """What a supervisor is started with; lives in memory only."""
 
     run: Run
-    spec: Mapping[str, Any]
+    spec: RunSpec
     secrets: Mapping[str, str]
     data: Path
     meeting: Optional[Mapping[str, Any]] = None
@@ -230,9 +231,9 @@ class _Supervisor:
 
     def _launch_preparation(self, commands: Sequence[str]) -> Launch:
         """As the job will be launched, but without a GPU, none of which is claimed yet."""
-        return self._launch({**self._order.spec, "commands": commands}, 1, runs.PREPARE)
+        return self._launch({**self._order.spec, "commands": [*commands]}, 1, runs.PREPARE)
 
-    def _launch(self, spec: Mapping[str, Any], number: int, stage: str = "") -> Launch:
+    def _launch(self, spec: RunSpec, number: int, stage: str = "") -> Launch:
         prepared = prepare(self._run, spec, self._order.data)
         variables = environment(self._run, spec, self._order.secrets)
         variables.update(NO_GPUS if stage else self._turn.variables)

@@ -9,7 +9,9 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, Dict, Iterator, Tuple
+from typing import Dict, Iterator, Tuple
+
+from trainctl.base.protocol.host import Logout
 
 _CONFIGURATION = ("/usr/lib/systemd", "/usr/local/lib/systemd", "/run/systemd", "/etc/systemd")
 _SETTING = re.compile(
@@ -18,7 +20,7 @@ _SETTING = re.compile(
 _SECONDS = 10
 
 
-def logout_rules(root: Path = Path("/")) -> Dict[str, Any]:
+def logout_rules(root: Path = Path("/")) -> Logout:
     """``survives``: whether a run goes on after its user logged out; ``why`` and ``fix`` where it doesn't.
 
     ``root`` is where ``/etc``, ``/run`` and ``/proc`` are looked for.
@@ -106,6 +108,6 @@ def memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def capacity() -> Dict[str, int]:
-    """``cpus`` and ``memory`` in bytes, as facts and a vacancy tell them."""
-    return {"cpus": len(os.sched_getaffinity(0)), "memory": memory()}
+def cpus() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0))

@@ -7,9 +7,10 @@ import os
 import stat
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, NamedTuple, Optional, Set
+from typing import Dict, Iterator, NamedTuple, Optional, Set, cast
 
 from trainctl.base.files import read_json, write_json
+from trainctl.base.protocol.caches import Held
 from trainctl.node.system.layout import Layout
 from trainctl.node.training.cache import OURS, short_name
 
@@ -57,8 +58,8 @@ def entries(cache: Path) -> Iterator[Entry]:
         sizes[below] = total
 
 
-def measure(cache: Path, most: Optional[int] = None) -> Dict[str, Any]:
-    """``bytes``, ``files``, ``at`` (Unix seconds), and ``whole``: whether no more than ``most`` entries were there."""
+def measure(cache: Path, most: Optional[int] = None) -> Held:
+    """What is there; no more than ``most`` entries are counted."""
     began, size, files = time.time(), 0, 0
     for number, entry in enumerate(entries(cache), 1):
         if most is not None and number > most:
@@ -69,10 +70,12 @@ def measure(cache: Path, most: Optional[int] = None) -> Dict[str, Any]:
     return {"bytes": size, "files": files, "at": began, "whole": True}
 
 
-def summary(layout: Layout, cache: Path) -> Dict[str, Any]:
+def summary(layout: Layout, cache: Path) -> Held:
     """What the newest walk found; where there was none yet, what a short one finds."""
     found = read_json(_summary(layout, cache))
-    return found if isinstance(found, dict) and cache.is_dir() else measure(cache, _FEW)
+    return (
+        cast("Held", found) if isinstance(found, dict) and cache.is_dir() else measure(cache, _FEW)
+    )
 
 
 def summarize(layout: Layout, cache: Path) -> None:
@@ -82,7 +85,7 @@ def summarize(layout: Layout, cache: Path) -> None:
             keep_summary(layout, cache, measure(cache))
 
 
-def keep_summary(layout: Layout, cache: Path, found: Dict[str, Any]) -> None:
+def keep_summary(layout: Layout, cache: Path, found: Held) -> None:
     """Keep what a walk found. A full disk, or a node that is gone, is no error."""
     with contextlib.suppress(OSError):
         write_json(_summary(layout, cache), found)

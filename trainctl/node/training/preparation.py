@@ -9,6 +9,7 @@ from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence
 
 from trainctl.base.clock import Stopwatch
 from trainctl.base.files import make_directory, write_json
+from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.runs.attempt import Attempt, Launch, stopped_within
 from trainctl.node.runs.log_times import LogKeeper
 from trainctl.node.runs.record import PREPARE, Run
@@ -36,7 +37,7 @@ class NotPrepared(NamedTuple):
 
 def prepare_cache(
     run: Run,
-    spec: Mapping[str, Any],
+    spec: RunSpec,
     launch: Callable[[Sequence[str]], Launch],
     grace: Callable[[], float],
     pending: Pending,
@@ -70,7 +71,7 @@ def prepare_cache(
     return None
 
 
-def _name(spec: Mapping[str, Any]) -> str:
+def _name(spec: RunSpec) -> str:
     return f"run {spec['number']} ({spec['id']}) of {spec['address']}"
 
 

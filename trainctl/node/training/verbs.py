@@ -5,12 +5,24 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 from trainctl.base.failure import Failure
 from trainctl.base.files import make_directory
 from trainctl.base.lock import Lock
-from trainctl.node.runs.record import all_runs
+from trainctl.base.protocol.caches import (
+    CacheMade,
+    CacheRemoved,
+    CacheRequest,
+    CacheState,
+    CacheStateRequest,
+    CacheStates,
+    Cleared,
+    ClearRequest,
+    Held,
+    OwnedRequest,
+)
+from trainctl.node.runs.record import all_specs
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout
 from trainctl.node.training.cache import TrainingCache, content_lock, short_name
@@ -27,7 +39,7 @@ Emit = Callable[[Dict[str, Any]], None]
 _PIECE_BYTES = 2**16
 
 
-def make_cache(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def make_cache(request: OwnedRequest, emit: Emit) -> CacheMade:
     """Make the directory, or find it; the owner refers to it from now on."""
     layout, cache, lineage, owner = _asked(request)
     with _users_lock(layout, cache):
@@ -35,7 +47,7 @@ def make_cache(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     return {"directory": str(cache.directory)}
 
 
-def remove_cache(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def remove_cache(request: OwnedRequest, emit: Emit) -> CacheRemoved:
     """Let go of the directory, in the name of one owner or of the whole lineage; the last to let go takes it along."""
     layout, cache, lineage, owner = _asked(request)
     with _users_lock(layout, cache):
@@ -48,10 +60,10 @@ def remove_cache(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     return {"directory": str(cache.directory), "bytes": freed, "removed": removed}
 
 
-def cache_state(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
+def cache_state(request: CacheStateRequest, emit: Emit) -> CacheStates:
     """What each cache holds by its summary, who else refers to it, and whether it would go with its last owner."""
     layout = Layout(request["root"])
-    found = []
+    found: List[CacheState] = []
     for asked in request["caches"]:
         cache = TrainingCache(layout, asked["directory"])
         found.append(
@@ -65,8 +77,8 @@ def cache_state(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
     return {"caches": found}
 
 
-def read_cache(request: Mapping[str, Any], write: Callable[[bytes], None]) -> None:
-    """Lines of JSON: ``[path, bytes, mtime, mode]`` of each entry as it is found, at last ``{bytes, files, at, whole}``."""
+def read_cache(request: CacheRequest, write: Callable[[bytes], None]) -> None:
+    """Lines of JSON: each entry as it is found, at last what they add up to."""
     layout = Layout(request["root"])
     directory = TrainingCache(layout, request["directory"]).directory
     at, total, files = time.time(), 0, 0
@@ -81,21 +93,17 @@ def read_cache(request: Mapping[str, Any], write: Callable[[bytes], None]) -> No
         if size > _PIECE_BYTES:
             write(("\n".join(pending) + "\n").encode())
             pending, size = [], 0
-    found = {"bytes": total, "files": files, "at": at, "whole": True}
+    found: Held = {"bytes": total, "files": files, "at": at, "whole": True}
     write(("\n".join([*pending, json.dumps(found)]) + "\n").encode())
     keep_summary(layout, directory, found)
 
 
-def clear_cache(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
-    """Remove what was last modified ``older_than_seconds`` ago or earlier; what is written after the call began stays.
-
-    Refused while a run uses the cache. With ``dry_run`` nothing is removed. ``files`` and ``bytes`` went; ``left``
-    could not be removed.
-    """
+def clear_cache(request: ClearRequest, emit: Emit) -> Cleared:
+    """Remove what was last modified ``older_than_seconds`` ago or earlier; what is written after the call began stays."""
     layout = Layout(request["root"])
     cache = TrainingCache(layout, request["directory"])
-    dry = bool(request.get("dry_run"))
-    before = time.time() - float(request.get("older_than_seconds") or 0)
+    dry = request["dry_run"]
+    before = time.time() - (request["older_than_seconds"] or 0)
     lock = content_lock(layout, cache.directory)
     if not lock.try_acquire():
         raise Failure("busy", f"somebody prepares or clears {cache.directory}", "Try again later.")
@@ -114,9 +122,9 @@ def clear_cache(request: Mapping[str, Any], emit: Emit) -> Dict[str, Any]:
 
 
 def _refuse_while_used(layout: Layout, directory: Path) -> None:
-    for run in all_runs(layout):
-        spec = run.spec or {}
-        if str(directory) in spec.get("caches", ()) and (run.status() or {}).get("supervised"):
+    for run, spec in all_specs(layout):
+        now = run.status() if str(directory) in spec["caches"] else None
+        if now and now["supervised"]:
             raise Failure(
                 "busy",
                 f"run {spec['number']} of {spec['address']} uses the cache",
@@ -124,7 +132,7 @@ def _refuse_while_used(layout: Layout, directory: Path) -> None:
             )
 
 
-def _asked(request: Mapping[str, Any]) -> Tuple[Layout, TrainingCache, str, str]:
+def _asked(request: OwnedRequest) -> Tuple[Layout, TrainingCache, str, str]:
     layout = Layout(request["root"])
     owner = request.get("owner", "")
     return (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Mapping, Optional
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Mapping, Optional
 
 from trainctl.base.addresses import Serving, is_private, shared_loopback
 from trainctl.base.failure import Failure
 from trainctl.base.ports import ports_of
 from trainctl.base.protocol.asking import Asking, Gone
+from trainctl.base.protocol.weights import Sent
 from trainctl.node.transfer.server import BlobServer, serving
 from trainctl.node.transfer.shelf import Shelf
 
@@ -24,7 +25,7 @@ def serve_others(
     emit: Emit,
     caller: BinaryIO,
     told: Optional[Mapping[str, Any]] = None,
-) -> Dict[str, Any]:
+) -> Sent:
     """Hand out contents to who has the request's ``token``, until the caller closes standard input or is silent for a minute.
 
     Events ``{urls, loopback, why}`` with what is ``told`` in addition, and ``{sent}`` each second; the result is the latter. It listens at

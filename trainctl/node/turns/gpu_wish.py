@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Mapping
+from typing import Dict, List, Mapping
 
 from trainctl.base.failure import Failure
+from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.turns import gpus
 from trainctl.node.turns.claims import Claims, holder, is_held
 from trainctl.node.turns.gpus import Gpu, users
@@ -23,23 +24,22 @@ class GpuWish:
     Who takes all that there are gets none where the host's tools can't say which that is: its job is ``hidden`` those that there may be.
     """
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
-        wanted = spec.get("gpus") or {}
+    def __init__(self, spec: RunSpec) -> None:
         self.hidden: Mapping[str, str] = {}
-        kind, count = wanted.get("kind") or "", wanted.get("count")
+        kind, count = spec["gpus"]["kind"], spec["gpus"]["count"]
         try:
-            found = gpus.usable(wanted.get("declared", 0))
+            found = gpus.usable(spec["gpus"]["declared"])
         except Failure:
             if count is not None:
                 raise
             found, self.hidden = [], gpus.NO_GPUS
         self._present = [one for one in found if one.is_a(kind)]
-        self.count = len(self._present) if count is None else int(count)
+        self.count = len(self._present) if count is None else count
         if self.count > len(self._present):
             what = f"{self.count} {kind} GPUs" if kind else f"{self.count} GPUs"
             raise Failure("missing", f"{what} are wanted and this node has {len(self._present)}")
-        nodes = spec.get("nodes") or ()
-        where = f" on {nodes[int(spec['rank'])]}" if len(nodes) > 1 else ""
+        nodes = spec["nodes"]
+        where = f" on {nodes[spec['rank']]}" if len(nodes) > 1 else ""
         self.words = f"waits for {self.count} of {len(self._present)} GPUs{where}"
         self.claims = [one.claim for one in self._present]
         self._refused: List[Gpu] = []

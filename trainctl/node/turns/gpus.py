@@ -64,16 +64,6 @@ class Gpu(NamedTuple):
         words = {word for word in re.split(r"[^A-Z0-9]+", kind.upper()) if word}
         return not self.name or words <= set(re.split(r"[^A-Z0-9]+", self.name.upper()))
 
-    def to_json(self) -> Dict[str, Any]:
-        """As ``facts`` reports it."""
-        return {
-            "index": self.number,
-            "uuid": self.id,
-            "name": self.name,
-            "memory_mib": self.memory_mib,
-            "driver": self.driver,
-        }
-
 
 Reports = Callable[[], List[Gpu]]
 """Says which GPUs there are. Asking the host's tools may take seconds."""

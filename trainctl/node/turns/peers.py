@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
+from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.attempt import Attempt, Ended, stopped_within
 from trainctl.node.runs.record import Run
@@ -27,16 +28,15 @@ class Retry(NamedTuple):
     delay_seconds: float = 0.0
 
     @classmethod
-    def of(cls, spec: Mapping[str, Any]) -> Retry:
+    def of(cls, spec: RunSpec) -> Retry:
         """The specification's; once if it says nothing."""
-        found = spec.get("retry") or {}
-        return cls(int(found.get("max_attempts", 1)), float(found.get("delay_seconds", 0.0)))
+        return cls(**spec["retry"]) if "retry" in spec else cls()
 
 
 class Peers:
     """A run of one rank decides by itself; a gang's rank (``gang/member``) asks the others at the same places."""
 
-    def __init__(self, run: Run, spec: Mapping[str, Any], pending: Pending) -> None:
+    def __init__(self, run: Run, spec: RunSpec, pending: Pending) -> None:
         self._run = run
         self._spec = spec
         self._pending = pending

@@ -8,6 +8,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from trainctl.base.failure import Failure
+from trainctl.base.protocol.spec import RunSpec
 from trainctl.node.runs import record as runs
 from trainctl.node.runs.record import Run
 from trainctl.node.turns import gpus
@@ -31,7 +32,7 @@ GPU_LANE = "gpus"
 class Turn:
     """What a run holds while it runs. Taken in stages, each only after the one before: what is waited for later blocks nobody now."""
 
-    def __init__(self, run: Run, spec: Mapping[str, Any], pending: Pending) -> None:
+    def __init__(self, run: Run, spec: RunSpec, pending: Pending) -> None:
         self._run = run
         self._spec = spec
         self._pending = pending

@@ -40,7 +40,7 @@ def main() -> int:
 def load(verb: str) -> None:
     """Import what does the verb."""
     if verb not in ("look", *VERBS):
-        import trainctl.weights.mirror.work  # noqa: F401
+        pass
 
 
 def _done(verb: str, stream: BinaryIO) -> Answer:

@@ -1,0 +1,165 @@
+"""Verbs about the cache of weights of a node."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Tuple, TypedDict
+
+from trainctl.base.protocol.verb import AtCache, Nothing, OfLineage, Verb
+
+Document = Optional[Mapping[str, Any]]
+"""A listing as JSON; null: it follows the request as rows."""
+
+Origin = Mapping[str, Any]
+"""``{type: directory, path}``, ``{type: http, urls, token, loopback, fingerprint}`` or ``{type: bucket}``."""
+
+
+class CacheQuery(AtCache):
+    """``room``: report the room, too. ``mirror``: directory of the mirror, if the node sees it."""
+
+    listings: List[str]
+    blobs: List[str]
+    room: bool
+    mirror: Optional[str]
+
+
+_Cached = TypedDict("_Cached", {"trees": List[str], "blobs": List[str]})
+
+
+class Cached(_Cached, total=False):
+    """``trees`` and ``blobs`` that are here; ``arrived``: of other blobs the verified bytes, and those on the disk.
+
+    ``room``: bytes that weights may take besides those of live runs; ``most``: with no live run; ``beside_mirror``: the same
+    of cache and mirror together, where they share a disk. ``leases``, ``leased``: listings and blobs that live runs need.
+    """
+
+    arrived: Dict[str, Tuple[int, int]]
+    room: Optional[int]
+    most: Optional[int]
+    beside_mirror: Optional[List[int]]
+    leases: List[str]
+    leased: List[str]
+    shared: List[str]
+
+
+class Peer(TypedDict, total=False):
+    """A node that serves what it has. ``holds``: by listing, a bit for each content, in hex."""
+
+    node: str
+    urls: List[str]
+    token: str
+    loopback: str
+    fingerprint: str
+    holds: Dict[str, str]
+
+
+class _Deliver(OfLineage):
+    listing: Document
+    origin: Origin
+
+
+class DeliverRequest(_Deliver, total=False):
+    """``lease``: key of the run. ``source``: for people. ``verify``: check every file. ``node``: which of ``peers`` this is.
+
+    ``patience``: with peers, in seconds.
+    """
+
+    owner: str
+    lease: str
+    source: str
+    verify: bool
+    node: str
+    peers: List[Peer]
+    patience: float
+
+
+class Delivered(TypedDict):
+    """Bytes that were here, and that came from the shared cache, from peers and from the mirror."""
+
+    listing: str
+    tree: str
+    bytes_node: int
+    bytes_cluster: int
+    bytes_peers: int
+    bytes_origin: int
+    seconds: float
+
+
+class _Serve(AtCache):
+    listings: List[Document]
+    token: str
+
+
+class ServeRequest(_Serve, total=False):
+    """``listen``: an address. ``ports``: ``FIRST-LAST``, empty: any."""
+
+    listen: str
+    ports: str
+
+
+class EvictRequest(AtCache):
+    """``listings``: ids or beginnings of them; null: all."""
+
+    listings: Optional[List[str]]
+    dry_run: bool
+
+
+class VerifyRequest(AtCache):
+    """``origin`` null: drop what is corrupt."""
+
+    origin: Optional[Origin]
+
+
+class CacheRow(TypedDict, total=False):
+    """A listing. ``outcome``: evicted, leased or busy; of a verification whole, repaired, dropped or wrong."""
+
+    id: str
+    source: str
+    files: int
+    bytes: int
+    outcome: str
+    last_used: Optional[float]
+    leased_by: List[str]
+    wrong_files: List[str]
+    detail: str
+
+
+Sent = TypedDict("Sent", {"sent": int})
+CacheAnswer = TypedDict("CacheAnswer", {"listings": List[CacheRow], "bytes": int, "freed": int})
+"""``bytes``: that were hashed."""
+
+Freed = TypedDict("Freed", {"freed": int})
+Forgotten = TypedDict("Forgotten", {"freed": int, "empty": bool})
+"""``empty``: nothing of anybody is left."""
+
+CACHE_QUERY = Verb("cache_query", CacheQuery, Cached, "Report which weights are here.")
+CACHE_ROWS = Verb(
+    "cache_rows",
+    AtCache,
+    Nothing,
+    "The same of blobs that follow as rows. Events: rows `[here, leased, shared, verified, on disk]`.",
+)
+DELIVER = Verb(
+    "deliver",
+    DeliverRequest,
+    Delivered,
+    "Make the tree of a listing present. Events: `{done, came, total, files}`, `{say}`, `{ask}`.",
+)
+SERVE = Verb(
+    "serve",
+    ServeRequest,
+    Sent,
+    "Serve listings while the caller is there. Events: `{urls, loopback, why, holds}`, `{sent}`, `{ask}`.",
+)
+CACHE_EVICT = Verb(
+    "cache_evict", EvictRequest, CacheAnswer, "Evict listings that no live run leases."
+)
+CACHE_VERIFY = Verb(
+    "cache_verify",
+    VerifyRequest,
+    CacheAnswer,
+    "Hash every listing; repair or drop it. Events: `{done, total, files}`, `{ask}`.",
+)
+FORGET_CACHE = Verb(
+    "forget_cache", OfLineage, Freed, "Drop the references of a lineage to weights in one cache."
+)
+FORGET = Verb("forget", OfLineage, Forgotten, "Drop the references and ended runs of a lineage.")
