@@ -52,7 +52,9 @@ def become(order, streams):
     os.environ.clear()
     os.environ.update(order["environ"])
     sys.argv = ["-c", order["verb"]]
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # without taking apart what was loaded, which would copy all of it
 
 
 def accept(listening):

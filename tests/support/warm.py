@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -121,13 +122,25 @@ def _load() -> None:
     from importlib import import_module
     from pkgutil import iter_modules
 
+    import pathspec
+
+    import trainctl.cli.app
     import trainctl.cli.commands
     import trainctl.cli.invoke
+    import trainctl.cli.main
     import trainctl.desired.build
+    import trainctl.remote.programs
+    import trainctl_local.provider
+    import trainctl_ssh.provider
     import trainctl_state  # noqa: F401
+    from trainctl.manifest.types.document import Manifest
+    from trainctl.spi.discovery import PROVIDERS, names
 
     for module in iter_modules(trainctl.cli.commands.__path__, "trainctl.cli.commands."):
         import_module(module.name)
+    pathspec.GitIgnoreSpec.from_lines(["*.pyc"])
+    names(PROVIDERS)
+    Manifest.model_validate({"project": {"name": "warm"}, "jobs": {"warm": {"runtime": {"start_commands": ["x"]}}}})
     assert "huggingface_hub" not in sys.modules  # it reads variables while it is loaded
     gc.collect()
     gc.freeze()
@@ -162,8 +175,25 @@ def _become(command: Mapping[str, Any], streams: Sequence[int]) -> None:
     sys.argv = ["", *arguments]
     own = command["environ"].get("PYTHONPATH")
     sys.path[:1] = [str(Path.cwd()), *(own.split(os.pathsep) if own else ())]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as done:
+        if done.code is None or isinstance(done.code, int):
+            _leave(done.code or 0)
+        raise
     sys.exit()
+
+
+def _leave(code: int) -> None:
+    """End as Python ends, but without taking apart what was loaded, which would copy all of it."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        sys.exit(code)
+    os._exit(code)
 
 
 def _report(pid: int, line: socket.socket) -> None:

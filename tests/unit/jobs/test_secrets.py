@@ -123,3 +123,14 @@ def test_what_was_found_elsewhere_is_masked_as_well(tmp_path: Path) -> None:
     found = secrets(tmp_path, redactor=redactor).registered(Credential(VALUE, "~/.cache"))
     assert found is not None
     assert redactor.redact(VALUE) == MASK
+
+
+@pytest.mark.parametrize("value", [f"{VALUE} {VALUE}", f"{VALUE}\n{VALUE}", f"{VALUE}é"])
+def test_what_no_header_can_hold_is_not_used(tmp_path: Path, value: str) -> None:
+    """The library that would refuse it repeats it in its message. The error names where the token came from, only."""
+    with pytest.raises(TrainctlError) as caught:
+        secrets(tmp_path).registered(Credential(value, "~/.cache/token"))
+
+    assert caught.value.code == "unusable-secret"
+    assert "~/.cache/token" in caught.value.summary
+    assert VALUE not in str(caught.value)
