@@ -130,8 +130,6 @@ def _load() -> None:
     import trainctl.cli.main
     import trainctl.desired.build
     import trainctl.remote.programs
-    import trainctl_local.provider
-    import trainctl_ssh.provider
     import trainctl_state  # noqa: F401
     from trainctl.manifest.types.document import Manifest
     from trainctl.spi.discovery import PROVIDERS, names
@@ -140,7 +138,9 @@ def _load() -> None:
         import_module(module.name)
     pathspec.GitIgnoreSpec.from_lines(["*.pyc"])
     names(PROVIDERS)
-    Manifest.model_validate({"project": {"name": "warm"}, "jobs": {"warm": {"runtime": {"start_commands": ["x"]}}}})
+    Manifest.model_validate(
+        {"project": {"name": "warm"}, "jobs": {"warm": {"runtime": {"start_commands": ["x"]}}}}
+    )
     assert "huggingface_hub" not in sys.modules  # it reads variables while it is loaded
     gc.collect()
     gc.freeze()

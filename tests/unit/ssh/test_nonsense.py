@@ -59,7 +59,9 @@ def test_an_answer_about_presence_that_is_none_is_an_error() -> None:
     assert "said on stderr" in caught.value.detail
 
 
-@pytest.mark.parametrize(("made", "fails"), [(b'{"made": true}', False), (b'{"made": false}', True)])
+@pytest.mark.parametrize(
+    ("made", "fails"), [(b'{"made": true}', False), (b'{"made": false}', True)]
+)
 def test_a_node_that_is_removed_while_it_is_made_is_an_error(
     made: bytes, fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
