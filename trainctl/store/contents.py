@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import NamedTuple, Optional, Tuple
+from typing import Iterable, NamedTuple, Optional, Tuple
 
 from trainctl.base.listing import Listing, is_digest
 from trainctl.base.objects import ObjectStore
@@ -54,6 +54,12 @@ def slices_of(objects: ObjectStore, pack: str) -> Optional[Tuple[Slice, ...]]:
     if not data.startswith(_MAGIC) or not is_sealed or len(rows) % _ROW.size:
         raise records.damaged(objects, key, "its digest doesn't match its content")
     return tuple(Slice(*row) for row in _ROW.iter_unpack(rows))
+
+
+def slices_bytes(slices: Iterable[Slice]) -> bytes:
+    """The stored form of a pack's index."""
+    body = _MAGIC + b"".join(sorted(_ROW.pack(*slice_) for slice_ in slices))
+    return body + hashlib.sha256(body).digest()
 
 
 def count_slices(size: int) -> int:

@@ -95,6 +95,14 @@ def marks(resolved: ResolvedSource) -> str:
     return f"{PARTIAL}/{source(resolved)}"
 
 
+def fingerprint(identity: str, path: str, size: int, validator: str) -> str:
+    """What identifies a file's content as far as upstream tells: the same for files that are known to be the same."""
+    kind, _, value = validator.partition(":")
+    if kind == "sha256":
+        return hex_digest([kind, value, size])
+    return hex_digest([identity, path, size, validator])
+
+
 def chunk_mark(resolved: ResolvedSource, fingerprint: str, number: int, sha256: str) -> str:
     """Says that a chunk of a file is there as a blob. An empty object."""
     return f"{marks(resolved)}/{fingerprint}.{number}.{sha256}"

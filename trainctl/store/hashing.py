@@ -1,0 +1,88 @@
+"""Digests of a file while its bytes pass: the ones the store needs, and the one that upstream announced."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from typing import Any, Tuple, Union
+
+from trainctl.base.listing import SourceFile
+from trainctl.base.safe_path import shown
+from trainctl.errors import SourceWrong
+from trainctl.store.upstream import Upstream
+
+_NAMES = {"sha256": "sha256", "git": "git blob id", "md5": "MD5"}
+
+
+def announced(file: SourceFile) -> Tuple[str, str]:
+    """The kind of digest that upstream announced, ``sha256``, ``git`` or ``md5``, and the digest; twice empty if it announced none."""
+    kind, _, value = file.validator.partition(":")
+    if kind in ("sha256", "git"):
+        return kind, value
+    for word in file.checksum.split():
+        kind, _, value = word.partition(":")
+        if kind == "md5" and value:
+            return kind, value
+    return "", ""
+
+
+class FileHash:
+    """The sha256 of a file, and its digest as upstream makes it. Takes the bytes in order."""
+
+    def __init__(self, file: SourceFile) -> None:
+        self._file = file
+        self._whole = hashlib.sha256()
+        self.upstream = _upstream_hash(file)
+
+    def update(self, piece: Union[bytes, bytearray, memoryview]) -> None:
+        """Take the next bytes."""
+        self._whole.update(piece)
+        if self.upstream is not None:
+            self.upstream.update(piece)
+
+    def checked(self, upstream: Upstream) -> str:
+        """The sha256 of all bytes. SourceWrong if they aren't what upstream announced."""
+        sha256 = self._whole.hexdigest()
+        kind, expected = announced(self._file)
+        found = sha256 if self.upstream is None else self.upstream.hexdigest()
+        if kind in ("", "sha256") and not (kind and sha256 != expected):
+            return sha256
+        if found == expected:
+            return sha256
+        # What an ETag says is an MD5 only sometimes.
+        if kind == "md5" and f"md5:{expected}" not in upstream.checksum(self._file).split():
+            return sha256
+        raise _wrong(upstream.source, self._file, kind, expected, found)
+
+
+def _wrong(source: str, file: SourceFile, kind: str, expected: str, found: str) -> SourceWrong:
+    declared = kind == "sha256" and source.startswith("https:")
+    said = "its declared sha256 says" if declared else "upstream announced"
+    return SourceWrong(
+        f"{source}: {shown(file.path)} arrived with other content than {said}",
+        f"Its {_NAMES[kind]} should be {expected} and is {found}. Nothing of it was kept. If it happens again, the file is "
+        f"damaged upstream or a proxy on the way changes it{', or the declaration is wrong' if declared else ''}.",
+    )
+
+
+def _upstream_hash(file: SourceFile) -> Any:
+    kind, value = announced(file)
+    if kind == "md5":
+        return _insecure("md5")
+    if kind != "git":
+        return None
+    digest: Any = _insecure("sha1") if len(value) == 40 else hashlib.sha256()
+    digest.update(b"blob %d\0" % file.size)
+    return digest
+
+
+def _insecure(name: str) -> Any:
+    """A hash that isn't for security, which FIPS allows."""
+    if sys.version_info >= (3, 9):
+        return hashlib.new(name, usedforsecurity=False)
+    return hashlib.new(name)
+
+
+def sha256_of(data: Union[bytes, bytearray, memoryview]) -> str:
+    """The hex sha256 of bytes in memory."""
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,236 @@
+"""Copy a source into a store: what is missing of it, verified, and then its listing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import Callable, Deque, Dict, List, Optional, Protocol, Sequence, Set, Tuple
+
+from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource, SourceFile
+from trainctl.base.objects import ObjectStore
+from trainctl.base.retry import Retry
+from trainctl.base.units import format_bytes
+from trainctl.errors import StorageError
+from trainctl.store import keys, records, references
+from trainctl.store.directory import DirectoryObjects, free_bytes
+from trainctl.store.known import PACKED_BYTES, Content, Groups, Known, group, mirrored, record
+from trainctl.store.lease import ObjectLease
+from trainctl.store.packing import Packing
+from trainctl.store.references import Reference
+from trainctl.store.scan import Progress
+from trainctl.store.transfer import Transfer, stopped
+from trainctl.store.upload import Uploading
+from trainctl.store.upstream import Upstream
+from trainctl.store.writing import Waiting, require_punctual, writing
+
+SPARE_BYTES = 64 * 2**20
+_SMALL_AT_ONCE = 32
+_LARGE_AT_ONCE = 6
+_GRACE_SECONDS = 2.0
+_POLL_SECONDS = 0.1
+_Missing = Tuple[str, Sequence[SourceFile]]
+
+
+class Ingest:
+    """One source on its way into a store. ``cancelled`` ends it between pieces."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        resolved: ResolvedSource,
+        upstream: Upstream,
+        retry: Retry,
+        *,
+        chunk_bytes: int = CHUNK_BYTES,
+        progress: Optional[Progress] = None,
+        cancelled: Optional[threading.Event] = None,
+    ) -> None:
+        self._objects = objects
+        self._resolved = resolved
+        self._upstream = upstream
+        self._retry = retry
+        self._chunk_bytes = chunk_bytes
+        self._cancelled = cancelled or threading.Event()
+        self._tally = _Tally(resolved.size, progress)
+
+    def run(self, reference: Reference, waiting: Waiting) -> Listing:
+        """Copy what is missing. SourceError's kinds name the file, StorageError the store."""
+        objects, resolved = self._objects, self._resolved
+        references.put(objects, reference, resolved)
+        with writing(objects, resolved, reference, self._cancelled, waiting) as lease:
+            listing = mirrored(objects, resolved)
+            if listing is None:
+                listing = self._copy(lease)
+            else:
+                self._tally.add(resolved.size, len(resolved.files))
+            references.put(objects, reference, resolved, listing.id)
+            self._forget_marks()
+        return listing
+
+    def _copy(self, lease: ObjectLease) -> Listing:
+        groups = group(self._resolved)
+        known = Known(self._objects, self._resolved, self._chunk_bytes)
+        found = known.find(groups)
+        for key in found:
+            self._tally.add(sum(file.size for file in groups[key]), len(groups[key]))
+        missing = {key: files for key, files in groups.items() if key not in found}
+        _require_space(self._objects, sum(files[0].size for files in missing.values()))
+        packs = {pack for content in found.values() if content.size < PACKED_BYTES and (pack := known.pack_of(content.sha256))}  # fmt: skip
+        small = {key: files for key, files in missing.items() if files[0].size < PACKED_BYTES}
+        large = {key: files for key, files in missing.items() if key not in small}
+        packed, stored = self._pack(small)
+        found.update(packed)
+        found.update(self._upload(large, known))
+        files = (found[key].listed(file.path) for key, files in groups.items() for file in files)
+        listing = Listing(tuple(sorted(files)))
+        require_punctual(lease, self._resolved)
+        if packs or stored:
+            document = {"version": 1, "packs": sorted(packs | stored)}
+            self._objects.put(keys.packs(listing.id), records.encode(document))
+        self._objects.put(keys.listing(listing.id), listing.to_bytes())
+        self._objects.put(keys.record(self._resolved), record(self._resolved, listing))
+        self._objects.delete([keys.incomplete(listing.id)])
+        return listing
+
+    def _pack(self, missing: Groups) -> Tuple[Dict[str, Content], Set[str]]:
+        if not missing:
+            return {}, set()
+        transfer = self._transfer()
+        marks = keys.marks(self._resolved)
+        packing = Packing(self._objects, marks, transfer, missing, self._chunk_bytes)
+        try:
+            contents = self._fetch_all(packing, transfer, list(missing.items()), _SMALL_AT_ONCE)
+        finally:
+            packing.close()
+        return contents, packing.stored
+
+    def _upload(self, missing: Groups, known: Known) -> Dict[str, Content]:
+        """The largest first, so that none is left for the end."""
+        if not missing:
+            return {}
+        transfer = self._transfer()
+        marks = keys.marks(self._resolved)
+        uploading = Uploading(self._objects, marks, transfer, known, self._chunk_bytes)
+        ordered = sorted(missing.items(), key=lambda item: -item[1][0].size)
+        try:
+            return self._fetch_all(uploading, transfer, ordered, _LARGE_AT_ONCE)
+        finally:
+            uploading.close()
+
+    def _transfer(self) -> Transfer:
+        return Transfer(self._upstream, self._retry, threading.Event(), self._tally.add)
+
+    def _fetch_all(
+        self,
+        fetcher: _Fetcher,
+        transfer: Transfer,
+        missing: List[_Missing],
+        at_once: int,
+    ) -> Dict[str, Content]:
+        """Fetch files with a few threads; the first error ends it for all, and is raised."""
+        work = _Work(fetcher, transfer.halt, missing, self._tally)
+        threads = [
+            threading.Thread(target=work.run, daemon=True, name="fetch")
+            for _ in range(min(at_once, len(missing)))
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                while thread.is_alive() and not transfer.halt.is_set():
+                    thread.join(_POLL_SECONDS)
+                    if self._cancelled.is_set():
+                        transfer.halt.set()
+        finally:
+            transfer.halt.set()
+            # Threads that hear nothing from upstream are left behind.
+            until = time.monotonic() + _GRACE_SECONDS
+            for thread in threads:
+                thread.join(max(0.0, until - time.monotonic()))
+        if work.error is not None:
+            raise work.error
+        if len(work.done) < len(missing):
+            raise stopped()
+        return work.done
+
+    def _forget_marks(self) -> None:
+        """Delete the marks of this source: its record says more than they do."""
+        self._objects.delete([stat.key for stat in self._objects.list(keys.marks(self._resolved))])
+
+
+class _Fetcher(Protocol):
+    def fetch(self, file: SourceFile, key: str) -> Content:
+        """Have a file in the store."""
+        ...
+
+
+class _Work:
+    """Files that threads take one after another."""
+
+    def __init__(
+        self,
+        fetcher: _Fetcher,
+        halt: threading.Event,
+        missing: List[_Missing],
+        tally: _Tally,
+    ) -> None:
+        self._fetcher = fetcher
+        self._halt = halt
+        self._todo: Deque[_Missing] = deque(missing)
+        self._tally = tally
+        self._lock = threading.Lock()
+        self.done: Dict[str, Content] = {}
+        self.error: Optional[BaseException] = None
+
+    def run(self) -> None:
+        """Fetch until nothing is left, or something failed."""
+        while not self._halt.is_set():
+            try:
+                key, files = self._todo.popleft()
+            except IndexError:
+                return
+            try:
+                content = self._fetcher.fetch(files[0], key)
+            except BaseException as error:  # noqa: BLE001  the thread that waits raises it
+                self._fail(error)
+                return
+            self.done[key] = content
+            self._tally.add(files[0].size * (len(files) - 1), len(files))
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            if not self._halt.is_set():
+                self.error = error
+                self._halt.set()
+
+
+class _Tally:
+    """Counts what is done, and reports it."""
+
+    def __init__(self, total: int, progress: Optional[Callable[[int, int, int], None]]) -> None:
+        self._lock = threading.Lock()
+        self._total = total
+        self._progress = progress
+        self._bytes = self._files = 0
+
+    def add(self, size: int, files: int = 0) -> None:
+        """Count more bytes and files."""
+        with self._lock:
+            self._bytes += size
+            self._files += files
+            if self._progress is not None:
+                self._progress(self._bytes, self._total, self._files)
+
+
+def _require_space(objects: ObjectStore, missing: int) -> None:
+    """StorageError unless the disk has space for what is missing, in bytes."""
+    if not isinstance(objects, DirectoryObjects) or not missing:
+        return
+    free = free_bytes(objects.root)
+    if missing + SPARE_BYTES > free:
+        raise StorageError(
+            f"the mirror {objects.root} needs {format_bytes(missing + SPARE_BYTES)} and its disk has {format_bytes(free)} free",
+            "Free some space, or name another place in mirror: {url: …}. Nothing was transferred.",
+            code="disk-full",
+        )

@@ -1,0 +1,204 @@
+"""What a store has of a source: from its earlier versions, from interrupted transfers, and by announced digests."""
+
+from __future__ import annotations
+
+from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from trainctl.base.listing import (
+    CHUNK_BYTES,
+    ListedFile,
+    Listing,
+    ResolvedSource,
+    SourceFile,
+    is_digest,
+)
+from trainctl.base.objects import ObjectStore
+from trainctl.base.parallel import in_order
+from trainctl.store import contents, keys, records
+
+PACKED_BYTES = 2**20
+"""Smaller files are put into packs."""
+_EARLIER = 8
+"""Versions of a source that are looked through."""
+_AT_ONCE = 16
+
+
+class Content(NamedTuple):
+    """A content by its digest; ``chunks`` as in ``ListedFile``."""
+
+    sha256: str
+    size: int
+    chunks: Tuple[str, ...] = ()
+
+    def listed(self, path: str) -> ListedFile:
+        """The content under a path."""
+        return ListedFile(path, self.size, self.sha256, self.chunks)
+
+
+Groups = Mapping[str, Sequence[SourceFile]]
+"""Files by fingerprint: those that are known to be the same come once."""
+
+
+def group(resolved: ResolvedSource) -> Dict[str, List[SourceFile]]:
+    """The files of a source by fingerprint."""
+    groups: Dict[str, List[SourceFile]] = {}
+    for file in resolved.files:
+        key = keys.fingerprint(resolved.identity, file.path, file.size, file.validator)
+        groups.setdefault(key, []).append(file)
+    return groups
+
+
+def mirrored(objects: ObjectStore, resolved: ResolvedSource) -> Optional[Listing]:
+    """The listing that a source at its pin turned out to be, if all of it is there."""
+    document = records.unless_damaged(lambda: records.load(objects, keys.record(resolved)))
+    listing = _listing_of(objects, document or {}, contents.load_listing)
+    if listing is None or resolved.known_as is not None:
+        return listing
+    is_same = len(listing.files) == len(resolved.files) and all(
+        (listed.path, listed.size) == (file.path, file.size)
+        and file.sha256 in (None, listed.sha256)
+        for listed, file in zip(listing.files, resolved.files)
+    )
+    return listing if is_same else None
+
+
+def record(resolved: ResolvedSource, listing: Listing) -> bytes:
+    """What is stored of a source that is complete."""
+    validators = ["" if file.sha256 else file.validator for file in resolved.files]
+    return records.encode(
+        {
+            "version": 1,
+            "source": resolved.source,
+            "pin": resolved.pin,
+            "listing": listing.id,
+            "validators": validators,
+        }
+    )
+
+
+class Known:
+    """Looks up what is there of a source that isn't complete at its pin; nothing is written.
+
+    ``marked`` has the digests of chunks of files that are partly there, by fingerprint and number.
+    """
+
+    def __init__(
+        self, objects: ObjectStore, resolved: ResolvedSource, chunk_bytes: int = CHUNK_BYTES
+    ) -> None:
+        self._objects = objects
+        self._chunk_bytes = chunk_bytes
+        self._certain: Dict[str, Content] = {}
+        self._likely: Dict[str, str] = {}
+        self._packs: Dict[str, None] = {}
+        self._pack_of: Optional[Dict[bytes, str]] = None
+        self.marked: Dict[str, Dict[int, str]] = {}
+        self._read_versions(resolved)
+        self._read_marks(resolved)
+
+    def find(self, groups: Groups) -> Dict[str, Content]:
+        """The content of files that is there, by fingerprint."""
+        found: Dict[str, Content] = {}
+        asked: List[Tuple[str, str, int]] = []
+        for key, files in groups.items():
+            size, certain = files[0].size, self._certain.get(key)
+            sha256 = files[0].sha256 or self._likely.get(key)
+            if certain is not None and size >= PACKED_BYTES:
+                found[key] = certain
+            elif size < PACKED_BYTES:
+                sha256 = certain.sha256 if certain else sha256
+                if sha256 and self.pack_of(sha256):
+                    found[key] = Content(sha256, size)
+            elif sha256:
+                asked.append((key, sha256, size))
+        for (key, _, _), content in in_order(self._stored, asked, _AT_ONCE):
+            if content is not None:
+                found[key] = content
+        return found
+
+    def pack_of(self, sha256: str) -> Optional[str]:
+        """The pack that has a small content, among those of this source."""
+        if self._pack_of is None:
+            self._pack_of = {
+                slice_.digest: pack
+                for pack, slices in in_order(self._slices, self._packs, _AT_ONCE)
+                for slice_ in slices
+            }
+        return self._pack_of.get(bytes.fromhex(sha256))
+
+    def chunks_of(self, key: str) -> List[str]:
+        """The first chunks of a file that are there."""
+        marked = self.marked.get(key, {})
+        first: List[str] = []
+        while len(first) in marked:
+            first.append(marked[len(first)])
+        return first
+
+    def _slices(self, pack: str) -> Tuple[contents.Slice, ...]:
+        if self._objects.stat(keys.blob(pack)) is None:
+            return ()
+        slices = records.unless_damaged(lambda: contents.slices_of(self._objects, pack))
+        return slices or ()
+
+    def _stored(self, asked: Tuple[str, str, int]) -> Optional[Content]:
+        _, sha256, size = asked
+        if size > self._chunk_bytes:
+            chunks = records.unless_damaged(lambda: contents.chunks_of(self._objects, sha256))
+            return Content(sha256, size, chunks) if chunks else None
+        stat = self._objects.stat(keys.blob(sha256))
+        return Content(sha256, size) if stat is not None and stat.size == size else None
+
+    def _read_versions(self, resolved: ResolvedSource) -> None:
+        stats = sorted(self._objects.list(keys.records(resolved)), key=lambda stat: stat.modified)
+        for stat in stats[-_EARLIER:]:
+            key = stat.key
+            document = records.unless_damaged(lambda key=key: records.load(self._objects, key))  # type: ignore[misc]
+            if document is None:
+                continue
+            listing = _listing_of(self._objects, document, contents.load_listing)
+            rest = None if listing else _listing_of(self._objects, document, contents.load_incomplete)  # fmt: skip
+            for fingerprint, file in _fingerprints(resolved.identity, document, listing or rest):
+                if listing is not None:
+                    self._certain[fingerprint] = Content(file.sha256, file.size, file.chunks)
+                else:
+                    self._likely[fingerprint] = file.sha256
+            if listing or rest:
+                listing_id = str(document["listing"])
+                packs = records.unless_damaged(lambda: contents.packs_of(self._objects, listing_id))  # noqa: B023
+                self._packs.update(dict.fromkeys(packs or ()))
+
+    def _read_marks(self, resolved: ResolvedSource) -> None:
+        for stat in self._objects.list(keys.marks(resolved)):
+            kind, _, rest = stat.key.rpartition("/")[2].partition(".")
+            if kind == "pack":
+                key = stat.key
+                document = records.unless_damaged(lambda key=key: records.load(self._objects, key))  # type: ignore[misc]
+                self._likely.update((document or {}).get("files") or {})
+                self._packs[rest] = None
+                continue
+            what, _, sha256 = rest.partition(".")
+            if what == "whole":
+                self._likely[kind] = sha256
+            else:
+                self.marked.setdefault(kind, {})[int(what)] = sha256
+
+
+def _listing_of(
+    objects: ObjectStore, document: Mapping[str, object], load: object
+) -> Optional[Listing]:
+    listing_id = document.get("listing")
+    if not is_digest(listing_id):
+        return None
+    return records.unless_damaged(lambda: load(objects, str(listing_id)))  # type: ignore[operator]
+
+
+def _fingerprints(
+    identity: str, document: Mapping[str, object], listing: Optional[Listing]
+) -> Iterable[Tuple[str, ListedFile]]:
+    """The files of an earlier version by fingerprint; those that nothing identified then are left out."""
+    validators = document.get("validators")
+    if listing is None or not isinstance(validators, list):
+        return
+    for file, validator in zip(listing.files, validators):
+        if isinstance(validator, str) and not validator.startswith("size:"):
+            text = validator or f"sha256:{file.sha256}"
+            yield keys.fingerprint(identity, file.path, file.size, text), file

@@ -1,0 +1,98 @@
+"""What a store has of sources, before anything moves. Writes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import FrozenSet, Iterable, Optional, Sequence, Tuple
+
+from trainctl.base.files import unusable
+from trainctl.base.listing import CHUNK_BYTES, Listing, ResolvedSource
+from trainctl.base.objects import ObjectStore
+from trainctl.base.parallel import in_order
+from trainctl.store import keys, references
+from trainctl.store.directory import DirectoryObjects, free_bytes
+from trainctl.store.known import Known, group, mirrored
+
+_AT_ONCE = 8
+Row = Tuple[Optional[str], int, bool]
+"""A file's sha256, None if it isn't known yet, its size, and whether its content is in the store."""
+
+
+@dataclass(frozen=True)
+class SourceSurvey:
+    """What is known of a source: a row for each file, in the order of paths, and its listing if it is complete."""
+
+    files: Tuple[Row, ...]
+    listing: Optional[str] = None
+
+    @property
+    def size(self) -> int:
+        """All bytes of the source."""
+        return sum(size for _, size, _ in self.files)
+
+    @property
+    def here(self) -> int:
+        """Its bytes that are in the store."""
+        return sum(size for _, size, is_here in self.files if is_here)
+
+    @property
+    def missing(self) -> int:
+        """Its bytes that aren't."""
+        return self.size - self.here
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What one look found, of each source in order, and which of the listings asked about are there.
+
+    ``free`` are the bytes that may still be written, None without a limit. ``damaged`` has a sentence for each reference
+    that can't be read. ``unusable`` says why nothing can be written, as far as that can be told without trying.
+    """
+
+    sources: Tuple[SourceSurvey, ...] = ()
+    listings: FrozenSet[str] = frozenset()
+    free: Optional[int] = None
+    damaged: Tuple[str, ...] = ()
+    unusable: str = ""
+
+
+def survey(
+    objects: ObjectStore,
+    sources: Sequence[ResolvedSource] = (),
+    listings: Iterable[str] = (),
+    lineage: str = "",
+    chunk_bytes: int = CHUNK_BYTES,
+) -> Survey:
+    """Look. ``lineage``: whose references are read; empty for everybody's."""
+    surveyed = in_order(lambda one: survey_source(objects, one, chunk_bytes), sources, _AT_ONCE)
+    here = in_order(lambda one: objects.stat(keys.listing(one)), dict.fromkeys(listings), _AT_ONCE)
+    damaged = references.read(objects, lineage).damaged
+    is_directory = isinstance(objects, DirectoryObjects)
+    return Survey(
+        tuple(found for _, found in surveyed),
+        frozenset(listing_id for listing_id, stat in here if stat is not None),
+        free_bytes(objects.root) if isinstance(objects, DirectoryObjects) else None,
+        tuple(error.summary for error in damaged.values()),
+        unusable(objects.root) if is_directory else "",  # type: ignore[attr-defined]
+    )
+
+
+def survey_source(
+    objects: ObjectStore, resolved: ResolvedSource, chunk_bytes: int = CHUNK_BYTES
+) -> SourceSurvey:
+    """What is known of one source."""
+    listing = mirrored(objects, resolved)
+    if listing is not None:
+        return SourceSurvey(_rows_of(listing), listing.id)
+    groups = group(resolved)
+    found = Known(objects, resolved, chunk_bytes).find(groups)
+    contents = {file.path: found.get(key) for key, files in groups.items() for file in files}
+    rows = []
+    for file in resolved.files:
+        content = contents[file.path]
+        rows.append((content.sha256 if content else file.sha256, file.size, content is not None))
+    return SourceSurvey(tuple(rows))
+
+
+def _rows_of(listing: Listing) -> Tuple[Row, ...]:
+    return tuple((file.sha256, file.size, True) for file in listing.files)

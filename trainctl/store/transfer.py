@@ -1,0 +1,314 @@
+"""A file's bytes on their way from upstream: chunk after chunk, by several connections if upstream has parts."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from typing import Callable, Dict, Generator, Iterator, List, NamedTuple, Optional
+
+from trainctl.base.listing import SourceFile
+from trainctl.base.retry import Attempts, Retry
+from trainctl.base.safe_path import shown
+from trainctl.errors import Interrupted, SourceCut, SourceWrong, TrainctlError
+from trainctl.store.upstream import Upstream
+
+PARTS_FROM_BYTES = 64 * 2**20
+"""Smaller files don't keep several connections busy."""
+_CONNECTIONS = 4
+_PIECE = 2**20
+_POLL_SECONDS = 0.1
+_WINDOW = 2
+"""Chunks in memory of a file that comes by one connection."""
+
+
+class Buffers:
+    """Memory for a number of chunks, which all files share. It is allocated when it is first needed.
+
+    Nobody holds a connection or a buffer while waiting for another buffer, so nobody waits forever.
+    """
+
+    def __init__(self, count: int, chunk_bytes: int) -> None:
+        self.chunk_bytes = chunk_bytes
+        self._free: List[bytearray] = []
+        self._left = count
+        self._changed = threading.Condition()
+
+    def take(self, count: int, halt: threading.Event) -> List[bytearray]:
+        """Wait for that many buffers. Interrupted if ``halt`` is set."""
+        with self._changed:
+            while self._left < count:
+                if halt.is_set():
+                    raise stopped()
+                self._changed.wait(_POLL_SECONDS)
+            self._left -= count
+            return [self._free.pop() if self._free else bytearray(self.chunk_bytes) for _ in range(count)]  # fmt: skip
+
+    def give_back(self, buffer: bytearray) -> None:
+        """Let others have a buffer."""
+        with self._changed:
+            self._free.append(buffer)
+            self._left += 1
+            self._changed.notify_all()
+
+
+class Chunk(NamedTuple):
+    """A chunk in memory; whoever takes it calls ``release`` when it isn't needed any more."""
+
+    number: int
+    data: memoryview
+    release: Callable[[], None]
+
+
+class Transfer:
+    """How bytes are received: ``arrived`` is called with counts of bytes, ``halt`` ends it between pieces."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        retry: Retry,
+        halt: threading.Event,
+        arrived: Callable[[int], None],
+    ) -> None:
+        self.upstream = upstream
+        self.retry = retry.patient
+        self.halt = halt
+        self.arrived = arrived
+
+    def read(self, file: SourceFile, into: memoryview) -> None:
+        """Read a whole file into memory; it goes on where a connection broke if its content is identified."""
+        attempts, done = Attempts(self.retry, self.halt), 0
+        while done < file.size:
+            before = done
+            try:
+                for piece in self._pieces(file, done):
+                    into[done : done + len(piece)] = piece
+                    done += len(piece)
+            except TrainctlError as error:
+                if not file.identified:
+                    self.arrived(-done)
+                    done = 0
+                if done - before >= min(_PIECE, file.size):
+                    attempts.advanced()
+                attempts.failed(error)
+
+    def chunks(
+        self, file: SourceFile, first: int, buffers: Buffers
+    ) -> Generator[Chunk, None, None]:
+        """The chunks of a large file in order, from the one with number ``first`` on."""
+        if file.identified and file.size >= PARTS_FROM_BYTES:
+            with closing(_Connections(self, file, first, buffers)) as connections:
+                for chunk in connections:
+                    yield chunk
+                    first = chunk.number + 1
+        if first * buffers.chunk_bytes < file.size:
+            yield from self._streamed(file, first, buffers)
+
+    def _streamed(self, file: SourceFile, first: int, buffers: Buffers) -> Iterator[Chunk]:
+        """The same by one connection. A file that nothing identifies begins anew after an error; ``number`` says so."""
+        window = _Window(buffers.take(_WINDOW, self.halt), self.halt)
+        try:
+            yield from self._through(window, file, first, buffers.chunk_bytes)
+        finally:
+            window.close(buffers)
+
+    def _through(
+        self, window: _Window, file: SourceFile, first: int, chunk_bytes: int
+    ) -> Iterator[Chunk]:
+        attempts = Attempts(self.retry, self.halt)
+        offset = first * chunk_bytes
+        buffer, filled = window.take(), 0
+        while offset + filled < file.size:
+            before = offset + filled
+            try:
+                for piece in self._pieces(file, offset + filled):
+                    view = memoryview(piece)
+                    while view:
+                        room = min(chunk_bytes, file.size - offset) - filled
+                        count = min(room, len(view))
+                        buffer[filled : filled + count] = view[:count]
+                        filled, view = filled + count, view[count:]
+                        if count == room:
+                            data = memoryview(buffer)[:filled]
+                            yield Chunk(offset // chunk_bytes, data, window.releaser(buffer))
+                            offset, filled = offset + filled, 0
+                            buffer = window.take() if offset < file.size else buffer
+            except TrainctlError as error:
+                if not file.identified:
+                    self.arrived(-offset - filled)
+                    offset = filled = 0
+                if offset + filled - before >= min(chunk_bytes, _PIECE):
+                    attempts.advanced()
+                attempts.failed(error)
+
+    def _pieces(self, file: SourceFile, offset: int) -> Iterator[bytes]:
+        """What upstream sends from an offset on. SourceWrong if that is too much, SourceCut if it is too little."""
+        source = self.upstream.source
+        with self.upstream.open(file, offset) as pieces:
+            for piece in pieces:
+                if self.halt.is_set():
+                    raise stopped()
+                offset += len(piece)
+                if offset > file.size:
+                    raise SourceWrong(
+                        f"{source}: {shown(file.path)} has more than the {file.size} bytes that upstream announced",
+                        "It changed upstream since it was resolved. Plan again.",
+                    )
+                self.arrived(len(piece))
+                yield piece
+        if offset < file.size:
+            raise SourceCut(f"{source}: {shown(file.path)} ended {file.size - offset} bytes early")
+
+
+class _Window:
+    """The buffers of one file that comes by one connection."""
+
+    def __init__(self, buffers: List[bytearray], halt: threading.Event) -> None:
+        self._free = list(buffers)
+        self._count = len(buffers)
+        self._halt = halt
+        self._changed = threading.Condition()
+
+    def take(self) -> bytearray:
+        """Wait until the store has taken an earlier chunk."""
+        with self._changed:
+            while not self._free:
+                if self._halt.is_set():
+                    raise stopped()
+                self._changed.wait(_POLL_SECONDS)
+            return self._free.pop()
+
+    def releaser(self, buffer: bytearray) -> Callable[[], None]:
+        """What gives a buffer back."""
+
+        def release() -> None:
+            with self._changed:
+                self._free.append(buffer)
+                self._changed.notify_all()
+
+        return release
+
+    def close(self, buffers: Buffers) -> None:
+        """Give all of them back to the others. One that the store still reads is replaced by a new one."""
+        with self._changed:
+            free, self._free = self._free, []
+        for buffer in free:
+            buffers.give_back(buffer)
+        for _ in range(self._count - len(free)):
+            buffers.give_back(bytearray(buffers.chunk_bytes))
+
+
+class _Connections:
+    """Several connections, each of which fetches the next chunk; iterate over the chunks in order.
+
+    The iteration ends early if upstream sends whole files only, and raises the error that a connection gave up with.
+    """
+
+    def __init__(self, transfer: Transfer, file: SourceFile, first: int, buffers: Buffers) -> None:
+        self._transfer = transfer
+        self._file = file
+        self._buffers = buffers
+        self._next = self._asked = first
+        self._count = -(-file.size // buffers.chunk_bytes)
+        self._ready: Dict[int, Chunk] = {}
+        self._error: Optional[BaseException] = None
+        self._over = threading.Event()
+        self._turn = threading.Lock()
+        self._changed = threading.Condition()
+        self._threads = [
+            threading.Thread(target=self._work, name="part", daemon=True)
+            for _ in range(min(_CONNECTIONS, self._count - first))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """End the connections, and give back what nobody took."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+        for chunk in self._ready.values():
+            self._transfer.arrived(-len(chunk.data))
+            chunk.release()
+
+    def __iter__(self) -> Iterator[Chunk]:
+        while self._next < self._count:
+            chunk = self._wait()
+            if chunk is None:
+                return
+            self._next += 1
+            yield chunk
+
+    def _wait(self) -> Optional[Chunk]:
+        with self._changed:
+            while self._next not in self._ready:
+                if self._error is not None:
+                    raise self._error
+                if self._transfer.halt.is_set():
+                    raise stopped()
+                if self._over.is_set():
+                    return None
+                self._changed.wait(_POLL_SECONDS)
+            return self._ready.pop(self._next)
+
+    def _work(self) -> None:
+        try:
+            while self._fetch_next():
+                pass
+        except BaseException as error:  # noqa: BLE001  the thread that waits for chunks raises it
+            with self._changed:
+                if not self._over.is_set():
+                    self._error = error
+                self._over.set()
+                self._changed.notify_all()
+
+    def _fetch_next(self) -> bool:
+        """Fetch the next chunk that no other connection fetches; whether there may be more."""
+        with self._turn:
+            number = self._asked
+            if number >= self._count or self._over.is_set():
+                return False
+            (buffer,) = self._buffers.take(1, self._over)
+            self._asked += 1
+        size = min(len(buffer), self._file.size - number * len(buffer))
+        data, is_here = memoryview(buffer)[:size], False
+        try:
+            is_here = self._fetch(number * len(buffer), data)
+        finally:
+            if not is_here:
+                self._buffers.give_back(buffer)
+        with self._changed:
+            if is_here:
+                release = lambda: self._buffers.give_back(buffer)  # noqa: E731
+                self._ready[number] = Chunk(number, data, release)
+            else:
+                self._over.set()
+            self._changed.notify_all()
+        return is_here
+
+    def _fetch(self, offset: int, data: memoryview) -> bool:
+        """Fill a buffer; False if that is not to be."""
+        transfer, done = self._transfer, 0
+        attempts = Attempts(transfer.retry, self._over)
+        while done < len(data):
+            before = done
+            try:
+                with transfer.upstream.part(self._file, offset + done, len(data) - done) as fill:
+                    if fill is None:
+                        return False
+                    while done < len(data):
+                        if self._over.is_set():
+                            return False
+                        piece = data[done : done + _PIECE]
+                        fill(piece)
+                        done += len(piece)
+                        transfer.arrived(len(piece))
+            except TrainctlError as error:
+                if done - before >= min(_PIECE, len(data)):
+                    attempts.advanced()
+                attempts.failed(error)
+        return True
+
+
+def stopped() -> Interrupted:
+    """The error of a transfer that was told to stop."""
+    return Interrupted("mirroring was stopped", "The next apply resumes the transfer.")

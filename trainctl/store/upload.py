@@ -1,0 +1,174 @@
+"""Files that aren't packed on their way into a store: chunk by chunk, each under its own digest."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing
+from typing import Callable, List, Sequence
+
+from trainctl.base.listing import SourceFile
+from trainctl.base.objects import ObjectStore
+from trainctl.errors import SourceWrong
+from trainctl.store import keys, records
+from trainctl.store.hashing import FileHash, sha256_of
+from trainctl.store.known import Content, Known
+from trainctl.store.transfer import Buffers, Chunk, Transfer
+
+_UPLOADS = 2
+_MOST_CHUNKS = 6
+"""Chunks in memory: those that connections fill, and those that are being stored."""
+
+
+class Uploading:
+    """Fetches files that are larger than those in packs. What arrived is marked, so that an interrupted transfer resumes."""
+
+    def __init__(
+        self, objects: ObjectStore, marks: str, transfer: Transfer, known: Known, chunk_bytes: int
+    ) -> None:
+        self._objects = objects
+        self._marks = marks
+        self._transfer = transfer
+        self._known = known
+        self._chunk_bytes = chunk_bytes
+        self._buffers = Buffers(_MOST_CHUNKS, chunk_bytes)
+        self._pool = ThreadPoolExecutor(_UPLOADS, thread_name_prefix="upload")
+
+    def fetch(self, file: SourceFile, key: str) -> Content:
+        """Have a file in the store; ``key`` is its fingerprint."""
+        content = self._fetch_chunks(file, key) if file.size > self._chunk_bytes else self._fetch_whole(file)  # fmt: skip
+        self._mark(file, f"{key}.whole.{content.sha256}")
+        return content
+
+    def close(self) -> None:
+        """Wait for what is being stored."""
+        self._pool.shutdown()
+
+    def _fetch_whole(self, file: SourceFile) -> Content:
+        (buffer,) = self._buffers.take(1, self._transfer.halt)
+        try:
+            data, digest = memoryview(buffer)[: file.size], FileHash(file)
+            self._transfer.read(file, data)
+            digest.update(data)
+            sha256 = digest.checked(self._transfer.upstream)
+            self._objects.put(keys.blob(sha256), data)
+        finally:
+            self._buffers.give_back(buffer)
+        return Content(sha256, file.size)
+
+    def _fetch_chunks(self, file: SourceFile, key: str) -> Content:
+        with ThreadPoolExecutor(1, thread_name_prefix="hash") as hashing:
+            incoming = _Incoming(file, self._pool, hashing, lambda chunk: self._store(file, key, chunk))  # fmt: skip
+            try:
+                kept = self._take_over(file, key, incoming) if file.identified else 0
+                with closing(self._transfer.chunks(file, kept, self._buffers)) as chunks:
+                    for chunk in chunks:
+                        incoming.add(chunk)
+                sha256 = incoming.checked(self._transfer)
+            except SourceWrong:
+                incoming.wait()
+                self._forget(key)
+                raise
+            finally:
+                incoming.wait()
+            digests = incoming.digests
+        self._objects.sync([keys.blob(digest) for digest in dict.fromkeys(digests)])
+        document = {"version": 1, "size": file.size, "chunks": digests}
+        self._objects.put(keys.chunked(sha256), records.encode(document))
+        return Content(sha256, file.size, tuple(digests))
+
+    def _take_over(self, file: SourceFile, key: str, incoming: _Incoming) -> int:
+        """Read and hash the chunks that an interrupted transfer left; how many are right."""
+        for number, sha256 in enumerate(self._known.chunks_of(key)):
+            data = self._objects.get(keys.blob(sha256))
+            size = min(self._chunk_bytes, file.size - number * self._chunk_bytes)
+            if data is None or len(data) != size or sha256_of(data) != sha256:
+                return number
+            incoming.take_over(data, sha256)
+            self._transfer.arrived(size)
+        return len(incoming.digests)
+
+    def _store(self, file: SourceFile, key: str, chunk: Chunk) -> str:
+        sha256 = sha256_of(chunk.data)
+        self._objects.put(keys.blob(sha256), chunk.data, durable=False)
+        self._mark(file, f"{key}.{chunk.number}.{sha256}")
+        return sha256
+
+    def _mark(self, file: SourceFile, name: str) -> None:
+        if file.identified:
+            self._objects.put(f"{self._marks}/{name}", b"", durable=False)
+
+    def _forget(self, key: str) -> None:
+        """Delete the marks of a file that arrived wrong."""
+        stats = self._objects.list(self._marks)
+        mine = f"{self._marks}/{key}."
+        self._objects.delete([stat.key for stat in stats if stat.key.startswith(mine)])
+
+
+class _Incoming:
+    """One file's chunks: each is stored and hashed by other threads."""
+
+    def __init__(
+        self,
+        file: SourceFile,
+        storing: ThreadPoolExecutor,
+        hashing: ThreadPoolExecutor,
+        store: Callable[[Chunk], str],
+    ) -> None:
+        self._file = file
+        self._storing = storing
+        self._hashing = hashing
+        self._store = store
+        self._taken: List[str] = []
+        self._stored: List[Future[str]] = []
+        self._hashed: List[Future[None]] = []
+        self._digest = FileHash(file)
+
+    @property
+    def digests(self) -> List[str]:
+        """The digests of the chunks."""
+        return [*self._taken, *(future.result() for future in self._stored)]
+
+    def take_over(self, data: bytes, sha256: str) -> None:
+        """Take a chunk that is stored."""
+        self._taken.append(sha256)
+        self._digest.update(data)
+
+    def add(self, chunk: Chunk) -> None:
+        """Take the next chunk; number 0 once more if the file begins anew. Raises the error of an earlier chunk."""
+        for future in self._stored:
+            if future.done():
+                future.result()
+        if chunk.number == 0 and self._stored:
+            self.wait()
+            self._stored, self._hashed, self._digest = [], [], FileHash(self._file)
+        hashed = self._hashing.submit(self._digest.update, chunk.data)
+        stored = self._storing.submit(self._store, chunk)
+        _when_done(chunk.release, (hashed, stored))
+        self._hashed.append(hashed)
+        self._stored.append(stored)
+
+    def wait(self) -> None:
+        """Wait for the other threads."""
+        wait(self._stored)
+        wait(self._hashed)
+
+    def checked(self, transfer: Transfer) -> str:
+        """The sha256 of the file, once all of it arrived."""
+        self.wait()
+        return self._digest.checked(transfer.upstream)
+
+
+def _when_done(act: Callable[[], None], futures: Sequence[Future]) -> None:  # type: ignore[type-arg]
+    """Call ``act`` once all futures are done."""
+    lock, left = threading.Lock(), [len(futures)]
+
+    def one_done(_: object) -> None:
+        with lock:
+            left[0] -= 1
+            is_last = not left[0]
+        if is_last:
+            act()
+
+    for future in futures:
+        future.add_done_callback(one_done)
