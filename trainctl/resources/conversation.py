@@ -9,11 +9,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, TypeVar
 
+from trainctl.base.protocol.errors import error_to_json
 from trainctl.base.protocol.verb import Verb
 from trainctl.errors import TrainctlError
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.feed import Feed
-from trainctl.weights.mirror.forms import error_to_json
 
 Result = TypeVar("Result")
 _BEAT_SECONDS = 0.2

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from types import TracebackType
 from typing import Any
 
-from trainctl.base.listing import place_of
+from trainctl.base.listing import SourceFile, place_of
 from trainctl.base.protocol.verb import untyped
 from trainctl.errors import SourceError, SourceUnreachable, TrainctlError
 from trainctl.remote.agent import NodeAgent
@@ -45,7 +46,7 @@ class Desk:
         self._conversation = Conversation(agent, self._answer, told, stop)
         self._lock = threading.Lock()
         self._origins: dict[tuple[str, str | None, str], Origin] = {}
-        self._relay: tuple[Relay, int] | None = None
+        self._relays: dict[tuple[str, str | None, str], tuple[Relay, int]] = {}
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="link")
         self._stack = ExitStack()
         self.origins: Origins | None = None
@@ -77,7 +78,7 @@ class Desk:
         try:
             return self._conversation.call(untyped(verb), request, following)
         except TrainctlError as error:
-            relayed = self._relay[0].error if self._relay else None
+            relayed = next((relay.error for relay, _ in self._relays.values() if relay.error), None)
             if relayed is not None and isinstance(error, SourceError):
                 raise relayed from None
             if isinstance(error, SourceUnreachable) and error.summary.startswith("node "):
@@ -133,8 +134,8 @@ class Desk:
             self._conversation.ended,
         )
         if url is None:
-            relay, port = self._open_relay()
-            path = relay.offer(origin, number)
+            relay, port = self._open_relay(origin)
+            path = relay.path_of(number)
             return {"url": f"http://127.0.0.1:{port}{path}", "token": relay.token, "relayed": True}
         query = url.partition("?")[2]
         if query:
@@ -150,13 +151,21 @@ class Desk:
             lambda: source.told(origin.resolved, file, origin.credential), self._conversation.ended
         )
 
-    def _open_relay(self) -> tuple[Relay, int]:
+    def _open_relay(self, origin: Origin) -> tuple[Relay, int]:
+        resolved = origin.resolved
+        known = resolved.source, resolved.endpoint, resolved.revision
         with self._lock:
-            if self._relay is None:
-                relay = self._stack.enter_context(relaying(self._register(new_token())))
+            if known not in self._relays:
+                token = self._register(new_token())
+                opened = relaying(token, resolved.files, partial(_open, origin))
+                relay = self._stack.enter_context(opened)
                 port = self._stack.enter_context(self._agent.expose(relay.port))
-                self._relay = (relay, port)
-            return self._relay
+                self._relays[known] = (relay, port)
+            return self._relays[known]
+
+
+def _open(origin: Origin, file: SourceFile, offset: int) -> AbstractContextManager[Iterator[bytes]]:
+    return origin.source.open(origin.resolved, file, offset, origin.credential)
 
 
 def _not_offered(event: Mapping[str, Any]) -> SourceError:

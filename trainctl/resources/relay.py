@@ -1,4 +1,4 @@
-"""Handing bytes to a host that only the operator may read: over HTTP, through the host's own connection."""
+"""Serve to a host the files that only the operator may read: over HTTP, through the host's own connection."""
 
 from __future__ import annotations
 
@@ -6,59 +6,51 @@ import contextlib
 import hmac
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import ceil
 
 from trainctl.base.listing import SourceFile
 from trainctl.errors import SourceBusy, SourceGone, SourceWrong, TrainctlError
-from trainctl.weights.mirror.afresh import Origin
 
-_PATH = re.compile(r"/([0-9]{1,9})/([0-9]{1,12})")
+_PATH = re.compile(r"/([0-9]{1,12})")
 _RANGE = re.compile(r"bytes=(\d+)-")
 _SILENCE_SECONDS = 60.0
+Open = Callable[[SourceFile, int], AbstractContextManager[Iterator[bytes]]]
+"""Opens a file at an offset, as an Upstream does."""
 
 
 class Relay(ThreadingHTTPServer):
-    """Serves single files of sources on loopback to who has the token."""
+    """Serves single files of a source on loopback to clients that have the token."""
 
     daemon_threads = True
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, files: Sequence[SourceFile], open_file: Open) -> None:
         super().__init__(("127.0.0.1", 0), _Request)
         self.token = token
+        self.files = files
+        self.open_file = open_file
         self.error: TrainctlError | None = None
-        """What went wrong last, and for good: the host only hears of what kind it is."""
-        self._lock = threading.Lock()
-        self._origins: list[Origin] = []
+        """The last error that a retry doesn't help: the host only learns its kind."""
 
     @property
     def port(self) -> int:
         """Where it listens."""
         return int(self.server_address[1])
 
-    def offer(self, origin: Origin, number: int) -> str:
-        """Serve a source's files; the path by which the one with that number is asked for."""
-        with self._lock:
-            if not any(one is origin for one in self._origins):
-                self._origins.append(origin)
-            source = next(at for at, one in enumerate(self._origins) if one is origin)
-        return f"/{source}/{number}"
+    def path_of(self, number: int) -> str:
+        """The path of the file with that number."""
+        return f"/{number}"
 
-    def found(self, path: str) -> tuple[Origin, SourceFile] | None:
-        """What is served at a path."""
+    def find(self, path: str) -> SourceFile | None:
+        """The file that is served at a path."""
         named = _PATH.fullmatch(path)
-        if named is None:
-            return None
-        source, number = int(named[1]), int(named[2])
-        with self._lock:
-            origin = self._origins[source] if source < len(self._origins) else None
-        if origin is None or number >= len(origin.resolved.files):
-            return None
-        return origin, origin.resolved.files[number]
+        number = int(named[1]) if named else len(self.files)
+        return self.files[number] if number < len(self.files) else None
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A host that goes away is nothing to speak of."""
+        """Report nothing when a host goes away."""
 
 
 class _Request(BaseHTTPRequestHandler):
@@ -74,18 +66,18 @@ class _Request(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """The rest of one file, from the offset that is asked for."""
         given = self.headers.get("Authorization") or ""
-        found = self.server.found(self.path)
+        file = self.server.find(self.path)
         if not hmac.compare_digest(given.encode(), f"Bearer {self.server.token}".encode()):
             self._short(403)
-        elif found is None:
+        elif file is None:
             self._short(404)
         else:
             asked = _RANGE.fullmatch(self.headers.get("Range") or "")
-            self._send(*found, int(asked[1]) if asked else 0)
+            self._send(file, int(asked[1]) if asked else 0)
 
-    def _send(self, origin: Origin, file: SourceFile, offset: int) -> None:
+    def _send(self, file: SourceFile, offset: int) -> None:
         try:
-            with origin.source.open(origin.resolved, file, offset, origin.credential) as pieces:
+            with self.server.open_file(file, offset) as pieces:
                 self._begin(file, offset)
                 for piece in pieces:
                     self.wfile.write(piece)
@@ -128,9 +120,9 @@ def _waiting(error: TrainctlError) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def relaying(token: str) -> Iterator[Relay]:
-    """Serve for as long as the block lasts."""
-    relay = Relay(token)
+def relaying(token: str, files: Sequence[SourceFile], open_file: Open) -> Iterator[Relay]:
+    """Serve until the block ends."""
+    relay = Relay(token, files, open_file)
     thread = threading.Thread(target=relay.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
-from tests.support.mirrors import MemorySource, impatient
+from tests.support.mirrors import MemorySource
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import (
     SourceBusy,
@@ -19,7 +19,6 @@ from trainctl.errors import (
 )
 from trainctl.resources.relay import relaying
 from trainctl.spi.sources import Credential
-from trainctl.weights.mirror.afresh import Origin
 
 
 class _Failing(MemorySource):
@@ -51,8 +50,12 @@ def test_a_host_hears_what_it_may_try_again_and_when(
     source = _Failing({"w.bin": b"0123"})
     source.failure = failure
     resolved = source.resolve("hf://a/b", None, None)
-    with relaying("token") as relay:
-        path = relay.offer(Origin(source, resolved, None, impatient()), 0)
+
+    def open_file(file: SourceFile, offset: int) -> AbstractContextManager[Iterator[bytes]]:
+        return source.open(resolved, file, offset, None)
+
+    with relaying("token", resolved.files, open_file) as relay:
+        path = relay.path_of(0)
         connection = HTTPConnection("127.0.0.1", relay.port)
         connection.request("GET", path, headers={"Authorization": "Bearer token"})
         answer = connection.getresponse()

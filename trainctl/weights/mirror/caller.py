@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Mapping
 
 from trainctl.base.protocol.asking import Asked, Asking, Gone
+from trainctl.base.protocol.errors import error_from_json
 from trainctl.errors import Interrupted
-from trainctl.weights.mirror.forms import error_from_json
 
 
 class Caller(Asking):

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Sequence
 
 from trainctl.base.listing import ListedFile, ResolvedSource, SourceFile, in_order
-from trainctl.errors import SourceBusy, TrainctlError, named
 from trainctl.weights.mirror.collect import Collected, Removed
 from trainctl.weights.mirror.needs import Need
 from trainctl.weights.mirror.report import Inventory, MirroredSource
@@ -77,24 +76,6 @@ def collected_from_json(value: Mapping[str, Any]) -> Collected:
     }
     listings = tuple(Removed(**one) for one in value["listings"])
     return Collected(value["dry_run"], value["bytes"], value["blobs"], listings, **needs)
-
-
-def error_to_json(error: TrainctlError) -> dict[str, Any]:
-    """An error of ours, which is the same error on the other side."""
-    return {
-        "kind": type(error).__name__,
-        "summary": error.summary,
-        "detail": error.detail,
-        "code": error.code,
-        "retry_after": error.retry_after if isinstance(error, SourceBusy) else None,
-    }
-
-
-def error_from_json(value: Mapping[str, Any]) -> TrainctlError:
-    """Read what ``error_to_json`` wrote; one of a kind that isn't ours is TrainctlError."""
-    kind = named(str(value.get("kind"))) or TrainctlError
-    more = {"retry_after": value.get("retry_after")} if issubclass(kind, SourceBusy) else {}
-    return kind(str(value["summary"]), str(value["detail"]), code=value.get("code"), **more)
 
 
 def _need_to_json(need: Need) -> dict[str, Any]:

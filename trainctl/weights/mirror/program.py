@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trainctl.base.failure import Failure
+from trainctl.base.protocol.errors import error_to_json
 from trainctl.base.protocol.lines import read_request, say
 from trainctl.base.syscalls import share_arenas
 from trainctl.errors import StorageError, TrainctlError
 from trainctl.weights.mirror.answers import VERBS, Answer, look
 from trainctl.weights.mirror.directory import DirectoryMirror
-from trainctl.weights.mirror.forms import error_to_json
 
 
 def main() -> int:

@@ -1,0 +1,102 @@
+"""How a host asks for links: few questions, ahead of need, and again for links that were refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from trainctl.base.listing import SourceFile
+from trainctl.base.protocol.asking import Asking
+from trainctl.base.protocol.errors import error_to_json
+from trainctl.errors import Interrupted, SourceGone
+from trainctl.node.mirror.links import Links
+
+SMALL = [SourceFile(f"{number:03}", 10, "git:1") for number in range(150)]
+LARGE = SourceFile("large", 2**30, "git:2")
+FILES = [*SMALL, LARGE]
+
+
+class Caller:
+    """Answers each question as soon as it is asked, unless it is gone."""
+
+    def __init__(self) -> None:
+        reader, self._writer = os.pipe()
+        self._stream = os.fdopen(reader, "rb")
+        self.questions: list[list[str]] = []
+        self.error: SourceGone | None = None
+        self.asking = Asking(self._stream, self._emit)
+
+    def _emit(self, event: Mapping[str, Any]) -> None:
+        self.questions.append(list(event["paths"]))
+        urls = [{"url": f"https://s/{path}?{len(self.questions)}"} for path in event["paths"]]
+        answer = {"error": error_to_json(self.error)} if self.error else {"links": urls}
+        os.write(self._writer, json.dumps({"answer": event["ask"], **answer}).encode() + b"\n")
+
+    def leave(self) -> None:
+        if self._writer >= 0:
+            os.close(self._writer)
+            self._writer = -1
+
+    def close(self) -> None:
+        self.leave()
+        assert self.asking.gone.wait(10)
+        for thread in threading.enumerate():
+            if getattr(thread, "_target", None) == self.asking._listen:
+                thread.join()
+        self._stream.close()
+
+
+@pytest.fixture
+def caller() -> Iterator[Caller]:
+    found = Caller()
+    yield found
+    found.close()
+
+
+def test_small_files_are_asked_for_together_and_ahead(caller: Caller) -> None:
+    links = Links(caller.asking, FILES)
+    urls = [links.find(file).url for file in SMALL]
+
+    assert [url.partition("?")[0] for url in urls] == [f"https://s/{file.path}" for file in SMALL]
+    assert [len(paths) for paths in caller.questions] == [64, 64, 22]
+    assert links.find(LARGE).url.startswith("https://s/large")
+    assert caller.questions[-1] == ["large"]
+
+
+def test_the_next_question_comes_before_it_is_needed(caller: Caller) -> None:
+    links = Links(caller.asking, FILES)
+    links.find(SMALL[0])
+    assert [paths[0] for paths in caller.questions] == ["000", "064"]
+
+
+def test_a_forgotten_link_is_made_again(caller: Caller) -> None:
+    links = Links(caller.asking, FILES)
+    first = links.find(LARGE)
+    again = links.find(LARGE)
+    assert (first.is_new, again.is_new, again.url) == (True, False, first.url)
+    links.forget(LARGE, again)
+    assert links.find(LARGE).url != first.url
+
+
+def test_an_error_is_raised_and_not_remembered(caller: Caller) -> None:
+    links = Links(caller.asking, FILES)
+    caller.error = SourceGone("it is gone")
+    with pytest.raises(SourceGone):
+        links.find(LARGE)
+    caller.error = None
+    assert links.find(LARGE).is_new
+
+
+def test_a_caller_that_left_makes_no_links(caller: Caller) -> None:
+    links = Links(caller.asking, FILES)
+    caller.leave()
+    assert caller.asking.gone.wait(10)
+    caller._emit = lambda event: None  # type: ignore[method-assign]
+    caller.asking._emit = caller._emit
+    with pytest.raises(Interrupted):
+        links.find(LARGE)

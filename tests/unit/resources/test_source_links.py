@@ -1,0 +1,93 @@
+"""Which links a host gets, and that it gets no others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, cast
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.support.mirrors import impatient
+from trainctl.base.listing import ResolvedSource, SourceFile
+from trainctl.errors import SourceError, SourceGone
+from trainctl.remote.agent import NodeAgent
+from trainctl.resources.source_links import SourceLinks
+
+FILES = {"gone": b"", "small": b"bytes of a small file", "signed": b"x"}
+SOURCE = ResolvedSource(
+    "hf://acme/model", "1", tuple(SourceFile(path, len(FILES[path]), "git:1") for path in sorted(FILES))
+)  # fmt: skip
+
+
+class _Upstream:
+    def open(self, file: SourceFile, offset: int) -> AbstractContextManager[Iterator[bytes]]:
+        return nullcontext(iter([FILES[file.path][offset:]]))
+
+
+class _Linking(_Upstream):
+    def link(self, file: SourceFile) -> str | None:
+        if file.path == "gone":
+            raise SourceGone("it is gone")
+        return "https://storage.example/x?signature=s3cr3t" if file.path == "signed" else None
+
+
+class _Agent:
+    @contextmanager
+    def expose(self, port: int) -> Iterator[int]:
+        yield port
+
+
+@pytest.fixture
+def masked() -> list[str]:
+    return []
+
+
+def ask(upstream: Any, masked: list[str], *paths: str, want: str = "links") -> Any:
+    """Links that stay open as long as the generator isn't closed."""
+
+    def register(value: str) -> str:
+        masked.append(value)
+        return value
+
+    agent = cast(NodeAgent, _Agent())
+    with SourceLinks(SOURCE, upstream, agent, register, impatient(), threading.Event()) as links:
+        yield links.answer({"want": want, "paths": list(paths)})["links"]
+
+
+def test_a_signed_link_is_masked(masked: list[str]) -> None:
+    (links,) = ask(_Linking(), masked, "signed")
+    assert links == [{"url": "https://storage.example/x?signature=s3cr3t"}]
+    assert masked == ["signature=s3cr3t"]
+
+
+@pytest.mark.parametrize("upstream", [_Linking(), _Upstream()], ids=["linking", "plain"])
+def test_a_file_without_a_link_is_relayed(upstream: Any, masked: list[str]) -> None:
+    for (link,) in ask(upstream, masked, "small"):
+        assert link["relayed"]
+        assert masked == [link["token"]]
+        request = Request(link["url"], headers={"Authorization": f"Bearer {link['token']}"})
+        with urlopen(request) as response:
+            assert response.read() == FILES["small"]
+        with pytest.raises(HTTPError, match="403"):
+            urlopen(link["url"])
+
+
+@pytest.mark.parametrize(
+    ("want", "path"),
+    [("links", "/etc/passwd"), ("links", "zzz"), ("links", ""), ("origin", "small")],
+)
+def test_a_host_gets_links_to_files_of_the_source_only(
+    masked: list[str], want: str, path: str
+) -> None:
+    with pytest.raises(SourceError, match="host"):
+        next(ask(_Linking(), masked, "small", path, want=want))
+    assert masked == []
+
+
+def test_an_error_of_the_source_is_the_answer(masked: list[str]) -> None:
+    with pytest.raises(SourceGone):
+        next(ask(_Linking(), masked, "gone"))
