@@ -362,6 +362,10 @@ def run_spec() -> RunSpec:
         "turn": {"apply": "apply-1", "index": 0},
         "store": {},
         "load": [],
+        "gang": None,
+        "container": None,
+        "prepare": None,
+        "retry": None,
         "made_of": {"attributes": {}, "listings": {}},
     }
 

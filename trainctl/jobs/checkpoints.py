@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from trainctl.base.protocol.spec import Load, Store
 from trainctl.desired.values import CheckpointStore
@@ -53,10 +53,7 @@ class CheckpointAccess:
         """``store`` of a run's specification."""
         settings = self._settings
         return {
-            "url": place["url"],
-            "endpoint_url": place["endpoint_url"],
-            "secret": place["secret"],
-            "prefix": place["prefix"],
+            **cast(Store, place),
             "enabled": bool(attributes["runtime"]["checkpointing_config"].get("enabled")),
             "keep_last": settings.keep_last,
             "keep_every": settings.keep_every,
@@ -124,13 +121,8 @@ def references(attributes: Mapping[str, Any]) -> list[Load]:
     config = attributes["runtime"].get("load_checkpoint_config") or {}
     if not config.get("enabled"):
         return []
+    found: list[Load] = [*config["checkpoints"]]
     return [
-        {
-            "project": one["project"],
-            "job": file_name(Address.parse(one["job"])) if one["job"] else None,
-            "run": one["run"],
-            "name": one["name"],
-            "optional": one["optional"],
-        }
-        for one in config["checkpoints"]
+        {**one, "job": file_name(Address.parse(one["job"])) if one["job"] else None}
+        for one in found
     ]

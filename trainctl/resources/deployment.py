@@ -16,7 +16,7 @@ from trainctl.base.listing import Listing
 from trainctl.base.protocol.code import BUILD_ENVIRONMENT, EnvironmentRequest
 from trainctl.base.protocol.host import ADDRESSES
 from trainctl.base.protocol.runs import StartRequest
-from trainctl.base.protocol.spec import Gang
+from trainctl.base.protocol.spec import Gang, Surroundings
 from trainctl.base.protocol.verb import AtRoot
 from trainctl.errors import NodeError, NodeUnreachable, NoRoomYet, StalePlan
 from trainctl.jobs.checkpoints import CheckpointAccess, references
@@ -277,6 +277,15 @@ class Deployment:
         values |= self._checkpoint_secrets(step, run)
         found: list[StartRequest] = []
         for one in equipped:
+            surroundings: Surroundings = {
+                "follows": [{"key": run.key, "address": str(job)} for job, run in before.follows],
+                "turn": {"apply": self._apply, "index": self._turns.get(step.address, 0)},
+                "cache": cache_settings(one.rank.seat.cluster)["dir"],
+                "store": self._checkpoints.store(step.attributes, run.store or {}),
+                "load": references(step.attributes),
+                "gang": gang,
+                "container": one.image.container if one.image else None,
+            }
             spec = specification(
                 step.address,
                 step.attributes,
@@ -286,15 +295,9 @@ class Deployment:
                 listings,
                 gpus=one.rank.node.gpus,
                 nodes=nodes,
-                follows=[{"key": run.key, "address": str(job)} for job, run in before.follows],
-                turn={"apply": self._apply, "index": self._turns.get(step.address, 0)},
-                cache=cache_settings(one.rank.seat.cluster)["dir"],
                 rank=one.rank.number,
-                gang=gang,
+                surroundings=surroundings,
                 venv=one.venv,
-                store=self._checkpoints.store(step.attributes, run.store or {}),
-                load=references(step.attributes),
-                container=one.image.container if one.image else None,
             )
             node = one.rank.node
             found.append({"root": node.root, "data": node.data, "run": spec, "secrets": values})

@@ -7,17 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from trainctl.base.protocol.runs import Blame, RunReport, Sync
-from trainctl.base.protocol.spec import (
-    Container,
-    Followed,
-    Gang,
-    Load,
-    Order,
-    RunSpec,
-    Slots,
-    Store,
-    Turn,
-)
+from trainctl.base.protocol.spec import Order, Prepare, Retry, RunSpec, Slots, Surroundings
 from trainctl.base.units import parse_duration
 from trainctl.jobs.environment import (
     RunPlaces,
@@ -56,25 +46,18 @@ def specification(
     gpus: int | None,
     nodes: Sequence[str],
     rank: int = 0,
-    store: Store,
-    load: list[Load],
-    follows: Sequence[Followed],
-    turn: Turn,
-    cache: str | None,
-    gang: Gang | None = None,
+    surroundings: Surroundings,
     venv: str | None = None,
-    container: Container | None = None,
 ) -> RunSpec:
     """What one node needs to know to run one rank: everything but secret values.
 
-    ``nodes`` are the run's, by rank; ``gang`` how rank 0's node is reached if there are several. ``listings`` by weights address; ``venv`` is the environment that was built for it there.
+    ``nodes`` are the run's, by rank; ``listings`` by weights address; ``venv`` is the environment that was built for it there.
     """
     plain = environment(
         address, attributes, run, where, lineage, gpus=gpus, rank=rank, group_size=len(nodes)
     )
     secret, longest = secret_environment(attributes), attributes.get("max_duration")
-    turn_order = order(address, attributes, lineage)
-    spec: RunSpec = {
+    return {
         "key": run.key,
         "id": run.id,
         "number": run.number,
@@ -107,29 +90,31 @@ def specification(
             "kind": gpu_kind(attributes),
             "declared": gpus,
         },
-        "priority": turn_order["priority"],
-        "slots": turn_order["slots"],
+        **order(address, attributes, lineage),
+        **surroundings,
         "keeps_secrets": bool(attributes.get("kept_secrets")),
         "made_of": {"attributes": attributes, "listings": listings},
         "caches": caches(attributes, where),
-        "cache": cache,
-        "store": store,
-        "load": load,
-        "follows": [*follows],
-        "turn": turn,
+        "prepare": _prepare(attributes, where),
+        "retry": _retry(attributes),
         "max_duration_seconds": parse_duration(longest) if longest is not None else None,
     }
-    if gang:
-        spec["gang"] = gang
-    if container:
-        spec["container"] = container
-    commands = attributes["runtime"]["cache_config"].get("prepare_commands")
-    if commands and spec["caches"]:
-        spec["prepare"] = {"commands": [*commands], "directory": where.project_cache}
-    if retry := attributes.get("retry"):
-        delay = parse_duration(retry["delay"])
-        spec["retry"] = {"max_attempts": retry["max_attempts"], "delay_seconds": delay}
-    return spec
+
+
+def _prepare(attributes: Mapping[str, Any], where: RunPlaces) -> Prepare | None:
+    config = attributes["runtime"]["cache_config"]
+    commands = config.get("prepare_commands") if config.get("enabled") else None
+    return {"commands": [*commands], "directory": where.project_cache} if commands else None
+
+
+def _retry(attributes: Mapping[str, Any]) -> Retry | None:
+    retry = attributes.get("retry")
+    if not retry:
+        return None
+    return {
+        "max_attempts": retry["max_attempts"],
+        "delay_seconds": parse_duration(retry["delay"]),
+    }
 
 
 def order(address: Address, attributes: Mapping[str, Any], lineage: str) -> Order:

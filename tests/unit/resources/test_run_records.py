@@ -193,11 +193,15 @@ def test_a_node_is_told_everything_but_secret_values() -> None:
         {"weights.qwen3": "1157"},
         gpus=0,
         nodes=["lab/lab-0"],
-        store={},
-        load=[],
-        follows=[],
-        turn={"apply": "a", "index": 0},
-        cache=None,
+        surroundings={
+            "store": {},
+            "load": [],
+            "follows": [],
+            "turn": {"apply": "a", "index": 0},
+            "cache": None,
+            "gang": None,
+            "container": None,
+        },
     )
     assert (told["key"], told["lineage"], told["code"]) == ("key", "lineage", "sha256:c0de")
     assert told["commands"] == ["pip install x", "python train.py"]

@@ -98,7 +98,29 @@ class Order(TypedDict):
     slots: Optional[Slots]
 
 
-class _Spec(Order):
+class Surroundings(TypedDict):
+    """Keys of a specification that don't follow from the job.
+
+    ``cache``: of the weights on the node; null: ``ROOT/cache``. ``gang`` null: the run has one rank.
+    """
+
+    cache: Optional[str]
+    store: Store
+    load: List[Load]
+    follows: List[Followed]
+    turn: Turn
+    gang: Optional[Gang]
+    container: Optional[Container]
+
+
+class RunSpec(Order, Surroundings):
+    """Specification of one rank of a run.
+
+    ``nodes``: ids, by rank. ``code``: digest. ``environment``: variables without secrets; ``secret_environment``: names of secrets by
+    variable; ``keeps_secrets``: the node keeps their values on its disk until the run begins. ``caches``: directories of training
+    caches that the run uses.
+    """
+
     key: str
     id: str
     number: int
@@ -121,25 +143,8 @@ class _Spec(Order):
     caches: List[str]
     grace_seconds: float
     gpus: Gpus
-    cache: Optional[str]
     keeps_secrets: bool
     max_duration_seconds: Optional[float]
-    store: Store
-    load: List[Load]
-    follows: List[Followed]
-    turn: Turn
     made_of: MadeOf
-
-
-class RunSpec(_Spec, total=False):
-    """Specification of one rank of a run.
-
-    ``nodes``: ids, by rank. ``code``: digest. ``environment``: variables without secrets; ``secret_environment``: names of secrets by
-    variable; ``keeps_secrets``: the node keeps their values on its disk until the run begins. ``caches``: directories of training
-    caches that the run uses. ``cache``: where its weights are cached, null: ``ROOT/cache``.
-    """
-
-    gang: Gang
-    container: Container
-    prepare: Prepare
-    retry: Retry
+    prepare: Optional[Prepare]
+    retry: Optional[Retry]

@@ -1,4 +1,4 @@
-"""A verb of the node program, and what many requests have in common."""
+"""Keys that many requests have in common."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class GangMember(Peers):
         self._deploying = deploying
         self._meeting = meeting
         self._rank = int(spec["rank"])
-        self._gang: Dict[str, Any] = dict(spec["gang"])
+        self._gang: Dict[str, Any] = dict(spec["gang"] or {})
         self._limits = Limits(self._gang)
         self._helper: Optional[Helper] = None
         self._layout: Dict[str, Any] = {}

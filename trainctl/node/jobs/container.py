@@ -55,7 +55,7 @@ def launch(
     gpus: Sequence[str] = (),
 ) -> Launch:
     """The engine's command line for the prepared job, which writes to ``output``; ``variables`` are all of the job's, secrets among them."""
-    asked: Mapping[str, Any] = spec["container"]
+    asked: Mapping[str, Any] = spec["container"] or {}
     engine = str(asked["engine"])
     secret = {name: variables[name] for name in spec.get("secret_environment", {})}
     shown = _plain(spec, variables, secret)

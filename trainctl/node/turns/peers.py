@@ -30,7 +30,7 @@ class Retry(NamedTuple):
     @classmethod
     def of(cls, spec: RunSpec) -> Retry:
         """The specification's; once if it says nothing."""
-        return cls(**spec["retry"]) if "retry" in spec else cls()
+        return cls(**spec["retry"]) if spec["retry"] else cls()
 
 
 class Peers:
