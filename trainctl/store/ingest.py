@@ -14,7 +14,7 @@ from trainctl.base.units import format_bytes
 from trainctl.errors import StorageError
 from trainctl.store import keys, records, references
 from trainctl.store.directory import DirectoryObjects, free_bytes
-from trainctl.store.known import PACKED_BYTES, Content, Groups, Known, group, mirrored, record
+from trainctl.store.known import Content, Groups, Known, group, is_packed, mirrored, record
 from trainctl.store.lease import ObjectLease
 from trainctl.store.packing import Packing
 from trainctl.store.references import Reference
@@ -76,8 +76,8 @@ class Ingest:
             self._tally.add(sum(file.size for file in groups[key]), len(groups[key]))
         missing = {key: files for key, files in groups.items() if key not in found}
         _require_space(self._objects, sum(files[0].size for files in missing.values()))
-        packs = {pack for content in found.values() if content.size < PACKED_BYTES and (pack := known.pack_of(content.sha256))}  # fmt: skip
-        small = {key: files for key, files in missing.items() if files[0].size < PACKED_BYTES}
+        packs = known.packs_of(found.values())
+        small = {key: files for key, files in missing.items() if is_packed(files[0].size, self._chunk_bytes)}  # fmt: skip
         large = {key: files for key, files in missing.items() if key not in small}
         packed, stored = self._pack(small)
         found.update(packed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from trainctl.base.listing import (
     CHUNK_BYTES,
@@ -33,6 +33,11 @@ class Content(NamedTuple):
     def listed(self, path: str) -> ListedFile:
         """The content under a path."""
         return ListedFile(path, self.size, self.sha256, self.chunks)
+
+
+def is_packed(size: int, chunk_bytes: int) -> bool:
+    """Whether content of that size is put into a pack."""
+    return size < min(PACKED_BYTES, chunk_bytes)
 
 
 Groups = Mapping[str, Sequence[SourceFile]]
@@ -101,10 +106,11 @@ class Known:
         asked: List[Tuple[str, str, int]] = []
         for key, files in groups.items():
             size, certain = files[0].size, self._certain.get(key)
+            is_small = is_packed(size, self._chunk_bytes)
             sha256 = files[0].sha256 or self._likely.get(key)
-            if certain is not None and size >= PACKED_BYTES:
+            if certain is not None and not is_small:
                 found[key] = certain
-            elif size < PACKED_BYTES:
+            elif is_small:
                 sha256 = certain.sha256 if certain else sha256
                 if sha256 and self.pack_of(sha256):
                     found[key] = Content(sha256, size)
@@ -124,6 +130,11 @@ class Known:
                 for slice_ in slices
             }
         return self._pack_of.get(bytes.fromhex(sha256))
+
+    def packs_of(self, found: Iterable[Content]) -> Set[str]:
+        """The packs that have those of some contents that are small."""
+        small = (content.sha256 for content in found if is_packed(content.size, self._chunk_bytes))
+        return set(filter(None, map(self.pack_of, small)))
 
     def chunks_of(self, key: str) -> List[str]:
         """The first chunks of a file that are there."""

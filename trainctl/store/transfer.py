@@ -116,22 +116,24 @@ class Transfer:
     ) -> Iterator[Chunk]:
         attempts = Attempts(self.retry, self.halt)
         offset = first * chunk_bytes
-        buffer, filled = window.take(), 0
+        buffer: Optional[bytearray] = None
+        filled = 0
         while offset + filled < file.size:
             before = offset + filled
             try:
                 for piece in self._pieces(file, offset + filled):
                     view = memoryview(piece)
                     while view:
+                        buffer = buffer or window.take()
                         room = min(chunk_bytes, file.size - offset) - filled
                         count = min(room, len(view))
                         buffer[filled : filled + count] = view[:count]
                         filled, view = filled + count, view[count:]
                         if count == room:
-                            data = memoryview(buffer)[:filled]
-                            yield Chunk(offset // chunk_bytes, data, window.releaser(buffer))
+                            full, buffer = buffer, None
+                            data, release = memoryview(full)[:filled], window.releaser(full)
+                            yield Chunk(offset // chunk_bytes, data, release)
                             offset, filled = offset + filled, 0
-                            buffer = window.take() if offset < file.size else buffer
             except TrainctlError as error:
                 if not file.identified:
                     self.arrived(-offset - filled)
