@@ -19,8 +19,7 @@ import pytest
 from tests.support.blob_server import served
 from tests.support.nodes import Mirror, NodeError
 from tests.support.peers import TOKEN, Gang, await_movement, result_of
-from trainctl.base.listing import CHUNK_BYTES
-from trainctl.node.content.listing import parse
+from trainctl.base.listing import CHUNK_BYTES, Listing
 from trainctl.node.content.parts import lengths_of, to_hex
 from trainctl.node.transfer.server import BlobServer, serving
 from trainctl.node.transfer.shelf import MirrorShelf, Opened, Shelf
@@ -77,7 +76,7 @@ class Promising(Shelf):
 
 def _peer(gang: Gang, port: int) -> dict[str, Any]:
     """A peer on that port of which everybody is told that it has everything."""
-    listing = parse(json.loads(gang.mirror.listing.to_bytes()))
+    listing = Listing.parse(json.loads(gang.mirror.listing.to_bytes()))
     holds = {listing.id: to_hex(True for _ in lengths_of(listing))}
     urls = [f"http://127.0.0.1:{port}"]
     return {"node": "peer", "urls": urls, "token": TOKEN, "holds": holds}

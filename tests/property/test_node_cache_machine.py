@@ -169,10 +169,12 @@ class NodeCache(RuleBasedStateMachine):
             return
         self.runs[key] = Held(lineage, listing, certain="result" in said)
         if "result" in said:
-            mended = set(FILES[listing].values()) & self.flipped
-            self.flipped -= mended
-            self.hidden -= mended
+            replaced = set(FILES[listing].values()) & self.flipped
+            self.torn |= {n for n, files in enumerate(FILES) if replaced & set(files.values())}
+            self.flipped -= replaced
+            self.hidden -= replaced
             self.torn.discard(listing)
+            self._forget_damage_of_what_is_gone()
 
     def _known_whole(self, listing: int) -> bool:
         damaged = self.flipped | self.hidden
@@ -184,7 +186,7 @@ class NodeCache(RuleBasedStateMachine):
             for listing, files in enumerate(FILES)
             if self._tree(listing).exists()
             for number in files.values()
-        } | {number for number in range(len(SIZES)) if self.layout.blob(sha256(number)).exists()}
+        } | {number for number in range(len(SIZES)) if self.layout.files.has(sha256(number))}
         self.flipped &= present
         self.hidden &= present
         self.torn = {
@@ -298,7 +300,7 @@ class NodeCache(RuleBasedStateMachine):
     @rule(number=contents, hide=st.booleans(), truncate=st.booleans(), at=numbers)
     def flip(self, number: int, hide: bool, truncate: bool, at: int) -> None:
         """Bytes change or are cut off, with the times of right ones or others."""
-        blob = self.layout.blob(sha256(number))
+        blob = Path(self.layout.files.blob(sha256(number)))
         if not blob.exists() or number in self.flipped or blob.stat().st_size != SIZES[number]:
             return
         times = blob.stat()
@@ -324,7 +326,7 @@ class NodeCache(RuleBasedStateMachine):
         if number in self.flipped:
             self.torn |= {n for n, files in enumerate(FILES) if number in files.values()}
             self._forget_damage_of_what_is_gone()
-        self.layout.blob(sha256(number)).unlink(missing_ok=True)
+        Path(self.layout.files.blob(sha256(number))).unlink(missing_ok=True)
         self.tidy = False
 
     @rule(listing=which, what=st.sampled_from(["file", "tree", "seal"]))
@@ -354,28 +356,25 @@ class NodeCache(RuleBasedStateMachine):
             self._mirrored(number).unlink(missing_ok=True)
             self.lost_mirror.add(number)
 
-    @rule(mirror=st.booleans(), die=st.sampled_from([0, 0, 0, 5, 12, 25]))
-    def verify(self, mirror: bool, die: int) -> None:
-        """Every wrong byte is found; with a mirror that has it all, everything in use is whole afterwards."""
-        more = {"origin": self._origin} if mirror else {}
-        said = self._call("cache_verify", self._request(**more), die=die)
-        self._forget_damage_of_what_is_gone()
+    @rule(die=st.sampled_from([0, 0, 0, 5, 12, 25]))
+    def verify(self, die: int) -> None:
+        """Every wrong byte is found: what isn't whole afterwards has no seal."""
+        said = self._call("cache_verify", self._request(), die=die)
         if "killed" in said:
-            self.torn |= {held.listing for held in self.runs.values()} & self._touched()
+            self.torn |= self._touched()
+            self._forget_damage_of_what_is_gone()
             return
         rows = {row["id"]: row["outcome"] for row in said["result"]["listings"]}
-        for listing, one in enumerate(IDS):
-            if rows.get(one) in ("whole", "repaired"):
-                self.torn.discard(listing)
-                self.flipped -= set(FILES[listing].values())
-                self.hidden -= set(FILES[listing].values())
-            elif one in rows:
-                assert not mirror or self.lost_mirror or not self.tidy, said
-                self.torn.add(listing)
+        for listing in (number for number, one in enumerate(IDS) if one in rows):
+            whole = rows[IDS[listing]] == "whole"
+            assert whole or not self.layout.seal(IDS[listing]).exists()
+            self.torn = self.torn - {listing} if whole else self.torn | {listing}
+            self.flipped -= set(FILES[listing].values())
+            self.hidden -= set(FILES[listing].values())
         self._forget_damage_of_what_is_gone()
 
     def _touched(self) -> set[int]:
-        """Listings that a repair may have been at when it was killed."""
+        """Listings of which a verification may have removed something when it was killed."""
         damaged = self.flipped | self.hidden
         return {n for n, files in enumerate(FILES) if damaged & set(files.values())} | self.torn
 
@@ -398,7 +397,7 @@ class NodeCache(RuleBasedStateMachine):
         elif other == "forget":
             verb, other_request = "forget", self._request(lineage=second)
         else:
-            verb, other_request = f"cache_{other}", self._request(origin=self._origin)
+            verb, other_request = f"cache_{other}", self._request()
         self.zygotes[0].send("deliver", request, die=die)
         self.zygotes[1].send(verb, other_request)
         said, other_said = (zygote.answer() for zygote in self.zygotes)

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainctl.node.content import listing
+from trainctl.base import listing
 
 CHUNK_BYTES = 4096
 

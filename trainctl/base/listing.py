@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 from trainctl.base.json import JsonObject, canonical
 from trainctl.base.json_stream import objects_in
@@ -25,6 +25,9 @@ _is_hex = re.compile("[0-9a-f]{64}").fullmatch
 CHUNK_BYTES = 16 * 2**20
 """The unit of transfer, verification and resuming, in bytes."""
 _HEAD = b'{"chunk_bytes":%d,"files":[' % CHUNK_BYTES
+_NOWHERE = {"", ".", ".."}
+_LONGEST_NAME = 255
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TAIL = b'],"version":1}'
 
 
@@ -118,8 +121,15 @@ class ResolvedSource:
         return f"sha256:{found.hexdigest()}"
 
 
-@dataclass(frozen=True, order=True)
-class ListedFile:
+class Chunk(NamedTuple):
+    """A part of a file with its own digest; offset and length in bytes."""
+
+    offset: int
+    length: int
+    sha256: str
+
+
+class ListedFile(NamedTuple):
     """One file as content. ``chunks`` holds the hex sha256 of each 16 MiB part where there is more than one."""
 
     path: str
@@ -131,6 +141,16 @@ class ListedFile:
     def document(self) -> JsonObject:
         """As a listing has it."""
         return {"path": self.path, "size": self.size, "sha256": self.sha256, "chunks": self.chunks}
+
+    @property
+    def chunk_ranges(self) -> list[Chunk]:
+        """The chunks in which the file is transferred and verified; a small file is one."""
+        if not self.chunks:
+            return [Chunk(0, self.size, self.sha256)]
+        return [
+            Chunk(at, min(CHUNK_BYTES, self.size - at), sha256)
+            for at, sha256 in zip(range(0, self.size, CHUNK_BYTES), self.chunks)
+        ]
 
 
 def listed_in_order(files: Iterable[ListedFile]) -> Sequence[ListedFile]:
@@ -153,10 +173,23 @@ class Listing:
 
     files: Sequence[ListedFile]
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The sum of the files' sizes."""
         return sum(file.size for file in self.files)
+
+    @cached_property
+    def contents(self) -> tuple[ListedFile, ...]:
+        """The first file of each different content."""
+        first: dict[str, ListedFile] = {}
+        for file in self.files:
+            first.setdefault(file.sha256, file)
+        return tuple(first.values())
+
+    @cached_property
+    def paths(self) -> frozenset[str]:
+        """The paths of all files."""
+        return frozenset(file.path for file in self.files)
 
     def rows(self) -> Iterator[tuple[str, int, str, tuple[str, ...]]]:
         """The files as plain values."""
@@ -168,7 +201,7 @@ class Listing:
 
     def pieces(self) -> Iterator[bytes]:
         """The stored form, file by file."""
-        yield _HEAD
+        yield b'{"chunk_bytes":%d,"files":[' % CHUNK_BYTES
         ordered = sorted(self.files) if isinstance(self.files, tuple) else self.files
         for number, file in enumerate(ordered):
             yield (b"," if number else b"") + canonical(file.document)
@@ -184,17 +217,50 @@ class Listing:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Listing:
-        """Read a stored listing; ValueError when it is not one of version 1."""
+        """Read a stored listing; ValueError if it isn't a listing of version 1."""
         with _no_nesting():
-            document = json.loads(data)
+            return cls.parse(json.loads(data))
+
+    @classmethod
+    def parse(cls, document: Any) -> Listing:
+        """Read a listing's document; ValueError as of ``from_bytes``."""
         files = document.get("files") if isinstance(document, dict) else None
         if not isinstance(files, list):
-            raise ValueError("it is no listing")  # noqa: TRY004  as of anything else that is wrong with it
+            raise ValueError("it is not a listing")  # noqa: TRY004  as for every other defect
         if document.get("version") != 1 or document.get("chunk_bytes") != CHUNK_BYTES:
             raise ValueError(
                 f"a listing of version {document.get('version')!r} is newer than this trainctl"
             )
         return cls(tuple(map(_listed, files)))
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[Sequence[Any]]) -> Listing:
+        """The listing whose ``rows`` these are; ValueError as of ``from_bytes``."""
+        return cls(tuple(_listed(dict(zip(_MEMBERS, row))) for row in rows))
+
+    def check(self) -> None:
+        """ValueError unless the files can be in one directory, are sorted by path, and have as many chunks as their size asks for."""
+        above: list[str] = []
+        for path, size, _, chunks in self.files:
+            _check_path(path)
+            expected = -(-size // CHUNK_BYTES) if size > CHUNK_BYTES else 0
+            if len(chunks) != expected:
+                raise ValueError(f"{path!r} has {len(chunks)} chunks instead of {expected}")
+            if above and path <= above[-1]:
+                raise ValueError(f"it names the path {path!r} twice or out of order")
+            while above and not path.startswith(above[-1]):
+                above.pop()
+            if any(path[len(file)] == "/" for file in above):
+                raise ValueError(f"{path!r} lies below a file")
+            above.append(path)
+
+
+def _check_path(path: str) -> None:
+    names = path.split("/")
+    if not _NOWHERE.isdisjoint(names) or max(len(name.encode()) for name in names) > _LONGEST_NAME:
+        raise ValueError(f"{path!r} is not a path inside a tree")
+    if _CONTROL.search(path):
+        raise ValueError(f"{path!r} holds a control character")
 
 
 def load_listing(path: Path, listing_id: str | None = None) -> Listing:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class CachedListing:
     """A listing in a node's cache and what was done about it.
 
-    ``outcome`` is evicted, leased or busy; of a verification whole, repaired, dropped or wrong. ``last_used`` is in Unix seconds.
+    ``outcome`` is evicted, leased or busy; of a verification whole, dropped or wrong. ``last_used`` is in Unix seconds.
     """
 
     node: str

@@ -19,6 +19,7 @@ _VERBS = {
     "cache_query": "cache.presence.cache_query",
     "pull_image": "containers.images.pull_image",
     "cache_evict": "cache.evict.cache_evict",
+    "cache_verify": "cache.verify.cache_verify",
     "has_code": "cache.codes.has_code",
     "build_environment": "jobs.requirements.build_environment",
     "start": "supervision.starting.start",
@@ -51,7 +52,6 @@ _VERBS = {
 }
 _WITH_CALLER = {
     "cache_rows": "cache.presence.cache_rows",
-    "cache_verify": "cache.verify.cache_verify",
     "deliver": "cache.deliver.deliver",
     "serve": "cache.serving.serve",
     "object_put": "mirror.objects.object_put",

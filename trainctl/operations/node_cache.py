@@ -21,7 +21,6 @@ from trainctl.model.node_cache import CachedListing, CacheReport
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.agents import nodes_of
 from trainctl.resources.node_cache import at
-from trainctl.resources.origins import origins_of
 from trainctl.spi.provider import Node
 
 _PARALLELISM = 10
@@ -53,8 +52,7 @@ def evict(
 
 
 def verify(workspace: Workspace, which: Which, tell: Tell | None = None) -> CacheReport:
-    """Hash everything in the caches; what is wrong is repaired from the mirror, else dropped."""
-    origins = origins_of(workspace.agents, workspace.mirror, workspace.setting.redactor.register)
+    """Hash everything in the caches; listings with wrong files are removed and fetched by the next delivery."""
 
     def ask(node: Node, cluster: Recorded) -> CacheAnswer:
         def on_event(event: Mapping[str, Any]) -> None:
@@ -62,8 +60,7 @@ def verify(workspace: Workspace, which: Which, tell: Tell | None = None) -> Cach
                 tell(node.id, int(event["done"]), int(event["total"]))
 
         agent = workspace.agents.to_look(cluster.provider, node)
-        with origins.of(cluster.provider, node, agent) as mirror:
-            return mirror.call(CACHE_VERIFY, at(node, cluster.attributes), on_event)
+        return agent.call(CACHE_VERIFY, at(node, cluster.attributes), on_event=on_event)
 
     return _each(workspace.ledger.state(), which, ask)
 

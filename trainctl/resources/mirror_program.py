@@ -9,11 +9,12 @@ _MODULES = {
     "trainctl": ("errors",),
     "trainctl.base": (),
     "trainctl.model": ("hub_paths", "serving", "source_uri"),
+    "trainctl.store": ("files",),
     "trainctl.node.content": ("digests", "listing", "pack", "pack_index", "packs", "parts", "runs"),
     "trainctl.node.system": ("layout", "numbers"),
     "trainctl.node.transfer": ("blob_requests", "caller", "evenness", "proof", "server", "shelf"),
     "trainctl.spi": ("sources",),
-    "trainctl.weights": ("patterns",),
+    "trainctl.weights": ("patterns", "retry"),
     "trainctl.weights.mirror": (),
     "trainctl.weights.sources": ("bodies", "connecting", "gates", "http", "https", "proxies", "statuses", "validators", "wire"),
 }  # fmt: skip

@@ -131,7 +131,6 @@ def test_a_flipped_byte_in_the_cache_is_noticed_and_repaired(node: TestNode, siz
     node.mirror.add("model.bin", content)
     node.deliver()
     path = node.tree / "model.bin"
-    inode = path.stat().st_ino
     path.chmod(0o644)
     with path.open("r+b") as stream:
         stream.seek(size // 2)
@@ -141,7 +140,6 @@ def test_a_flipped_byte_in_the_cache_is_noticed_and_repaired(node: TestNode, siz
 
     assert result["bytes_origin"] > 0
     assert path.read_bytes() == content
-    assert path.stat().st_ino == inode
 
 
 def test_a_replaced_file_in_a_tree_is_linked_again(node: TestNode) -> None:
@@ -282,8 +280,6 @@ def test_the_node_computes_the_listings_id_itself(node: TestNode) -> None:
     """The id is the digest of the document that came, so a document can't pass for another."""
     node.mirror.add("ünïcode/ä.txt", "ä".encode())
     node.deliver()
-    seal = json.loads(
-        (node.root / "cache" / "seals" / f"{node.mirror.listing.id}.json").read_text()
-    )
+    kept = node.root / "cache" / "listings" / f"{node.mirror.listing.id}.json"
 
-    assert seal["listing"] == node.mirror.listing.id
+    assert kept.read_bytes() == node.mirror.listing.to_bytes()

@@ -15,8 +15,8 @@ import pytest
 
 from tests.support.weights_data import noise
 from trainctl.base.failure import Failure
+from trainctl.base.listing import CHUNK_BYTES, Listing
 from trainctl.base.protocol.asking import Gone
-from trainctl.node.content.listing import CHUNK_BYTES, Listing, parse
 from trainctl.node.content.parts import Part, parts_of
 from trainctl.node.transfer.http_origin import LinkedOrigin
 from trainctl.node.transfer.links import Links
@@ -106,7 +106,7 @@ def listing_of(files: Mapping[str, bytes]) -> Listing:
         chunks = [hashlib.sha256(one).hexdigest() for one in pieces] if len(pieces) > 1 else []
         digest = hashlib.sha256(data).hexdigest()
         rows.append({"path": path, "size": len(data), "sha256": digest, "chunks": chunks})
-    return parse({"version": 1, "chunk_bytes": CHUNK_BYTES, "files": rows})
+    return Listing.parse({"version": 1, "chunk_bytes": CHUNK_BYTES, "files": rows})
 
 
 def stored(files: Mapping[str, bytes]) -> Store:
@@ -126,7 +126,7 @@ def opened(operator: Operator, listing: Listing, patience: float = 5.0) -> Linke
 
 
 def read(origin: LinkedOrigin, part: Part) -> bytes:
-    view = memoryview(bytearray(part.piece.length))
+    view = memoryview(bytearray(part.chunk.length))
     origin.read(*origin.place_of(part), view, lambda piece: None)
     return bytes(view)
 
@@ -143,7 +143,7 @@ def test_links_are_asked_for_in_batches_when_their_turn_comes() -> None:
     links = Links(operator, listing)  # type: ignore[arg-type]
     links.begin(listing.contents)
 
-    found = [links.of(part.piece.sha256) for part in all_parts(listing)]
+    found = [links.of(part.chunk.sha256) for part in all_parts(listing)]
 
     assert len(set(found)) == 2000
     assert [len(one) for one in operator.asked] == [1024, 976]
@@ -156,7 +156,7 @@ def test_no_more_than_64_chunks_are_in_a_batch() -> None:
     chunks = [hashlib.sha256(b"%d" % n).hexdigest() for n in range(100)]
     large = {"path": "b", "size": size, "sha256": "b" * 64, "chunks": chunks}
     small = {"path": "a", "size": 1, "sha256": "a" * 64, "chunks": []}
-    listing = parse({"version": 1, "chunk_bytes": CHUNK_BYTES, "files": [small, large]})
+    listing = Listing.parse({"version": 1, "chunk_bytes": CHUNK_BYTES, "files": [small, large]})
     operator = Operator(Store({}))
     links = Links(operator, listing)  # type: ignore[arg-type]
     links.begin(listing.contents)

@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.memory import listing_of
-from trainctl.base.processes import identity
 from trainctl.node.cache import reservations
-from trainctl.node.content import sizes
-from trainctl.node.content.digests import Digests, each_once
+from trainctl.node.cache.references import References
 from trainctl.node.system.layout import Layout
 from trainctl.node.system.numbers import Numbers
 from trainctl.node.system.threads import for_each
@@ -31,15 +29,6 @@ def test_numbers_are_a_set() -> None:
 
     assert all(number in numbers for number in expected)
     assert not any(number + 1 in numbers for number in expected if number + 1 not in expected)
-
-
-def test_contents_are_a_set_by_any_name() -> None:
-    """Whatever lies where contents do; those that come again are left out."""
-    names = ["ab" * 32, ".nfs0001", "ab" * 32, "", "cd" * 32, ".nfs0001"]
-
-    assert list(each_once(names)) == ["ab" * 32, ".nfs0001", "", "cd" * 32]
-    assert "ab" * 32 in Digests(names)
-    assert "ba" * 32 not in Digests(names)
 
 
 def test_several_threads_do_each_thing_once() -> None:
@@ -80,24 +69,19 @@ def test_an_error_of_who_tells_what_is_next_is_raised() -> None:
         for_each(lambda thing: None, things(), 3)
 
 
-def test_reservations_are_read_piece_by_piece(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No content and no digit is lost where a piece ends; those of dead processes, and what is none, are cleared away."""
+def test_reservations_of_dead_processes_are_removed(tmp_path: Path) -> None:
+    """Contents of live deliveries are reserved; files that are not reservations go too."""
     layout, listing = Layout(str(tmp_path)), listing_of(0, 500)
-    expected = {file.sha256: file.size for file in listing.contents}
+    References(layout).refer("one", listing, "somebody")
     layout.reservations.mkdir(parents=True)
     layout.locks.mkdir()
-    earlier = {"blobs": {"e" * 64: 12345}, "holder": identity()}
-    (layout.reservations / "earlier").write_text(json.dumps(earlier))
-    for name, text in (("dead", {"blobs": {"d" * 64: 1}, "holder": None}), ("other", [])):
+    dead = {"listing": listing.id, "bytes": 1, "holder": None}
+    for name, text in ((f"{listing.id}.1.dead", dead), ("other", [])):
         (layout.reservations / name).write_text(json.dumps(text))
 
     with reservations.reserved(layout, listing):
-        for size in (7, 1000, 2**16):
-            monkeypatch.setattr(sizes, "_READ", size)
-            found = list(reservations.reservations(layout))
-            assert len(found) == 501
-            assert dict(found) == {**expected, "e" * 64: 12345}
+        assert set(reservations.reservations(layout)) == set(listing.contents)
+        assert reservations.reserved_bytes(layout) == listing.size
 
-    assert [path.name for path in layout.reservations.iterdir()] == ["earlier"]
+    assert list(layout.reservations.iterdir()) == []
+    assert reservations.reserved_bytes(layout) == 0

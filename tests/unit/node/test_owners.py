@@ -10,7 +10,7 @@ from graphlib import TopologicalSorter
 
 import pytest
 
-from trainctl.node.content.listing import CHUNK_BYTES, File, Listing
+from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
 from trainctl.node.content.parts import from_hex, is_in, lengths_of, to_hex
 from trainctl.node.transfer.owners import Owners
 
@@ -24,8 +24,8 @@ def listing_of(chunks: int, small: int = 0) -> Listing:
     def name(number: int) -> str:
         return hashlib.sha256(str(number).encode()).hexdigest()
 
-    large = File("large", chunks * CHUNK_BYTES, name(-1), tuple(map(name, range(chunks))))
-    rest = [File(f"small-{number}", 1000, name(1000 + number), ()) for number in range(small)]
+    large = ListedFile("large", chunks * CHUNK_BYTES, name(-1), tuple(map(name, range(chunks))))
+    rest = [ListedFile(f"small-{number}", 1000, name(1000 + number), ()) for number in range(small)]
     return Listing((large, *rest))
 
 

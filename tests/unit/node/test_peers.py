@@ -15,9 +15,9 @@ from tests.support.blob_server import asked, served
 from tests.support.nodes import TestNode, wait_for
 from tests.support.peers import TOKEN, Gang, result_of
 from trainctl.base.listing import CHUNK_BYTES
-from trainctl.node.content.chunk_map import VERIFIED
 from trainctl.node.transfer.server import BlobServer, serving
 from trainctl.node.transfer.shelf import MirrorShelf, Opened
+from trainctl.store.files import VERIFIED
 
 pytestmark = pytest.mark.integration
 

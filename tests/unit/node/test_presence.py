@@ -11,14 +11,15 @@ import pytest
 
 from tests.support.nodes import TestNode
 from tests.support.weights_data import noise
+from trainctl.base.listing import CHUNK_BYTES, Listing
 from trainctl.base.protocol.rows import sent
 from trainctl.base.protocol.weights import Cached
 from trainctl.node.cache import inventory
 from trainctl.node.cache.presence import cache_query, cache_rows
-from trainctl.node.content.listing import CHUNK_BYTES, File, Listing, read_stored
+from trainctl.node.content.listing import load
 from trainctl.node.system import disks
 from trainctl.node.system.layout import layout_of
-from trainctl.node.transfer.partials import Partial, keep_small
+from trainctl.store.files import PartialFile
 
 MANY = [f"{number:064x}" for number in range(2_500)]
 
@@ -40,9 +41,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
     def noted(place: Path) -> Listing | None:
         found.append(place)
-        return read_stored(place)
+        return load(place)
 
-    monkeypatch.setattr(inventory, "read_stored", noted)
+    monkeypatch.setattr(inventory, "load", noted)
     return found
 
 
@@ -97,14 +98,14 @@ def test_what_a_delivery_left_is_here(node: TestNode) -> None:
     node.mirror.add("small", b"small")
     node.mirror.add("absent", b"absent")
     listed = node.mirror.listing.files
-    files = {one.path: File(one.path, one.size, one.sha256, one.chunks) for one in listed}
+    files = {file.path: file for file in listed}
     layout = layout_of({"root": str(node.root)})
-    partial = Partial(layout, files["large"])
+    partial = PartialFile(layout.files, files["large"])
     partial.missing()
     partial.write(2, bytearray(node.mirror.files["large"][-5:]))
     partial.pass_on(0, 0, bytearray(node.mirror.files["large"][: 2**20]))
     partial.close()
-    keep_small(layout, files["small"], bytearray(b"small"))
+    layout.files.keep_small(files["small"], bytearray(b"small"))
     asked = [files[name].sha256 for name in ("f0", "large", "small", "absent")]
     told: list[list[object]] = []
 

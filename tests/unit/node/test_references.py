@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.permissions import unreadable
+from trainctl.base.listing import Listing
 from trainctl.node.cache.references import References
-from trainctl.node.content.listing import Listing
 from trainctl.node.system.layout import Layout
 
 ASKED: list[Callable[[References, str], object]] = [

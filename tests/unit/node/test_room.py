@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.nodes import Mirror, NodeError, TestNode, wait_for
+from tests.support.nodes import Mirror, NodeError, TestNode
 
 pytestmark = pytest.mark.integration
 
@@ -351,26 +351,9 @@ def damage(path: Path, at: int) -> None:
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def test_verifying_repairs_in_place(cache: Cache) -> None:
-    """A flipped bit that no time gives away is found, and mended under a run that has the file open."""
-    cache.deliver("a")
-    cache.start("a", "exec 3< w/model.bin; touch $BT_SCRATCH_DIR/open; sleep 60")
-    wait_for(lambda: list(cache.node.directory("run-a").glob("scratch/open")))
-    path = cache.place / "trees" / cache.listing("a") / "model.bin"
-    inode = path.stat().st_ino
-    damage(path, 77)
-    origin = {"type": "directory", "path": str(cache.mirrors["a"].path)}
-
-    told = cache.call("cache_verify", origin=origin)["listings"]
-
-    assert [(row["outcome"], row["wrong_files"]) for row in told] == [("repaired", ["model.bin"])]
-    assert path.read_bytes() == cache.mirrors["a"].files["model.bin"]
-    assert path.stat().st_ino == inode
-
-
 @pytest.mark.parametrize("live", [False, True])
-def test_what_cant_be_repaired_is_dropped(cache: Cache, live: bool) -> None:
-    """Unless a live run has it: then it stays, wrong, but nobody else begins to use it."""
+def test_a_listing_with_wrong_bytes_is_removed(cache: Cache, live: bool) -> None:
+    """A flipped bit that no time gives away is found. A live run keeps its tree, but no other run begins to use it."""
     cache.deliver("a")
     if live:
         cache.start("a", "sleep 60")
@@ -378,12 +361,29 @@ def test_what_cant_be_repaired_is_dropped(cache: Cache, live: bool) -> None:
         cache.age("a")
     damage(cache.place / "trees" / cache.listing("a") / "model.bin", 5)
 
-    told = cache.call("cache_verify")["listings"]
+    said = cache.call("cache_verify")["listings"]
 
-    assert [row["outcome"] for row in told] == ["wrong" if live else "dropped"]
-    assert told[0]["detail"] == "there is no mirror to repair it from"
+    outcome = "wrong" if live else "dropped"
+    assert [(row["outcome"], row["wrong_files"]) for row in said] == [(outcome, ["model.bin"])]
     assert cache.held == (["a"] if live else [])
     assert not (cache.place / "seals" / f"{cache.listing('a')}.json").exists()
+
+
+def test_the_next_delivery_fetches_what_was_wrong(cache: Cache) -> None:
+    """Only that: a right file of the same listing is linked again from the blob that stayed."""
+    mirror = cache.mirrors["a"] = Mirror(cache.node.base / "mirror-a")
+    for name in ("right.bin", "wrong.bin"):
+        mirror.add(name, os.urandom(SIZE))
+    cache.deliver("a")
+    cache.age("a")
+    damage(cache.place / "trees" / cache.listing("a") / "wrong.bin", 5)
+    cache.call("cache_verify")
+
+    result = cache.deliver("a")
+
+    assert result["bytes_origin"] == SIZE
+    tree = cache.place / "trees" / cache.listing("a")
+    assert {path.name: path.read_bytes() for path in tree.iterdir()} == mirror.files
 
 
 def test_a_whole_cache_is_said_to_be_whole(cache: Cache) -> None:
@@ -393,7 +393,7 @@ def test_a_whole_cache_is_said_to_be_whole(cache: Cache) -> None:
     cache.mirrors["b"].add("same.bin", cache.mirrors["a"].files["model.bin"])
     cache.deliver("b")
 
-    told = cache.call("cache_verify", origin={"type": "directory", "path": "/nowhere"})
+    told = cache.call("cache_verify")
 
     assert [row["outcome"] for row in told["listings"]] == ["whole", "whole"]
     assert told["bytes"] == SIZE

@@ -18,10 +18,9 @@ from tests.support.nodes import Mirror
 from tests.support.peers import Gang, await_movement, result_of
 from tests.support.permissions import GROUP, ONE, OTHER, as_user, place_of_group
 from trainctl.base.failure import from_os_error
-from trainctl.base.listing import CHUNK_BYTES
+from trainctl.base.listing import CHUNK_BYTES, Listing
 from trainctl.base.protocol.weights import Delivered
 from trainctl.node.cache.deliver import deliver
-from trainctl.node.content.listing import Listing, parse
 from trainctl.node.content.parts import parts_of
 from trainctl.node.transfer.places import FromShared
 from trainctl.node.transfer.shared import SharedCache
@@ -120,7 +119,7 @@ def test_wrong_bytes_in_the_directory_come_from_the_mirror(gang: Gang, shared: P
 def test_what_is_right_of_a_wrong_content_is_still_taken_there(gang: Gang, shared: Path) -> None:
     """It goes when all of its chunks were asked for, by whichever thread: else the rest would come from the mirror, however much it is."""
     _deliver(gang, 0, shared)
-    file = parse(json.loads(gang.mirror.listing.to_bytes())).files[0]
+    file = Listing.parse(json.loads(gang.mirror.listing.to_bytes())).files[0]
     first, second = parts_of(file)
     cache = SharedCache(str(shared))
     one, other = FromShared(cache), FromShared(cache)
@@ -130,7 +129,7 @@ def test_what_is_right_of_a_wrong_content_is_still_taken_there(gang: Gang, share
     one.settle()
     other.close()
 
-    assert fetched.sha256 == second.piece.sha256
+    assert fetched.sha256 == second.chunk.sha256
     assert not cache.has(file)
 
 

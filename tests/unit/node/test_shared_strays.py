@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from trainctl.node.content.listing import File, Listing
+from trainctl.base.listing import ListedFile, Listing
 from trainctl.node.transfer.shared import SharedCache
 
 MINE, OLD = "lineage-1", 1_600_000_000
-FILES = tuple(File(f"{n}.bin", 4, f"{n:064x}", ()) for n in range(3))
+FILES = tuple(ListedFile(f"{n}.bin", 4, f"{n:064x}", ()) for n in range(3))
 
 
 class Place:
@@ -48,7 +48,7 @@ class Place:
     def use(self) -> None:
         """All that makes or takes something here, as far as links let it."""
         missing = {"f" * 64}
-        wanted = [File("x.bin", 4, "f" * 64, ())]
+        wanted = [ListedFile("x.bin", 4, "f" * 64, ())]
         for act in (
             lambda: self.cache.refer(MINE, Listing(FILES)),
             lambda: self.cache.bring(wanted, missing, [], lambda: None),

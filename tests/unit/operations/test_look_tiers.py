@@ -9,16 +9,16 @@ import pytest
 
 from tests.support.nodes import TestNode
 from tests.support.weights_data import noise
+from trainctl.base.listing import CHUNK_BYTES
 from trainctl.base.protocol.weights import CACHE_QUERY
 from trainctl.model.address import Address
-from trainctl.node.content.listing import CHUNK_BYTES, File
 from trainctl.node.system.layout import layout_of
-from trainctl.node.transfer.partials import Partial
 from trainctl.operations import look_tiers
 from trainctl.operations.look_tiers import Counted, TierQuestion
 from trainctl.plan.values import TierFacts
 from trainctl.remote.agent import NodeAgent
 from trainctl.spi.provider import Node
+from trainctl.store.files import PartialFile
 from trainctl.weights.mirror.known import Known
 from trainctl.weights.mirror.partial import Arrived
 from trainctl_local.transport import LocalTransport
@@ -90,11 +90,11 @@ def test_what_a_delivery_left_is_on_the_node(
     (large,) = (one for one in node.mirror.listing.files if one.path == "large")
     node.deliver(lease="run-2")
     layout = layout_of({"root": str(node.root)})
-    partial = Partial(layout, File("large", large.size, large.sha256, large.chunks))
+    partial = PartialFile(layout.files, large)
     partial.missing()
     partial.write(0, bytearray(data[:CHUNK_BYTES]))
     partial.close()
-    layout.blob(large.sha256).unlink()
+    Path(layout.files.blob(large.sha256)).unlink()
     rows = ((large.sha256, large.size, True), ("1" * 64, 10, False))
 
     leased = counted(node, Known(rows, None))

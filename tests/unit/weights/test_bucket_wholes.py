@@ -6,7 +6,6 @@ import hashlib
 import json
 import threading
 import tracemalloc
-from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -73,7 +72,7 @@ class Mirrored:
         chunks = tuple(self.wrong_chunks())
         files = self.listing.files
         forged = Listing(
-            tuple(replace(one, chunks=chunks) if one.sha256 == SHA256 else one for one in files)
+            tuple(one._replace(chunks=chunks) if one.sha256 == SHA256 else one for one in files)
         )
         objects = Directory(self.root)
         objects.put(keys.listing(forged.id), forged.to_bytes())

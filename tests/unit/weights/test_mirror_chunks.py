@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,7 +41,7 @@ class Mirrored:
         layout = mirror_at(self.root, CHUNK)._layout
         large, small = self.listing.files
         chunks = (large.chunks[0], "0" * 64, large.chunks[2])
-        forged = Listing((replace(large, chunks=chunks), small))
+        forged = Listing((large._replace(chunks=chunks), small))
         layout.listing(forged.id).write_bytes(forged.to_bytes())
         layout.listing(self.listing.id).unlink()
         path = layout.reference(REFERENCE.lineage, REFERENCE.address)

@@ -103,14 +103,8 @@ class EvictRequest(AtCache):
     dry_run: bool
 
 
-class VerifyRequest(AtCache):
-    """``origin`` null: drop what is corrupt."""
-
-    origin: Optional[Origin]
-
-
 class CacheRow(TypedDict, total=False):
-    """A listing. ``outcome``: evicted, leased or busy; of a verification whole, repaired, dropped or wrong."""
+    """A listing. ``outcome``: evicted, leased or busy; of a verification whole, dropped or wrong."""
 
     id: str
     source: str
@@ -155,9 +149,9 @@ CACHE_EVICT = Verb(
 )
 CACHE_VERIFY = Verb(
     "cache_verify",
-    VerifyRequest,
+    AtCache,
     CacheAnswer,
-    "Hash every listing; repair or drop it. Events: `{done, total, files}`, `{ask}`.",
+    "Hash every listing; remove those with wrong files. Events: `{done, total}`.",
 )
 FORGET_CACHE = Verb(
     "forget_cache", OfLineage, Freed, "Drop the references of a lineage to weights in one cache."

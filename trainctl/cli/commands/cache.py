@@ -179,7 +179,7 @@ def verify_command(
     node: NodesOption = None,
     format_: ListingFormatOption = ListingFormat.TEXT,
 ) -> int:
-    """Hash the weights in nodes' caches again; repair what is wrong, or drop it. Exit code 1 if something stays wrong, or a node can't be asked."""
+    """Hash the weights in nodes' caches again and remove what is wrong. Exit code 1 if a live run has it, or a node can't be asked."""
     session = session_of(ctx)
     which = Which(cluster, tuple(node or ()))
     with open_workspace(session) as workspace, Progress(session.output) as progress:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Mapping, Option
 
 from trainctl.base.failure import Failure
 from trainctl.base.files import make_directory
+from trainctl.base.listing import Listing
 from trainctl.base.lock import Lock
 from trainctl.base.protocol.weights import Delivered, DeliverRequest
 from trainctl.node.cache.leases import Leases
@@ -17,8 +18,7 @@ from trainctl.node.cache.references import References
 from trainctl.node.cache.reservations import reserved
 from trainctl.node.cache.room import limit_of, make_room
 from trainctl.node.cache.trees import FEW, Trees
-from trainctl.node.content.blobs import Blobs
-from trainctl.node.content.listing import Listing, given
+from trainctl.node.content.listing import given
 from trainctl.node.runs.mount import private_mounts
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout, layout_of
@@ -135,7 +135,6 @@ class Filling:
         self._emit = emit
         self._limit = limit
         self._lease = lease
-        self._blobs = Blobs(layout)
         self._moved: Dict[str, int] = {}
         self._done = self._came = 0
         self._spoken = 0.0
@@ -162,7 +161,7 @@ class Filling:
 
     def _fetch_missing(self) -> None:
         contents = self._listing.contents
-        absent = bytearray(not self._blobs.whole(file) for file in contents)
+        absent = bytearray(not self._layout.files.is_whole(file) for file in contents)
         if not any(absent):
             return
         make_room(self._layout, self._listing, self._limit, self._lease)

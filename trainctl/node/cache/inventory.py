@@ -7,54 +7,48 @@ import os
 import stat
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
-from trainctl.base.files import names_in
+from trainctl.base.files import names_in, read_json
+from trainctl.base.listing import ListedFile, Listing
 from trainctl.node.cache.references import References
-from trainctl.node.content.listing import File, Listing, read_stored
-from trainctl.node.content.stored import read_about
+from trainctl.node.content.listing import load
 from trainctl.node.system.layout import Layout
-from trainctl.node.system.numbers import Numbers
 
 
 class Kept:
-    """A listing of which something may be here. ``places``: files that have its document, which is read when it is asked for."""
+    """A listing of which something may be here; ``seal`` is the seal's document, or that of a seal that was put aside."""
 
     def __init__(
-        self, listing_id: str, about: Mapping[str, Any], places: Sequence[Path], last_used: float
+        self, layout: Layout, listing_id: str, seal: Mapping[str, Any], last_used: float
     ) -> None:
         self.id = listing_id
-        self.source = str(about.get("source", ""))
+        self.source = str(seal.get("source", ""))
         self.last_used = last_used
-        self._about = about
-        self._places = places
-
-    @property
-    def sealed(self) -> bool:
-        """Whether its tree is whole, going by its seal."""
-        return bool(self._about.get("sealed"))
+        self.sealed = layout.seal(listing_id).exists()
+        self._seal = seal
+        self._document = layout.listing(listing_id)
 
     @cached_property
     def listing(self) -> Optional[Listing]:
-        """None where nobody knows any more what it was."""
-        found = (read_stored(place) for place in self._places)
-        return next((one for one in found if one is not None and one.id == self.id), None)
+        """None if its document is lost."""
+        return load(self._document)
 
     @property
-    def contents(self) -> Sequence[File]:
+    def contents(self) -> Sequence[ListedFile]:
         """Its files, one for each content."""
         return self.listing.contents if self.listing else ()
 
     @property
     def files(self) -> int:
         """How many files it has."""
-        known = self._about.get("files")
+        known = self._seal.get("files")
         return known if isinstance(known, int) else len(self.listing.files) if self.listing else 0
 
     @property
     def size(self) -> int:
         """Their bytes."""
-        known = self._about.get("bytes")
+        known = self._seal.get("bytes")
         return known if isinstance(known, int) else self.listing.size if self.listing else 0
 
 
@@ -67,20 +61,16 @@ class Inventory:
 
     def listings(self) -> List[Kept]:
         """Every listing that has a tree, a seal or a reference; the one that was used longest ago first."""
-        places = self._references.listings()
         seals = {Path(name).stem for name in names_in(self._layout.seals)}
-        ids = {*places, *seals, *names_in(self._layout.trees)}
-        found = [self._kept(one, places.get(one)) for one in ids if not one.startswith(".")]
+        ids = {*self._references.listings(), *seals, *names_in(self._layout.trees)}
+        found = [self._kept(listing_id) for listing_id in ids if not listing_id.startswith(".")]
         return sorted(found, key=lambda kept: (kept.last_used, kept.id))
 
-    def _kept(self, listing_id: str, place: Optional[Path]) -> Kept:
-        seal, aside = self._layout.seal(listing_id), self._layout.unsealed(listing_id)
-        about = read_about(seal)
-        if about is not None:
-            about["sealed"] = True
-        places = [one for one in (place, seal, aside) if one is not None]
-        last_used = self._references.last_used(listing_id)
-        return Kept(listing_id, about or read_about(aside) or {}, places, last_used)
+    def _kept(self, listing_id: str) -> Kept:
+        layout = self._layout
+        seals = map(read_json, (layout.seal(listing_id), layout.unsealed(listing_id)))
+        seal = next((found for found in seals if isinstance(found, dict)), {})
+        return Kept(layout, listing_id, seal, self._references.last_used(listing_id))
 
     def holds(self, kept: Kept) -> bool:
         """Whether anything of the listing is here, whole or not."""
@@ -89,15 +79,19 @@ class Inventory:
 
     def used(self) -> int:
         """All bytes of content here, whole or not, linked or not. Maps of chunks are no content."""
-        linked, total = Numbers(), 0
+        linked: Set[Tuple[int, int]] = set()
+        total = 0
         for _, found in _files_below(str(self._layout.blobs)):
             total += found.st_size
             if found.st_nlink > 1:
-                linked.add(_inode(found))
+                linked.add((found.st_dev, found.st_ino))
         maps = {str(path) for path in self._layout.partial.glob("*.map")}
         for place in (self._layout.partial, self._layout.trees):
             for name, found in _files_below(str(place)):
-                if name not in maps and (found.st_nlink == 1 or linked.add(_inode(found))):
+                inode = (found.st_dev, found.st_ino)
+                if name not in maps and inode not in linked:
+                    if found.st_nlink > 1:
+                        linked.add(inode)
                     total += found.st_size if place != self._layout.partial else _written(found)
         return total
 
@@ -108,17 +102,12 @@ class Inventory:
     def sizes_of(self, sha256: str) -> Tuple[int, int]:
         """How much of a content is here: bytes, and those of them that the disk has set aside for good."""
         with contextlib.suppress(FileNotFoundError):
-            found = os.stat(self._layout.blob_name(sha256))  # noqa: PTH116 - millions
+            found = os.stat(self._layout.files.blob(sha256))  # noqa: PTH116 - millions
             return found.st_size, found.st_size
         with contextlib.suppress(FileNotFoundError):
-            found = os.stat(self._layout.part_name(sha256))  # noqa: PTH116
+            found = os.stat(self._layout.files.part(sha256))  # noqa: PTH116
             return _written(found), found.st_blocks * 512
         return 0, 0
-
-
-def _inode(found: os.stat_result) -> int:
-    """What tells a file from others, whatever its names are, in 8 bytes: there may be a million."""
-    return (found.st_dev << 48 ^ found.st_ino) % 2**64
 
 
 def _written(found: os.stat_result) -> int:

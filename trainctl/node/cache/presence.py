@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, Mapping, Set, Tuple
 
 from trainctl.base.files import names_in
-from trainctl.base.packed import packed
 from trainctl.base.protocol.rows import blocks, received
 from trainctl.base.protocol.verb import AtCache, Nothing
 from trainctl.base.protocol.weights import Cached, CacheQuery
@@ -14,12 +14,10 @@ from trainctl.node.cache.inventory import Inventory
 from trainctl.node.cache.leases import Leases
 from trainctl.node.cache.room import claimable, leased_contents, limit_of
 from trainctl.node.cache.trees import Trees
-from trainctl.node.content.blobs import stamp
-from trainctl.node.content.chunk_map import verified
-from trainctl.node.content.digests import Digests
 from trainctl.node.system import layout as names
 from trainctl.node.system.disks import hold_twice
 from trainctl.node.system.layout import Layout, layout_of
+from trainctl.store.files import stamp, verified_bytes
 
 Emit = Callable[[Dict[str, Any]], None]
 
@@ -33,7 +31,7 @@ def cache_query(request: CacheQuery, emit: Emit) -> Cached:
     blobs = [names.sha256(one, "blob") for one in request.get("blobs", [])]
     found: Cached = {
         "trees": [one for one in listings if trees.sealed(one)],
-        "blobs": [one for one in blobs if layout.blob(one).is_file()],
+        "blobs": [one for one in blobs if layout.files.has(one)],
     }
     arrived = _arrived(layout)
     present = {*found["blobs"]}
@@ -61,13 +59,13 @@ def cache_rows(request: AtCache, emit: Emit, stream: BinaryIO) -> Nothing:
     order, of whether it is here, whether a live run has it, whether the shared cache has it, and what has arrived of it."""
     layout, is_shared = layout_of(request), _in_shared(request)
     rows = next(received(stream), iter(()))
-    asked = packed((names.sha256(one, "blob") for (one,) in rows), lambda one: (one,), str)
-    leased = Digests(leased_contents(layout))
+    asked = [names.sha256(sha256, "blob") for (sha256,) in rows]
+    leased = set(leased_contents(layout))
     arrived = _arrived(layout)
     found = (
         (here, one in leased, is_shared(one), *((0, 0) if here else arrived(one)))
         for one in asked
-        for here in (layout.blob(one).is_file(),)
+        for here in (layout.files.has(one),)
     )
     for block in blocks([found]):
         emit(block)
@@ -83,10 +81,10 @@ def _arrived(layout: Layout) -> Callable[[str], Tuple[int, int]]:
             return 0, 0
         laid, _ = inventory.sizes_of(sha256)
         with contextlib.suppress(FileNotFoundError):
-            found = layout.part(sha256).stat()
+            found = Path(layout.files.part(sha256)).stat()
             if found.st_mtime == stamp(sha256):
                 return found.st_size, laid
-            return min(laid, verified(layout.chunk_map(sha256).read_bytes(), found.st_size)), laid
+            return min(laid, verified_bytes(layout.files.marks(sha256), found.st_size)), laid
         return 0, laid
 
     return arrived

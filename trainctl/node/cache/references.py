@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Dict, Iterator, List
+from typing import Iterator, List, Set
 
 from trainctl.base.files import (
     make_directory,
     modified,
     names_in,
     remove_tree,
+    write_atomic,
     write_json,
 )
-from trainctl.node.content.listing import Listing
-from trainctl.node.content.stored import write_stored
+from trainctl.base.listing import Listing
 from trainctl.node.system.layout import Layout
 
 _HERE = "here.json"
@@ -28,13 +28,19 @@ class References:
         self._layout = layout
 
     def refer(self, lineage: str, listing: Listing, owner: str) -> None:
-        """Say that a lineage needs a listing, before anything of it is looked for. Its mtime is the last use."""
+        """Record that a lineage needs a listing, before anything of it is inspected; then keep its document.
+
+        The reference's mtime is the last use.
+        """
         directory = make_directory(self._layout.references / lineage)
         path = directory / f"{listing.id}.json"
         try:
             os.utime(path)
         except FileNotFoundError:
-            write_stored(path, {"owner": owner}, listing)
+            write_json(path, {"owner": owner})
+        document = self._layout.listing(listing.id)
+        if not document.exists():
+            write_atomic(make_directory(document.parent) / document.name, listing.pieces())
 
     def arrive(self, lineage: str) -> None:
         """Say that a lineage is about to use this node: what it ships is not swept out with another's leavings."""
@@ -71,10 +77,10 @@ class References:
         found = names_in(self._layout.references)
         return [name for name in found if names_in(self._layout.references / name)]
 
-    def listings(self) -> Dict[str, Path]:
-        """All listings that some lineage refers to, by id, each with a file that has its document."""
+    def listings(self) -> Set[str]:
+        """The ids of all listings that some lineage refers to."""
         return {
-            Path(name).stem: self._layout.references / lineage / name
+            Path(name).stem
             for lineage in self.lineages()
             for name in names_in(self._layout.references / lineage)
             if _is_listing(name)
@@ -89,10 +95,17 @@ class References:
         return max(map(modified, self._to(listing_id)), default=0.0)
 
     def drop_listing(self, listing_id: str) -> None:
-        """Drop every lineage's reference to a listing that is not here any more."""
+        """Drop every lineage's reference to a listing that was removed, and its document."""
         for path in self._to(listing_id):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 path.unlink()
+        self.drop_document(listing_id)
+
+    def drop_document(self, listing_id: str) -> None:
+        """Remove the document of a listing, unless a lineage refers to it: the reference is written first."""
+        if not self.refers(listing_id):
+            with contextlib.suppress(FileNotFoundError):
+                self._layout.listing(listing_id).unlink()
 
     def _to(self, listing_id: str) -> Iterator[Path]:
         """Where the lineages would refer to a listing. Unlike a glob it doesn't pass over what may not be read."""

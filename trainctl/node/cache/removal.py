@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Callable, Dict, Iterable, Iterator, Optional, Sequence
+from pathlib import Path
+from typing import Callable, Dict, Iterable, Iterator, Optional, Sequence, Set
 
 from trainctl.base.files import names_in, remove_tree
 from trainctl.base.lock import Lock
@@ -12,7 +13,6 @@ from trainctl.node.cache.inventory import Kept
 from trainctl.node.cache.references import References
 from trainctl.node.cache.reservations import reservations
 from trainctl.node.cache.trees import GONE, STAGE, Trees
-from trainctl.node.content.digests import Digests
 from trainctl.node.system.layout import Layout
 
 Needed = Callable[[str], bool]
@@ -26,12 +26,10 @@ class Removal:
         self._layout = layout
         self._trees = Trees(layout)
         self._listings = {kept.id: kept for kept in listings}
-        self._unfinished: Dict[str, Digests] = {
-            kept.id: Digests(file.sha256 for file in kept.contents)
-            for kept in listings
-            if not kept.sealed
+        self._unfinished: Dict[str, Set[str]] = {
+            kept.id: {file.sha256 for file in kept.contents} for kept in listings if not kept.sealed
         }
-        self._reserved = Digests(sha256 for sha256, _ in reservations(layout))
+        self._reserved = {file.sha256 for file in reservations(layout)}
 
     def listing(self, kept: Kept, needed: Needed) -> Optional[int]:
         """Remove a listing's seal, tree, references and what only it used; the bytes freed, or None if it stays."""
@@ -62,9 +60,9 @@ class Removal:
         """Remove those contents that no tree links, no delivery brings and no unfinished one left for later."""
         freed = 0
         for digest in (one for one in digests if not self._is_wanted(one)):
-            freed += _remove_unlinked(self._layout.blob_name(digest))
-            freed += _remove_unlinked(self._layout.part_name(digest))
-            _remove_unlinked(self._layout.map_name(digest))  # no content, so never counted as used
+            freed += _remove_unlinked(self._layout.files.blob(digest))
+            freed += _remove_unlinked(self._layout.files.part(digest))
+            _remove_unlinked(self._layout.files.map(digest))  # no content, so never counted as used
         return freed
 
     def strays(self) -> int:
@@ -75,7 +73,10 @@ class Removal:
                 freed += remove_tree(self._layout.partial / name)
             elif name.startswith(STAGE):
                 freed += self._unknown_stage(name[len(STAGE) :])
-        named = Digests(file.sha256 for kept in self._listings.values() for file in kept.contents)
+        for listing_id in {Path(name).stem for name in names_in(self._layout.listings)}:
+            if listing_id not in self._listings:
+                References(self._layout).drop_document(listing_id)
+        named = {file.sha256 for kept in self._listings.values() for file in kept.contents}
         return freed + self.unlinked(one for one in self._contents() if one not in named)
 
     def _unknown_stage(self, listing_id: str) -> int:

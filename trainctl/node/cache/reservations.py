@@ -1,34 +1,31 @@
-"""What deliveries under way will bring: nobody takes it away meanwhile, and its room is spoken for."""
+"""Listings that running deliveries are fetching: nothing evicts their blobs, and their disk space is spoken for."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 from pathlib import Path
-from typing import Any, Dict, Iterator, Optional, Tuple
+from typing import Dict, Iterator, Set
 
-from trainctl.base.files import names_in, read_json, unique, write_quickly
+from trainctl.base.files import names_in, read_json, unique, write_volatile
+from trainctl.base.listing import ListedFile, Listing
 from trainctl.base.lock import Lock
 from trainctl.base.processes import alive, identity
-from trainctl.node.content.listing import Listing
-from trainctl.node.content.sizes import sizes_in, text_of
+from trainctl.node.content.listing import load
 from trainctl.node.system.layout import Layout
-
-_BLOBS = "blobs"
-_BEGIN = 4096
 
 
 def room_lock(layout: Layout) -> Lock:
-    """Held by whoever reserves, measures or takes away. Nobody waits for a listing's lock while holding it."""
+    """Held while a process reserves, measures or removes. A holder never waits for a listing's lock."""
     return Lock(layout.locks, "room")
 
 
 @contextlib.contextmanager
 def reserved(layout: Layout, listing: Listing) -> Iterator[None]:
-    """Reserve a listing's contents, before it is looked at what of them is here."""
+    """Reserve a listing's contents, before the cache is searched for them."""
     path = layout.reservations / unique(listing.id)[1:]
+    size = sum(file.size for file in listing.contents)
     with room_lock(layout):
-        write_quickly(path, lambda: _text(listing))
+        write_volatile(path, {"holder": identity(), "bytes": size, "listing": listing.id})
     try:
         yield
     finally:
@@ -36,51 +33,33 @@ def reserved(layout: Layout, listing: Listing) -> Iterator[None]:
             path.unlink()
 
 
-def _text(listing: Listing) -> Iterator[str]:
-    """What stands in a reservation."""
-    size = sum(file.size for file in listing.contents)
-    return text_of({"holder": identity(), "bytes": size}, _BLOBS, listing.contents)
-
-
 def reserved_bytes(layout: Layout) -> int:
-    """The bytes of all that is reserved, what several deliveries bring counted for each; nothing that dead processes left."""
-    found = 0
-    for path in _paths(layout):
-        about = _about(path)
-        if about is None:
-            return sum(size for _, size in reservations(layout))
-        found += int(about["bytes"]) if alive(about["holder"]) else 0
-    return found
+    """The sum of all reservations; content that several deliveries fetch counts for each."""
+    return sum(_reservations(layout).values())
 
 
-def _about(path: Path) -> Optional[Dict[str, Any]]:
-    """What a reservation begins with; None where it is another that would have to be read."""
-    try:
-        with path.open() as stream:
-            begin = stream.read(_BEGIN).partition(f', "{_BLOBS}":')
-            found = json.loads(begin[0] + "}") if begin[1] else None
-    except (FileNotFoundError, ValueError):
-        return None
-    return found if isinstance(found, dict) and "bytes" in found else None
+def reserved_listings(layout: Layout) -> Set[str]:
+    """The ids of the listings that are reserved."""
+    return {path.name.partition(".")[0] for path in _reservations(layout)}
 
 
-def _paths(layout: Layout) -> Iterator[Path]:
+def reservations(layout: Layout) -> Iterator[ListedFile]:
+    """The contents that are reserved; one that several listings name several times."""
+    for listing_id in reserved_listings(layout):
+        listing = load(layout.listing(listing_id))
+        if listing is not None:
+            yield from listing.contents
+
+
+def _reservations(layout: Layout) -> Dict[Path, int]:
+    """The reservations of live deliveries, with their bytes; those of dead processes are removed."""
+    found = {}
     names = names_in(layout.reservations)
-    return (layout.reservations / name for name in names if not name.startswith("."))
-
-
-def reservations(layout: Layout) -> Iterator[Tuple[str, int]]:
-    """Each content that is reserved, and its size; again for each delivery that brings it."""
-    for path in living(layout):
-        yield from sizes_in(path)
-
-
-def living(layout: Layout) -> Iterator[Path]:
-    """The reservations of deliveries that live, none of which ever changes; what dead processes left is cleared away."""
-    for path in _paths(layout):
-        about = _about(path) or read_json(path)
+    for path in (layout.reservations / name for name in names if not name.startswith(".")):
+        about = read_json(path)
         if isinstance(about, dict) and alive(about.get("holder")):
-            yield path
+            found[path] = int(about["bytes"])
         else:
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
+    return found

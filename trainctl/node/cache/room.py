@@ -6,12 +6,11 @@ from itertools import chain
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from trainctl.base.failure import Failure, weights_room
+from trainctl.base.listing import Listing
 from trainctl.node.cache.inventory import Inventory, Kept
 from trainctl.node.cache.leases import Leases
 from trainctl.node.cache.removal import Removal
 from trainctl.node.cache.reservations import reservations, reserved_bytes, room_lock
-from trainctl.node.content.digests import Digests, each_once
-from trainctl.node.content.listing import Listing
 from trainctl.node.system.layout import Layout
 
 
@@ -107,28 +106,27 @@ class _Room:
     def space(self) -> Space:
         """The present figures."""
         coming = unwritten = held = 0
-        seen = Digests()
-        for sha256, size in reservations(self._layout):
-            if seen.add(sha256):
-                here, set_aside = self._inventory.sizes_of(sha256)
-                coming += max(0, size - here)
-                unwritten += max(0, size - set_aside)
-                held += here
-        held += self._inventory.present(filter(seen.add, _leased(self.listings, self._leased)))
+        reserved = {file.sha256: file.size for file in reservations(self._layout)}
+        for sha256, size in reserved.items():
+            here, set_aside = self._inventory.sizes_of(sha256)
+            coming += max(0, size - here)
+            unwritten += max(0, size - set_aside)
+            held += here
+        leased = set(_leased(self.listings, self._leased))
+        held += self._inventory.present(leased.difference(reserved))
         disk = weights_room(str(self._layout.cache))
         return Space(self._inventory.used(), coming, unwritten, held, disk)
 
     def alone(self, listing: Listing, run: str) -> Space:
         """The figures as they would be if only a run's own listings were here, and this one came."""
         here = coming = unwritten = 0
-        seen = Digests()
-        own = (one.contents for one in self.listings if run in self._leased.get(one.id, ()))
-        for file in chain(listing.contents, *own):
-            if seen.add(file.sha256):
-                present, set_aside = self._inventory.sizes_of(file.sha256)
-                here += present
-                coming += max(0, file.size - present)
-                unwritten += max(0, file.size - set_aside)
+        own = (kept.contents for kept in self.listings if run in self._leased.get(kept.id, ()))
+        needed = {file.sha256: file.size for file in chain(listing.contents, *own)}
+        for sha256, size in needed.items():
+            present, set_aside = self._inventory.sizes_of(sha256)
+            here += present
+            coming += max(0, size - present)
+            unwritten += max(0, size - set_aside)
         disk = weights_room(str(self._layout.cache))
         freed = self._inventory.used() - here
         return Space(here, coming, unwritten, here, None if disk is None else disk + freed)
@@ -145,7 +143,7 @@ class _Room:
 def claimable(layout: Layout, limit: Optional[int], leased: Iterable[str]) -> Claimable:
     """What weights may take if everything that may go went, beside ``leased_contents`` and without them."""
     inventory = Inventory(layout)
-    stays = inventory.present(each_once(leased))
+    stays = inventory.present(set(leased))
     free = weights_room(str(layout.cache))
     disk = None if free is None else free + inventory.used()
     most = min((one for one in (disk, limit) if one is not None), default=None)

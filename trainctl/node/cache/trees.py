@@ -6,19 +6,20 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 from pathlib import Path
-from typing import List, Set
+from typing import AbstractSet, List, Set
 
 from trainctl.base.files import (
     make_directory,
     make_durable,
     remove_tree,
     unique,
+    write_json,
 )
-from trainctl.node.content.blobs import has_content, is_stamped, stamp
-from trainctl.node.content.listing import File, Listing
-from trainctl.node.content.stored import write_stored
+from trainctl.base.listing import ListedFile, Listing
 from trainctl.node.system.layout import Layout
+from trainctl.store.files import has_content, is_stamped, stamp
 
 _READ_ONLY = 0o555
 STAGE = "tree-"
@@ -63,33 +64,41 @@ class Trees:
             tree.chmod(_READ_ONLY)
         inner = [tree / relative for relative in _directories(listing)]
         make_durable([tree, tree.parent, *inner], tree)
-        about = {
-            "listing": listing.id,
-            "files": len(listing.files),
-            "bytes": listing.size,
-            "source": source,
-        }
-        write_stored(self._layout.seal(listing.id), about, listing)
+        about = {"files": len(listing.files), "bytes": listing.size, "source": source}
+        write_json(self._layout.seal(listing.id), about)
 
     def adopt(self, listing: Listing) -> None:
         """Give blobs whose name is gone their name again, from the listing's tree."""
         if not self._layout.tree(listing.id).is_dir():
             return
         for file in listing.files:
-            path, blob = self._layout.tree(listing.id) / file.path, self._layout.blob(file.sha256)
+            path = self._layout.tree(listing.id) / file.path
+            blob = Path(self._layout.files.blob(file.sha256))
             with contextlib.suppress(FileNotFoundError, NotADirectoryError, FileExistsError):
                 if not blob.exists() and is_stamped(path.lstat(), file):
                     make_directory(blob.parent)
                     os.link(path, blob, follow_symlinks=False)
 
-    def distrust_copies(self, listing: Listing) -> None:
-        """Have files that share no inode with their blob and are not right linked again when the tree is mended."""
-        for file in listing.files:
-            path = self._layout.tree(listing.id) / file.path
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                shared = os.path.samestat(path.lstat(), self._layout.blob(file.sha256).lstat())
-                if not shared and not has_content(path, file):
-                    os.utime(path, follow_symlinks=False)
+    def wrong_files(self, listing: Listing, wrong: AbstractSet[str]) -> List[str]:
+        """The paths of files that are missing in a tree, or have other bytes than the listing says; ``wrong`` are contents that do."""
+        tree = self._layout.tree(listing.id)
+        return [file.path for file in listing.files if not self._is_right(tree, file, wrong)]
+
+    def _is_right(self, tree: Path, file: ListedFile, wrong: AbstractSet[str]) -> bool:
+        """A file that shares no inode with its blob, which was verified, is hashed itself; a wrong one loses its stamp."""
+        path = tree / file.path
+        try:
+            status = path.lstat()
+            with contextlib.suppress(FileNotFoundError):
+                blob = os.lstat(self._layout.files.blob(file.sha256))
+                if os.path.samestat(status, blob) and file.sha256 not in wrong:
+                    return True
+            if stat.S_ISREG(status.st_mode) and has_content(path, file):
+                return True
+            os.utime(path, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        return False
 
     def unseal(self, listing_id: str) -> None:
         """Put the seal aside, so that nobody begins to use the tree. The listing's lock is held."""
@@ -118,10 +127,10 @@ class Trees:
             self._layout.tree(listing_id).replace(doomed)
         return freed + remove_tree(doomed)
 
-    def _right(self, tree: Path, file: File) -> bool:
+    def _right(self, tree: Path, file: ListedFile) -> bool:
         try:
             here = os.lstat(f"{tree}/{file.path}")
-            blob = os.lstat(self._layout.blob_name(file.sha256))
+            blob = os.lstat(self._layout.files.blob(file.sha256))
         except (FileNotFoundError, NotADirectoryError):
             return False
         return is_stamped(here, file) and (os.path.samestat(here, blob) or here.st_nlink == 1)
@@ -145,8 +154,8 @@ class Trees:
         if tree == self._layout.tree(listing.id):
             tree.chmod(_READ_ONLY)
 
-    def _link(self, name: str, file: File) -> None:
-        blob = self._layout.blob_name(file.sha256)
+    def _link(self, name: str, file: ListedFile) -> None:
+        blob = self._layout.files.blob(file.sha256)
         with contextlib.suppress(OSError):  # something is in the way, or too many links
             os.link(blob, name)
             return
@@ -178,7 +187,7 @@ def _remove_strangers(tree: Path, listing: Listing, directories: Set[str]) -> No
     for directory, inner, names in os.walk(str(tree)):
         base = Path(directory).relative_to(tree)
         for name in sorted(names):  # so that neighbours are looked for together
-            if not listing.names((base / name).as_posix()):
+            if (base / name).as_posix() not in listing.paths:
                 Path(directory, name).unlink()
         kept: List[str] = []
         for name in inner:

@@ -1,4 +1,4 @@
-"""Verifying the node's cache: every byte is hashed again; what is wrong is repaired in place, or goes."""
+"""Verifying the node's cache: every byte is hashed again. What is wrong is removed; the next delivery fetches it."""
 
 from __future__ import annotations
 
@@ -6,55 +6,35 @@ import contextlib
 import os
 import threading
 import time
-from itertools import compress
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    BinaryIO,
-    Callable,
-    Iterable,
-    List,
-    Mapping,
-    Optional,
-    Tuple,
-)
+from typing import Any, Callable, Iterable, Mapping, Set
 
-from trainctl.base.failure import Failure, from_os_error
 from trainctl.base.files import make_directory
+from trainctl.base.listing import ListedFile
 from trainctl.base.lock import Lock
-from trainctl.base.protocol.weights import CacheAnswer, CacheRow, VerifyRequest
-from trainctl.node.cache.deliver import Filling
+from trainctl.base.protocol.verb import AtCache
+from trainctl.base.protocol.weights import CacheAnswer, CacheRow
 from trainctl.node.cache.inventory import Inventory, Kept
 from trainctl.node.cache.leases import Leases
 from trainctl.node.cache.removal import Removal
-from trainctl.node.cache.reservations import reserved, room_lock
-from trainctl.node.cache.room import limit_of
+from trainctl.node.cache.reservations import room_lock
 from trainctl.node.cache.trees import Trees
-from trainctl.node.content.blobs import Blobs
-from trainctl.node.content.digests import Digests
-from trainctl.node.content.listing import File, Listing
 from trainctl.node.system.layout import Layout, layout_of
 from trainctl.node.system.threads import for_each
-from trainctl.node.transfer.sources import Sources, asking_of
-
-if TYPE_CHECKING:
-    from trainctl.base.protocol.asking import Asking
 
 Emit = Callable[[Mapping[str, Any]], None]
 _MOST_THREADS = 8
 _EVENT_SECONDS = 0.2
 
-WHOLE, REPAIRED, DROPPED, WRONG = "whole", "repaired", "dropped", "wrong"
+WHOLE, DROPPED, WRONG = "whole", "dropped", "wrong"
 
 
-def cache_verify(request: VerifyRequest, emit: Emit, caller: BinaryIO) -> CacheAnswer:
-    """Hash every listing that is sealed or in use here; what is wrong is repaired from ``origin``, else dropped.
+def cache_verify(request: AtCache, emit: Emit) -> CacheAnswer:
+    """Hash every listing that is sealed or in use here; the tree of a listing with wrong files is removed.
 
-    It stays, as wrong, where a live run leases what can't be repaired. Contents that no listing names are removed.
+    Each listing has an ``outcome``: whole, dropped, or wrong if a live run leases it and so only loses its seal;
+    ``wrong_files`` names its files that were. Contents that no listing names are removed.
     """
     layout = layout_of(request)
-    asking = asking_of(request, caller, emit)
-    emit = asking.tell if asking else emit
     if not layout.cache.is_dir():
         return {"listings": [], "bytes": 0, "freed": 0}
     for directory in (layout.partial, layout.locks, layout.trees, layout.seals):
@@ -65,119 +45,75 @@ def cache_verify(request: VerifyRequest, emit: Emit, caller: BinaryIO) -> CacheA
         for kept in Inventory(layout).listings()
         if kept.sealed or (kept.id in leased and layout.tree(kept.id).is_dir())
     ]
-    verifying = _Verifying(layout, request, emit, asking, listings)
+    verifying = _Verifying(layout, emit, {file for kept in listings for file in kept.contents})
     rows = [verifying.listing(kept) for kept in listings]
+    verifying.remove_wrong()
     with room_lock(layout):
         freed = Removal(layout, Inventory(layout).listings()).strays()
-    return {"listings": rows, "bytes": verifying.hashed, "freed": freed}
+    return {"listings": rows, "bytes": verifying.hashed, "freed": freed + verifying.freed}
 
 
 class _Verifying:
-    """One pass over a cache. A content that several listings share is hashed once."""
+    """One pass over a cache: content is hashed, then listings with wrong content lose their seals, then it is removed."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        request: Mapping[str, Any],
-        emit: Emit,
-        asking: Optional[Asking],
-        listings: List[Kept],
-    ) -> None:
+    def __init__(self, layout: Layout, emit: Emit, files: Iterable[ListedFile]) -> None:
         self._layout = layout
-        self._request = request
         self._emit = emit
-        self._asking = asking
-        self._blobs = Blobs(layout)
         self._trees = Trees(layout)
-        self._good = Digests()
-        named = Digests()
-        contents = (file for kept in listings for file in kept.contents)
-        self._total = sum(file.size for file in contents if named.add(file.sha256))
+        self._contents = {file.sha256: file for file in files}
+        self._total = sum(file.size for file in self._contents.values())
         self._lock = threading.Lock()
-        self._right = 0
         self._spoken = 0.0
-        self.hashed = 0
+        self._wrong: Set[str] = set()
+        self.hashed = self.freed = 0
+        count = min(_MOST_THREADS, os.cpu_count() or 1)
+        for_each(self._verify, self._contents.values(), count)
 
     def listing(self, kept: Kept) -> CacheRow:
-        """Look at one listing and mend it."""
+        """What became of one listing."""
         row: CacheRow = {
             "id": kept.id,
             "source": kept.source,
             "detail": "",
             "wrong_files": [],
         }
-        if kept.listing is None:
-            return {**row, "files": 0, "bytes": 0, "outcome": self._drop(kept)}
-        listing = kept.listing
-        row["files"], row["bytes"] = len(listing.files), listing.size
+        files, size = (len(kept.listing.files), kept.listing.size) if kept.listing else (0, 0)
+        row["files"], row["bytes"] = files, size
         with Lock(self._layout.locks, f"listing-{kept.id}"):
             if not self._layout.tree(kept.id).is_dir() and not self._trees.sealed(kept.id):
                 return {**row, "outcome": DROPPED, "detail": "it was evicted meanwhile"}
-            with reserved(self._layout, listing):
-                wrong = self._wrong(listing)
-                if wrong is None and self._trees.sound(listing, thoroughly=True):
-                    return {**row, "outcome": WHOLE}
-                problem = self._repair(kept, listing)
-        if wrong is not None:
-            row["wrong_files"] = [file.path for file in listing.files if file.sha256 in wrong]
-        if problem is None:
-            return {**row, "outcome": REPAIRED}
-        return {**row, "outcome": self._drop(kept), "detail": problem}
+            if kept.listing is None:
+                return {**row, "outcome": self._drop(kept), "detail": "its listing is lost"}
+            self._trees.adopt(kept.listing)
+            wrong_files = self._trees.wrong_files(kept.listing, self._wrong)
+            if not wrong_files and self._trees.sound(kept.listing, thoroughly=True):
+                return {**row, "outcome": WHOLE}
+            row["wrong_files"] = wrong_files
+            detail = "the next delivery fetches it again"
+            return {**row, "outcome": self._drop(kept), "detail": detail}
 
-    def _wrong(self, listing: Listing) -> Optional[Digests]:
-        """The contents of the listing that are not right here, if there are any; those are put aside, to be mended in place."""
-        self._trees.adopt(listing)
-        contents = listing.contents
-        wrong = bytearray(len(contents))
+    def remove_wrong(self) -> None:
+        """Remove the blobs that are still wrong: nothing says any more that they are needed and right."""
+        for sha256 in self._wrong:
+            if not self._layout.files.verify(self._contents[sha256]):
+                self._layout.files.remove(self._contents[sha256])
 
-        def look(numbered: Tuple[int, File]) -> None:
-            number, file = numbered
-            wrong[number] = not self._blobs.right(file)
-            self._looked(file, right=not wrong[number])
-
-        unknown = (one for one in enumerate(contents) if one[1].sha256 not in self._good)
-        for_each(look, unknown, min(_MOST_THREADS, os.cpu_count() or 1))
-        self._trees.distrust_copies(listing)
-        self._are_good(file for file, bad in zip(contents, wrong) if not bad)
-        return Digests(file.sha256 for file in compress(contents, wrong)) if any(wrong) else None
-
-    def _repair(self, kept: Kept, listing: Listing) -> Optional[str]:
-        """Make the listing whole from the mirror; why that can't be done, or None."""
-        if not self._request.get("origin"):
-            return "there is no mirror to repair it from"
-        try:
-            limit = limit_of(self._request)
-            with contextlib.closing(Sources(self._request, listing, self._asking)) as sources:
-                Filling(self._layout, listing, sources, lambda event: None, limit, lease="").run(
-                    kept.source
-                )
-        except Failure as error:
-            return f"{error.summary}. {error.detail}"
-        except OSError as error:
-            failure = from_os_error(error, str(self._layout.cache))
-            return f"{failure.summary}. {failure.detail}"
-        self._are_good(listing.contents)
-        return None
-
-    def _are_good(self, files: Iterable[File]) -> None:
-        for file in files:
-            self._good.add(file.sha256)
-
-    def _drop(self, kept: Kept) -> str:
-        """Take away what can't be repaired; where a live run has it, see that no other begins to use it."""
-        with room_lock(self._layout):
-            removal = Removal(self._layout, Inventory(self._layout).listings())
-            if removal.listing(kept, Leases(self._layout).need) is not None:
-                return DROPPED
-        with contextlib.suppress(FileNotFoundError):
-            self._layout.seal(kept.id).unlink()
-        return WRONG
-
-    def _looked(self, file: File, *, right: bool) -> None:
+    def _verify(self, file: ListedFile) -> None:
+        is_right = self._layout.files.verify(file)
         with self._lock:
+            if not is_right:
+                self._wrong.add(file.sha256)
             self.hashed += file.size
-            self._right += right
             now = time.monotonic()
             if now - self._spoken >= _EVENT_SECONDS or self.hashed >= self._total:
                 self._spoken = now
-                self._emit({"done": self.hashed, "total": self._total, "files": self._right})
+                self._emit({"done": self.hashed, "total": self._total})
+
+    def _drop(self, kept: Kept) -> str:
+        """Remove a tree, whose lock is held; if a live run leases it, only its seal, so that no other run begins to use it."""
+        with contextlib.suppress(FileNotFoundError):
+            self._layout.seal(kept.id).unlink()
+        if Leases(self._layout).need(kept.id):
+            return WRONG
+        self.freed += self._trees.remove(kept.id)
+        return DROPPED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterable, Iterator, List, NamedTuple
 
-from trainctl.node.content.listing import File, Listing, Piece
+from trainctl.base.listing import Chunk, ListedFile, Listing
 
 PACKED_BYTES = 2**20
 """Contents below this size travel in packs."""
@@ -16,35 +16,35 @@ _WINDOW_SMALL = 4096
 class Part(NamedTuple):
     """One chunk of a content; ``number`` counts within the file."""
 
-    file: File
+    file: ListedFile
     number: int
-    piece: Piece
+    chunk: Chunk
 
     @property
     def packed(self) -> bool:
         """Whether it is a whole small file, which travels with others."""
-        return self.piece.length == self.file.size < PACKED_BYTES
+        return self.chunk.length == self.file.size < PACKED_BYTES
 
 
-def parts_of(file: File) -> List[Part]:
+def parts_of(file: ListedFile) -> List[Part]:
     """The parts of a file, in order."""
-    return [Part(file, index, piece) for index, piece in enumerate(file.pieces)]
+    return [Part(file, number, chunk) for number, chunk in enumerate(file.chunk_ranges)]
 
 
 def lengths_of(listing: Listing) -> Iterator[int]:
     """The length of every part of a listing, in the one order that all nodes know: the first has number 0."""
     for file in listing.contents:
-        for piece in file.pieces:
-            yield piece.length
+        for chunk in file.chunk_ranges:
+            yield chunk.length
 
 
-def windows(files: Iterable[File]) -> Iterator[List[File]]:
+def windows(files: Iterable[ListedFile]) -> Iterator[List[ListedFile]]:
     """The contents in groups that are fetched one after another: each bounds what is open at once.
 
     They are cut by the listing and not by what is missing here, so that all nodes have the same: none waits in an
     early one for what another brings in a late one.
     """
-    window: List[File] = []
+    window: List[ListedFile] = []
     size = large = 0
     for file in files:
         window.append(file)

@@ -26,7 +26,17 @@ from trainctl.node.transfer.shared import shared_of
 
 Emit = Callable[[Dict[str, Any]], None]
 _YOUNG_SECONDS = 3600.0
-_OURS = {"blobs", "partial", "locks", "trees", "seals", "references", "leases", "reservations"}
+_OURS = {
+    "blobs",
+    "partial",
+    "locks",
+    "trees",
+    "seals",
+    "listings",
+    "references",
+    "leases",
+    "reservations",
+}
 
 
 def forget(request: OfLineage, emit: Emit) -> Forgotten:

@@ -7,27 +7,25 @@ from pathlib import Path
 from typing import Any, Mapping, Optional
 
 from trainctl.base.failure import Failure
+from trainctl.store.files import BlobFiles
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,@+-]{0,199}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Layout:
-    """Where everything under one ROOT lies, and its cache of weights where that lies elsewhere.
-
-    What is looked up for each of many files is text: making a Path costs more than the system call that it is for.
-    """
+    """Where everything under one ROOT is stored, and its cache of weights, which may be elsewhere."""
 
     def __init__(self, root: Any, cache: Optional[Any] = None) -> None:
         self.root = absolute(root, "root")
         cache = self.root / "cache" if cache is None else absolute(cache, "cache")
         self.cache = cache
-        self.blobs = cache / "blobs" / "sha256"
-        self.partial = cache / "partial"
-        self._blobs_name, self._partial_name = str(self.blobs), str(self.partial)
+        self.files = BlobFiles(cache)
+        self.blobs, self.partial = self.files.blobs, self.files.partial
         self.locks = cache / "locks"
         self.trees = cache / "trees"
         self.seals = cache / "seals"
+        self.listings = cache / "listings"
         self.references = cache / "references"
         self.leases = cache / "leases"
         self.reservations = cache / "reservations"
@@ -38,30 +36,6 @@ class Layout:
         self.environments = self.root / "environments"
         self.training = self.root / "training"
 
-    def blob(self, sha256: str) -> Path:
-        """The blob of a content."""
-        return Path(self.blob_name(sha256))
-
-    def blob_name(self, sha256: str) -> str:
-        """The same as text."""
-        return f"{self._blobs_name}/{sha256[:2]}/{sha256}"
-
-    def part(self, sha256: str) -> Path:
-        """The blob while it is fetched."""
-        return Path(self.part_name(sha256))
-
-    def part_name(self, sha256: str) -> str:
-        """The same as text."""
-        return f"{self._partial_name}/{sha256}.part"
-
-    def chunk_map(self, sha256: str) -> Path:
-        """Which chunks of a blob that is fetched are verified: a byte for each."""
-        return Path(self.map_name(sha256))
-
-    def map_name(self, sha256: str) -> str:
-        """The same as text."""
-        return f"{self._partial_name}/{sha256}.map"
-
     def tree(self, listing: str) -> Path:
         """The hard links of a listing."""
         return self.trees / listing
@@ -69,6 +43,10 @@ class Layout:
     def seal(self, listing: str) -> Path:
         """The proof that the listing's tree is whole."""
         return self.seals / f"{listing}.json"
+
+    def listing(self, listing: str) -> Path:
+        """The listing's document."""
+        return self.listings / f"{listing}.json"
 
     def unsealed(self, listing: str) -> Path:
         """The seal while somebody decides whether the tree goes."""

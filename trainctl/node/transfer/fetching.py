@@ -9,15 +9,14 @@ from itertools import compress, islice
 from typing import Callable, Dict, Iterable, List, Sequence, Set
 
 from trainctl.base.files import names_in
+from trainctl.base.listing import ListedFile
 from trainctl.base.lock import Lock
-from trainctl.node.content.blobs import Blobs
-from trainctl.node.content.listing import File
 from trainctl.node.content.parts import Part, parts_of, windows
 from trainctl.node.system.layout import Layout
 from trainctl.node.transfer.gathering import MIRROR, Data, Gathering, Order
-from trainctl.node.transfer.partials import Partial, is_kept, keep_small
 from trainctl.node.transfer.places import SHARED
 from trainctl.node.transfer.sources import Sources
+from trainctl.store.files import PartialFile
 
 Progress = Callable[[int, int], None]
 """Takes how many more bytes are here now, and how many of them had to come."""
@@ -32,31 +31,31 @@ class Fetching:
         self._layout = layout
         self._sources = sources
         self._progress = progress
-        self._blobs = Blobs(layout)
+        self._files = layout.files
         self._lock = threading.Lock()
         self._brought: Set[str] = set()
         self.moved: Dict[str, int] = {}
 
-    def run(self, contents: Iterable[File], absent: Iterable[int]) -> None:
+    def run(self, contents: Iterable[ListedFile], absent: Iterable[int]) -> None:
         """Have those of a listing's contents that are ``absent``, by the order they are in, here, under their final names and durable."""
         absent, number = iter(absent), 0
         for window in windows(contents):
             self._sources.begin(window, number)
-            number += sum(len(file.pieces) for file in window)
+            number += sum(len(file.chunk_ranges) for file in window)
             left = list(compress(window, islice(absent, len(window))))
             while left:
                 left = self._unlocked(window, left)
                 if left:
                     time.sleep(_POLL_SECONDS)
 
-    def _unlocked(self, window: Sequence[File], files: List[File]) -> List[File]:
+    def _unlocked(self, window: Sequence[ListedFile], files: List[ListedFile]) -> List[ListedFile]:
         """Fetch those that nobody else on this node is fetching; the others. Nobody waits for a lock while holding one."""
-        mine: List[File] = []
-        others: List[File] = []
+        mine: List[ListedFile] = []
+        others: List[ListedFile] = []
         with ExitStack() as held:
             for file in files:
                 lock = Lock(self._layout.locks, file.sha256)
-                if len(file.pieces) == 1:
+                if len(file.chunk_ranges) == 1:
                     mine.append(file)
                 elif not lock.try_acquire():
                     others.append(file)
@@ -67,7 +66,7 @@ class Fetching:
             self._fetch(mine)
         return others
 
-    def _bring(self, window: Sequence[File], files: Sequence[File]) -> None:
+    def _bring(self, window: Sequence[ListedFile], files: Sequence[ListedFile]) -> None:
         """Have the contents in the shared cache first, where there is one."""
         shared = self._sources.shared
         if shared is not None:
@@ -75,14 +74,14 @@ class Fetching:
             mirror = self._sources.mirror
             self._brought |= shared.bring(window, wanted, mirror, lambda: self._progress(0, 0))
 
-    def _fetch(self, files: Sequence[File]) -> None:
-        small = [file for file in files if len(file.pieces) == 1]
+    def _fetch(self, files: Sequence[ListedFile]) -> None:
+        small = [file for file in files if len(file.chunk_ranges) == 1]
         orders = [Order(part, self._sources.line(part)) for part in self._missing_small(small)]
         with ExitStack() as opened:
-            partials: Dict[str, Partial] = {}
+            partials: Dict[str, PartialFile] = {}
             for file in files:
-                if len(file.pieces) > 1 and not self._fetched_meanwhile(file):
-                    partial = opened.enter_context(closing(Partial(self._layout, file)))
+                if len(file.chunk_ranges) > 1 and not self._fetched_meanwhile(file):
+                    partial = opened.enter_context(closing(PartialFile(self._files, file)))
                     partials[file.sha256] = partial
                     chunks = self._missing_chunks(partial, file)
                     orders += [Order(part, self._sources.line(part)) for part in chunks]
@@ -92,7 +91,7 @@ class Fetching:
                     if partials[part.file.sha256].write(part.number, data):
                         self._finish(partials[part.file.sha256], part.file)
                 else:
-                    keep_small(self._layout, part.file, data)
+                    self._files.keep_small(part.file, data)
                 self._count(len(data), self._tier(part.file, place))
 
             def pass_on(part: Part, start: int, data: Data) -> None:
@@ -100,30 +99,30 @@ class Fetching:
 
             orders.sort(key=lambda order: self._sources.late(order.part))
             Gathering(self._sources.fetchers, keep, pass_on).run(orders)
-        self._blobs.commit(small)
+        self._files.commit(small)
 
-    def _fetched_meanwhile(self, file: File) -> bool:
+    def _fetched_meanwhile(self, file: ListedFile) -> bool:
         """Whether the delivery that was waited for has brought it."""
-        if not self._blobs.whole(file):
+        if not self._files.is_whole(file):
             return False
         self._progress(file.size, 0)
         return True
 
-    def _missing_small(self, files: Sequence[File]) -> List[Part]:
+    def _missing_small(self, files: Sequence[ListedFile]) -> List[Part]:
         known = set(names_in(self._layout.partial)) if files else set()
         wanted: List[Part] = []
         for file in files:
-            if f"{file.sha256}.part" in known and is_kept(self._layout, file):
+            if f"{file.sha256}.part" in known and self._files.is_kept(file):
                 self._progress(file.size, 0)
             else:
                 wanted += parts_of(file)
         return wanted
 
-    def _missing_chunks(self, partial: Partial, file: File) -> List[Part]:
-        cloned = partial.clone(self._sources.clone)
+    def _missing_chunks(self, partial: PartialFile, file: ListedFile) -> List[Part]:
+        cloned = partial.is_new and self._sources.clone(file, partial.clone)
         parts = parts_of(file)
         missing = [parts[index] for index in partial.missing()]
-        here = file.size - sum(part.piece.length for part in missing)
+        here = file.size - sum(part.chunk.length for part in missing)
         if cloned:
             self._count(here, self._tier(file, SHARED if self._sources.shared else MIRROR))
         else:
@@ -132,12 +131,11 @@ class Fetching:
             self._finish(partial, file)
         return missing
 
-    def _finish(self, partial: Partial, file: File) -> None:
+    def _finish(self, partial: PartialFile, file: ListedFile) -> None:
         partial.complete()
-        self._blobs.finish(file)
-        partial.forget()
+        self._files.finish(file)
 
-    def _tier(self, file: File, place: str) -> str:
+    def _tier(self, file: ListedFile, place: str) -> str:
         """Where bytes count as found: those that this node brought into the shared cache came from the mirror."""
         if place == SHARED:
             return MIRROR if file.sha256 in self._brought else SHARED

@@ -24,7 +24,7 @@ class Receiving:
 
     def __init__(self, part: Part, buffer: Buffer) -> None:
         self.part = part
-        self.view = buffer.view(part.piece.length)
+        self.view = buffer.view(part.chunk.length)
         self.done = 0
         self._digest = hashlib.sha256()
 
@@ -152,7 +152,7 @@ class FromPeer(Fetcher):
         until = time.monotonic() + wait + self._patience.seconds
         try:
             for count in self._client.read(
-                part.file.sha256, part.piece.offset + receiving.done, view[receiving.done :], wait
+                part.file.sha256, part.chunk.offset + receiving.done, view[receiving.done :], wait
             ):
                 receiving.arrived(count)
                 self._advanced()

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from typing import Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
 
-from trainctl.node.content.listing import CHUNK_BYTES
+from trainctl.base.listing import CHUNK_BYTES
 from trainctl.node.content.parts import Part
 
 _MOST_PACKED = 128
@@ -150,7 +150,7 @@ class Gathering:
             return orders
 
     def _settle(self, fetcher: Fetcher, order: Order, fetched: Fetched) -> None:
-        right = fetched.sha256 == order.part.piece.sha256
+        right = fetched.sha256 == order.part.chunk.sha256
         if fetched.data is not None and right:
             self._keep(order.part, fetched.data, fetcher.place)
         elif fetched.data is not None:

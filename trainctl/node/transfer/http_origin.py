@@ -84,10 +84,6 @@ class PatientOrigin(Origin):
         self._ending.set()
         self._client.abort()
 
-    def clone(self, sha256: str, target: int) -> bool:
-        """See Origin."""
-        return False
-
     def close(self) -> None:
         """See Origin."""
         self._client.close()
@@ -154,7 +150,7 @@ class LinkedOrigin(PatientOrigin):
 
     def place_of(self, part: Part) -> Tuple[str, int]:
         """See Origin."""
-        return part.piece.sha256, 0
+        return part.chunk.sha256, 0
 
     def read_small(self, sizes: Mapping[str, int]) -> Dict[str, bytearray]:
         """See Origin. What has arrived isn't asked for again."""

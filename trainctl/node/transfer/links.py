@@ -6,8 +6,8 @@ import threading
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Set
 
 from trainctl.base.failure import Failure
+from trainctl.base.listing import ListedFile, Listing
 from trainctl.base.protocol.asking import Asking, Gone
-from trainctl.node.content.listing import File, Listing
 from trainctl.node.content.parts import parts_of
 
 _AT_ONCE = 64
@@ -35,9 +35,9 @@ class Links:
         self._known: Dict[str, Place] = {}
         self._lost = False
 
-    def begin(self, files: Iterable[File]) -> None:
+    def begin(self, files: Iterable[ListedFile]) -> None:
         """These are what is fetched from now on, in this order."""
-        found = {part.piece.sha256: part for file in files for part in parts_of(file)}
+        found = {part.chunk.sha256: part for file in files for part in parts_of(file)}
         with self._lock:
             self._order = list(found)
             self._places = {sha256: at for at, sha256 in enumerate(self._order)}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Tuple
 
 from trainctl.base.failure import Failure
+from trainctl.base.listing import Chunk, ListedFile
 from trainctl.base.pace import Pace
 from trainctl.node.content.runs import Place, read_runs
 from trainctl.node.system import layout
@@ -15,9 +15,10 @@ from trainctl.node.transfer.shelf import MirrorShelf, Opened, opened_together
 if TYPE_CHECKING:
     from trainctl.node.content.parts import Part
 
-_FICLONE = 0x40049409
 _READ_BYTES = 2**20
 
+Clone = Callable[[int, Chunk], bool]
+"""Fills a chunk from the start of an open file; see PartialFile."""
 Arrived = Callable[[memoryview], None]
 """Called with each piece as it arrives, while it is still in the processor's cache."""
 
@@ -29,15 +30,15 @@ class Origin:
 
     def place_of(self, part: Part) -> Tuple[str, int]:
         """Of which blob, and from where on, a part is read."""
-        return part.file.sha256, part.piece.offset
+        return part.file.sha256, part.chunk.offset
 
     def read(self, sha256: str, offset: int, view: memoryview, arrived: Arrived) -> None:
         """Fill the view, piece by piece and in order; Failure ``origin`` where there are fewer bytes or no such blob."""
         raise NotImplementedError
 
-    def clone(self, sha256: str, target: int) -> bool:
-        """Fill the open file with the whole blob without copying bytes, if that is possible here."""
-        raise NotImplementedError
+    def clone(self, file: ListedFile, clone: Clone) -> bool:
+        """Fill a file chunk by chunk without copying bytes; False if that is not possible here."""
+        return False
 
     def read_small(self, sizes: Mapping[str, int]) -> Dict[str, bytearray]:
         """Several whole blobs, by digest."""
@@ -93,17 +94,13 @@ class DirectoryOrigin(Origin):
             self._pace.spend(sum(sizes.values()))
             return dict(zip(sizes, map(bytearray, read_runs(places))))
 
-    def clone(self, sha256: str, target: int) -> bool:
+    def clone(self, file: ListedFile, clone: Clone) -> bool:
         """See Origin."""
-        stream = self._shelf.alone(sha256)
+        stream = self._shelf.alone(file.sha256)
         if stream is None:
             return False
         with stream:
-            try:
-                fcntl.ioctl(target, _FICLONE, stream.fileno())
-            except OSError:
-                return False
-        return True
+            return clone(stream.fileno(), Chunk(0, 0, file.sha256))
 
     def close(self) -> None:
         """See Origin."""

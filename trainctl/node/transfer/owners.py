@@ -6,7 +6,7 @@ import heapq
 from array import array
 from typing import List, Mapping, Optional, Sequence
 
-from trainctl.node.content.listing import Listing
+from trainctl.base.listing import Listing
 from trainctl.node.content.parts import PACKED_BYTES, from_hex, is_in, lengths_of
 
 _NOBODY = 2**16 - 1

@@ -61,8 +61,8 @@ class FromMirror(Fetcher):
             for part in parts:
                 yield Fetched.of(found[part.file.sha256])
         else:
-            part, piece, digest = parts[0], parts[0].piece, hashlib.sha256()
-            view, done = self._buffer.view(piece.length), 0
+            part, chunk, digest = parts[0], parts[0].chunk, hashlib.sha256()
+            view, done = self._buffer.view(chunk.length), 0
 
             def arrived(data: memoryview) -> None:
                 nonlocal done
@@ -80,7 +80,7 @@ class FromMirror(Fetcher):
         raise Failure(
             "wrong",
             f"the mirror's bytes of {part.file.path!r} are not those of its listing",
-            f"Blob {part.file.sha256}, {part.piece.length} bytes at {part.piece.offset}. Nothing of them was kept. "
+            f"Blob {part.file.sha256}, {part.chunk.length} bytes at {part.chunk.offset}. Nothing of them was kept. "
             "Mend the mirror, then apply again: trainctl mirror verify --repair",
         )
 
@@ -106,9 +106,9 @@ class FromShared(Fetcher):
     def fetch(self, parts: Sequence[Part], pass_on: PassOn) -> Iterator[Fetched]:
         """See Fetcher."""
         for part in parts:
-            digest, view = hashlib.sha256(), self._buffer.view(part.piece.length)
+            digest, view = hashlib.sha256(), self._buffer.view(part.chunk.length)
             try:
-                self.origin.read(part.file.sha256, part.piece.offset, view, digest.update)
+                self.origin.read(part.file.sha256, part.chunk.offset, view, digest.update)
             except (Failure, OSError):
                 yield Fetched(None)
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import random
 import re
@@ -28,18 +29,15 @@ from typing import (
 
 from trainctl.base import below
 from trainctl.base.failure import Failure
-from trainctl.base.files import make_durable, unique, write_at
+from trainctl.base.files import make_durable, read_json, unique, write_at
 from trainctl.base.lease import Liveness
-from trainctl.base.packed import packed
+from trainctl.base.listing import ListedFile, Listing
 from trainctl.base.sharing import make_directory
-from trainctl.node.content.digests import Digests
-from trainctl.node.content.listing import File, Listing
 from trainctl.node.content.parts import Part, parts_of
-from trainctl.node.content.sizes import sizes_in, text_of
 from trainctl.node.system import layout as names
 from trainctl.node.transfer.gathering import Data, Fetcher, Gathering, Order
-from trainctl.node.transfer.partials import named
 from trainctl.node.transfer.shared_claim import Claim
+from trainctl.store.files import errors_named
 
 _GROUP = 256
 _POLL_SECONDS = 0.1
@@ -58,7 +56,7 @@ class Used(NamedTuple):
 
     def contents(self) -> Iterator[str]:
         """What it names."""
-        return (sha256 for sha256, _ in sizes_in(self.path))
+        return iter((read_json(self.path) or {}).get("contents", ()))
 
 
 class SharedCache:
@@ -81,7 +79,7 @@ class SharedCache:
         """The same as text, for what is done with millions."""
         return f"{self._blobs}/{sha256[:2]}/{sha256}"
 
-    def has(self, file: File) -> bool:
+    def has(self, file: ListedFile) -> bool:
         """Whether the content is there, going by its name and size."""
         return below.file_size(self._blob_name(file.sha256)) == file.size
 
@@ -92,12 +90,13 @@ class SharedCache:
         try:
             below.touch(self.root, path)
         except FileNotFoundError:
-            self._write(path, map(str.encode, text_of({}, "contents", listing.contents)))
+            document = {"contents": {file.sha256: file.size for file in listing.contents}}
+            self._write(path, [json.dumps(document).encode()])
 
     def forget(self, lineage: str) -> int:
         """Drop a lineage's references, and what no other needs; the bytes freed."""
         uses = (one for one in self._used() if one.path.parent.name == lineage)
-        mine = _kept(sha256 for one in uses for sha256 in one.contents())
+        mine = {sha256 for one in uses for sha256 in one.contents()}
         place = self._references / lineage
         for name, _ in list(self._files(place, _REFERENCE, _HALF_WRITTEN)):
             below.remove(self.root, place / name)
@@ -110,7 +109,7 @@ class SharedCache:
 
     def bring(
         self,
-        window: Sequence[File],
+        window: Sequence[ListedFile],
         missing: Set[str],
         mirror: Sequence[Fetcher],
         beat: Callable[[], None],
@@ -130,7 +129,7 @@ class SharedCache:
         random.shuffle(left)  # so that nodes don't all begin with the same
         liveness, brought = Liveness(), set()  # type: ignore[var-annotated]
         while left:
-            others: List[List[File]] = []
+            others: List[List[ListedFile]] = []
             for group in left:
                 claim = Claim(self.root, self._claims / _name(group), liveness)
                 if not claim.take():
@@ -146,11 +145,11 @@ class SharedCache:
                 time.sleep(_POLL_SECONDS)
         return brought
 
-    def _absent(self, group: Sequence[File]) -> List[File]:
+    def _absent(self, group: Sequence[ListedFile]) -> List[ListedFile]:
         return [file for file in group if not self.has(file)]
 
     def _fetch(
-        self, files: Sequence[File], mirror: Sequence[Fetcher], beat: Callable[[], None]
+        self, files: Sequence[ListedFile], mirror: Sequence[Fetcher], beat: Callable[[], None]
     ) -> None:
         """Write each under a name that nobody else uses, verified; then sync, then rename."""
         temporaries = {file.sha256: self._incoming / unique(file.sha256) for file in files}
@@ -160,8 +159,8 @@ class SharedCache:
                 opened[sha256] = below.create(self.root, path, os.O_RDWR | os.O_EXCL)
 
             def keep(part: Part, data: Data, place: str) -> None:
-                with named(temporaries[part.file.sha256]):
-                    write_at(opened[part.file.sha256], part.piece.offset, data)
+                with errors_named(str(temporaries[part.file.sha256])):
+                    write_at(opened[part.file.sha256], part.chunk.offset, data)
                 beat()
 
             orders = [Order(part, []) for file in files for part in parts_of(file)]
@@ -185,7 +184,7 @@ class SharedCache:
             with below.opened(self.root, folder) as descriptor:
                 os.fsync(descriptor)
 
-    def _room_for(self, files: Sequence[File]) -> bool:
+    def _room_for(self, files: Sequence[ListedFile]) -> bool:
         """Whether they fit the limit, once what was used longest ago and is not needed by others has gone."""
         self._sweep()
         if self._limit is None:
@@ -198,7 +197,7 @@ class SharedCache:
         used = self._bytes()
         while used + size > self._limit and uses:
             oldest = uses.pop(0)
-            contents = _kept(oldest.contents())
+            contents = set(oldest.contents())
             if coming.isdisjoint(contents):
                 below.remove(self.root, oldest.path)
                 used -= self._drop(contents)
@@ -206,7 +205,7 @@ class SharedCache:
 
     def _drop(self, contents: Iterable[str]) -> int:
         """Remove those contents that no reference names; the bytes freed."""
-        named = Digests(sha256 for use in self._used() for sha256 in use.contents())
+        named = {sha256 for use in self._used() for sha256 in use.contents()}
         freed = 0
         for sha256 in contents:
             if sha256 not in named:
@@ -272,17 +271,12 @@ def shared_of(request: Mapping[str, Any]) -> Optional[SharedCache]:
     return SharedCache(value.get("dir"), size)
 
 
-def _kept(contents: Iterable[str]) -> Sequence[str]:
-    """Contents that are named where they soon are no more."""
-    return packed(contents, lambda sha256: (sha256,), str)
-
-
-def _groups(window: Sequence[File]) -> List[List[File]]:
+def _groups(window: Sequence[ListedFile]) -> List[List[ListedFile]]:
     """What is brought at once: a file, or some of those that travel in packs."""
     small = [file for file in window if parts_of(file)[0].packed]
     groups = [[file] for file in window if not parts_of(file)[0].packed]
     return groups + [small[start : start + _GROUP] for start in range(0, len(small), _GROUP)]
 
 
-def _name(group: Sequence[File]) -> str:
+def _name(group: Sequence[ListedFile]) -> str:
     return hashlib.sha256("\n".join(file.sha256 for file in group).encode()).hexdigest()

@@ -6,11 +6,12 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Sequence
 
 from trainctl.base.failure import Failure
+from trainctl.base.listing import ListedFile, Listing
 from trainctl.base.pace import Pace
-from trainctl.node.content.listing import File, Listing
 from trainctl.node.content.parts import Part
 from trainctl.node.system import layout as names
 from trainctl.node.transfer.gathering import Fetcher
+from trainctl.node.transfer.origin import Clone
 from trainctl.node.transfer.origins import open_origin
 from trainctl.node.transfer.owners import Owners
 from trainctl.node.transfer.places import SHARED, FromMirror, FromShared, Patience
@@ -64,18 +65,18 @@ class Sources:
             self._peers = [FromPeer(one, patience, self.late) for one in others]
             self.fetchers += self._peers
 
-    def begin(self, window: Sequence[File], number: int) -> None:
+    def begin(self, window: Sequence[ListedFile], number: int) -> None:
         """What is fetched next is among these; their first part has that number in the listing."""
         if self._owners is not None:
-            before = accumulate((len(file.pieces) for file in window), initial=number)
+            before = accumulate((len(file.chunk_ranges) for file in window), initial=number)
             self._numbers = {file.sha256: first for file, first in zip(window, before)}
         if self._links is not None:
             self._links.begin(window)
 
-    def clone(self, sha256: str, target: int) -> bool:
-        """Fill the open file with a whole content without copying bytes, where that is possible."""
+    def clone(self, file: ListedFile, clone: Clone) -> bool:
+        """Fill a file without copying bytes, if that is possible."""
         try:
-            return self._cloned.clone(sha256, target)
+            return self._cloned.clone(file, clone)
         except Failure:  # it isn't there; whoever is asked for its bytes says so
             return False
 
