@@ -14,7 +14,7 @@ _MODULES = {
     "trainctl.node.system": ("layout", "numbers"),
     "trainctl.node.transfer": ("blob_requests", "caller", "evenness", "proof", "server", "shelf"),
     "trainctl.spi": ("sources",),
-    "trainctl.weights": ("patterns", "retry"),
+    "trainctl.weights": ("patterns",),
     "trainctl.weights.mirror": (),
     "trainctl.weights.sources": ("bodies", "connecting", "gates", "http", "https", "proxies", "statuses", "validators", "wire"),
 }  # fmt: skip
