@@ -55,6 +55,8 @@ _WITH_CALLER = {
     "deliver": "cache.deliver.deliver",
     "serve": "cache.serving.serve",
     "object_put": "mirror.objects.object_put",
+    "mirror_ingest": "mirror.ingest.mirror_ingest",
+    "mirror_survey": "mirror.survey.mirror_survey",
 }
 _WITH_PAYLOAD = {"put_code": "cache.codes.put_code"}
 _RAW = {

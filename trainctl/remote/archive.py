@@ -31,6 +31,15 @@ def main():
 """
 
 
+_SOURCES = (
+    "trainctl.model:hub_paths", "trainctl.model:source_uri", "trainctl.spi:sources",
+    "trainctl.weights.sources:bodies", "trainctl.weights.sources:connecting", "trainctl.weights.sources:gates",
+    "trainctl.weights.sources:http", "trainctl.weights.sources:https", "trainctl.weights.sources:proxies",
+    "trainctl.weights.sources:statuses", "trainctl.weights.sources:validators", "trainctl.weights.sources:wire",
+)  # fmt: skip
+"""What a host needs to read a source by links."""
+
+
 @dataclass(frozen=True, slots=True)
 class Archive:
     """A zipapp and the hex sha256 of its bytes."""
@@ -42,10 +51,8 @@ class Archive:
 @functools.cache
 def node_archive() -> Archive:
     """The program that runs on nodes."""
-    return program_archive(
-        "trainctl.node.__main__",
-        ("trainctl:errors", "trainctl.base", "trainctl.store", "trainctl.node"),
-    )
+    packages = ("trainctl:errors", "trainctl.base", "trainctl.store", "trainctl.node")
+    return program_archive("trainctl.node.__main__", packages + _SOURCES)
 
 
 @functools.cache

@@ -2,46 +2,162 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
+from trainctl.base.listing import Listing, ResolvedSource
 from trainctl.base.protocol.mirrors import (
     MIRROR_GC,
+    MIRROR_INGEST,
     MIRROR_INVENTORY,
     MIRROR_SIZE,
+    MIRROR_SURVEY,
     MIRROR_VERIFY,
     GcRequest,
+    IngestRequest,
+    SurveyRequest,
     VerifyRequest,
 )  # fmt: skip
 from trainctl.base.protocol.objects import InDirectory
+from trainctl.base.protocol.rows import sent
 from trainctl.base.protocol.verb import Answer, Request, Verb
-from trainctl.errors import NodeForgot
+from trainctl.base.retry import Retry
+from trainctl.errors import NodeForgot, SourceError, SourceUnreachable, TrainctlError
+from trainctl.model.serving import Serving
 from trainctl.remote.agent import NodeAgent
 from trainctl.remote.objects import HostObjects
-from trainctl.store import messages, references
+from trainctl.resources.agents import Agents
+from trainctl.resources.source_links import Register, SourceLinks, Upstream
+from trainctl.store import contents, keys, known, messages, reader, references
 from trainctl.store.gc import GcOptions, GcReport
 from trainctl.store.inventory import Inventory
+from trainctl.store.references import Reference
 from trainctl.store.scan import Progress
+from trainctl.store.survey import Survey
 from trainctl.store.verify import Finding, VerifyReport
+from trainctl.weights.mirrors import Place
 
 Notify = Callable[[str], None]
+_SURVEY_SECONDS = 60.0
+_LONG_SECONDS = 600.0
+"""How long a host may be silent while it inspects very many files."""
+_MANY_FILES = 10_000
+_FROM_HERE = (
+    "It is the mirror's host that downloads. If only this machine can reach the source, "
+    "keep the mirror here: mirror: {url: file:///DIRECTORY}"
+)
 
 
 class HostStore:
     """The operations of ``Store``; each may also raise NodeError.
 
     ``path`` is the directory on the host. ``agent`` returns what calls the host: with True, an agent that may install the
-    node program there. ``notify`` gets what the host has to say to people.
+    node program there. ``register`` has secrets masked everywhere; ``retry`` is for links, and says what people should know.
     """
 
     def __init__(
-        self, url: str, path: str, agent: Callable[[bool], NodeAgent], notify: Notify
+        self,
+        url: str,
+        path: str,
+        agent: Callable[[bool], NodeAgent],
+        retry: Retry,
+        register: Register,
     ) -> None:
         self.objects = HostObjects(url, path, agent)
         self._path = path
         self._directory = InDirectory(path=path)
         self._agent = agent
-        self._notify = notify
+        self._retry = retry
+        self._register = register
+        self._serving: Serving | None = None
+        self._listings: dict[str, Listing] = {}
+
+    @property
+    def serving(self) -> Serving:
+        """How the host serves weights to nodes, by the last survey."""
+        if self._serving is None:
+            self.survey()
+        assert self._serving is not None  # noqa: S101
+        return self._serving
+
+    def survey(self, sources: Sequence[ResolvedSource] = (), listings: Sequence[str] = (), lineage: str = "") -> Survey:  # fmt: skip
+        """See Store. One call."""
+        rows: list[list[Any]] = [[] for _ in sources]
+        request: SurveyRequest = {
+            "path": self._path,
+            "sources": [messages.source_to_json(source) for source in sources],
+            "listings": [*listings],
+            "lineage": lineage,
+        }
+        is_long = sum(len(source.files) for source in sources) > _MANY_FILES
+        answer = self._agent(False).call(
+            MIRROR_SURVEY,
+            request,
+            following=sent(messages.file_rows(source) for source in sources),
+            on_event=lambda event: rows[event["of"]].extend(map(tuple, event["rows"])),
+            timeout=_LONG_SECONDS if is_long else _SURVEY_SECONDS,
+        )
+        self._serving = Serving(**answer["serving"])
+        return messages.survey_from_json(answer, rows)
+
+    def ingest(
+        self,
+        resolved: ResolvedSource,
+        upstream: Upstream,
+        reference: Reference,
+        *,
+        progress: Progress | None = None,
+        cancelled: threading.Event | None = None,
+        waiting: Notify = lambda text: None,
+    ) -> Listing:
+        """See Store. The host downloads; files that no link can be made for go through this process."""
+        from trainctl.resources.conversation import Conversation
+
+        agent = self._agent(True)
+        request: IngestRequest = {
+            "path": self._path,
+            "source": messages.source_to_json(resolved),
+            "reference": messages.reference_to_json(reference),
+        }
+
+        def on_event(event: Mapping[str, Any]) -> None:
+            if "waiting" in event:
+                waiting(event["waiting"])
+            elif "say" in event:
+                self._retry.tell(event["say"])
+            elif progress is not None:
+                progress(event["done"], event["total"], event["files"])
+
+        def answer(question: Mapping[str, Any]) -> dict[str, Any]:
+            return links.answer(question)
+
+        with Conversation(agent, answer, on_event, cancelled) as conversation:
+            made = SourceLinks(resolved, upstream, agent, self._register, self._retry, conversation.ended)  # fmt: skip
+            with made as links:
+                try:
+                    done = conversation.call(MIRROR_INGEST, request, sent([messages.file_rows(resolved)]))  # fmt: skip
+                except TrainctlError as error:
+                    raise _explained(error, links) from None
+        listing = self.load_listing(done["listing"])
+        if listing is None:  # collected since then
+            raise reader.missing(self.objects, keys.listing(done["listing"]))
+        return listing
+
+    def mirrored(self, wanted: ResolvedSource) -> Listing | None:
+        """See Store."""
+        return known.mirrored(self.objects, wanted)
+
+    def load_listing(self, listing_id: str) -> Listing | None:
+        """See Store. A listing never changes, so it is read once."""
+        if listing_id not in self._listings:
+            listing = contents.load_listing(self.objects, listing_id)
+            if listing is None:
+                return None
+            self._listings[listing_id] = listing
+        return self._listings[listing_id]
 
     def inventory(self) -> Inventory:
         """See Store."""
@@ -95,8 +211,87 @@ class HostStore:
                 for row in event["rows"]:
                     take(row)
             elif "say" in event:
-                self._notify(event["say"])
+                self._retry.tell(event["say"])
             elif progress is not None:
                 progress(event["done"], event["total"], event["files"])
 
         return self._agent(False).call(verb, request, on_event=on_event)
+
+
+def _explained(error: TrainctlError, links: SourceLinks) -> TrainctlError:
+    """The relay's own error if the host only learned its kind; the host's words if it couldn't reach a source."""
+    if links.relay_error is not None and isinstance(error, SourceError):
+        return links.relay_error
+    if isinstance(error, SourceUnreachable) and error.summary.startswith("node "):
+        error.detail = f"{error.detail} {_FROM_HERE}".strip()
+    return error
+
+
+class HostMirror:
+    """A mirror in a directory of a host.
+
+    ``find`` returns where it is when that is first needed, which may ask the host; NodeError if that can't be told,
+    NodeForgot if the host was forgotten.
+    """
+
+    on_a_host = True
+    in_a_bucket = False
+    endpoint = ""
+
+    def __init__(
+        self, agents: Agents, find: Callable[[], Place], retry: Retry, register: Register
+    ) -> None:
+        self._agents = agents
+        self._find = find
+        self._retry = retry
+        self._register = register
+        self._lock = threading.Lock()
+        self._found: Place | None = None
+        self._forgotten: NodeForgot | None = None
+
+    @property
+    def place(self) -> Place:
+        """See Mirror."""
+        with self._lock:
+            if self._forgotten is not None:
+                raise self._forgotten
+            if self._found is None:
+                try:
+                    self._found = self._find()
+                except NodeForgot as error:
+                    self._forgotten = error
+                    raise
+            return self._found
+
+    @property
+    def path(self) -> str:
+        """See Mirror."""
+        return self.place.directory
+
+    @property
+    def url(self) -> str:
+        """See Mirror."""
+        return self.place.url
+
+    @cached_property
+    def store(self) -> HostStore:
+        """See Mirror."""
+        return HostStore(self.url, self.path, self.agent, self._retry, self._register)
+
+    @property
+    def serving(self) -> Serving:
+        """See Mirror."""
+        return self.store.serving
+
+    def connect(self) -> None:
+        """See Mirror. Log in to the host and start the program there."""
+        with contextlib.suppress(TrainctlError):
+            if self.place.node.key:
+                self.agent(False).open((MIRROR_SURVEY,))
+
+    def agent(self, installs: bool) -> NodeAgent:
+        """What calls the host. On nodes that were made, what an apply calls is installed, so that the next call is faster."""
+        place = self.place
+        if installs and place.node.key:
+            return self._agents.of(place.provider, place.node)
+        return self._agents.to_look(place.provider, place.node)

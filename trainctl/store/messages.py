@@ -2,13 +2,69 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Sequence, Tuple
+from typing import Any, Iterable, Iterator, Sequence, Tuple
 
-from trainctl.base.protocol.mirrors import Collected, Inventoried
+from trainctl.base.listing import ResolvedSource, SourceFile
+from trainctl.base.protocol.mirrors import (
+    Collected,
+    Inventoried,
+    ReferenceDocument,
+    SourceDocument,
+    Surveyed,
+)
 from trainctl.store.gc import GcReport, RemovedListing
-from trainctl.store.inventory import Inventory, Row
-from trainctl.store.references import StoredReference
+from trainctl.store.inventory import Inventory
+from trainctl.store.inventory import Row as InventoryRow
+from trainctl.store.references import Reference, StoredReference
+from trainctl.store.survey import Row, SourceSurvey, Survey
 from trainctl.store.verify import Finding, Outcome
+
+
+def source_to_json(resolved: ResolvedSource) -> SourceDocument:
+    """A source without its files, which travel as rows."""
+    return {
+        "source": resolved.source,
+        "endpoint": resolved.endpoint,
+        "revision": resolved.revision,
+        "known_as": resolved.known_as,
+    }
+
+
+def file_rows(resolved: ResolvedSource) -> Iterator[Sequence[Any]]:
+    """The files of a source, in order."""
+    return ((file.path, file.size, file.validator, file.checksum) for file in resolved.files)
+
+
+def source_from_json(value: SourceDocument, rows: Iterable[Sequence[Any]]) -> ResolvedSource:
+    """Read what ``source_to_json`` and ``file_rows`` returned."""
+    return ResolvedSource(
+        value["source"],
+        value["revision"],
+        tuple(SourceFile(*row) for row in rows),
+        known_as=value["known_as"],
+        endpoint=value["endpoint"],
+    )
+
+
+def reference_to_json(reference: Reference) -> ReferenceDocument:
+    """The form that travels."""
+    return {
+        "lineage": reference.lineage,
+        "address": reference.address,
+        "owner": reference.owner,
+        "project": reference.project,
+    }
+
+
+def survey_from_json(value: Surveyed, rows: Sequence[Sequence[Row]]) -> Survey:
+    """Read the answer to a survey. ``rows`` has those of each source's files."""
+    return Survey(
+        tuple(SourceSurvey(tuple(its), done) for its, done in zip(rows, value["complete"])),
+        frozenset(value["listings"]),
+        value["free"],
+        tuple(value["damaged"]),
+        value["unusable"],
+    )
 
 
 def gc_to_json(report: GcReport) -> Collected:
@@ -49,7 +105,7 @@ def inventory_to_json(inventory: Inventory) -> Inventoried:
 
 def inventory_from_json(value: Inventoried) -> Inventory:
     """Read what ``inventory_to_json`` returned."""
-    rows = (Row(*row) for row in value["rows"])
+    rows = (InventoryRow(*row) for row in value["rows"])
     return Inventory(
         tuple(row._replace(projects=tuple(row.projects), people=tuple(row.people)) for row in rows),
         value["unfinished"],

@@ -132,9 +132,11 @@ def test_the_archive_holds_the_node_program_and_nothing_else_of_ours() -> None:
         names = archive.namelist()
 
         assert archive.read("trainctl/__init__.py") == b""
+    sources = ("trainctl/model/", "trainctl/spi/", "trainctl/weights/")
+    packages = ("trainctl/base/", "trainctl/node/", "trainctl/store/")
     assert all(
         n in ("__main__.py", "trainctl/__init__.py", "trainctl/errors.py", "trainctl/program.py")
-        or n.startswith(("trainctl/base/", "trainctl/node/", "trainctl/store/"))
+        or n.startswith(packages + sources)
         for n in names
     )
 

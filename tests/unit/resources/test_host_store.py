@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from tests.support.host_agent import HostAgent
-from tests.support.store_contents import CHUNK, OTHER, REFERENCE, leave_unfinished, publish
+from tests.support.mirrors import impatient
+from tests.support.store_contents import (
+    CHUNK,
+    OTHER,
+    REFERENCE,
+    leave_unfinished,
+    publish,
+    source_of,
+)
 from trainctl.base.objects import ObjectStore
 from trainctl.errors import Busy, NodeForgot
 from trainctl.remote.agent import NodeAgent
@@ -18,6 +27,7 @@ from trainctl.store.directory import DirectoryObjects
 from trainctl.store.exclusive import held
 from trainctl.store.gc import GcOptions, gc
 from trainctl.store.inventory import inventory, stored_bytes
+from trainctl.store.survey import survey
 from trainctl.store.verify import Outcome, verify
 
 FILES = {"large": bytes(range(256)) * 8, "alone": b"x" * 300, "small": b"small"}
@@ -37,7 +47,11 @@ def said() -> list[str]:
 def store(tmp_path: Path, said: list[str]) -> HostStore:
     agent = cast(NodeAgent, HostAgent())
     return HostStore(
-        "node://lab/store", str(tmp_path / "store"), lambda installs: agent, said.append
+        "node://lab/store",
+        str(tmp_path / "store"),
+        lambda installs: agent,
+        replace(impatient(), tell=said.append),
+        lambda value: value,
     )
 
 
@@ -48,6 +62,25 @@ def test_the_inventory_is_that_of_the_directory(store: HostStore, directory: Obj
     assert store.inventory() == inventory(directory)
     assert store.inventory().rows[0].projects == ("demo",)
     assert store.stored_bytes() == stored_bytes(directory) > 0
+
+
+def test_a_survey_of_a_host_is_that_of_the_directory(
+    store: HostStore, directory: ObjectStore
+) -> None:
+    listing = publish(directory, FILES)
+    leave_unfinished(directory, {"other": b"y" * CHUNK}, OTHER, text="memory://other")
+    sources = [
+        source_of(FILES, "memory://model", "1"),
+        source_of({"other": b"y" * CHUNK}, "memory://other", "1"),
+        source_of({}, "memory://empty", "1"),
+    ]
+    found = store.survey(sources, [listing.id, "0" * 64], "")
+
+    assert found == survey(directory, sources, [listing.id, "0" * 64])
+    assert found.sources[0].listing == listing.id
+    assert store.mirrored(sources[0]) == store.load_listing(listing.id) == listing
+    assert store.mirrored(sources[1]) is None
+    assert store.serving.tls in (True, False)
 
 
 def test_gc_reports_what_the_host_deleted(store: HostStore, directory: ObjectStore) -> None:
@@ -96,5 +129,7 @@ def test_a_forgotten_host_has_no_reference(tmp_path: Path) -> None:
     def forgotten(installs: bool) -> Any:
         raise NodeForgot("node lab/gpu-0 was forgotten")
 
-    store = HostStore("node://lab/store", str(tmp_path), forgotten, lambda text: None)
+    store = HostStore(
+        "node://lab/store", str(tmp_path), forgotten, impatient(), lambda value: value
+    )
     assert not store.drop_reference(REFERENCE.lineage, REFERENCE.address)

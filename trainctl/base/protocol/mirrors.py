@@ -4,8 +4,56 @@ from __future__ import annotations
 
 from typing import Any, List, Optional, TypedDict
 
+from trainctl.base.protocol.host import Serving
 from trainctl.base.protocol.objects import InDirectory
 from trainctl.base.protocol.verb import Verb
+
+
+class SourceDocument(TypedDict):
+    """A ``ResolvedSource`` without its files. ``known_as``: its pin, if the files are not those upstream announced."""
+
+    source: str
+    endpoint: Optional[str]
+    revision: str
+    known_as: Optional[str]
+
+
+class ReferenceDocument(TypedDict):
+    """A ``Reference``."""
+
+    lineage: str
+    address: str
+    owner: str
+    project: str
+
+
+class SurveyRequest(InDirectory):
+    """``lineage``: whose references are checked, empty: all."""
+
+    sources: List[SourceDocument]
+    listings: List[str]
+    lineage: str
+
+
+class Surveyed(TypedDict):
+    """``complete``: the listing of each source that is complete. ``serving``: how the host serves other nodes."""
+
+    complete: List[Optional[str]]
+    listings: List[str]
+    free: Optional[int]
+    damaged: List[str]
+    unusable: str
+    serving: Serving
+
+
+class IngestRequest(InDirectory):
+    """The caller answers questions `{want: links, paths}` by `{links: [{url, token, relayed}]}`."""
+
+    source: SourceDocument
+    reference: ReferenceDocument
+
+
+Ingested = TypedDict("Ingested", {"listing": str})
 
 
 class VerifyRequest(InDirectory):
@@ -51,6 +99,18 @@ class Inventoried(TypedDict):
 
 Size = TypedDict("Size", {"bytes": int})
 
+MIRROR_SURVEY = Verb(
+    "mirror_survey",
+    SurveyRequest,
+    Surveyed,
+    "Report what is known of sources, whose files follow as rows. Events: rows `[sha256, size, is here]`.",
+)
+MIRROR_INGEST = Verb(
+    "mirror_ingest",
+    IngestRequest,
+    Ingested,
+    "Copy in a source, whose files follow as rows. Events: `{done, total, files}`, `{waiting}`, `{say}`, `{ask}`.",
+)
 MIRROR_GC = Verb(
     "mirror_gc", GcRequest, Collected, "Delete what no reference needs. Events: `{say}`."
 )
