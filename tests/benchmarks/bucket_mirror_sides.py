@@ -21,8 +21,8 @@ from tests.benchmarks.quick_hub import COMMIT, REPO
 from tests.support.bucket_mirrors import Counted, mirror_in
 from tests.support.buckets import Bucket
 from trainctl.base.listing import CHUNK_BYTES, SourceFile
+from trainctl.sources.hf import HubSource
 from trainctl.weights.mirror.layout import Reference
-from trainctl.weights.sources.hf import HubSource
 
 _SMALL_AT_ONCE = 32
 _UPLOADS = 8

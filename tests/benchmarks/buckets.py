@@ -49,10 +49,10 @@ import obstore.store
 from pathlib import Path
 from trainctl.spi.sources import Credential
 from trainctl.weights.mirror import DirectoryMirror, Reference
-from trainctl.weights.sources.s3 import S3Source
+from trainctl.sources.bucket import BucketSource
 uri, endpoint, secret, target = sys.argv[1:]
 began = time.perf_counter()
-source, credential = S3Source(), Credential(secret, "the benchmark", endpoint)
+source, credential = BucketSource(), Credential(secret, "the benchmark", endpoint)
 resolved = source.resolve(uri, None, credential)
 reference = Reference("l", "weights.x", "me", "bench")
 DirectoryMirror(Path(target)).mirror(resolved, source, reference, credential=credential)

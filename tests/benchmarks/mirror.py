@@ -46,7 +46,7 @@ _AGAIN = """
 import sys, time
 from pathlib import Path
 from trainctl.weights.mirror.here import HereMirror
-from trainctl.weights.sources.hf import HubSource
+from trainctl.sources.hf import HubSource
 began = time.perf_counter()
 resolved = HubSource(sys.argv[1]).resolve("hf://bench/model", None, None)
 known = HereMirror(Path(sys.argv[2])).look([resolved]).known[0]

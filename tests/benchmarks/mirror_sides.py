@@ -124,8 +124,8 @@ def _by_chunk(queue: Queue[bytes | None], found: list[str]) -> None:
 
 def product(url: str, target: Path) -> None:
     """What trainctl does."""
+    from trainctl.sources.hf import HubSource
     from trainctl.weights.mirror import DirectoryMirror, Reference
-    from trainctl.weights.sources.hf import HubSource
 
     source = HubSource(url)
     resolved = source.resolve(f"hf://{REPO}", None, None)
@@ -147,7 +147,7 @@ SIDES: dict[str, Callable[[str, Path], None]] = {
 
 
 _NEEDS = {
-    "product": ("trainctl.weights.mirror", "trainctl.weights.sources.hf"),
+    "product": ("trainctl.weights.mirror", "trainctl.sources.hf"),
     "hub": ("huggingface_hub._snapshot_download",),
 }
 

@@ -14,9 +14,9 @@ from tests.support.mirrors import REFERENCE, assert_sound, contents, leftovers, 
 from tests.support.weights_data import noise
 from trainctl.base.listing import Listing
 from trainctl.errors import Interrupted, SourceCut, SourceGone, SourceWrong
+from trainctl.sources.hf import HubSource
 from trainctl.spi.sources import Credential, Span
 from trainctl.weights.mirror import DirectoryMirror
-from trainctl.weights.sources.hf import HubSource
 
 CHUNK = 4 * 2**20
 BIG = noise(66 * 2**20 + 12345)

@@ -23,10 +23,10 @@ from trainctl.errors import (
     SourceGone,
     SourceWrong,
 )
+from trainctl.sources.hf import HubSource
 from trainctl.spi.sources import Credential
 from trainctl.weights.mirror import DirectoryMirror
 from trainctl.weights.resolve import Resolution, Wanted, resolve
-from trainctl.weights.sources.hf import HubSource
 
 CHUNK = 2**20
 BIG = noise(5 * CHUNK + 12345)

@@ -18,9 +18,9 @@ from tests.support.weights_data import noise
 from trainctl.base.listing import Listing
 from trainctl.base.retry import Retry
 from trainctl.errors import SourceCut, SourceWrong
+from trainctl.sources.https import HttpsSource
 from trainctl.weights.mirror import DirectoryMirror
 from trainctl.weights.resolve import Resolution, Wanted, resolve
-from trainctl.weights.sources.https import HttpsSource
 
 CHUNK = 2**20
 BIG = noise(3 * CHUNK + 12345)

@@ -26,6 +26,7 @@ from trainctl.base.listing import ResolvedSource
 from trainctl.errors import Busy, TrainctlError
 from trainctl.objects.opening import opened
 from trainctl.objects.place import place_of
+from trainctl.sources.hf import HubSource
 from trainctl.spi.sources import Credential
 from trainctl.weights.bucket import keys, packs
 from trainctl.weights.bucket.mirror import BucketMirror
@@ -33,7 +34,6 @@ from trainctl.weights.bucket.objects import Found, Objects
 from trainctl.weights.bucket.shelf import Shelf
 from trainctl.weights.bucket.stored import Stored
 from trainctl.weights.mirror.collect import Collecting
-from trainctl.weights.sources.hf import HubSource
 
 CHUNK = 4096
 

@@ -10,6 +10,7 @@ import hashlib
 import http.client
 import json
 import threading
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -135,6 +136,8 @@ class _Handler(BaseHTTPRequestHandler):
             found["x-goog-generation"] = str(
                 int(hashlib.md5(found["ETag"].encode()).hexdigest()[:15], 16)
             )
+            if len(tag := found["ETag"].strip('"')) == 32:
+                found["x-goog-hash"] = f"md5={b64encode(bytes.fromhex(tag)).decode()}"
         self._answer(answer.status, found, data)
         connection.close()
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tests.support.hurrying import time_passes
 from trainctl.base.retry import Retry
-from trainctl.weights.sources.hf import HubSource
-from trainctl.weights.sources.https import HttpsSource
+from trainctl.sources.hf import HubSource
+from trainctl.sources.https import HttpsSource
 
 
 def _note(cancelled: threading.Event, seconds: float) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from trainctl.weights.sources.gates import GATES
+from trainctl.base.http.limits import LIMITS
 
 
 def time_passes() -> None:
     """No server's pause lasts any longer."""
-    GATES.clear()
+    LIMITS.clear()
 
 
 def noting(waits: list[float]) -> Callable[[threading.Event, float], None]:

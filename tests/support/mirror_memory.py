@@ -14,13 +14,13 @@ from tests.support.mirrors import REFERENCE
 from trainctl.base.listing import ResolvedSource, SourceFile, in_order
 from trainctl.base.retry import Retry
 from trainctl.node.content import packs
+from trainctl.sources.file import FileSource
 from trainctl.weights.mirror import DirectoryMirror, fetch, hashing, packing
 from trainctl.weights.mirror import verify as verify_module
 from trainctl.weights.mirror.afresh import Origin
 from trainctl.weights.mirror.collect import Collecting, collect
 from trainctl.weights.mirror.known import known
 from trainctl.weights.mirror.verify import Verifying, verify
-from trainctl.weights.sources.file import FileSource
 
 _IN_A_PACK = 300
 Do = Callable[[], object]

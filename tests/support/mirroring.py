@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.support.mirrors import REFERENCE, mirror_at
 from tests.support.peaks import peak
 from trainctl.errors import TrainctlError
-from trainctl.weights.sources.hf import HubSource
+from trainctl.sources.hf import HubSource
 
 
 def main(

@@ -19,7 +19,7 @@ from trainctl.base.cursors import Cursors, Endless
 from trainctl.base.flow import Flow
 from trainctl.errors import SourceCut, SourceError, SourceWrong
 from trainctl.objects.access import Access, AwsKeys, AzureKey, ServiceAccount
-from trainctl.objects.client import SILENCE_SECONDS, Renew, connect, endpoint_of, is_over
+from trainctl.objects.client import SILENCE_SECONDS, Renew, connect, endpoint_of
 from trainctl.objects.failures import OtherRegion, explained
 from trainctl.objects.place import Place
 from trainctl.objects.shared_signature import shared_signature
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from trainctl.objects.client import Store
 
 T = TypeVar("T")
+SIGNING = (AwsKeys, ServiceAccount, AzureKey)
+"""Credentials that can sign URLs."""
 PIECE_BYTES = 2**20
 _WORTH = 2**18
 _PAGE = 1000
@@ -262,16 +264,10 @@ class Bucket:
             f"{endpoint_of(self.place, self._access, self._environ)}/{quote(path, safe=_UNQUOTED)}"
         )
 
-    def opened_by(self) -> tuple[Access | None, Mapping[str, str]]:
-        """What others that ask the same bucket sign by now, and the environment that names its region, as it turned out to be."""
-        if self._renew is not None and is_over(self._access):
-            self._access = self._renew()
-        return self._access, self._environ
-
     @property
     def signs(self) -> bool:
         """Whether ``sign`` gives URLs, as it is known without a request."""
-        return isinstance(self._access, (AwsKeys, ServiceAccount, AzureKey))
+        return isinstance(self._access, SIGNING)
 
     def _ask(self, key: str, act: Callable[[Store], T], *, long: bool = False, sent: int = 0) -> T:
         """Do it; once more where the bucket turns out to be in another region, or the credential has expired before its time.

@@ -21,12 +21,12 @@ from trainctl.operations.look_shared import Shared, shared
 from trainctl.operations.workspace import Workspace
 from trainctl.plan.values import WeightsFacts
 from trainctl.resources.weights import credential_of, endpoint_url, wanted_of
+from trainctl.sources import source_for
 from trainctl.weights.lock import LockEntry, LockFile, locked_as
 from trainctl.weights.mirror.disk import SPARE_BYTES
 from trainctl.weights.mirror.known import Known, missing
 from trainctl.weights.mirror.port import is_far
 from trainctl.weights.resolve import Resolution, Wanted, resolve, resolve_unopened
-from trainctl.weights.sources import source_for
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from trainctl.model.address import Kind
 from trainctl.model.source_uri import BUCKETS, parse_source
 from trainctl.operations.workspace import Workspace
 from trainctl.resources.weights import credential_of, endpoint_url, lock_entry, wanted_of
+from trainctl.sources import source_for
 from trainctl.spi.sources import Credential
 from trainctl.weights.locked import locked_version
 from trainctl.weights.mirror.afresh import Origin
@@ -24,7 +25,6 @@ from trainctl.weights.mirror.layout import Reference, named_in
 from trainctl.weights.mirror.port import Mirror, is_far, site_of
 from trainctl.weights.mirror.verify import Verified
 from trainctl.weights.resolve import asked
-from trainctl.weights.sources import source_for
 
 
 def verify_mirror(

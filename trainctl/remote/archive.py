@@ -33,9 +33,8 @@ def main():
 
 _SOURCES = (
     "trainctl.model:hub_paths", "trainctl.model:source_uri", "trainctl.spi:sources",
-    "trainctl.weights.sources:bodies", "trainctl.weights.sources:connecting", "trainctl.weights.sources:gates",
-    "trainctl.weights.sources:http", "trainctl.weights.sources:https", "trainctl.weights.sources:proxies",
-    "trainctl.weights.sources:statuses", "trainctl.weights.sources:validators", "trainctl.weights.sources:wire",
+    "trainctl.sources:bodies", "trainctl.sources:client", "trainctl.sources:https",
+    "trainctl.sources:statuses", "trainctl.sources:validators",
 )  # fmt: skip
 """What a host needs to read a source by links."""
 

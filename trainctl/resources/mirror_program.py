@@ -16,7 +16,7 @@ _MODULES = {
     "trainctl.spi": ("sources",),
     "trainctl.weights": ("patterns",),
     "trainctl.weights.mirror": (),
-    "trainctl.weights.sources": ("bodies", "connecting", "gates", "http", "https", "proxies", "statuses", "validators", "wire"),
+    "trainctl.sources": ("bodies", "client", "https", "statuses", "validators"),
 }  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from trainctl.model.source_uri import parse_source
 from trainctl.plan.values import Observation
 from trainctl.plan.weights import content_of
 from trainctl.resources.home import Home
+from trainctl.sources import source_for
 from trainctl.spi.provider import Presence
 from trainctl.spi.sources import Credential
 from trainctl.weights.difference import difference
@@ -38,7 +39,6 @@ from trainctl.weights.metered import Metered
 from trainctl.weights.mirror.layout import Reference
 from trainctl.weights.mirror.port import Mirror, is_far, site_of
 from trainctl.weights.resolve import Wanted, resolve, resolve_unopened
-from trainctl.weights.sources import source_for
 
 _LOOK_SECONDS = 0.2
 """How often who waits for another's turn looks whether it was interrupted."""
@@ -255,7 +255,7 @@ def credential_of(attributes: Mapping[str, Any], secrets: Secrets) -> Credential
     if scheme != "hf":
         return secrets.usual_credential(attributes)
     # Heavy: only who has such a source pays for it.
-    from trainctl.weights.sources.hf import usual_credential
+    from trainctl.sources.hf import usual_credential
 
     return secrets.registered(usual_credential())
 

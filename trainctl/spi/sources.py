@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Callable, NamedTuple, Protocol, runtime_checkable
@@ -72,34 +72,13 @@ class PagedSource(WeightSource, Protocol):
 
 
 @runtime_checkable
-class VersionedSource(WeightSource, Protocol):
-    """A source whose upstream may keep what was there before."""
-
-    def earlier(
-        self,
-        uri: str,
-        credential: Credential | None,
-        worth: Callable[[Sequence[SourceFile]], Sequence[SourceFile]],
-        each: Each,
-    ) -> Iterator[ResolvedSource]:
-        """What was there before, the newest first, before patterns; nothing where upstream keeps none, or doesn't tell.
-
-        ``worth``: which of so many files are worth to be asked for one by one; what that tells of them comes as one more state.
-        """
-        ...
-
-
-@runtime_checkable
 class TellingSource(WeightSource, Protocol):
-    """A source whose server tells more of one file than of many."""
+    """A source that can check whether a file's ``checksum`` is one."""
 
     def told(
         self, resolved: ResolvedSource, file: SourceFile, credential: Credential | None
     ) -> str:
-        """The file's ``checksum`` when its server is asked for this file alone: what had no value has one, and a tag that is no digest is left out.
-
-        As it was where the server doesn't answer that.
-        """
+        """The file's ``checksum`` after asking its server about this file; empty if its ETag is not a digest."""
         ...
 
 

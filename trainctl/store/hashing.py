@@ -15,13 +15,16 @@ _NAMES = {"sha256": "sha256", "git": "git blob id", "md5": "MD5"}
 
 
 def announced(file: SourceFile) -> Tuple[str, str]:
-    """The kind of digest that upstream announced, ``sha256``, ``git`` or ``md5``, and the digest; twice empty if it announced none."""
+    """The kind of digest that upstream announced, ``sha256``, ``git`` or ``md5``, and the digest; twice empty if it announced none.
+
+    An ``md5`` without a digest is told if upstream is asked about this file alone.
+    """
     kind, _, value = file.validator.partition(":")
     if kind in ("sha256", "git"):
         return kind, value
     for word in file.checksum.split():
         kind, _, value = word.partition(":")
-        if kind == "md5" and value:
+        if kind == "md5":
             return kind, value
     return "", ""
 
@@ -49,9 +52,12 @@ class FileHash:
             return sha256
         if found == expected:
             return sha256
-        # What an ETag says is an MD5 only sometimes.
-        if kind == "md5" and f"md5:{expected}" not in upstream.checksum(self._file).split():
-            return sha256
+        if kind == "md5":
+            told = upstream.checksum(self._file)
+            # What an ETag says is an MD5 only sometimes.
+            if told in ("", "md5:", f"md5:{found}") or expected not in ("", told[4:]):
+                return sha256
+            expected = told.partition(":")[2]
         raise _wrong(upstream.source, self._file, kind, expected, found)
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import SourceDenied, SourceError, SourceGone
+from trainctl.sources.client import SourceClient
 from trainctl.spi.sources import Credential, PartSource, Span, WeightSource
-from trainctl.weights.sources.http import HttpClient
 
 PIECE_BYTES = 2**20
 CONTENT = {
@@ -173,7 +173,7 @@ class WeightSourceConformance(ABC):
                 assert link is None
             if link is not None:
                 assert credential is None or credential.value not in link
-                with HttpClient().get(link, "the link", {}) as response:
+                with SourceClient().get(link, "the link", {}) as response:
                     assert response.read(2**24) == CONTENT["weights.bin"]
 
     def _content(self, path: str) -> dict[str, bytes]:

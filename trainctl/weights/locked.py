@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from trainctl.base.listing import ResolvedSource, SourceFile, in_order
@@ -38,23 +37,18 @@ def instead_of(
     wanted: ResolvedSource,
     locked: LockEntry,
     mirror: Mirror | None,
-    earlier: Callable[[], ResolvedSource | None],
 ) -> tuple[ResolvedSource, Diagnostic]:
-    """The locked version, ``wanted``, out of the mirror, else from what upstream keeps of ``earlier``, and the warning that says so.
+    """The locked version, ``wanted``, from the mirror, and the warning that says so.
 
-    ``now`` is what upstream shows instead, or why it shows nothing. SourceWrong, or the latter, if none of them has all of it.
+    ``now`` is what upstream shows instead, or the error if it shows nothing. SourceWrong, or that error, if the mirror doesn't have all of it.
     """
     why = "The mirror doesn't have the locked version."
     try:
         kept = kept_version(mirror, wanted, locked) if mirror else None
         if mirror is not None and kept is not None:
-            return kept, _moved(locked, now, _differing(mirror, kept, now), "from the mirror")
+            return kept, _moved(locked, now, _differing(mirror, kept, now))
     except (NodeError, StorageError) as failure:
         why = f"The mirror, which may have the locked version, can't be asked: {failure.summary}."
-    can_be_asked = isinstance(now, (ResolvedSource, SourceGone))
-    if can_be_asked and (before := earlier()) is not None:
-        changes = difference(before.files, now.files) if isinstance(now, ResolvedSource) else []
-        return before, _moved(locked, now, changes, "as the bucket keeps it")
     if isinstance(now, TrainctlError):
         detail = f"{now.detail}\nIt is in trainctl.lock. {why}".lstrip()
         raise type(now)(now.summary, detail, address=now.address, code=now.code)
@@ -66,9 +60,9 @@ def instead_of(
 
 
 def _moved(
-    locked: LockEntry, now: ResolvedSource | TrainctlError, differing: list[str], whence: str
+    locked: LockEntry, now: ResolvedSource | TrainctlError, differing: list[str]
 ) -> Diagnostic:
-    used = f"The locked version is used, {whence}."
+    used = "The locked version is used, from the mirror."
     if isinstance(now, SourceGone):
         return warning(
             f"{locked.source} is gone upstream", f"{now.summary}. {used}", code="upstream-moved"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainctl.base.listing import ResolvedSource, SourceFile
+from trainctl.base.listing import ResolvedSource
 from trainctl.base.retry import Each, Retry, just_once
 from trainctl.base.safe_path import check_paths
 from trainctl.errors import (
@@ -24,12 +24,12 @@ from trainctl.errors import (
 from trainctl.model.diagnostics import Diagnostic, warning
 from trainctl.model.once import Once
 from trainctl.model.source_uri import SourceUri, parse_source
-from trainctl.spi.sources import Credential, PagedSource, VersionedSource, WeightSource
+from trainctl.sources import source_for
+from trainctl.spi.sources import Credential, PagedSource, WeightSource
 from trainctl.weights.lock import Key, LockEntry
 from trainctl.weights.locked import counted, instead_of, locked_version
 from trainctl.weights.mirror.port import Mirror
 from trainctl.weights.patterns import nearest_pattern, select
-from trainctl.weights.sources import source_for
 
 _STUMBLES = (
     ArithmeticError,
@@ -39,7 +39,6 @@ _STUMBLES = (
     TypeError,
     ValueError,
 )
-_MOST_EARLIER = 1_000_000
 _UNTOLD = (SourceGone, SourceDenied, SourceBusy, SourceCut, SecretWithheld)
 """Upstream has nothing, or can't be asked, for want of a credential too: nothing is known to differ from what is locked."""
 _IN_ITS_PLACE = (
@@ -154,9 +153,7 @@ def resolve(
         now: ResolvedSource | TrainctlError, locked: LockEntry
     ) -> tuple[ResolvedSource, Diagnostic]:
         version = locked_version(uri.text, source.server(uri.text, credential), locked)
-        return instead_of(
-            now, version, locked, mirror, lambda: _earlier(source, wanted, credential, locked, each)
-        )
+        return instead_of(now, version, locked, mirror)
 
     try:
         everything = (once or Once()).get(
@@ -207,7 +204,7 @@ def resolve_unopened(
     ) -> tuple[ResolvedSource, Diagnostic]:
         source = open_source(uri.scheme)
         version = locked_version(uri.text, source.server(uri.text, nobody), locked)
-        return instead_of(now, version, locked, mirror, lambda: None)
+        return instead_of(now, version, locked, mirror)
 
     return _unasked(wanted, why, locked, instead, upgrade=upgrade)
 
@@ -231,36 +228,6 @@ def _unasked(
         raise why
     kept, told = instead(why, held)
     return Resolution(kept, held, True, {}, (told,))
-
-
-def _earlier(
-    source: WeightSource,
-    wanted: Wanted,
-    credential: Credential | None,
-    locked: LockEntry,
-    each: Each,
-) -> ResolvedSource | None:
-    """What is locked, as upstream keeps it, if it does. No longer looked for than a plan can wait: so many files in all."""
-    if not isinstance(source, VersionedSource):
-        return None
-
-    def worth(files: Sequence[SourceFile]) -> Sequence[SourceFile]:
-        chosen, _ = select(files, wanted.allow, wanted.ignore)
-        size = sum(file.size for file in chosen)
-        return chosen if (len(chosen), size) == (locked.files, locked.bytes) else ()
-
-    looked_at, endpoint = 0, source.server(wanted.uri.text, credential)
-    with _sensible(wanted.uri.text):
-        for state in source.earlier(wanted.uri.text, credential, worth, each):
-            files = worth(state.files)
-            found = replace(state, files=files, revision=locked.revision, endpoint=endpoint)
-            if files and found.pin == locked.pin:
-                check_paths(wanted.source, files)
-                return found
-            looked_at += len(state.files)
-            if looked_at > _MOST_EARLIER:
-                return None
-    return None
 
 
 def _chosen(

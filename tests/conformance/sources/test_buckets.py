@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import ClassVar
 
 import pytest
 
 from tests.support.buckets import KEY_ID, SECRET, Bucket, moto, rclone
-from tests.support.clouds import ACCOUNT, ACCOUNT_KEY, Azure, Google, azure, google
+from tests.support.clouds import ACCOUNT, ACCOUNT_KEY, Azure, azure
+from tests.support.google_xml import GoogleXml, google_xml
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.objects.access import AwsKeys
 from trainctl.objects.place import place_of
 from trainctl.objects.store import Bucket as Store
+from trainctl.sources.bucket import BucketSource
 from trainctl.spi.sources import Credential, Fill, PartSource, Span
 from trainctl.testing.weight_source import Upstream, WeightSourceConformance
-from trainctl.weights.sources.azure import AzureSource
-from trainctl.weights.sources.bucket import BucketSource
-from trainctl.weights.sources.gs import GoogleSource
-from trainctl.weights.sources.s3 import S3Source
 
 KEYS = json.dumps({"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET})
 
@@ -65,7 +62,6 @@ class Opened:
 
 class OfS3(WeightSourceConformance):
     scheme = "s3://"
-    kind: ClassVar[type[BucketSource]] = S3Source
     server: Bucket
     answers_anybody = False
     """Whether listing needs no credential, as with moto."""
@@ -83,7 +79,7 @@ class OfS3(WeightSourceConformance):
         credential = None if self.answers_anybody else Credential(KEYS, "test")
         private = None if self.answers_anybody else f"{uri}closed"
         return Upstream(
-            Opened(self.kind(silence=20, environ=environ)),
+            Opened(BucketSource(self.scheme[:2], silence=20, environ=environ)),
             f"{uri}open",
             f"{uri}open/none",
             credential,
@@ -103,7 +99,6 @@ class TestS3(OfS3):
 
 class TestR2(TestS3):
     scheme = "r2://0123456789abcdef."
-    kind = BucketSource
 
 
 class TestS3Signed(OfS3):
@@ -117,24 +112,22 @@ class TestS3Signed(OfS3):
 
 
 class TestGoogle(WeightSourceConformance):
-    server: Google
-    names: ClassVar[set[str]] = set()
+    server: GoogleXml
 
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
-    def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-        with google(tmp_path_factory.mktemp("server")) as cls.server:
+    def _server(cls) -> Iterator[None]:
+        with google_xml() as cls.server:
             yield
 
     def place(self, files: Mapping[str, bytes]) -> Upstream:
-        server = self.server
-        for name in self.names - set(files):
-            server.delete(f"open/{name}")
-        for name, data in files.items():
-            server.put(f"open/{name}", data)
-        self.names.clear()
-        self.names.update(files)
-        source = GoogleSource(silence=20, environ={"STORAGE_EMULATOR_HOST": server.url})
+        environ = {"STORAGE_EMULATOR_HOST": self.server.url}
+        bucket = Store(place_of("gs://models/open", None, environ), environ=environ)
+        for found in [*bucket.list()]:
+            bucket.delete(found.key)
+        for path, data in files.items():
+            bucket.put(path, data)
+        source = BucketSource("gs", silence=20, environ=environ)
         return Upstream(source, "gs://models/open", "gs://models/none")
 
 
@@ -158,7 +151,7 @@ class TestAzure(WeightSourceConformance):
         environ = {"AZURE_STORAGE_ENDPOINT": server.endpoint.rpartition("/")[0]}
         uri = f"azure://{ACCOUNT}"
         return Upstream(
-            AzureSource(silence=20, environ=environ),
+            BucketSource("azure", silence=20, environ=environ),
             f"{uri}/open/dir",
             f"{uri}/open/none",
             Credential(json.dumps({"account_key": ACCOUNT_KEY}), "test"),

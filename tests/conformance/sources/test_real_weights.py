@@ -12,8 +12,8 @@ from tests.support.mirrors import REFERENCE, assert_sound, contents, impatient, 
 from tests.support.olah import serve_git
 from trainctl.base.listing import Listing
 from trainctl.errors import SourceError
+from trainctl.sources.hf import HubSource
 from trainctl.weights.resolve import Wanted, resolve
-from trainctl.weights.sources.hf import HubSource
 
 IGNORED = (".gitattributes", ".git*")
 

@@ -8,11 +8,11 @@ import pytest
 from tests.support.authority import authority
 from tests.support.hub import Hub, serve
 from tests.support.web import MODIFIED, STRONG, WEAK, served
+from trainctl.sources.file import FileSource
+from trainctl.sources.hf import HubSource
+from trainctl.sources.https import HttpsSource
 from trainctl.spi.sources import Credential
 from trainctl.testing.weight_source import Upstream, WeightSourceConformance
-from trainctl.weights.sources.file import FileSource
-from trainctl.weights.sources.hf import HubSource
-from trainctl.weights.sources.https import HttpsSource
 
 
 class TestFile(WeightSourceConformance):

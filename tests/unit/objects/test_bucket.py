@@ -139,17 +139,6 @@ def test_a_credential_that_has_expired_is_renewed_once(server: Server) -> None:
         list(bucket(server.url, "OLD").list())
 
 
-def test_others_that_ask_the_same_bucket_get_a_credential_that_lasts() -> None:
-    """Where the one that it was opened by is over; one that lasts is not asked for again."""
-    now = datetime.now(UTC)
-    over = AwsKeys("OLD", SECRET, ends=now + timedelta(seconds=30))
-    lasting = AwsKeys("NEW", SECRET, ends=now + timedelta(hours=1))
-    given = iter([lasting])
-    store = Bucket(place_of("s3://box", "http://127.0.0.1:1", {}), over, "role", renew=lambda: next(given), environ={})  # fmt: skip
-
-    assert [store.opened_by()[0] for _ in range(2)] == [lasting] * 2
-
-
 def test_a_credential_is_renewed_before_it_ends(server: Server) -> None:
     """One that is about to end is replaced without ever being refused."""
     server.answer = lambda _: (200, EMPTY, len(EMPTY))

@@ -19,8 +19,8 @@ from trainctl.objects.access import AwsKeys, Bearer, access_of
 from trainctl.objects.aws import assume_role, assume_role_by_identity
 from trainctl.objects.default_chain import default_credential, default_origin
 from trainctl.objects.google import federated_token
+from trainctl.sources.bucket import BucketSource
 from trainctl.spi.sources import Credential
-from trainctl.weights.sources.s3 import S3Source
 
 pytestmark = pytest.mark.integration
 
@@ -65,7 +65,7 @@ def keys_of(credential: Credential) -> AwsKeys:
 
 def reads(credential: Credential, server: Bucket) -> list[str]:
     """What a source with that credential finds in the bucket."""
-    server_store = S3Source(environ={"AWS_ENDPOINT_URL": server.endpoint})
+    server_store = BucketSource(environ={"AWS_ENDPOINT_URL": server.endpoint})
     resolved = server_store.resolve("s3://models/a", None, credential)
     return [file.path for file in resolved.files]
 

@@ -12,6 +12,7 @@ import pytest
 from tests.support.hub import Fault, Hub, serve
 from tests.support.mirrors import impatient
 from tests.support.plans import at, desired
+from trainctl.base.http.limits import LIMITS
 from trainctl.base.retry import Retry
 from trainctl.desired.values import Desired
 from trainctl.errors import Interrupted, SourceDenied, SourceError, SourceGone
@@ -19,7 +20,6 @@ from trainctl.ledger.state import Recorded, State
 from trainctl.model.address import Address
 from trainctl.operations.mirror_repair import Origins, OriginsOfOthers, verify_mirror
 from trainctl.weights.mirror.afresh import Origin
-from trainctl.weights.sources.gates import GATES
 
 
 class _NoSecrets:
@@ -77,7 +77,7 @@ class _Workspace:
 @pytest.fixture
 def origins(tmp_path: Path) -> Origins:
     """Of a project that declares no weights."""
-    GATES.clear()
+    LIMITS.clear()
     return Origins(cast(Any, _Workspace(_Setting(tmp_path))))
 
 
@@ -127,7 +127,7 @@ def test_a_server_that_is_busy_is_asked_again(
 
 def others(tmp_path: Path, **sources: str) -> OriginsOfOthers:
     """Of a project whose state has these weights, which its manifest doesn't name any more."""
-    GATES.clear()
+    LIMITS.clear()
     named = {at(f"weights.{name}"): {"source": source} for name, source in sources.items()}
     weights = {one: Recorded(one, "", attributes, {}) for one, attributes in named.items()}
     return OriginsOfOthers(cast(Any, _Workspace(_Setting(tmp_path), _Ledger(weights))))

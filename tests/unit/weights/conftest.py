@@ -13,8 +13,8 @@ from tests.support.bucket_mirrors import mirror_in
 from tests.support.buckets import KEY_ID, SECRET, Bucket, moto
 from tests.support.clouds import Azure
 from tests.support.google_xml import GoogleXml
+from trainctl.sources.bucket import BucketSource
 from trainctl.weights.bucket.mirror import BucketMirror
-from trainctl.weights.sources.s3 import S3Source
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +37,9 @@ def s3(server: Bucket) -> Any:
 
 
 @pytest.fixture
-def source(server: Bucket) -> S3Source:
+def source(server: Bucket) -> BucketSource:
     """The source of that server's buckets."""
-    return S3Source(environ={"AWS_ENDPOINT_URL": server.endpoint})
+    return BucketSource(environ={"AWS_ENDPOINT_URL": server.endpoint})
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from tests.support.mirrors import REFERENCE, contents, leftovers, mirror_at
 from tests.support.permissions import unreadable
 from trainctl.base.listing import ResolvedSource
 from trainctl.errors import SourceDenied, SourceError, SourceGone, SourceWrong
+from trainctl.sources.file import FileSource
 from trainctl.weights.resolve import Resolution, Wanted, resolve
-from trainctl.weights.sources.file import FileSource
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from huggingface_hub import HfApi
 from tests.support.hub import serve
 from tests.support.weights_data import noise
 from trainctl.errors import SourceDenied
+from trainctl.sources.hf import HubSource
 from trainctl.spi.sources import Credential
-from trainctl.weights.sources.hf import HubSource
 
 TOKEN = "hf_" + "t" * 30
 

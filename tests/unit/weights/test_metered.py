@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tests.support.hub import serve
 from tests.support.weights_data import noise
+from trainctl.sources.file import FileSource
+from trainctl.sources.hf import HubSource
 from trainctl.spi.sources import Span
 from trainctl.weights.metered import Metered
-from trainctl.weights.sources.file import FileSource
-from trainctl.weights.sources.hf import HubSource
 
 
 def test_what_is_read_is_counted(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pytest
 
 from tests.support.liar import Heard, said, telling
+from trainctl.base.http.limits import LIMITS
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import SourceCut, SourceWrong
+from trainctl.sources import source_for
+from trainctl.sources.hf import HubSource
 from trainctl.spi.sources import Credential, PartSource, Span, WeightSource
-from trainctl.weights.sources import source_for
-from trainctl.weights.sources.gates import GATES
-from trainctl.weights.sources.hf import HubSource
 
 CONTENT = bytes(range(100))
 COMMIT = "a" * 40
@@ -21,13 +21,13 @@ FILES = {
     "hf://acme/model": f"git:{COMMIT}",
     "https://host/x": 'etag:"e"',
     "s3://box/llm": 'etag:"e"',
-    "gs://box/llm": "generation:1",
-    "azure://acme/box/llm": 'etag:"e"',
+    "gs://box/llm": 'etag:"e"',
 }
 """What identifies the file, by source."""
+_OBJECT = "<R xmlns='s3'><Contents><Key>llm/x</Key><Size>100</Size><ETag>e</ETag><LastModified>2024-01-01T00:00:00.000Z</LastModified></Contents></R>"
 LISTS = {
-    "s3": "<R xmlns='s3'><Contents><Key>llm/x</Key><Size>100</Size><ETag>e</ETag></Contents></R>",
-    "azure": "<E><Blobs><Blob><Name>llm/x</Name><Properties><Etag>e</Etag><Content-Length>100</Content-Length></Properties></Blob></Blobs></E>",
+    "s3": _OBJECT,
+    "gs": _OBJECT,
 }
 """What those list that are asked first whether the source is there."""
 
@@ -64,10 +64,10 @@ def asked(request: pytest.FixtureRequest) -> Iterator[Asked]:
     scheme = uri.partition(":")[0]
 
     def tell(heard: Heard) -> bytes:
-        is_list = "list-type=" in heard.target or "comp=list" in heard.target
+        is_list = "list-type=" in heard.target
         return said(LISTS[scheme]) if is_list else made.answer
 
-    GATES.clear()
+    LIMITS.clear()
     with telling(tell) as liar:
         source: WeightSource = HubSource(liar.url) if scheme == "hf" else source_for(scheme)
         assert isinstance(source, PartSource)
@@ -77,7 +77,7 @@ def asked(request: pytest.FixtureRequest) -> Iterator[Asked]:
         resolved = ResolvedSource(uri if scheme != "https" else f"{liar.url}/x", COMMIT, ())
         made = Asked(source, resolved, SourceFile("x", len(CONTENT), FILES[uri]), bucket)
         yield made
-    GATES.clear()
+    LIMITS.clear()
 
 
 def sent(first: int, last: int, status: str = "206 Partial Content") -> bytes:

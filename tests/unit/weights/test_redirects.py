@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ import pytest
 from tests.support.authority import authority
 from tests.support.buckets import KEY_ID, SECRET
 from tests.support.hub import FaultyHandler, listening
-from tests.support.liar import Heard, Liar, said, telling
+from tests.support.liar import Liar, said, telling
 from trainctl.errors import SourceDenied, SourceError
 from trainctl.objects.access import Access, AwsKeys, AzurePrincipal, AzureSas
 from trainctl.objects.azure import default_token
@@ -21,10 +20,8 @@ from trainctl.objects.google import federated_token
 from trainctl.objects.identity_token import identity_token
 from trainctl.objects.place import place_of
 from trainctl.objects.store import Bucket
+from trainctl.sources import source_for
 from trainctl.spi.sources import Credential
-from trainctl.weights.sources import source_for
-from trainctl.weights.sources.azure import AzureSource
-from trainctl.weights.sources.s3 import S3Source
 
 SESSION = "the-session-token"
 KEYS = json.dumps(
@@ -42,58 +39,11 @@ def elsewhere() -> Iterator[Liar]:
 
 @pytest.fixture
 def sending(elsewhere: Liar) -> Iterator[Liar]:
-    """Sends everybody there, but for who asks for a list of S3's by ``/listed``."""
+    """Sends everybody there."""
 
-    def tell(heard: Heard) -> bytes:
-        if heard.target.startswith("/listed/") and heard.method == "GET":
-            return said(LISTED)
-        return said(status="302 Found", Location=f"{elsewhere.url}/there")
-
-    with telling(tell) as liar:
+    away = said(status="302 Found", Location=f"{elsewhere.url}/there")
+    with telling(lambda heard: away) as liar:
         yield liar
-
-
-def test_a_signed_list_is_not_asked_for_elsewhere(sending: Liar, elsewhere: Liar) -> None:
-    """Neither by our own request nor by the engine's: its error says who sends where."""
-    credential = Credential(KEYS, "the test", sending.url)
-
-    with pytest.raises(
-        SourceError, match=rf"s3://box/llm.* sends on to {elsewhere.url[7:]}"
-    ) as caught:
-        S3Source(environ={}).resolve("s3://box/llm", None, credential)
-
-    assert (caught.value.code, elsewhere.heard) == ("unsafe-redirect", [])
-
-
-def test_a_signed_question_for_a_digest_is_not_asked_elsewhere(
-    sending: Liar, elsewhere: Liar
-) -> None:
-    """The file is known by what its list tells."""
-    credential = Credential(KEYS, "the test", f"{sending.url}/listed")
-
-    (file,) = S3Source(environ={}).resolve("s3://box/llm", None, credential).files
-
-    assert (file.validator, elsewhere.heard) == ('etag:"e"', [])
-    assert [one.method for one in sending.heard] == ["GET", "HEAD"]
-
-
-@pytest.mark.parametrize(
-    "opened",
-    [
-        {"account_key": base64.b64encode(b"key").decode()},
-        {"sas_token": "sv=2021-08-06&sig=the-signature"},
-    ],
-)
-def test_a_signed_list_of_a_container_is_not_asked_for_elsewhere(
-    sending: Liar, elsewhere: Liar, opened: dict[str, str]
-) -> None:
-    """The engine would tell, as where it comes from, the URL that its signature stands in."""
-    credential = Credential(json.dumps(opened), "the test", sending.url)
-
-    with pytest.raises(SourceError, match="sends on to"):
-        AzureSource(environ={}).resolve("azure://acme/box/llm", None, credential)
-
-    assert elsewhere.heard == []
 
 
 def test_a_list_that_nobody_signed_is(sending: Liar, elsewhere: Liar) -> None:

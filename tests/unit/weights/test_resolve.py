@@ -25,12 +25,12 @@ from trainctl.errors import (
     TrainctlError,
 )
 from trainctl.model.once import Once
+from trainctl.sources import source_for
+from trainctl.sources.hf import HubSource
 from trainctl.spi.sources import Credential
 from trainctl.weights.lock import LockEntry
 from trainctl.weights.mirror.here import HereMirror
 from trainctl.weights.resolve import Resolution, Wanted, resolve, resolve_unopened
-from trainctl.weights.sources import source_for
-from trainctl.weights.sources.hf import HubSource
 
 FILES = {"a.json": b"{}", "w.bin": b"0123"}
 

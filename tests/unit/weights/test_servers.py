@@ -15,6 +15,7 @@ from tests.support.mirrors import REFERENCE, MemorySource, impatient
 from trainctl.base.json import digest, hex_digest
 from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing, ResolvedSource, listed_in_order
 from trainctl.errors import Interrupted, SourceWrong
+from trainctl.sources import source_for
 from trainctl.spi.sources import Credential
 from trainctl.weights.bucket.mirror import BucketMirror
 from trainctl.weights.bucket.shelf import Shelf
@@ -26,7 +27,6 @@ from trainctl.weights.mirror.needs import Need
 from trainctl.weights.mirror.port import Mirror
 from trainctl.weights.mirror.report import rows_of
 from trainctl.weights.resolve import Wanted, asked, resolve
-from trainctl.weights.sources import source_for
 
 URI = "s3://models/llm"
 ELSEWHERE = "http://127.0.0.1:9000"

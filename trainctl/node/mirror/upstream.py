@@ -9,11 +9,11 @@ from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.safe_path import shown
 from trainctl.errors import SourceDenied, SourceError, SourceWrong
 from trainctl.node.mirror.links import Link, Links
+from trainctl.sources.bodies import asked_for, part, rest
+from trainctl.sources.client import SourceClient, SourceResponse
+from trainctl.sources.https import HttpsSource
+from trainctl.sources.validators import refuse_replaced
 from trainctl.spi.sources import Fill, Span
-from trainctl.weights.sources.bodies import asked_for, part, rest
-from trainctl.weights.sources.http import HttpClient, Response
-from trainctl.weights.sources.https import HttpsSource
-from trainctl.weights.sources.validators import refuse_replaced
 
 
 class LinkedUpstream:
@@ -22,8 +22,8 @@ class LinkedUpstream:
     def __init__(self, resolved: ResolvedSource, links: Links) -> None:
         self._resolved = resolved
         self._links = links
-        self._client = HttpClient()
-        self._relay = HttpClient(direct=True)
+        self._client = SourceClient()
+        self._relay = SourceClient(direct=True)
         self._web = HttpsSource()
 
     @property
@@ -69,7 +69,7 @@ class LinkedUpstream:
     @contextmanager
     def _response(
         self, file: SourceFile, link: Link, ranged: Mapping[str, str]
-    ) -> Iterator[Response]:
+    ) -> Iterator[SourceResponse]:
         """The response to a link. One that was made earlier may have expired: it is replaced once if it is refused."""
         with ExitStack() as stack:
             try:
@@ -84,7 +84,7 @@ class LinkedUpstream:
     @contextmanager
     def _follow(
         self, file: SourceFile, link: Link, ranged: Mapping[str, str]
-    ) -> Iterator[Response]:
+    ) -> Iterator[SourceResponse]:
         what = self._named(file)
         client = self._relay if link.is_relayed else self._client
         headers = {"User-Agent": "trainctl", **ranged}

@@ -14,8 +14,6 @@ from trainctl.objects.store import Bucket
 from trainctl.objects.store import Found as Listed
 from trainctl.weights.bucket.keys import is_ours
 from trainctl.weights.bucket.objects import Found, Objects
-from trainctl.weights.sources.http import HttpClient
-from trainctl.weights.sources.s3_api import Lister
 
 _PAGE = 1000
 T = TypeVar("T")
@@ -101,19 +99,17 @@ class Stored:
         """All that lies there. A page is asked for when its turn comes; after one that failed, what comes after the last key is."""
         after = ""
         listed: Iterator[Listed] | None = None
-        own: Lister | None = None
 
         def page(bucket: Bucket) -> list[Listed]:
-            nonlocal listed, own
+            nonlocal listed
             going, listed = listed, None
             try:
-                going = going or (own.found if own else bucket.list)(prefix, after)
+                going = going or bucket.list(prefix, after)
                 found = [*islice(going, _PAGE)]
             except SourceError as error:
-                if own is not None or error.code != "unsafe-file-name":
-                    raise
-                own = _lister(bucket, error)
-                return page(bucket)
+                if error.code == "unsafe-file-name":
+                    error.detail = "Remove or rename it, or give the mirror a prefix of its own."
+                raise
             listed = going
             return found
 
@@ -146,14 +142,6 @@ class Stored:
             if self._opened is None:
                 self._opened = self._open()
             return self._opened
-
-
-def _lister(bucket: Bucket, error: SourceError) -> Lister:
-    """Who lists also names that the engine can't hold. The error, with what to do, where nobody does."""
-    if bucket.place.scheme in ("s3", "r2"):
-        return Lister(HttpClient(), bucket.place, *bucket.opened_by())
-    error.detail = "Remove or rename it, or give the mirror a prefix of its own."
-    raise error
 
 
 _: type[Objects] = Stored

@@ -9,12 +9,12 @@ from typing import Any, Mapping
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.base.safe_path import shown
 from trainctl.errors import SourceDenied, SourceError, SourceWrong
+from trainctl.sources.bodies import asked_for, part, rest
+from trainctl.sources.client import SourceClient, SourceResponse
+from trainctl.sources.https import HttpsSource
+from trainctl.sources.validators import refuse_replaced
 from trainctl.spi.sources import Credential, Fill, Span
 from trainctl.weights.mirror.links import Found, Links
-from trainctl.weights.sources.bodies import asked_for, part, rest
-from trainctl.weights.sources.http import HttpClient, Response
-from trainctl.weights.sources.https import HttpsSource
-from trainctl.weights.sources.validators import refuse_replaced
 
 _Link = Mapping[str, Any]
 
@@ -24,8 +24,8 @@ class SignedSource:
 
     def __init__(self, links: Links) -> None:
         self._links = links
-        self._http = HttpClient()
-        self._near = HttpClient(direct=True)
+        self._http = SourceClient()
+        self._near = SourceClient(direct=True)
         self._web = HttpsSource()
 
     def resolve(
@@ -93,7 +93,7 @@ class SignedSource:
     @contextmanager
     def _answer(
         self, resolved: ResolvedSource, file: SourceFile, found: Found, ranged: Mapping[str, str]
-    ) -> Iterator[Response]:
+    ) -> Iterator[SourceResponse]:
         """What a link leads to. One that was made before is replaced once where it is refused: it may have expired."""
         what = f"{resolved.source}: {shown(file.path)}"
         with ExitStack() as stack:
@@ -110,7 +110,7 @@ class SignedSource:
     @contextmanager
     def _follow(
         self, link: _Link, what: str, file: SourceFile, ranged: Mapping[str, str]
-    ) -> Iterator[Response]:
+    ) -> Iterator[SourceResponse]:
         client = self._near if link.get("relayed") else self._http
         headers = {"User-Agent": "trainctl", **ranged}
         with _explained(what, link), client.get(

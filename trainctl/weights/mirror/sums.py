@@ -65,7 +65,7 @@ def is_worth_asking(file: SourceFile) -> bool:
     """Whether upstream is to be asked for this one file, before its bytes are, what it tells of them."""
     kind = announced(file)[0]
     if not kind:
-        return bool(_untold(file)) or "crc" in _told(file)
+        return bool(_untold(file)) or "crc" in _told(file) or _told(file).get("md5") == ""
     return kind == "md5" and file.size >= CRC_FROM_BYTES and bool(_untold(file))
 
 

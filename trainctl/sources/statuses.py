@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
+from typing import Mapping
 
+from trainctl.base.http.limits import retry_after
 from trainctl.errors import SourceBusy, SourceDenied, SourceError, SourceGone, SourceWrong
-from trainctl.weights.sources.wire import Headers
 
-_LIMIT = re.compile(r";\s*r\s*=\s*(\d{1,9})\s*;\s*t\s*=\s*(\d{1,9})")
-_LONGEST_WAIT = 1e9
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 
 
 def error_for(
-    status: int, headers: Headers, what: str, host: str, token: str | None
+    status: int, headers: Mapping[str, str], what: str, host: str, token: str | None
 ) -> SourceError:
     """The error that a status means. ``token`` only decides what to advise and is never shown."""
     if status == 429:
@@ -39,32 +35,6 @@ def error_for(
     return SourceError(
         f"{what}: {host} answered {status}", "It may not be the server that this source is on."
     )
-
-
-def retry_after(headers: Headers) -> float | None:
-    """Seconds that upstream asks to wait. A date is held against the server's own clock, if it tells it.
-
-    The Hub tells it in its own way: how many requests are left in the window, and in how many seconds that ends.
-    """
-    limit = _LIMIT.search(headers.get("RateLimit") or "")
-    if limit is not None and not int(limit[1]):
-        return float(limit[2])
-    text = (headers.get("Retry-After") or "").strip()
-    if text.isdecimal():
-        return min(float(text), _LONGEST_WAIT)
-    until = _date(text)
-    if until is None:
-        return None
-    now = _date(headers.get("Date") or "") or datetime.now(timezone.utc)
-    return max(0.0, (until - now).total_seconds())
-
-
-def _date(text: str) -> datetime | None:
-    try:
-        moment = parsedate_to_datetime(text)
-    except (TypeError, ValueError, OverflowError):  # the first before Python 3.10
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
 
 _USE_AUTH = (

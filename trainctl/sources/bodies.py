@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 from trainctl.base.listing import SourceFile
 from trainctl.errors import SourceCut, SourceWrong
+from trainctl.sources.client import SourceResponse
 from trainctl.spi.sources import Fill, Span
-from trainctl.weights.sources.http import Response
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 
 
-def rest(response: Response, what: str, file: SourceFile, offset: int) -> Iterator[bytes]:
+def rest(response: SourceResponse, what: str, file: SourceFile, offset: int) -> Iterator[bytes]:
     """Exactly the bytes that follow the offset, whether or not the server knows ranges.
 
     SourceWrong when the file has another length than announced, SourceCut when less comes.
@@ -28,7 +28,7 @@ def rest(response: Response, what: str, file: SourceFile, offset: int) -> Iterat
     return _exactly(response.pieces(), what, file, offset, 0 if found else offset)
 
 
-def part(response: Response, what: str, file: SourceFile, span: Span) -> Fill | None:
+def part(response: SourceResponse, what: str, file: SourceFile, span: Span) -> Fill | None:
     """What takes exactly those bytes; None for an answer that is no part.
 
     SourceWrong when the file has another length than announced.
@@ -47,7 +47,7 @@ def asked_for(offset: int, length: int | None = None) -> dict[str, str]:
     return {"Range": f"bytes={offset}-"} if offset else {}
 
 
-def _refuse_other_length(response: Response, what: str, file: SourceFile) -> None:
+def _refuse_other_length(response: SourceResponse, what: str, file: SourceFile) -> None:
     length = length_of(response)
     if length is not None and length != file.size:
         raise SourceWrong(
@@ -56,7 +56,7 @@ def _refuse_other_length(response: Response, what: str, file: SourceFile) -> Non
         )
 
 
-def length_of(response: Response) -> int | None:
+def length_of(response: SourceResponse) -> int | None:
     """The length of the whole file in bytes, of which the answer may be a part; None where it isn't told."""
     found = _part(response)
     if found is not None or response.status == 206:
@@ -65,7 +65,7 @@ def length_of(response: Response) -> int | None:
     return int(text) if text else None
 
 
-def _part(response: Response) -> re.Match[str] | None:
+def _part(response: SourceResponse) -> re.Match[str] | None:
     """What the answer is a part of: first and last byte, and the length of the whole."""
     found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range") or "")
     if found is None or response.status == 206:

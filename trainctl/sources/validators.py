@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-from base64 import b64decode
 from datetime import timezone
 from email.utils import parsedate_to_datetime
+from typing import Mapping
 
 from trainctl.base.listing import SourceFile
 from trainctl.errors import SourceWrong
-from trainctl.weights.sources.wire import Headers
 
 _ETAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e]+"|[\x21\x23-\x7e]+')
 """As RFC 9110 writes entity tags, in ASCII; or without quotes, as some servers do."""
 _LONGEST_ETAG = 256
-_DIGEST_BYTES = {"md5": 16, "crc32": 4, "crc32c": 4, "crc64nvme": 8}
 
 
-def validator_of(headers: Headers, size: int) -> str:
+def validator_of(headers: Mapping[str, str], size: int) -> str:
     """``etag:TAG``, else ``modified:TIME`` in UTC, else ``size:BYTES``. A tag that is malformed or endless is none."""
     tag = (headers.get("ETag") or "").strip()
     if len(tag) <= _LONGEST_ETAG and _ETAG.fullmatch(tag):
@@ -43,20 +41,11 @@ def same(one: str, other: str) -> bool:
 def spoken(validator: str) -> str:
     """The validator as part of a sentence."""
     kind, _, value = validator.partition(":")
-    names = {"etag": "ETag", "modified": "Last-Modified", "generation": "generation"}
+    names = {"etag": "ETag", "modified": "Last-Modified"}
     return f"{names[kind]} {value}" if kind in names else "neither ETag nor Last-Modified"
 
 
-def digest_told(kind: str, value: object) -> str:
-    """A word of a file's ``checksum`` that is told in base64; nothing where it is none: who tells nonsense has told nothing."""
-    try:
-        digest = b64decode(value, validate=True) if isinstance(value, str) else b""
-    except ValueError:
-        digest = b""
-    return f"{kind}:{digest.hex()}" if len(digest) == _DIGEST_BYTES[kind] else ""
-
-
-def no_md5(headers: Headers) -> bool:
+def no_md5(headers: Mapping[str, str]) -> bool:
     """Whether S3 has encrypted the object with a key for which ETags are no MD5s (the same page)."""
     by = headers.get("x-amz-server-side-encryption") or ""
     return by.startswith("aws:kms") or bool(
@@ -64,10 +53,10 @@ def no_md5(headers: Headers) -> bool:
     )
 
 
-def refuse_replaced(headers: Headers, what: str, file: SourceFile) -> None:
+def refuse_replaced(headers: Mapping[str, str], what: str, file: SourceFile) -> None:
     """SourceWrong where a bucket's answer is of another version of an object than was resolved, so far as it says."""
     kind = file.validator.partition(":")[0]
-    found = headers.get({"etag": "ETag", "generation": "x-goog-generation"}.get(kind, ""))
+    found = headers.get("ETag") if kind == "etag" else None
     if found and not same(f"{kind}:{found.strip()}", file.validator):
         raise SourceWrong(
             f"{what}: it has changed since it was resolved ({spoken(file.validator)} then, {found} now)",
@@ -75,7 +64,7 @@ def refuse_replaced(headers: Headers, what: str, file: SourceFile) -> None:
         )
 
 
-def _modified(headers: Headers) -> str | None:
+def _modified(headers: Mapping[str, str]) -> str | None:
     try:
         moment = parsedate_to_datetime(headers.get("Last-Modified") or "")
         # A date without a zone is in UTC: HTTP knows no other.

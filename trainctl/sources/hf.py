@@ -10,16 +10,18 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from trainctl.base.http import UnsafeRedirect
+from trainctl.base.http.redirects import host_of, resolve_reference
 from trainctl.base.listing import ResolvedSource, SourceFile, in_order
 from trainctl.base.retry import Each, just_once
 from trainctl.base.safe_path import shown
 from trainctl.errors import SourceDenied, SourceError, SourceGone
 from trainctl.model.source_uri import SourceUri, parse_source
+from trainctl.sources.bodies import asked_for, part, rest
+from trainctl.sources.client import SourceClient, SourceResponse
+from trainctl.sources.paging import pages_of
+from trainctl.sources.parsing import json_of, size_of
 from trainctl.spi.sources import Credential, Fill, Span
-from trainctl.weights.sources.bodies import asked_for, part, rest
-from trainctl.weights.sources.http import HttpClient, Response, host_of, led_to
-from trainctl.weights.sources.paging import pages_of
-from trainctl.weights.sources.told import json_of, size_of
 
 _OWN = "https://huggingface.co"
 _LARGEST_ANSWER = 64 * 2**20
@@ -46,7 +48,7 @@ class HubSource:
     def __init__(self, endpoint: str | None = None, silence: float = 30.0) -> None:
         chosen = endpoint or os.environ.get("HF_ENDPOINT") or _OWN
         self._endpoint = _checked(chosen).rstrip("/")
-        self._http = HttpClient(silence)
+        self._http = SourceClient(silence)
         self._stored: dict[str, str] = {}
 
     def resolve(
@@ -103,7 +105,7 @@ class HubSource:
             return None
         what = f"{resolved.source}: {shown(file.path)}"
         with _explaining(credential):
-            return self._http.elsewhere(url, what, {"User-Agent": "trainctl"}, credential.value)
+            return self._http.redirect_from(url, what, {"User-Agent": "trainctl"}, credential.value)
 
     def relays(self, file: SourceFile, credential: Credential | None) -> bool:
         """What lies in git and not in the Hub's storage is handed out by the Hub itself, to who has a token."""
@@ -132,7 +134,7 @@ class HubSource:
     @contextmanager
     def _from_storage(
         self, url: str, what: str, headers: Mapping[str, str], credential: Credential | None
-    ) -> Iterator[Response]:
+    ) -> Iterator[SourceResponse]:
         """Ask where the Hub sent us last for that file: it counts requests, and a part more is none. It may have expired."""
         with ExitStack() as stack:
             known = self._stored.get(url, url)
@@ -189,12 +191,15 @@ class HubSource:
                 f"{uri}: {self._host} did not answer in JSON", _NOT_A_HUB, code="not-a-hub"
             ) from None
         link = _NEXT.search(response.headers.get("Link") or "")
-        return value, led_to(response.url, link[1], f"{uri}: a link") if link else None
+        try:
+            return value, resolve_reference(response.url, link[1], "a link") if link else None
+        except UnsafeRedirect as error:
+            raise SourceError(f"{uri}: {error.reason}", code="unsafe-redirect") from None
 
     @contextmanager
     def _get(
         self, url: str, what: str, headers: Mapping[str, str], credential: Credential | None
-    ) -> Iterator[Response]:
+    ) -> Iterator[SourceResponse]:
         ours = urlsplit(url)[:2] == urlsplit(self._endpoint)[:2]
         token = credential.value if credential and ours else None
         sent = {"User-Agent": "trainctl", **headers}

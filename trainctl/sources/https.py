@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
+from trainctl.base.http.redirects import host_of, quoted
 from trainctl.base.listing import ResolvedSource, SourceFile
 from trainctl.errors import (
     SourceBusy,
@@ -16,10 +17,10 @@ from trainctl.errors import (
     SourceWrong,
 )
 from trainctl.model.source_uri import parse_source
+from trainctl.sources.bodies import asked_for, length_of, part, rest
+from trainctl.sources.client import SourceClient, SourceResponse
+from trainctl.sources.validators import if_range, same, spoken, validator_of
 from trainctl.spi.sources import Credential, Fill, Span
-from trainctl.weights.sources.bodies import asked_for, length_of, part, rest
-from trainctl.weights.sources.http import HttpClient, Response, host_of, quoted
-from trainctl.weights.sources.validators import if_range, same, spoken, validator_of
 
 _DECLARED = "sha256:"
 
@@ -28,7 +29,7 @@ class HttpsSource:
     """Speaks plain HTTP over TLS. ``silence`` is the longest wait for a byte, in seconds."""
 
     def __init__(self, silence: float = 30.0) -> None:
-        self._http = HttpClient(silence)
+        self._http = SourceClient(silence)
 
     def resolve(
         self, uri: str, revision: str | None, credential: Credential | None
@@ -79,7 +80,7 @@ class HttpsSource:
     @contextmanager
     def _bytes(
         self, uri: str, file: SourceFile, ranged: Mapping[str, str], credential: Credential | None
-    ) -> Iterator[Response]:
+    ) -> Iterator[SourceResponse]:
         """What nothing identifies but its size is asked for as a whole."""
         headers = dict(ranged) if file.identified else {}
         if headers and (tag := if_range(file.validator)):
@@ -113,7 +114,7 @@ class HttpsSource:
     @contextmanager
     def _answer(
         self, uri: str, credential: Credential | None, method: str, headers: Mapping[str, str]
-    ) -> Iterator[Response]:
+    ) -> Iterator[SourceResponse]:
         token = credential.value if credential else None
         sent = {"User-Agent": "trainctl", **headers}
         try:
@@ -134,7 +135,7 @@ _FETCH_YOURSELF = (
 
 
 def _described(
-    uri: str, revision: str | None, response: Response, *, sure: bool
+    uri: str, revision: str | None, response: SourceResponse, *, sure: bool
 ) -> SourceFile | None:
     """The file as the headers tell it; None where they tell no length, or none to be ``sure`` of."""
     size = length_of(response)
@@ -152,12 +153,12 @@ def _described(
     return SourceFile(name, size, validator_of(response.headers, size))
 
 
-def _is_page(response: Response) -> bool:
+def _is_page(response: SourceResponse) -> bool:
     kind = (response.headers.get("Content-Type") or "").partition(";")[0].strip().lower()
     return kind in ("text/html", "application/xhtml+xml")
 
 
-def _refuse_encoded(uri: str, response: Response) -> None:
+def _refuse_encoded(uri: str, response: SourceResponse) -> None:
     """We ask for the bytes as they are. What is packed for the way is not the file, and its length is another."""
     coding = (response.headers.get("Content-Encoding") or "identity").strip().lower()
     if coding != "identity":
@@ -167,7 +168,7 @@ def _refuse_encoded(uri: str, response: Response) -> None:
         )
 
 
-def _refuse_changed(uri: str, file: SourceFile, response: Response) -> None:
+def _refuse_changed(uri: str, file: SourceFile, response: SourceResponse) -> None:
     """Content that was declared is checked when it is here; any other must still have the headers it was resolved by."""
     if file.sha256 is not None:
         return

@@ -8,13 +8,13 @@ from trainctl.errors import SourceError
 from trainctl.spi.sources import WeightSource
 
 _SOURCES = {
-    "azure": ("trainctl.weights.sources.azure", "AzureSource"),
-    "file": ("trainctl.weights.sources.file", "FileSource"),
-    "https": ("trainctl.weights.sources.https", "HttpsSource"),
-    "gs": ("trainctl.weights.sources.gs", "GoogleSource"),
-    "hf": ("trainctl.weights.sources.hf", "HubSource"),
-    "r2": ("trainctl.weights.sources.s3", "S3Source"),
-    "s3": ("trainctl.weights.sources.s3", "S3Source"),
+    "azure": ("bucket", "BucketSource"),
+    "file": ("file", "FileSource"),
+    "gs": ("bucket", "BucketSource"),
+    "hf": ("hf", "HubSource"),
+    "https": ("https", "HttpsSource"),
+    "r2": ("bucket", "BucketSource"),
+    "s3": ("bucket", "BucketSource"),
 }
 
 
@@ -28,5 +28,6 @@ def source_for(scheme: str) -> WeightSource:
             code="unsupported",
         )
     module, name = _SOURCES[scheme]
-    source: WeightSource = getattr(import_module(module), name)()
+    make = getattr(import_module(f"trainctl.sources.{module}"), name)
+    source: WeightSource = make(scheme) if module == "bucket" else make()
     return source

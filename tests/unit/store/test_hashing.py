@@ -1,0 +1,48 @@
+"""Digests that upstream announces, or reports when it is asked about one file."""
+
+from __future__ import annotations
+
+import hashlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trainctl.base.listing import SourceFile
+from trainctl.errors import SourceWrong
+from trainctl.store.hashing import FileHash
+
+DATA = b"weights"
+RIGHT, WRONG = (f"md5:{hashlib.md5(data).hexdigest()}" for data in (DATA, b"other"))
+
+
+def hashed(announced: str, reported: str) -> str:
+    """The digest of DATA, whose upstream announces one checksum and reports the other if it is asked."""
+    upstream: Any = SimpleNamespace(source="s3://b/p", checksum=lambda file: reported)
+    found = FileHash(SourceFile("x", len(DATA), 'etag:"t"', announced))
+    found.update(DATA)
+    return found.checked(upstream)
+
+
+@pytest.mark.parametrize(
+    ("announced", "reported"),
+    [
+        ("", WRONG),
+        (RIGHT, WRONG),
+        ("md5:", RIGHT),
+        ("md5:", ""),
+        ("md5:", "md5:"),
+        (WRONG, ""),
+        (WRONG, RIGHT),
+    ],
+)
+def test_content_is_taken_unless_its_md5_is_another(announced: str, reported: str) -> None:
+    """What looks like an MD5 and is none, as upstream says when it is asked, stops nothing."""
+    assert hashed(announced, reported) == hashlib.sha256(DATA).hexdigest()
+
+
+@pytest.mark.parametrize("announced", ["md5:", WRONG])
+def test_another_md5_is_refused(announced: str) -> None:
+    """Whether it was announced or reported later."""
+    with pytest.raises(SourceWrong, match="MD5"):
+        hashed(announced, WRONG)

@@ -1,0 +1,170 @@
+"""Requests to sources: the HTTP client with limits per host, and errors as SourceErrors."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Iterator, Mapping
+from urllib.parse import urlsplit
+
+from trainctl.base.http import (
+    HostPaused,
+    HttpClient,
+    HttpCut,
+    HttpError,
+    HttpUnreachable,
+    Response,
+    UnsafeRedirect,
+    UntrustedCertificate,
+    UnusableProxy,
+)
+from trainctl.base.http.limits import LIMITS
+from trainctl.base.http.redirects import host_of, origin_of
+from trainctl.errors import (
+    SourceBusy,
+    SourceCut,
+    SourceError,
+    SourceResting,
+    SourceUnreachable,
+)
+from trainctl.sources.statuses import error_for
+
+_PAUSING = (429, 503)
+_CODES = {
+    UnsafeRedirect: "unsafe-redirect",
+    UntrustedCertificate: "untrusted-certificate",
+    UnusableProxy: "unusable-proxy",
+}
+
+
+class SourceResponse:
+    """A successful response. ``what`` names the thing in errors."""
+
+    def __init__(self, response: Response, what: str) -> None:
+        self._response = response
+        self._what = what
+        self.status = response.status
+        self.headers = response.headers
+        self.url = response.url
+
+    def pieces(self) -> Iterator[bytes]:
+        """The body, in pieces of at most 1 MiB; SourceCut if it ends before its announced length."""
+        pieces = self._response.pieces()
+        while True:
+            with _translated(self._what):
+                piece = next(pieces, None)
+            if piece is None:
+                return
+            yield piece
+
+    def fill(self, view: memoryview) -> None:
+        """Read exactly as many bytes as the view holds; SourceCut if the body is shorter."""
+        with _translated(self._what):
+            self._response.fill(view)
+
+    def read(self, limit: int) -> bytes:
+        """The complete body; SourceError if it is longer than ``limit`` bytes."""
+        with _translated(self._what):
+            return self._response.all(limit)
+
+
+class SourceClient:
+    """Reads URLs; safe to use from many threads. ``silence`` is in seconds; ``direct`` uses no proxy."""
+
+    def __init__(self, silence: float = 30.0, *, direct: bool = False) -> None:
+        self._http = HttpClient(silence=silence, proxies=not direct, limits=LIMITS)
+
+    @contextlib.contextmanager
+    def get(
+        self,
+        url: str,
+        what: str,
+        headers: Mapping[str, str],
+        token: str | None = None,
+        method: str = "GET",
+    ) -> Iterator[SourceResponse]:
+        """GET or HEAD, redirects followed; the token goes to the URL's own scheme, host and port only.
+
+        ``what`` names the thing in errors, which never show the URL: it may hold a signature.
+        """
+        with self._request(method, url, what, headers, token) as response:
+            yield SourceResponse(response, what)
+
+    def redirect_from(
+        self, url: str, what: str, headers: Mapping[str, str], token: str
+    ) -> str | None:
+        """The first URL on another host that a HEAD is redirected to; None if the host answers itself."""
+        home, seen = origin_of(urlsplit(url)), {url}
+        while True:
+            request = self._request("HEAD", url, what, headers, token, follow=False)
+            with request as response, _translated(what):
+                target = response.redirect
+            if target is None:
+                return None
+            if origin_of(urlsplit(target)) != home:
+                return target
+            if target in seen:
+                raise SourceError(f"{what}: redirects in a circle", code="unsafe-redirect")
+            seen.add(target)
+            url = target
+
+    @contextlib.contextmanager
+    def _request(
+        self,
+        method: str,
+        url: str,
+        what: str,
+        headers: Mapping[str, str],
+        token: str | None,
+        *,
+        follow: bool = True,
+    ) -> Iterator[Response]:
+        secret = {"Authorization": f"Bearer {token}"} if token is not None else None
+        with contextlib.ExitStack() as stack:
+            with _translated(what):
+                request = self._http.request(
+                    method, url, headers, secret_headers=secret, follow=follow
+                )
+                response = stack.enter_context(request)
+                refused = response.status >= (400 if not follow else 300)
+            if refused:
+                sent = (
+                    token if origin_of(urlsplit(response.url)) == origin_of(urlsplit(url)) else None
+                )
+                raise _refusal(response, what, sent)
+            yield response
+
+
+def _refusal(response: Response, what: str, token: str | None) -> SourceError:
+    """The error of a status. If the host asks for a pause, no request goes there meanwhile; only the first is reported."""
+    parts = urlsplit(response.url)
+    if response.status == 407:
+        summary = f"{what}: the proxy requires a login (407)"
+        advice = "Write http://USER:PASSWORD@HOST:PORT in HTTP_PROXY."
+        return SourceError(summary, advice, code="unusable-proxy")
+    error = error_for(response.status, response.headers, what, host_of(parts), token)
+    if not isinstance(error, SourceBusy) or response.status not in _PAUSING:
+        return error
+    if LIMITS.of(origin_of(parts)).pause(error.retry_after):
+        return error
+    return SourceResting(error.summary, error.detail, retry_after=error.retry_after)
+
+
+@contextlib.contextmanager
+def _translated(what: str) -> Iterator[None]:
+    try:
+        yield
+    except HttpError as error:
+        raise _error(error, what) from None
+
+
+def _error(error: HttpError, what: str) -> SourceError:
+    summary = f"{what}: {error.reason}"
+    if isinstance(error, HostPaused):
+        return SourceResting(summary, retry_after=error.retry_after)
+    if isinstance(error, HttpUnreachable):
+        return SourceUnreachable(summary, error.advice)
+    if isinstance(error, HttpCut):
+        return SourceCut(summary, error.advice)
+    if isinstance(error, UnusableProxy):
+        summary = error.reason
+    return SourceError(summary, error.advice, code=_CODES.get(type(error)))
