@@ -26,6 +26,7 @@ def test_a_live_run_keeps_its_program(fresh: Project) -> None:
     """Not called for days, it stays while the run lives, which ends with its checkpoint; then it goes with the next one that comes."""
     gate = fresh.directory.parent / "gate"
     fresh.write({"trainctl.yaml": MANIFEST.replace("GATE", str(gate))})
+    fresh.forks = False  # which would have the program of the process that they are forked from
     fresh.run("apply", "--auto-approve")
     (folder,) = fresh.nodes.glob("*/agent")
 

@@ -3,6 +3,9 @@
 The server is started as the product starts the program: the same interpreter and flags, the same packed bytes. A call gets
 a process, streams and variables of its own. Use a started process where the start itself, memory or the command line
 matters.
+
+``Popen`` does so for what ``trainctl`` starts on this machine: it runs the very script that Python would be given, in a fork
+in which the modules of the packed program are loaded.
 """
 
 from __future__ import annotations
@@ -11,23 +14,32 @@ import atexit
 import functools
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from trainctl.remote.archive import node_archive
-from trainctl.remote.bootstrap import RUN
+from trainctl.remote.bootstrap import INSTALL, RUN, VISIT
 
 _MESSAGE_BYTES = 2**20
-_CODE_BYTES = 32
+_NUMBER = 32
 
-_SERVE = """\
+FORK_MARK = b"# trainctl-node-forks"
+"""In the command line of a server and its forks."""
+_SERVE = r"""\
+# trainctl-node-forks
 import array, gc, json, select, signal, socket
 import trainctl.node.__main__ as program
+from trainctl.base.bytecode import is_sealed
+
+sha256 = sys.argv[2]
 
 for verbs in program._KNOWN:
     for verb in verbs:
@@ -41,6 +53,24 @@ signal.set_wakeup_fd(writer)
 signal.signal(signal.SIGCHLD, lambda *_: None)
 
 
+def check(data):
+    data = bytes(data)
+    if not is_sealed(data, sha256) and hashlib.sha256(data).hexdigest() != sha256:
+        sys.exit("tests: this is another program than the one that was loaded")
+
+
+def run(words):
+    sys.argv = ["-c", *words[1:]]
+    script = words[0].replace("del data\n", "check(data)\ndel data\n")
+    try:
+        exec(script, {"__name__": "__main__", "check": check})
+    except SystemExit as done:
+        if done.code and not isinstance(done.code, int):
+            raise
+        return done.code or 0
+    return 0
+
+
 def become(order, streams):
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -51,8 +81,9 @@ def become(order, streams):
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["environ"])
-    sys.argv = ["-c", order["verb"]]
-    code = main()
+    if order["session"]:
+        os.setsid()
+    code = run(order["words"])
     sys.stdout.flush()
     os._exit(code)  # without taking apart what was loaded, which would copy all of it
 
@@ -64,11 +95,13 @@ def accept(listening):
     streams.frombytes(ancillary[0][2][: 3 * streams.itemsize])
     pid = os.fork()
     if pid == 0:
-        for held in (line, listening, *lines.values()):
+        for held in (listening, *lines.values()):
             held.detach()
+        line.detach()
         become(json.loads(data), streams)
     for stream in streams:
         os.close(stream)
+    line.send(b"%d" % pid)
     lines[pid] = line
 
 
@@ -98,26 +131,110 @@ while True:
 
 
 def forked(
-    words: Sequence[str], program: Path, verb: str, data: bytes, environ: Mapping[str, str]
+    words: Sequence[str],
+    program: Path,
+    argv: Sequence[str],
+    data: bytes,
+    environ: Mapping[str, str],
 ) -> subprocess.CompletedProcess[bytes]:
-    """Call a verb to its end. ``words`` start the interpreter: what runs it as another user, and its path."""
-    order = json.dumps({"verb": verb, "cwd": str(Path.cwd()), "environ": dict(environ)}).encode()
+    """Call a verb to its end. ``words`` start the interpreter: what runs it as another user, and its path; ``argv`` follows ``-c``."""
     pipes = [os.pipe() for _ in range(3)]
     (stdin, feed), (out, stdout), (err, stderr) = pipes
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE_BYTES)
-        line.connect(_server(tuple(words), program))
-        socket.send_fds(line, [order], [stdin, stdout, stderr])
+    with _begun(server(tuple(words), program), argv, environ, (stdin, stdout, stderr)) as line:
         for descriptor in (stdin, stdout, stderr):
             os.close(descriptor)
+        _pid(line)
         with ThreadPoolExecutor(3) as pool:
             fed = pool.submit(_feed, feed, data)
             said = [pool.submit(_read, descriptor) for descriptor in (out, err)]
-            code = line.recv(_CODE_BYTES)
+            code = line.recv(_NUMBER)
             fed.result()
             printed, complained = (future.result() for future in said)
     assert code, "the server of the node program ended"
-    return subprocess.CompletedProcess(verb, int(code), printed, complained)
+    return subprocess.CompletedProcess(argv, int(code), printed, complained)
+
+
+def _begun(
+    address: bytes,
+    words: Sequence[str],
+    environ: Mapping[str, str],
+    streams: Sequence[int],
+    *,
+    session: bool = False,
+) -> socket.socket:
+    """Have a fork begin; the connection on which its process id and its exit code come."""
+    order = {
+        "words": [*words],
+        "cwd": str(Path.cwd()),
+        "environ": dict(environ),
+        "session": session,
+    }
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE_BYTES)
+    line.connect(address)
+    socket.send_fds(line, [json.dumps(order).encode()], [*streams])
+    return line
+
+
+def _pid(line: socket.socket) -> int:
+    return int(line.recv(_NUMBER))
+
+
+class ForkingPopen(subprocess.Popen[bytes]):
+    """Starts what it is asked to start, but calls of this tree's node program by forks."""
+
+    address: bytes = b""
+    """Where the server of this interpreter listens."""
+    _line: socket.socket | None = None
+
+    def _execute_child(self, args: Any, *others: Any) -> None:
+        if not _calls_the_node(args):
+            super()._execute_child(args, *others)  # type: ignore[misc]
+            return
+        stdin, _, _, stdout, _, stderr = others[9:15]
+        self._line = _begun(
+            self.address, args[4:], os.environ, (stdin, stdout, stderr), session=True
+        )
+        self.pid = _pid(self._line)
+        self._child_created = True
+        for descriptor in (stdin, stdout, stderr):
+            os.close(descriptor)
+
+    def _internal_poll(self, *others: Any, **named: Any) -> int | None:
+        if self._line is None:
+            return super()._internal_poll(*others, **named)  # type: ignore[misc,no-any-return]
+        if self.returncode is None:
+            self._line.setblocking(False)
+            self._take_code()
+        return self.returncode
+
+    def _wait(self, timeout: float | None) -> int:
+        if self._line is None:
+            return super()._wait(timeout=timeout)  # type: ignore[misc,no-any-return]
+        if self.returncode is None:
+            self._line.settimeout(timeout)
+            if not self._take_code():
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return self.returncode
+
+    def _take_code(self) -> bool:
+        assert self._line is not None
+        with self._waitpid_lock:  # type: ignore[attr-defined]
+            try:
+                self.returncode = int(self._line.recv(_NUMBER) or -9)
+            except (BlockingIOError, TimeoutError):
+                return False
+        self._line.close()
+        return True
+
+
+def _calls_the_node(args: Any) -> bool:
+    words = [*args]
+    if words[:4] != [sys.executable, "-I", "-S", "-c"] or "PYTHONPATH" in os.environ:
+        return False
+    if words[4] == RUN:
+        return bool(words[6] == node_archive().sha256)
+    return bool(words[4] == VISIT)
 
 
 def _feed(descriptor: int, data: bytes) -> None:
@@ -133,7 +250,7 @@ def _read(descriptor: int) -> bytes:
 
 
 @functools.cache
-def _server(words: tuple[str, ...], program: Path) -> bytes:
+def server(words: tuple[str, ...], program: Path) -> bytes:
     """Where the server for this interpreter listens. It ends with this process."""
     address = b"\0trainctl-node-forks-" + os.urandom(12).hex().encode()
     load, _, _ = RUN.rpartition("sys.exit(main())")
@@ -150,3 +267,18 @@ def _server(words: tuple[str, ...], program: Path) -> bytes:
         )  # fmt: skip
     atexit.register(server.communicate)  # it ends with its standard input
     return address
+
+
+@functools.cache
+def installed_program(python: str) -> Path:
+    """The node program as an agent installs it, once for all nodes of this process, readable by every user."""
+    folder = Path(tempfile.mkdtemp(prefix="trainctl-test-program-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    program, archive = folder / "program.pyz", node_archive()
+    words = [str(program), archive.sha256, str(len(archive.data))]
+    argv = [python, "-I", "-S", "-c", INSTALL, *words]
+    subprocess.run(argv, input=archive.data, check=True)
+    for path in folder.iterdir():
+        path.chmod(0o644)
+    folder.chmod(0o755)
+    return program

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import hashlib
@@ -13,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +23,7 @@ from trainctl.base.listing import CHUNK_BYTES, ListedFile, Listing
 from trainctl.base.protocol.runs import LinesFrom
 from trainctl.base.protocol.spec import RunSpec
 from trainctl.remote.archive import node_archive
-from trainctl.remote.bootstrap import INSTALL, RUN
+from trainctl.remote.bootstrap import RUN
 
 T = TypeVar("T")
 _ASK_SECONDS = 0.5
@@ -99,21 +97,6 @@ class NodeError(Exception):
         self.kind = error["kind"]
 
 
-@functools.cache
-def _installed_program(python: str) -> Path:
-    """The node program as an agent installs it, once for all nodes of this process, readable by every user."""
-    folder = Path(tempfile.mkdtemp(prefix="trainctl-test-program-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    program, archive = folder / "program.pyz", node_archive()
-    words = [str(program), archive.sha256, str(len(archive.data))]
-    argv = [python, "-I", "-S", "-c", INSTALL, *words]
-    subprocess.run(argv, input=archive.data, check=True)
-    for path in folder.iterdir():
-        path.chmod(0o644)
-    folder.chmod(0o755)
-    return program
-
-
 class TestNode:
     """One node under a directory; ``prefix`` goes before the interpreter, to run as somebody else.
 
@@ -136,7 +119,7 @@ class TestNode:
         self.events: list[dict[str, Any]] = []
         self.forks = self.prefix in ([], as_nobody())
         """Whether calls may be forks of a process that has loaded the program."""
-        self._program = _installed_program(self.python)
+        self._program = node_forks.installed_program(self.python)
         self._argv = [self.python, "-I", "-S", "-c", RUN, str(self._program), node_archive().sha256]
 
     @property
@@ -178,7 +161,8 @@ class TestNode:
     def _done(self, verb: str, data: bytes) -> subprocess.CompletedProcess[bytes]:
         if self.forks:
             words = [*self.prefix, self.python]
-            return node_forks.forked(words, self._program, verb, data, self.environment)
+            argv = [*self._argv[4:], verb]
+            return node_forks.forked(words, self._program, argv, data, self.environment)
         return subprocess.run(
             self.argv(verb), input=data, capture_output=True, env=self.environment
         )

@@ -11,11 +11,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.node_forks import FORK_MARK
 from tests.support.warm import can_be_forked, forked
 
 _PASSED = ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
@@ -191,6 +192,15 @@ def processes(mark: str) -> list[int]:
             alive = (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
         except OSError:
             continue
-        if alive and mark.encode() in words:
+        if alive and (mark.encode() in words or (FORK_MARK in words and _opens(entry, mark))):
             found.append(int(entry.name))
     return found
+
+
+def _opens(process: Path, mark: str) -> bool:
+    """Whether it has a file open or is in a directory whose path has the mark: a fork has no arguments of its own."""
+    with suppress(OSError):
+        return any(
+            mark in str(link.readlink()) for link in (process / "cwd", *(process / "fd").iterdir())
+        )
+    return False

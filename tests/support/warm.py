@@ -25,7 +25,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+from tests.support.node_forks import ForkingPopen, installed_program, server
 
 _AT_START = (
     "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONHOME", "LANG", "LC_", "TYPER", "_TYPER", "TERMINAL_WIDTH", "GITHUB_ACTIONS",
@@ -50,7 +53,10 @@ def forked(
     argv: Sequence[str], cwd: Path, environ: Mapping[str, str], seconds: float
 ) -> subprocess.CompletedProcess[str]:
     """Run ``-m MODULE ARGUMENT…`` to its end; TimeoutExpired if that takes longer, and nothing of it is left running."""
-    command = json.dumps({"argv": list(argv), "cwd": str(cwd), "environ": dict(environ)}).encode()
+    python = sys.executable
+    nodes = server((python,), installed_program(python)).decode()
+    order = {"argv": list(argv), "cwd": str(cwd), "environ": dict(environ), "nodes": nodes}
+    command = json.dumps(order).encode()
     with ExitStack() as stack, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE_BYTES)
         line.connect(_address())
@@ -173,6 +179,7 @@ def _become(command: Mapping[str, Any], streams: Sequence[int]) -> None:
     random.seed()
     _, module, *arguments = command["argv"]
     sys.argv = ["", *arguments]
+    _fork_nodes(command["nodes"].encode())
     own = command["environ"].get("PYTHONPATH")
     sys.path[:1] = [str(Path.cwd()), *(own.split(os.pathsep) if own else ())]
     try:
@@ -182,6 +189,16 @@ def _become(command: Mapping[str, Any], streams: Sequence[int]) -> None:
             _leave(done.code or 0)
         raise
     sys.exit()
+
+
+def _fork_nodes(address: bytes) -> None:
+    """Have calls of the node program on this machine be forks, too."""
+    from trainctl.remote import programs
+
+    ForkingPopen.address = address
+    replaced = ModuleType("subprocess")
+    vars(replaced).update(vars(subprocess), Popen=ForkingPopen)
+    vars(programs)["subprocess"] = replaced
 
 
 def _leave(code: int) -> None:
