@@ -57,7 +57,10 @@ class Ingest:
     def run(self, reference: Reference, waiting: Waiting) -> Listing:
         """Copy what is missing. SourceError's kinds name the file, StorageError the store."""
         objects, resolved = self._objects, self._resolved
-        references.put(objects, reference, resolved)
+        listing = self._unchanged(references.put(objects, reference, resolved))
+        if listing is not None:
+            self._tally.add(resolved.size, len(resolved.files))
+            return listing
         with writing(objects, resolved, reference, self._cancelled, waiting) as lease:
             listing = mirrored(objects, resolved)
             if listing is None:
@@ -67,6 +70,13 @@ class Ingest:
             references.put(objects, reference, resolved, listing.id)
             self._forget_marks()
         return listing
+
+    def _unchanged(self, named: Optional[str]) -> Optional[Listing]:
+        """The source's listing if the reference named it before: whoever deletes from now on keeps it."""
+        if named is None or self._objects.stat(keys.GC_LEASE) is not None:
+            return None
+        listing = mirrored(self._objects, self._resolved)
+        return listing if listing is not None and listing.id == named else None
 
     def _copy(self, lease: ObjectLease) -> Listing:
         groups = group(self._resolved)
@@ -119,7 +129,12 @@ class Ingest:
             uploading.close()
 
     def _transfer(self) -> Transfer:
-        return Transfer(self._upstream, self._retry, threading.Event(), self._tally.add)
+        return Transfer(self._upstream, self._retry, threading.Event(), self._arrived)
+
+    def _arrived(self, size: int) -> None:
+        if size > 0 and self._cancelled.is_set():
+            raise stopped()
+        self._tally.add(size)
 
     def _fetch_all(
         self,

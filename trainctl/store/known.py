@@ -84,7 +84,7 @@ def record(resolved: ResolvedSource, listing: Listing) -> bytes:
 class Known:
     """Looks up what is there of a source that isn't complete at its pin; nothing is written.
 
-    ``marked`` has the digests of chunks of files that are partly there, by fingerprint and number.
+    ``marked`` has the digests of chunks that may be there of files that aren't whole, by fingerprint and number.
     """
 
     def __init__(
@@ -136,14 +136,6 @@ class Known:
         small = (content.sha256 for content in found if is_packed(content.size, self._chunk_bytes))
         return set(filter(None, map(self.pack_of, small)))
 
-    def chunks_of(self, key: str) -> List[str]:
-        """The first chunks of a file that are there."""
-        marked = self.marked.get(key, {})
-        first: List[str] = []
-        while len(first) in marked:
-            first.append(marked[len(first)])
-        return first
-
     def _slices(self, pack: str) -> Tuple[contents.Slice, ...]:
         if self._objects.stat(keys.blob(pack)) is None:
             return ()
@@ -172,6 +164,7 @@ class Known:
                     self._certain[fingerprint] = Content(file.sha256, file.size, file.chunks)
                 else:
                     self._likely[fingerprint] = file.sha256
+                    self.marked.setdefault(fingerprint, {}).update(enumerate(file.chunks))
             if listing or rest:
                 listing_id = str(document["listing"])
                 packs = records.unless_damaged(lambda: contents.packs_of(self._objects, listing_id))  # noqa: B023

@@ -115,13 +115,18 @@ def put(
     reference: Reference,
     resolved: ResolvedSource,
     listing: Optional[str] = None,
-) -> None:
-    """Reference a source: before it is copied, and with its ``listing`` once all of it is in the store."""
+) -> Optional[str]:
+    """Reference a source: before it is copied, and with its ``listing`` once all of it is in the store.
+
+    Returns the listing that the reference names now.
+    """
     data = objects.get(reference.key)
     before: Dict[str, Any] = {}
     with contextlib.suppress(ValueError):  # a damaged reference is replaced
         before = {} if data is None else _decoded(data)
-    objects.put(reference.key, records.encode(reference.record(before, resolved, listing)))
+    document = reference.record(before, resolved, listing)
+    objects.put(reference.key, records.encode(document))
+    return StoredReference(reference.key, document, 0.0).listing
 
 
 def renew(objects: ObjectStore, lineage: str, address: str) -> None:

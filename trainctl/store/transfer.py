@@ -80,7 +80,7 @@ class Transfer:
         while done < file.size:
             before = done
             try:
-                for piece in self._pieces(file, done):
+                for piece in self._pieces(file, done, file.size):
                     into[done : done + len(piece)] = piece
                     done += len(piece)
             except TrainctlError as error:
@@ -92,40 +92,40 @@ class Transfer:
                 attempts.failed(error)
 
     def chunks(
-        self, file: SourceFile, first: int, buffers: Buffers
+        self, file: SourceFile, numbers: range, buffers: Buffers
     ) -> Generator[Chunk, None, None]:
-        """The chunks of a large file in order, from the one with number ``first`` on."""
-        if file.identified and file.size >= PARTS_FROM_BYTES:
-            with closing(_Connections(self, file, first, buffers)) as connections:
+        """Some chunks of a large file, in order."""
+        if file.identified and len(numbers) * buffers.chunk_bytes >= PARTS_FROM_BYTES:
+            with closing(_Connections(self, file, numbers, buffers)) as connections:
                 for chunk in connections:
                     yield chunk
-                    first = chunk.number + 1
-        if first * buffers.chunk_bytes < file.size:
-            yield from self._streamed(file, first, buffers)
+                    numbers = numbers[1:]
+        if numbers:
+            yield from self._streamed(file, numbers, buffers)
 
-    def _streamed(self, file: SourceFile, first: int, buffers: Buffers) -> Iterator[Chunk]:
+    def _streamed(self, file: SourceFile, numbers: range, buffers: Buffers) -> Iterator[Chunk]:
         """The same by one connection. A file that nothing identifies begins anew after an error; ``number`` says so."""
         window = _Window(buffers.take(_WINDOW, self.halt), self.halt)
         try:
-            yield from self._through(window, file, first, buffers.chunk_bytes)
+            yield from self._through(window, file, numbers, buffers.chunk_bytes)
         finally:
             window.close(buffers)
 
     def _through(
-        self, window: _Window, file: SourceFile, first: int, chunk_bytes: int
+        self, window: _Window, file: SourceFile, numbers: range, chunk_bytes: int
     ) -> Iterator[Chunk]:
         attempts = Attempts(self.retry, self.halt)
-        offset = first * chunk_bytes
+        offset, end = numbers.start * chunk_bytes, min(numbers.stop * chunk_bytes, file.size)
         buffer: Optional[bytearray] = None
         filled = 0
-        while offset + filled < file.size:
+        while offset + filled < end:
             before = offset + filled
             try:
-                for piece in self._pieces(file, offset + filled):
+                for piece in self._pieces(file, offset + filled, end):
                     view = memoryview(piece)
                     while view:
                         buffer = buffer or window.take()
-                        room = min(chunk_bytes, file.size - offset) - filled
+                        room = min(chunk_bytes, end - offset) - filled
                         count = min(room, len(view))
                         buffer[filled : filled + count] = view[:count]
                         filled, view = filled + count, view[count:]
@@ -142,13 +142,15 @@ class Transfer:
                     attempts.advanced()
                 attempts.failed(error)
 
-    def _pieces(self, file: SourceFile, offset: int) -> Iterator[bytes]:
-        """What upstream sends from an offset on. SourceWrong if that is too much, SourceCut if it is too little."""
+    def _pieces(self, file: SourceFile, offset: int, end: int) -> Iterator[bytes]:
+        """What upstream sends from an offset on, up to ``end``. SourceWrong if the file goes on behind its size, SourceCut if it ends early."""
         source = self.upstream.source
         with self.upstream.open(file, offset) as pieces:
             for piece in pieces:
                 if self.halt.is_set():
                     raise stopped()
+                if end < file.size:
+                    piece = piece[: end - offset]
                 offset += len(piece)
                 if offset > file.size:
                     raise SourceWrong(
@@ -157,6 +159,8 @@ class Transfer:
                     )
                 self.arrived(len(piece))
                 yield piece
+                if offset == end < file.size:
+                    return
         if offset < file.size:
             raise SourceCut(f"{source}: {shown(file.path)} ended {file.size - offset} bytes early")
 
@@ -205,12 +209,14 @@ class _Connections:
     The iteration ends early if upstream sends whole files only, and raises the error that a connection gave up with.
     """
 
-    def __init__(self, transfer: Transfer, file: SourceFile, first: int, buffers: Buffers) -> None:
+    def __init__(
+        self, transfer: Transfer, file: SourceFile, numbers: range, buffers: Buffers
+    ) -> None:
         self._transfer = transfer
         self._file = file
         self._buffers = buffers
-        self._next = self._asked = first
-        self._count = -(-file.size // buffers.chunk_bytes)
+        self._next = self._asked = numbers.start
+        self._end = numbers.stop
         self._ready: Dict[int, Chunk] = {}
         self._error: Optional[BaseException] = None
         self._over = threading.Event()
@@ -218,7 +224,7 @@ class _Connections:
         self._changed = threading.Condition()
         self._threads = [
             threading.Thread(target=self._work, name="part", daemon=True)
-            for _ in range(min(_CONNECTIONS, self._count - first))
+            for _ in range(min(_CONNECTIONS, len(numbers)))
         ]
         for thread in self._threads:
             thread.start()
@@ -233,7 +239,7 @@ class _Connections:
             chunk.release()
 
     def __iter__(self) -> Iterator[Chunk]:
-        while self._next < self._count:
+        while self._next < self._end:
             chunk = self._wait()
             if chunk is None:
                 return
@@ -267,7 +273,7 @@ class _Connections:
         """Fetch the next chunk that no other connection fetches; whether there may be more."""
         with self._turn:
             number = self._asked
-            if number >= self._count or self._over.is_set():
+            if number >= self._end or self._over.is_set():
                 return False
             (buffer,) = self._buffers.take(1, self._over)
             self._asked += 1

@@ -60,10 +60,7 @@ class Uploading:
         with ThreadPoolExecutor(1, thread_name_prefix="hash") as hashing:
             incoming = _Incoming(file, self._pool, hashing, lambda chunk: self._store(file, key, chunk))  # fmt: skip
             try:
-                kept = self._take_over(file, key, incoming) if file.identified else 0
-                with closing(self._transfer.chunks(file, kept, self._buffers)) as chunks:
-                    for chunk in chunks:
-                        incoming.add(chunk)
+                self._receive(file, key, incoming)
                 sha256 = incoming.checked(self._transfer)
             except SourceWrong:
                 incoming.wait()
@@ -77,16 +74,29 @@ class Uploading:
         self._objects.put(keys.chunked(sha256), records.encode(document))
         return Content(sha256, file.size, tuple(digests))
 
-    def _take_over(self, file: SourceFile, key: str, incoming: _Incoming) -> int:
-        """Read and hash the chunks that an interrupted transfer left; how many are right."""
-        for number, sha256 in enumerate(self._known.chunks_of(key)):
-            data = self._objects.get(keys.blob(sha256))
-            size = min(self._chunk_bytes, file.size - number * self._chunk_bytes)
-            if data is None or len(data) != size or sha256_of(data) != sha256:
-                return number
-            incoming.take_over(data, sha256)
-            self._transfer.arrived(size)
-        return len(incoming.digests)
+    def _receive(self, file: SourceFile, key: str, incoming: _Incoming) -> None:
+        """Take over the chunks that an earlier transfer or a repair left, and fetch the others."""
+        marked = self._known.marked.get(key, {}) if file.identified else {}
+        number, count = 0, -(-file.size // self._chunk_bytes)
+        while number < count:
+            if number in marked and self._take_over(file, number, marked[number], incoming):
+                number += 1
+                continue
+            end = next((later for later in range(number + 1, count) if later in marked), count)
+            with closing(self._transfer.chunks(file, range(number, end), self._buffers)) as chunks:
+                for chunk in chunks:
+                    incoming.add(chunk)
+            number = end
+
+    def _take_over(self, file: SourceFile, number: int, sha256: str, incoming: _Incoming) -> bool:
+        """Read and hash a chunk that is there; False if it isn't, or isn't right."""
+        data = self._objects.get(keys.blob(sha256))
+        size = min(self._chunk_bytes, file.size - number * self._chunk_bytes)
+        if data is None or len(data) != size or sha256_of(data) != sha256:
+            return False
+        incoming.take_over(data, sha256)
+        self._transfer.arrived(size)
+        return True
 
     def _store(self, file: SourceFile, key: str, chunk: Chunk) -> str:
         sha256 = sha256_of(chunk.data)
@@ -119,7 +129,6 @@ class _Incoming:
         self._storing = storing
         self._hashing = hashing
         self._store = store
-        self._taken: List[str] = []
         self._stored: List[Future[str]] = []
         self._hashed: List[Future[None]] = []
         self._digest = FileHash(file)
@@ -127,12 +136,14 @@ class _Incoming:
     @property
     def digests(self) -> List[str]:
         """The digests of the chunks."""
-        return [*self._taken, *(future.result() for future in self._stored)]
+        return [future.result() for future in self._stored]
 
     def take_over(self, data: bytes, sha256: str) -> None:
         """Take a chunk that is stored."""
-        self._taken.append(sha256)
-        self._digest.update(data)
+        self._hashing.submit(self._digest.update, data).result()
+        stored: Future[str] = Future()
+        stored.set_result(sha256)
+        self._stored.append(stored)
 
     def add(self, chunk: Chunk) -> None:
         """Take the next chunk; number 0 once more if the file begins anew. Raises the error of an earlier chunk."""

@@ -1,0 +1,460 @@
+"""Copying a source into every kind of object store."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.store_contents import (
+    CHUNK,
+    OTHER,
+    REFERENCE,
+    SMALL,
+    Dying,
+    dies,
+    kill_points,
+    sha256,
+    source_of,
+    stored,
+)
+from tests.support.store_upstream import MemoryUpstream, announced_as
+from tests.support.tiers import offset
+from trainctl.base.lease import Liveness
+from trainctl.base.listing import Listing, ResolvedSource, SourceFile
+from trainctl.base.objects import ObjectStore
+from trainctl.base.retry import Retry
+from trainctl.errors import Interrupted, SourceCut, SourceWrong, StorageError
+from trainctl.store import directory, exclusive, keys, known, lease, transfer, writing
+from trainctl.store.directory import DirectoryObjects
+from trainctl.store.gc import GcOptions
+from trainctl.store.lease import ObjectLease
+from trainctl.store.memory import MemoryObjects
+from trainctl.store.reader import Locator, read_file
+from trainctl.store.references import Reference
+from trainctl.store.store import Store
+
+LARGE = os.urandom(5 * CHUNK + 7)
+FILES = {"large": LARGE, "alone": b"x" * 300, "small": b"small", "other": b"other", "empty": b""}
+SIZE = sum(map(len, FILES.values()))
+RETRY = Retry(attempts=3, wait=lambda *_: None)
+KINDS = ("sha256", "git", "md5")
+
+
+@pytest.fixture(autouse=True)
+def _small_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "PACKED_BYTES", SMALL)
+    monkeypatch.setattr(writing, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(writing, "_TELL_SECONDS", 0.0)
+
+
+def store_in(objects: ObjectStore) -> Store:
+    return Store(objects, RETRY, chunk_bytes=CHUNK)
+
+
+def ingest(
+    objects: Any,
+    upstream: MemoryUpstream,
+    resolved: ResolvedSource | None = None,
+    reference: Reference = REFERENCE,
+    **options: Any,
+) -> Listing:
+    resolved = resolved or source_of(upstream.files, "memory://model", "1")
+    return store_in(objects).ingest(resolved, upstream, reference, **options)
+
+
+def contents(objects: ObjectStore, listing: Listing) -> dict[str, bytes]:
+    locator = Locator(objects, listing, CHUNK)
+    return {file.path: b"".join(read_file(locator, file)) for file in listing.files}
+
+
+def named(objects: ObjectStore, kind: str) -> list[str]:
+    return [key for key in stored(objects) if key.startswith(f"{kind}/")]
+
+
+class Counting:
+    """Objects that count calls."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        act = getattr(self._objects, name)
+        if not callable(act):
+            return act
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.calls.append(name)
+            return act(*arguments, **options)
+
+        return call
+
+
+def test_a_source_is_copied_whole(objects: ObjectStore) -> None:
+    told: list[tuple[int, int, int]] = []
+    upstream = MemoryUpstream(FILES)
+    listing = ingest(objects, upstream, progress=lambda *row: told.append(row))
+    assert contents(objects, listing) == FILES
+    assert store_in(objects).verify().whole
+    assert told[-1] == (SIZE, SIZE, len(FILES))
+    assert upstream.sent == {path: len(data) for path, data in FILES.items() if data}
+    assert (named(objects, keys.PARTIAL), named(objects, keys.LEASES)) == ([], [])
+    chunks = {file.path: len(file.chunks) for file in listing.files}
+    assert chunks == {"large": 6, "alone": 0, "small": 0, "other": 0, "empty": 0}
+    assert len(named(objects, keys.SLICES)) == 1
+
+
+def test_a_survey_tells_what_is_there(objects: ObjectStore) -> None:
+    resolved = source_of(FILES, "memory://model", "1")
+    before = store_in(objects).survey([resolved], ["0" * 64], REFERENCE.lineage)
+    assert (before.sources[0].missing, before.sources[0].listing) == (SIZE, None)
+    assert (before.listings, before.damaged, before.unusable) == (frozenset(), (), "")
+    assert stored(objects) == {}
+    listing = ingest(objects, MemoryUpstream(FILES))
+    objects.put(OTHER.key, b"nonsense")
+    after = store_in(objects).survey([resolved], [listing.id, "0" * 64])
+    assert (after.sources[0].missing, after.sources[0].listing) == (0, listing.id)
+    assert after.listings == {listing.id}
+    assert len(after.damaged) == 1
+    rows = [(file.sha256, file.size, True) for file in listing.files]
+    assert list(after.sources[0].files) == rows
+    assert store_in(objects).mirrored(resolved) == listing
+    changed = source_of({**FILES, "small": b"new"}, "memory://model", "2")
+    assert store_in(objects).survey([changed]).sources[0].missing == len(b"new")
+
+
+def test_a_repeat_asks_upstream_nothing_and_the_store_little(objects: ObjectStore) -> None:
+    listing = ingest(objects, MemoryUpstream(FILES))
+    counting = Counting(objects)
+    assert ingest(counting, MemoryUpstream({}), source_of(FILES, "memory://model", "1")) == listing
+    assert len(counting.calls) <= 5
+    upstream = MemoryUpstream({})
+    assert ingest(objects, upstream, source_of(FILES, "memory://model", "1"), OTHER) == listing
+    assert upstream.opened == []
+    assert store_in(objects).gc(GcOptions()).bytes == 0
+
+
+def test_another_version_fetches_only_what_changed(objects: ObjectStore) -> None:
+    ingest(objects, MemoryUpstream(FILES))
+    files = {**FILES, "small": b"other content", "new": LARGE[:2000]}
+    upstream = MemoryUpstream(files)
+    listing = ingest(objects, upstream, source_of(files, "memory://model", "2"))
+    assert contents(objects, listing) == files
+    assert sorted(upstream.sent) == ["new", "small"]
+    store_in(objects).gc(GcOptions())
+    assert contents(objects, listing) == files
+    assert store_in(objects).verify().whole
+
+
+def test_announced_content_of_another_source_is_not_fetched(objects: ObjectStore) -> None:
+    files = {"large": LARGE, "alone": b"x" * 300}
+    ingest(objects, MemoryUpstream(files), announced_as("sha256", files))
+    upstream = MemoryUpstream({})
+    resolved = announced_as("sha256", files, text="memory://elsewhere")
+    assert contents(objects, ingest(objects, upstream, resolved, OTHER)) == files
+
+
+def test_the_same_content_comes_once(objects: ObjectStore) -> None:
+    files = {"a": LARGE, "b": LARGE, "c": b"s", "d": b"s"}
+    upstream = MemoryUpstream(files)
+    told: list[tuple[int, int, int]] = []
+    listing = ingest(objects, upstream, announced_as("sha256", files), progress=lambda *row: told.append(row))  # fmt: skip
+    assert contents(objects, listing) == files
+    assert sum(upstream.sent.values()) == len(LARGE) + 1
+    assert told[-1][2] == 4
+    assert told[-1][0] == told[-1][1]
+
+
+def test_an_empty_source(objects: ObjectStore) -> None:
+    listing = ingest(objects, MemoryUpstream({}))
+    assert listing.files == ()
+    assert store_in(objects).verify().whole
+
+
+def test_killed_at_every_step_nothing_wrong_is_published_and_the_next_goes_on(
+    objects: ObjectStore,
+) -> None:
+    resolved = source_of(FILES, "memory://model", "1")
+    points = kill_points(objects)
+    for last in points if isinstance(objects, MemoryObjects) else points[offset(4) :: 4]:
+        first = MemoryUpstream(FILES)
+        dying = Dying(objects, last)
+        if not dies(lambda dying=dying, first=first: ingest(dying, first)):  # type: ignore[misc]
+            break
+        store = store_in(objects)
+        assert store.verify().whole
+        store.gc(GcOptions())
+        marked = sum(".whole." not in key and "/pack." not in key for key in named(objects, keys.PARTIAL))  # fmt: skip
+        second = MemoryUpstream(FILES)
+        listing = ingest(objects, second)
+        assert second.sent.get("large", 0) <= (6 - marked) * CHUNK
+        assert contents(objects, listing) == FILES
+        assert store.verify().whole
+        store.drop_reference(REFERENCE.lineage, REFERENCE.address)
+        store.gc(GcOptions())
+        assert stored(objects) == {}
+    assert last > 20
+    assert store_in(objects).mirrored(resolved) is not None
+
+
+def test_the_full_disk_of_a_directory_is_told_before_anything_moves(
+    make_objects: Callable[[str], ObjectStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainctl.store.ingest.free_bytes", lambda path: 1000)
+    upstream = MemoryUpstream(FILES)
+    with pytest.raises(StorageError) as raised:
+        ingest(make_objects("directory"), upstream)
+    assert raised.value.code == "disk-full"
+    assert upstream.opened == []
+
+
+@pytest.mark.parametrize("room", range(0, 10, 3))
+def test_a_disk_that_fills_up_loses_nothing(objects: ObjectStore, room: int) -> None:
+    class Full(Counting):
+        def put(self, key: str, data: bytes, *, durable: bool = True) -> None:
+            self.calls.append("put")
+            if len(self.calls) > room and key.startswith(keys.BLOBS):
+                raise StorageError("full", code="disk-full")
+            objects.put(key, data, durable=durable)
+
+    with pytest.raises(StorageError) as raised:
+        ingest(Full(objects), MemoryUpstream(FILES))
+    assert raised.value.code == "disk-full"
+    assert store_in(objects).verify().whole
+    assert contents(objects, ingest(objects, MemoryUpstream(FILES))) == FILES
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("path", ["large", "alone", "small"])
+def test_wrong_content_of_the_right_size_is_refused_and_named(
+    objects: ObjectStore, kind: str, path: str
+) -> None:
+    resolved = announced_as(kind, FILES)
+    wrong = {**FILES, path: FILES[path][:-1] + b"?"}
+    with pytest.raises(SourceWrong, match=path):
+        ingest(objects, MemoryUpstream(wrong), resolved)
+    assert named(objects, keys.LISTINGS) == []
+    upstream = MemoryUpstream(FILES)
+    assert contents(objects, ingest(objects, upstream, resolved)) == FILES
+    assert upstream.sent[path] == len(FILES[path])
+
+
+def test_an_etag_that_only_looks_like_an_md5_is_no_error(objects: ObjectStore) -> None:
+    class Asked(MemoryUpstream):
+        def checksum(self, file: SourceFile) -> str:
+            super().checksum(file)
+            return "crc32:00000000"
+
+    files = {"a": b"content"}
+    upstream = Asked(files)
+    resolved = ResolvedSource("memory://model", "1", (SourceFile("a", 7, "etag:1", f"md5:{'0' * 32}"),))  # fmt: skip
+    assert contents(objects, ingest(objects, upstream, resolved)) == files
+    assert upstream.asked == ["a"]
+
+
+@pytest.mark.parametrize("parts", [False, True])
+def test_a_broken_connection_goes_on_where_it_broke(
+    objects: ObjectStore, monkeypatch: pytest.MonkeyPatch, parts: bool
+) -> None:
+    monkeypatch.setattr(transfer, "PARTS_FROM_BYTES", CHUNK)
+    cuts = {"large": {500, 2 * CHUNK, 3 * CHUNK + 100}, "alone": {100}, "small": {2}}
+    upstream = MemoryUpstream(FILES, cuts=cuts, parts=parts)
+    assert contents(objects, ingest(objects, upstream)) == FILES
+    if not parts:
+        assert upstream.sent == {path: len(data) for path, data in FILES.items() if data}
+
+
+def test_what_nothing_identifies_begins_anew(objects: ObjectStore) -> None:
+    resolved = announced_as("size", FILES)
+    upstream = MemoryUpstream(FILES, cuts={"large": {CHUNK, 3 * CHUNK + 100}, "alone": {100}})
+    told: list[tuple[int, int, int]] = []
+    listing = ingest(objects, upstream, resolved, progress=lambda *row: told.append(row))
+    assert contents(objects, listing) == FILES
+    assert upstream.sent["large"] > len(LARGE) + CHUNK
+    assert told[-1][0] == SIZE
+
+
+@pytest.mark.parametrize("path", ["large", "alone", "small"])
+def test_a_body_of_another_size_is_refused(objects: ObjectStore, path: str) -> None:
+    resolved = source_of(FILES, "memory://model", "1")
+    with pytest.raises(SourceCut, match=path):
+        ingest(objects, MemoryUpstream({**FILES, path: FILES[path][:-1]}), resolved)
+    with pytest.raises(SourceWrong, match=path):
+        ingest(objects, MemoryUpstream({**FILES, path: FILES[path] + b"x"}), resolved)
+    assert named(objects, keys.LISTINGS) == []
+
+
+def test_two_writers_at_once(objects: ObjectStore) -> None:
+    upstream = MemoryUpstream(FILES)
+    upstream.may_go_on = threading.Event()
+    waits = threading.Event()
+    listings: list[Listing] = []
+
+    def write(reference: Reference) -> None:
+        listings.append(
+            ingest(objects, upstream, None, reference, waiting=lambda text: waits.set())
+        )
+
+    first = threading.Thread(target=write, args=(REFERENCE,))
+    first.start()
+    assert upstream.is_open.wait(30)
+    second = threading.Thread(target=write, args=(OTHER,))
+    second.start()
+    assert waits.wait(30)
+    upstream.may_go_on.set()
+    first.join(30)
+    second.join(30)
+    assert len(listings) == 2
+    assert listings[0] == listings[1]
+    assert upstream.sent == {path: len(data) for path, data in FILES.items() if data}
+    assert len(named(objects, keys.REFERENCES)) == 2
+
+
+def test_a_writer_waits_for_a_collection(objects: ObjectStore) -> None:
+    waits = threading.Event()
+    done = threading.Event()
+
+    def write() -> None:
+        ingest(objects, MemoryUpstream(FILES), waiting=lambda text: waits.set())
+        done.set()
+
+    with exclusive.held(objects):
+        writer = threading.Thread(target=write)
+        writer.start()
+        assert waits.wait(30)
+        assert not done.is_set()
+        assert named(objects, keys.BLOBS) == []
+    assert done.wait(30)
+    writer.join()
+
+
+def test_nothing_is_collected_while_a_writer_writes(objects: ObjectStore) -> None:
+    old = {"old": os.urandom(2000)}
+    ingest(objects, MemoryUpstream(old), source_of(old, "memory://old", "1"), OTHER)
+    store_in(objects).drop_reference(OTHER.lineage, OTHER.address)
+    upstream = MemoryUpstream(FILES)
+    upstream.may_go_on = threading.Event()
+    writer = threading.Thread(target=ingest, args=(objects, upstream))
+    writer.start()
+    assert upstream.is_open.wait(30)
+    report = store_in(objects).gc(GcOptions())
+    upstream.may_go_on.set()
+    writer.join(30)
+    assert (report.bytes, len(report.busy)) == (0, 1)
+    assert store_in(objects).gc(GcOptions()).bytes == 2000
+
+
+def test_a_writer_that_was_suspended_publishes_nothing(
+    objects: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(lease, "LATE_SECONDS", -1.0)
+        with pytest.raises(StorageError, match="suspended"):
+            ingest(objects, MemoryUpstream(FILES))
+    assert (named(objects, keys.LISTINGS), named(objects, keys.RECORDS)) == ([], [])
+    upstream = MemoryUpstream({})
+    listing = ingest(objects, upstream, source_of(FILES, "memory://model", "1"))
+    assert contents(objects, listing) == FILES
+
+
+def test_a_dead_writer_is_not_waited_for(objects: ObjectStore) -> None:
+    resolved = source_of(FILES, "memory://model", "1")
+    left = ObjectLease(objects, keys.lease(resolved), {"source": resolved.source})
+    assert left.try_acquire(Liveness())
+    data = objects.get(keys.lease(resolved))
+    left.release()
+    objects.put(keys.lease(resolved), data or b"")
+    waits: list[str] = []
+    ingest(objects, MemoryUpstream(FILES), waiting=waits.append)
+    assert waits == []
+
+
+@pytest.mark.parametrize("damaged", ["chunk", "alone", "pack", "slices", "listing", "record"])
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_after_a_repair_only_what_is_missing_is_fetched(
+    objects: ObjectStore, damaged: str, is_missing: bool
+) -> None:
+    listing = ingest(objects, MemoryUpstream(FILES))
+    resolved = source_of(FILES, "memory://model", "1")
+    (index,) = named(objects, keys.SLICES)
+    key, sent = {
+        "chunk": (keys.blob(sha256(LARGE[2 * CHUNK : 3 * CHUNK])), {"large": CHUNK}),
+        "alone": (keys.blob(sha256(FILES["alone"])), {"alone": 300}),
+        "pack": (keys.blob(keys.stem(index)), {"small": 5, "other": 5}),
+        "slices": (index, {"small": 5, "other": 5}),
+        "listing": (keys.listing(listing.id), None),
+        "record": (keys.record(resolved), None),
+    }[damaged]
+    if is_missing:
+        objects.delete([key])
+    else:
+        objects.put(key, b"wrong")
+    store = store_in(objects)
+    store.verify(repair=True)
+    upstream = MemoryUpstream(FILES)
+    assert ingest(objects, upstream) == listing
+    assert sent is None or upstream.sent == sent
+    assert contents(objects, listing) == FILES
+    assert store.verify().whole
+    store.gc(GcOptions())
+    assert store.verify().whole
+    assert named(objects, keys.INCOMPLETE) == []
+
+
+def test_a_cancelled_transfer_goes_on_later(objects: ObjectStore) -> None:
+    cancelled = threading.Event()
+
+    def progress(done: int, total: int, files: int) -> None:
+        if done > 3 * CHUNK:
+            cancelled.set()
+
+    files = {"large": os.urandom(60 * CHUNK)}
+    with pytest.raises(Interrupted):
+        ingest(objects, MemoryUpstream(files), progress=progress, cancelled=cancelled)
+    marked = len(named(objects, keys.PARTIAL))
+    upstream = MemoryUpstream(files)
+    listing = ingest(objects, upstream)
+    assert contents(objects, listing) == files
+    assert upstream.sent["large"] == (60 - marked) * CHUNK
+
+
+def test_a_wide_source_is_packed(objects: ObjectStore) -> None:
+    files = {f"{number:05}": b"%d" % number * 3 for number in range(3000)}
+    counting = Counting(objects)
+    upstream = MemoryUpstream(files)
+    listing = ingest(counting, upstream)
+    assert len(upstream.opened) == 3000
+    size = sum(map(len, files.values()))
+    assert len(counting.calls) < 6 * size / CHUNK + 30
+    some = Locator(objects, listing, CHUNK)
+    for file in listing.files[::100]:
+        assert b"".join(read_file(some, file)) == files[file.path]
+    files["00007"] = b"changed"
+    upstream = MemoryUpstream(files)
+    ingest(objects, upstream, source_of(files, "memory://model", "2"))
+    assert upstream.opened == ["00007"]
+
+
+def test_parts_come_in_parallel() -> None:
+    """By so many connections as may be, and never more chunks than there are buffers."""
+    files = {"large": os.urandom(40 * CHUNK)}
+    upstream = MemoryUpstream(files, parts=True)
+    objects = MemoryObjects()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(transfer, "PARTS_FROM_BYTES", CHUNK)
+        listing = ingest(objects, upstream)
+    assert contents(objects, listing) == files
+    assert len(upstream.opened) == 40
+
+
+def test_free_bytes_of_a_directory(make_objects: Callable[[str], ObjectStore]) -> None:
+    objects = make_objects("directory")
+    assert isinstance(objects, DirectoryObjects)
+    survey = store_in(objects).survey()
+    assert survey.free is not None
+    assert survey.free > directory._SPARE_BYTES
+    assert store_in(MemoryObjects()).survey().free is None
