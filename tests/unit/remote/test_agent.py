@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import io
 import subprocess
@@ -132,13 +133,24 @@ def test_the_archive_holds_the_node_program_and_nothing_else_of_ours() -> None:
         names = archive.namelist()
 
         assert archive.read("trainctl/__init__.py") == b""
-    sources = ("trainctl/model/", "trainctl/spi/", "trainctl/weights/")
+    sources = ("trainctl/model/", "trainctl/spi/", "trainctl/sources/")
     packages = ("trainctl/base/", "trainctl/node/", "trainctl/store/")
     assert all(
         n in ("__main__.py", "trainctl/__init__.py", "trainctl/errors.py", "trainctl/program.py")
         or n.startswith(packages + sources)
         for n in names
     )
+
+
+def test_the_archive_imports_the_standard_library_and_itself_only() -> None:
+    with zipfile.ZipFile(io.BytesIO(node_archive().data)) as archive:
+        texts = {name: archive.read(name) for name in archive.namelist()}
+    ours = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in texts}
+    for name, text in texts.items():
+        for found in ast.walk(ast.parse(text)):
+            if isinstance(found, ast.ImportFrom):
+                module = found.module or ""
+                assert module in ours or module.partition(".")[0] in sys.stdlib_module_names, name
 
 
 def test_a_missing_program_is_installed(agent: NodeAgent, node: Node) -> None:
