@@ -9,7 +9,7 @@ _MODULES = {
     "trainctl": ("errors",),
     "trainctl.base": (),
     "trainctl.model": ("hub_paths", "serving", "source_uri"),
-    "trainctl.store": ("files",),
+    "trainctl.store": ("files", "keys"),
     "trainctl.node.content": ("digests", "listing", "pack", "pack_index", "packs", "parts", "runs"),
     "trainctl.node.system": ("layout", "numbers"),
     "trainctl.node.transfer": ("blob_requests", "caller", "evenness", "proof", "server", "shelf"),

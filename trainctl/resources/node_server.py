@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from trainctl.base.protocol.weights import SERVE
+from trainctl.base.protocol.verb import Verb
+from trainctl.base.protocol.weights import SERVE, Sent
 from trainctl.errors import NodeError, NodeUnreachable, TrainctlError
 from trainctl.model.serving import Serving
 from trainctl.remote.agent import NodeAgent
@@ -19,7 +20,7 @@ Told = Mapping[str, Any]
 
 
 class NodeServer:
-    """Runs the verb ``serve`` with a token of its own, which ``register`` has masked everywhere, as it has the key of its certificate, if it needs one."""
+    """Runs the verb ``serve``, or ``serve_mirror``, with a token of its own, which ``register`` has masked everywhere, as it has the key of its certificate, if it needs one."""
 
     def __init__(
         self,
@@ -27,7 +28,9 @@ class NodeServer:
         request: Mapping[str, Any],
         register: Callable[[str], str],
         following: Iterable[bytes] = (),
+        verb: Verb[Any, Sent] = SERVE,
     ) -> None:
+        self._verb = verb
         self._agent = agent
         self._register = register
         self._token = register(new_token())
@@ -73,7 +76,7 @@ class NodeServer:
     def _serve(self) -> None:
         try:
             with Conversation(self._agent, self._answer, self._on_event, self._done) as one:
-                one.call(SERVE, self._request, self._following)
+                one.call(self._verb, self._request, self._following)
         except TrainctlError as error:
             if not self._told.done():
                 self._told.set_exception(error)

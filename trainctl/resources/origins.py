@@ -88,6 +88,16 @@ def origins_of(agents: Agents, mirror: Mirror, register: Register) -> Origins:
     raise TypeError(mirror)
 
 
+@contextmanager
+def serving_objects(path: str, token: str) -> Iterator[int]:
+    """Serve the objects of a mirror in a directory of this machine; the port."""
+    from trainctl.node.transfer.server import BlobServer, serving  # heavy
+    from trainctl.node.transfer.shelf import ObjectShelf  # heavy
+
+    with serving(BlobServer(ObjectShelf(path), token)) as server:
+        yield server.port
+
+
 class HereOrigins:
     """Of a mirror on this machine: a server in this process, which nodes reach through their connection."""
 

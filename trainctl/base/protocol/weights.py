@@ -10,7 +10,10 @@ Document = Optional[Mapping[str, Any]]
 """A listing as JSON; null: it follows the request as rows."""
 
 Origin = Mapping[str, Any]
-"""``{type: directory, path}``, ``{type: http, urls, token, loopback, fingerprint}`` or ``{type: bucket}``."""
+"""``{type: directory, path}``, ``{type: http, urls, token, loopback, fingerprint}`` or ``{type: bucket}``.
+
+A mirror of objects by key is ``{type: objects}`` with a ``path``, with ``urls`` and the rest, or, in a bucket, with neither.
+"""
 
 
 class CacheQuery(AtCache):
@@ -96,6 +99,18 @@ class ServeRequest(_Serve, total=False):
     ports: str
 
 
+class _ServeMirror(TypedDict):
+    path: str
+    token: str
+
+
+class ServeMirrorRequest(_ServeMirror, total=False):
+    """``path``: directory of the mirror. ``listen`` and ``ports``: see ``ServeRequest``."""
+
+    listen: str
+    ports: str
+
+
 class EvictRequest(AtCache):
     """``listings``: ids or beginnings of them; null: all."""
 
@@ -143,6 +158,12 @@ SERVE = Verb(
     ServeRequest,
     Sent,
     "Serve listings while the caller is there. Events: `{urls, loopback, why, holds}`, `{sent}`, `{ask}`.",
+)
+SERVE_MIRROR = Verb(
+    "serve_mirror",
+    ServeMirrorRequest,
+    Sent,
+    "Serve a mirror while the caller is there. Events: `{urls, loopback, why}`, `{sent}`, `{ask}`.",
 )
 CACHE_EVICT = Verb(
     "cache_evict", EvictRequest, CacheAnswer, "Evict listings that no live run leases."

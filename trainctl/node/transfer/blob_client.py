@@ -73,10 +73,32 @@ class BlobClient:
         It ends early where the server has no more of them yet. ``wait``: seconds for which it may hold the answer back until it has any. Failure ``missing`` if it
         won't, ``denied`` if it refuses the token; Later; and any of BROKEN, which may come after some bytes.
         """
+        return self._read(f"blobs/sha256/{sha256}", offset, view, wait)
+
+    def read_object(self, key: str, offset: int, view: memoryview) -> Iterator[int]:
+        """The same of an object of a mirror; all the bytes must be there."""
+        done = 0
+        for count in self._read(key, offset, view, 0):
+            done += count
+            yield count
+        if done < len(view):
+            raise Failure("missing", f"{self.where}: {key} ends at {offset + done} bytes")
+
+    def load(self, key: str) -> bytes:
+        """A whole object of a mirror; errors as of ``read``."""
+        try:
+            response = self._ask("GET", f"/{key}", None, {}, 0)
+            self._judge(response, key)
+            return response.read()
+        except BROKEN:
+            self.close()
+            raise
+
+    def _read(self, key: str, offset: int, view: memoryview, wait: float) -> Iterator[int]:
         wanted = f"bytes={offset}-{offset + len(view) - 1}"
         try:
-            response = self._ask("GET", f"/blobs/sha256/{sha256}", None, {"Range": wanted}, wait)
-            self._judge(response, sha256)
+            response = self._ask("GET", f"/{key}", None, {"Range": wanted}, wait)
+            self._judge(response, key)
             yield from self._receive(response, view)
         except BROKEN:
             self.close()

@@ -81,18 +81,18 @@ class BlobRequests(BaseHTTPRequestHandler):
             return
         if not self._admitted():
             return
-        named = _PATH.fullmatch(self.path)
-        if named is None:
-            self._answer(HTTPStatus.NOT_FOUND)
-            return
         wanted = self._range()
         if wanted is None:
             self._answer(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
             return
         offset, length = wanted
-        found = self._open(named[1], self._patience(), offset, length)
+        named = _PATH.fullmatch(self.path)
+        if named is None:
+            found = self._served.shelf.open_object(self.path[1:])
+        else:
+            found = self._open(named[1], self._patience(), offset, length)
         if found is None:
-            self._answer_absent(named[1])
+            self._answer_absent(named[1] if named else "")
             return
         with found.stream:
             self._send_blob(found, offset, length)
@@ -163,7 +163,7 @@ class BlobRequests(BaseHTTPRequestHandler):
             time.sleep(_LOOK_SECONDS)
 
     def _answer_absent(self, digest: str) -> None:
-        if self._served.shelf.coming(digest):
+        if digest and self._served.shelf.coming(digest):
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE, {"Retry-After": "0"})
         else:
             self._answer(HTTPStatus.NOT_FOUND)

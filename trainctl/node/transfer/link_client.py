@@ -6,13 +6,13 @@ import contextlib
 import http.client
 import socket
 import ssl
-from typing import Iterator, List, Mapping, NamedTuple, Optional, Tuple, TypeVar
+from typing import Iterator, List, Mapping, NamedTuple, Optional, Protocol, Tuple, TypeVar
 from urllib.parse import urlsplit
 
 from trainctl.base.failure import Failure
 from trainctl.base.pace import Pace
 from trainctl.node.transfer.blob_client import SILENCE_SECONDS, Later
-from trainctl.node.transfer.links import Links
+from trainctl.node.transfer.links import Place
 from trainctl.node.transfer.reaching import CONNECT_SECONDS
 
 _GAP_BYTES = 2**16
@@ -21,6 +21,22 @@ _READ_BYTES = 2**20
 _LATER = (408, 425, 429, 500, 502, 503, 504)
 _BROKEN = (OSError, http.client.HTTPException)
 T = TypeVar("T")
+
+
+class Links(Protocol):
+    """The links to contents, or to objects by key."""
+
+    def of(self, sha256: str) -> Place:
+        """Where a content is. Failure if there is no link to it."""
+        ...
+
+    def forget(self, sha256: str, link: str) -> None:
+        """A link is refused, or used."""
+        ...
+
+    def lose(self) -> None:
+        """There is nothing where a link leads."""
+        ...
 
 
 class Run(NamedTuple):
@@ -59,6 +75,19 @@ class LinkClient:
             if response is not None:
                 yield from self._reading(response, self._receive(response, view))
                 return
+
+    def load(self, key: str) -> bytes:
+        """A whole object of any size; errors as of ``read``."""
+        for again in (False, True):
+            run = Run(self._links.of(key).link, [(key, None, 0)])
+            response = self._begin(run, 0, None, last=again)
+            if response is not None:
+                try:
+                    return response.read()
+                except _BROKEN:
+                    self.close()
+                    raise
+        raise Failure("missing", f"{self.where} does not have {key}")
 
     def read_small(self, sizes: Mapping[str, int]) -> Iterator[Tuple[str, bytearray]]:
         """Whole contents of these sizes, as they arrive; those that lie close together in a pack by one request. Errors as of ``read``."""
@@ -105,23 +134,25 @@ class LinkClient:
         return run
 
     def _begin(
-        self, run: Run, offset: int, length: int, *, last: bool
+        self, run: Run, offset: int, length: Optional[int], *, last: bool
     ) -> Optional[http.client.HTTPResponse]:
         """The answer, so many bytes into what the run begins with. None where its link is refused, which may have expired: ask for another."""
         sha256, at, _ = run.contents[0]
         start = (at or 0) + offset
-        last_byte = "" if at is None else start + length - 1
+        last_byte = "" if at is None or length is None else start + length - 1
         wanted = {"Range": f"bytes={start}-{last_byte}"} if start or at is not None else {}
         try:
             response = self._ask(run.link, wanted)
             for one, _, _ in run.contents:
                 self._links.forget(one, run.link)
             if response.status in (200, 206):
-                self._go_to(response, start, length, alone=at is None)
+                if length is not None:
+                    self._go_to(response, start, length, alone=at is None)
                 return response
         except _BROKEN:
             self.close()
             raise
+        response.close()
         self.close()
         if response.status in _LATER:
             raise Later(_seconds(response.headers.get("Retry-After", "")), coming=False)

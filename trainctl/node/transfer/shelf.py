@@ -10,6 +10,10 @@ from typing import Any, BinaryIO, Callable, Iterable, Iterator, List, NamedTuple
 from trainctl.base.below import open_regular
 from trainctl.node.content.packs import Packs
 from trainctl.node.system import layout
+from trainctl.store import keys
+
+_READABLE = {"blobs", "slices", "packs"}
+"""The objects that nodes read. Nothing else of a mirror is served."""
 
 
 class Opened(NamedTuple):
@@ -46,6 +50,33 @@ class Shelf:
     def coming(self, sha256: str) -> bool:
         """Whether somebody alive is bringing the content here."""
         raise NotImplementedError
+
+    def open_object(self, key: str) -> Optional[Opened]:
+        """An object of a mirror, which the server of a node's cache doesn't have."""
+        return None
+
+
+class ObjectShelf(Shelf):
+    """A mirror's content and its indexes, by key, in a directory."""
+
+    def __init__(self, path: Any) -> None:
+        self._root = str(layout.absolute(str(path), "mirror"))
+
+    def open(
+        self, sha256: str, offset: int, length: Optional[int], near: Optional[Opened] = None
+    ) -> Optional[Opened]:
+        """See Shelf. Content is in objects only."""
+        return None
+
+    def coming(self, sha256: str) -> bool:
+        """See Shelf."""
+        return False
+
+    def open_object(self, key: str) -> Optional[Opened]:
+        """See Shelf."""
+        is_readable = keys.is_own(key) and key.partition("/")[0] in _READABLE
+        stream = open_blob(f"{self._root}/{key}") if is_readable else None
+        return Opened.file(stream) if stream else None
 
 
 OpenNear = Callable[[str, Optional[Opened]], Optional[Opened]]

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    BinaryIO,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Union,
+)
 
 from trainctl.base.failure import Failure
 from trainctl.base.listing import ListedFile, Listing
@@ -11,7 +22,7 @@ from trainctl.base.pace import Pace
 from trainctl.node.content.parts import Part
 from trainctl.node.system import layout as names
 from trainctl.node.transfer.gathering import Fetcher
-from trainctl.node.transfer.origin import Clone
+from trainctl.node.transfer.origin import Clone, Origin
 from trainctl.node.transfer.origins import open_origin
 from trainctl.node.transfer.owners import Owners
 from trainctl.node.transfer.places import SHARED, FromMirror, FromShared, Patience
@@ -21,6 +32,7 @@ if TYPE_CHECKING:
     from trainctl.base.protocol.asking import Asking
     from trainctl.node.transfer.from_peer import FromPeer
     from trainctl.node.transfer.links import Links
+    from trainctl.node.transfer.signed_keys import SignedKeys
 
 
 class Sources:
@@ -41,14 +53,14 @@ class Sources:
         self._peers: List[FromPeer] = []
         among_peers = bool(peers)
         self._links = links = _links(request, listing, asking)
-        self.origin = open_origin(request["origin"], pace, evenly=among_peers, links=links)
+        opened = _opener(request["origin"], listing, links, pace, evenly=among_peers)
+        self.origin = opened()
         self.fetchers: List[Fetcher] = [FromMirror(self.origin, patience, early=among_peers)]
         # Among peers a chunk that comes alone is passed on sooner than two that share the mirror's link.
         # What limits a stream from a bucket is not that link.
         alone = among_peers and links is None
         for _ in range(1, 1 if alone else self.origin.streams):
-            another = open_origin(request["origin"], pace, links=links)
-            self.fetchers.append(FromMirror(another, patience, early=among_peers))
+            self.fetchers.append(FromMirror(opened(), patience, early=among_peers))
         self.mirror = list(self.fetchers)
         self.shared = shared_of(request)
         self._cloned = self.origin
@@ -107,7 +119,7 @@ def asking_of(
     request: Mapping[str, Any], caller: BinaryIO, emit: Callable[[Mapping[str, Any]], None]
 ) -> Optional[Asking]:
     """Whoever called, where they have to sign links: where the mirror is in a bucket."""
-    if (request.get("origin") or {}).get("type") != "bucket":
+    if not _is_signed(request.get("origin") or {}):
         caller.read()
         return None
     from trainctl.base.protocol.asking import Asking
@@ -115,12 +127,33 @@ def asking_of(
     return Asking(caller, emit)
 
 
+def _is_signed(origin: Mapping[str, Any]) -> bool:
+    """Whether the caller signs URLs of a bucket's objects."""
+    is_bucket = origin.get("type") == "objects" and not {"path", "urls"} & set(origin)
+    return origin.get("type") == "bucket" or is_bucket
+
+
+def _opener(
+    value: Any, listing: Listing, links: Any, pace: Pace, *, evenly: bool
+) -> Callable[[], Origin]:
+    """What opens a stream to the mirror."""
+    if isinstance(value, dict) and value.get("type") == "objects":
+        from trainctl.node.transfer.objects import object_origins
+
+        return object_origins(value, listing, links, pace)
+    return lambda: open_origin(value, pace, evenly=evenly, links=links)
+
+
 def _links(
     request: Mapping[str, Any], listing: Listing, asking: Optional[Asking]
-) -> Optional[Links]:
+) -> Union[Links, SignedKeys, None]:
     """Links to a bucket's objects; None for a mirror that isn't in a bucket."""
-    if asking is None or request["origin"].get("type") != "bucket":
+    if asking is None or not _is_signed(request["origin"]):
         return None
+    if request["origin"]["type"] == "objects":
+        from trainctl.node.transfer.signed_keys import SignedKeys
+
+        return SignedKeys(asking)
     from trainctl.node.transfer.links import Links  # only who fetches that way pays for it
 
     return Links(asking, listing)

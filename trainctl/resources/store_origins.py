@@ -1,0 +1,198 @@
+"""How nodes read the objects of a mirror: its directory if they see it, else a server, or presigned URLs of a bucket."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from trainctl.base.listing import Listing
+from trainctl.base.protocol.verb import Answer, Verb
+from trainctl.base.protocol.weights import SERVE_MIRROR
+from trainctl.errors import SourceError
+from trainctl.model.delivery import THROUGH_OPERATOR
+from trainctl.objects.bucket import BucketObjects
+from trainctl.remote.agent import NodeAgent
+from trainctl.remote.answers import OnEvent
+from trainctl.resources.agents import Agents
+from trainctl.resources.conversation import Conversation
+from trainctl.resources.node_server import NodeServer
+from trainctl.resources.origins import Opened, serving_objects
+from trainctl.resources.sent_listings import following, with_listing
+from trainctl.resources.tokens import new_token
+from trainctl.spi.provider import Node
+from trainctl.store import keys
+from trainctl.store.reader import Locator
+from trainctl.weights.mirror.place import Place
+
+_URL_SECONDS = 3600
+"""How long a presigned URL is valid: the last of a batch must still be when its turn comes."""
+Register = Callable[[str], str]
+
+
+class DirectoryOrigins:
+    """See Origins. Of a mirror on this machine: a server in this process, which nodes reach through their connection."""
+
+    far = THROUGH_OPERATOR
+
+    def __init__(self, agents: Agents, path: str, register: Register) -> None:
+        self._agents = agents
+        self._path = path
+        self.register = register
+
+    def is_near(self, provider: str, node: Node) -> bool:
+        """See Origins."""
+        return self._agents.shares_disk(provider)
+
+    @contextmanager
+    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[Opened]:
+        """See Origins."""
+        if self.is_near(provider, node):
+            yield _Described(agent, {"path": self._path})
+            return
+        token = self.register(new_token())
+        with serving_objects(self._path, token) as server, agent.expose(server) as port:
+            yield _Described(agent, {"urls": [f"http://127.0.0.1:{port}"], "token": token})
+
+
+class HostOrigins:
+    """See Origins. Of a mirror on a host: one server there for all nodes that fetch at the same time."""
+
+    far = "mirror-to-node"
+
+    def __init__(self, agents: Agents, place: Place, agent: NodeAgent, register: Register) -> None:
+        """``agent`` calls the host."""
+        self._agents = agents
+        self._place = place
+        self._agent = agent
+        self.register = register
+        self._lock = threading.Lock()
+        self._server: NodeServer | None = None
+        self._users = 0
+
+    def is_near(self, provider: str, node: Node) -> bool:
+        """See Origins."""
+        return self._agents.sees(provider, node, self._place)
+
+    @contextmanager
+    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[Opened]:
+        """See Origins. NodeError if the host may not serve."""
+        if self.is_near(provider, node):
+            yield _Described(agent, {"path": self._place.directory})
+            return
+        server = self._enter()
+        try:
+            yield _Described(agent, server.where())
+        finally:
+            self._leave()
+
+    def _enter(self) -> NodeServer:
+        with self._lock:
+            if self._server is None:
+                request = {"path": self._place.directory, "ports": self._place.node.ports}
+                self._server = NodeServer(self._agent, request, self.register, verb=SERVE_MIRROR)
+            self._users += 1
+            return self._server
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            ending = self._server if not self._users else None
+            if ending is not None:
+                self._server = None
+        if ending is not None:
+            ending.close()
+
+
+class BucketOrigins:
+    """See Origins. Every node reaches the bucket itself, and none is nearer than another."""
+
+    far = "mirror-to-node"
+
+    def __init__(self, objects: BucketObjects, register: Register) -> None:
+        self._objects = objects
+        self.register = register
+
+    def is_near(self, provider: str, node: Node) -> bool:
+        """See Origins."""
+        return False
+
+    @contextmanager
+    def of(self, provider: str, node: Node, agent: NodeAgent) -> Iterator[Opened]:
+        """See Origins."""
+        yield _Signing(agent, self._objects)
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """A mirror that the node only has to be told of."""
+
+    agent: NodeAgent
+    where: Mapping[str, Any]
+
+    def call(
+        self,
+        verb: Verb[Any, Answer],
+        request: Mapping[str, Any],
+        on_event: OnEvent,
+        listing: Listing | None = None,
+    ) -> Answer:
+        """See Opened."""
+        asked = with_listing({**request, "origin": {"type": "objects", **self.where}}, listing)
+        return self.agent.call(verb, asked, following=following(listing), on_event=on_event)
+
+
+@dataclass(frozen=True, slots=True)
+class _Signing:
+    """A bucket. URLs are signed while a call lasts, for the objects of its listing and no others."""
+
+    agent: NodeAgent
+    objects: BucketObjects
+
+    def call(
+        self,
+        verb: Verb[Any, Answer],
+        request: Mapping[str, Any],
+        on_event: OnEvent,
+        listing: Listing | None = None,
+    ) -> Answer:
+        """See Opened."""
+        signer = KeySigner(self.objects, listing)
+        with Conversation(self.agent, signer.answer, on_event) as conversation:
+            asked = with_listing({**request, "origin": {"type": "objects"}}, listing)
+            return conversation.call(verb, asked, following(listing))
+
+
+class KeySigner:
+    """Signs URLs of the objects that a listing is made of."""
+
+    def __init__(self, objects: BucketObjects, listing: Listing | None) -> None:
+        self._objects = objects
+        self._listing = listing
+        self._lock = threading.Lock()
+        self._readable: frozenset[str] = frozenset()
+
+    def answer(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """The URL of each of an event's ``keys``; empty for the packs of a listing that has none."""
+        wanted = event.get("keys")
+        if self._listing is None or event.get("want") != "links" or not isinstance(wanted, list):
+            raise SourceError("a node asked for something else than presigned URLs")
+        readable = self._keys(self._listing)
+        optional = keys.packs(self._listing.id)
+        if not readable.union([optional]).issuperset(wanted):
+            raise SourceError("a node asked for objects that its listing doesn't need")
+        there = [key for key in wanted if key in readable]
+        urls = dict(zip(there, self._objects.sign(there, _URL_SECONDS), strict=True))
+        return {"links": [urls.get(key, "") for key in wanted]}
+
+    def _keys(self, listing: Listing) -> frozenset[str]:
+        """The objects that may be read. They are looked up when the first is wanted."""
+        with self._lock:
+            if not self._readable:
+                readable = Locator(self._objects, listing).readable_keys()
+                packs = keys.packs(listing.id)
+                has_packs = self._objects.stat(packs) is not None
+                self._readable = readable if has_packs else readable - {packs}
+            return self._readable
