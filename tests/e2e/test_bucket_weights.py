@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.buckets import KEY_ID, SECRET, Bucket, moto, rclone
-from tests.support.clouds import ACCOUNT, azure, google, service_account
+from tests.support.clouds import ACCOUNT, azure
+from tests.support.google_xml import google_xml
 from tests.support.heard import recorder
 from tests.support.nodes import python38
 from tests.support.project import Project
@@ -86,12 +87,10 @@ def r2(work: Path) -> Iterator[Cloud]:
 
 @contextmanager
 def gs(work: Path) -> Iterator[Cloud]:
-    with google(work) as server:
-        variables = {
-            "STORAGE_EMULATOR_HOST": server.url,
-            "OPENS_BUCKET": json.dumps(service_account()),
-        }
-        yield Cloud("gs://models/llm", variables, server.put, server.url)
+    with google_xml() as server:
+        variables = {"STORAGE_EMULATOR_HOST": server.url, "OPENS_BUCKET": server.document}
+        place = place_of("gs://models", None, variables)
+        yield Cloud("gs://models/llm", variables, Store(place, environ={}).put, server.url)
 
 
 @contextmanager

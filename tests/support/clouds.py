@@ -5,18 +5,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import json
 import re
 import shutil
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import pytest
 
@@ -32,48 +30,6 @@ ACCOUNT_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
 """Of the account that azurite has; its manual names it."""
-
-
-@dataclass
-class Google:
-    """A bucket ``models`` of an emulator."""
-
-    url: str
-
-    def put(self, name: str, data: bytes) -> None:
-        """Create or replace an object."""
-        # In parts, as the emulator takes nothing empty otherwise.
-        parts = (b"application/json", json.dumps({"name": name}).encode()), (b"text/plain", data)
-        body = b"".join(b"--cut\r\nContent-Type: %s\r\n\r\n%s\r\n" % part for part in parts)
-        path = "/upload/storage/v1/b/models/o?uploadType=multipart"
-        self._ask("POST", path, body + b"--cut--\r\n", "multipart/related; boundary=cut")
-
-    def delete(self, name: str) -> None:
-        """Remove an object."""
-        self._ask("DELETE", f"/storage/v1/b/models/o/{quote(name, safe='')}", None)
-
-    def make(self, bucket: str) -> None:
-        """Create a bucket."""
-        self._ask("POST", "/storage/v1/b?project=p", json.dumps({"name": bucket}).encode())
-
-    def _ask(
-        self, method: str, path: str, data: bytes | None, kind: str = "application/json"
-    ) -> None:
-        headers = {"Content-Type": kind}
-        request = urllib.request.Request(self.url + path, data, headers, method=method)
-        urllib.request.urlopen(request).close()
-
-
-@contextmanager
-def google(work: Path) -> Iterator[Google]:
-    """gcp-storage-emulator with one empty bucket."""
-    program = str(Path(sys.executable).with_name("gcp-storage-emulator"))
-    with served_by(
-        lambda port: [program, "start", "--host=127.0.0.1", f"--port={port}", "--in-memory"], work
-    ) as port:
-        running = Google(f"http://127.0.0.1:{port}")
-        running.make("models")
-        yield running
 
 
 @dataclass
