@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from typer import Exit
 
-from trainctl.cli.approval import approve, require_terminal
 from trainctl.cli.options import Format
 from trainctl.cli.session import Session
-from trainctl.errors import TrainctlError
+from trainctl.errors import TrainctlError, UsageError
 from trainctl.views.events import EventsJson
 
 _SAVED = ", or apply a plan file that was made with plan --out"
@@ -50,3 +49,27 @@ def errors_as_events(session: Session, format_: Format) -> Iterator[None]:
             raise
         EventsJson(session.output).fail(error)
         raise Exit(error.exit_code) from None
+
+
+def require_terminal(session: Session, instead: str = "") -> None:
+    """Refuse at once, before any work, where nobody could answer; ``instead`` is what else can be done than to say yes beforehand."""
+    if not session.stdin.isatty():
+        raise UsageError(
+            "there is no terminal to ask on",
+            f"Pass --auto-approve{instead}.",
+            code="no-terminal",
+        )
+
+
+def approve(session: Session, question: str) -> bool:
+    """Ask; anything but ``yes`` is a no, and so is the end of input."""
+    require_terminal(session)
+    output = session.output
+    output.note("")
+    output.note(output.error_style(question, "bold"))
+    output.note("  Only 'yes' will be accepted.")
+    output.ask("  Enter a value: ")
+    answer = session.stdin.readline()
+    if not answer.endswith("\n"):
+        output.note("")
+    return answer.strip() == "yes"

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from trainctl.cli.options import Format
-from trainctl.cli.partial import told_of
+from trainctl.cli.planning import duration
 from trainctl.cli.session import Session
-from trainctl.errors import NodeError
+from trainctl.errors import NodeError, NodeUnreachable, UsageError
 from trainctl.model.away import Away
-from trainctl.operations.logs import Selection, log_pieces
+from trainctl.operations.logs import Moment, Selection, log_pieces
 from trainctl.operations.runs import Run, refresh
 from trainctl.operations.workspace import Workspace
+from trainctl.views.away import away_lines
 from trainctl.views.events import EventsJson
 from trainctl.views.logs import LogJson, LogText
 
@@ -73,3 +76,28 @@ def _now(workspace: Workspace, run: Run, wanted: Selection) -> Run:
         if wanted.follow:
             raise
         return run
+
+
+def moment(flag: str, text: str | None) -> Moment | None:
+    """``10m`` (that long ago), or RFC 3339, in UTC where it names no zone; UsageError names the flag."""
+    if text is None:
+        return None
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        when = None
+    if when is not None:
+        return Moment((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())
+    try:
+        return Moment(duration(flag, text), ago=True)
+    except UsageError:
+        raise UsageError(
+            f"{flag} {text!r} is no time", "Write 10m, 2h30m, 1d or 2026-01-31T12:00:00Z."
+        ) from None
+
+
+def told_of(session: Session, away: Sequence[Away], what: str) -> int:
+    """Name on standard error each node that was away, with what of it is missing; the exit code: 0 if nothing is."""
+    for line in away_lines(away, what):
+        session.output.note(line)
+    return NodeUnreachable.exit_code if away else 0

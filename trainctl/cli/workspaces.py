@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from trainctl.cli.approval import approve
+from trainctl.cli.consent import approve
 from trainctl.cli.planning import PlanningFlags, assignments
 from trainctl.cli.session import Session
 from trainctl.errors import UsageError

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import copy
+import json
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from trainctl.base.clock import Clock
-from trainctl.errors import AppendRefused, Busy, StateError, TrainctlError
-from trainctl.ledger.door import Redact, admit
+from trainctl.errors import AppendRefused, Busy, Forbidden, StateError, TrainctlError
+from trainctl.ledger.codec import state_from_json, state_to_json
 from trainctl.ledger.entries import Born, Entry, Stamp, entry_id, from_json, to_json
 from trainctl.ledger.fold import Fold
-from trainctl.ledger.head import Head
+from trainctl.ledger.state import State
 from trainctl.model.address import Address
+from trainctl.spi.state import StateLog
 
 REFUSALS = 60
 LONGEST_PAUSE = 0.5
@@ -175,3 +178,127 @@ class Committer:
             raise
         self._head.add(entries)
         return True
+
+
+Redact = Callable[[str], str]
+
+_STRUCTURE = (
+    "id",
+    "type",
+    "lineage",
+    "address",
+    "intent",
+    "intents",
+    "key",
+    "plan",
+    "action",
+    "provider",
+)
+_MUTE = frozenset({int, float, bool, type(None)})
+_RECORDED = ("provider", "depends_on", "key")
+_text = json.JSONEncoder(ensure_ascii=False, default=dict).encode
+
+
+def admit(entry: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
+    """The entry with every secret value masked. Forbidden if a name that makes up the structure contains one."""
+    text = _text(entry)
+    if "\\" not in text and redact(text) == text:
+        # Nothing is escaped, so each string stands there as it is: none holds a secret, and one look was enough.
+        return dict(json.loads(text))
+    clean: dict[str, Any] = _masked(entry, redact)
+    _check(entry, clean, _STRUCTURE)
+    recorded = entry.get("recorded")
+    if recorded is not None:
+        _check(recorded, clean.get("recorded"), _RECORDED)
+    return clean
+
+
+def _masked(value: Any, redact: Redact) -> Any:
+    # Nearly everything is of one of these very types, and asking for a type is cheaper than for a kind of it.
+    kind = type(value)
+    if kind is str:
+        return redact(value)
+    if kind in _MUTE:
+        return value
+    if isinstance(value, str):
+        return redact(value)
+    if kind is dict or isinstance(value, Mapping):
+        return {redact(str(name)): _masked(each, redact) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked(each, redact) for each in value]
+    return value
+
+
+def _check(before: Mapping[str, Any], after: object, names: tuple[str, ...]) -> None:
+    for name in names:
+        if name not in before:
+            continue
+        if not isinstance(after, Mapping) or after.get(name) != before[name]:
+            raise Forbidden(
+                f"the value of a secret is part of a name ({name}) that the state has to keep",
+                "Rename the resource that contains it, or give the secret another value. Nothing was written.",
+                code="secret-in-name",
+            )
+
+
+SNAPSHOT_APPENDS = 200
+"""A snapshot is due after so many appends, and half as many entries as the state has items."""
+REST_ENTRIES = 500
+"""When a command that appended comes to an end, fewer entries are left to whoever reads next than a snapshot costs."""
+
+
+class Head:
+    """Where this process stands in a log. For one thread at a time: the one that leads an append."""
+
+    def __init__(self, log: StateLog, clock: Clock) -> None:
+        self.log = log
+        self.fold = Fold()
+        self.known = State()
+        """The newest whole state, for threads that don't lead."""
+        self.looked_at = 0.0
+        """When the newest read began, on the clock that counts sleep."""
+        self._clock = clock
+        self._snapshot_at = 0
+
+    def catch_up(self) -> set[str]:
+        """Fold what was appended since the last look; the ids of it."""
+        began = self._clock.elapsed()
+        found = self.log.read(self.fold.position)
+        if found.snapshot is not None or found.whole:
+            start = State() if found.snapshot is None else state_from_json(found.snapshot)
+            self.fold = Fold(start)
+            self._snapshot_at = start.position
+        entries = [from_json(raw) for raw in found.entries]
+        self._apply(entries, found.next)
+        self.looked_at = began
+        return {entry_id(entry) for entry in entries}
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Fold what this process has just appended."""
+        self._apply(entries, self.fold.position + 1)
+
+    def publish(self) -> None:
+        """Let every thread see how the fold is now."""
+        self.known = self.fold.state()
+
+    def snapshot_if_due(self) -> None:
+        """Take a snapshot when enough was appended; it is only a cache, so one that fails is tried again later."""
+        if self.fold.position - self._snapshot_at >= SNAPSHOT_APPENDS:
+            self._snapshot()
+
+    def rest(self) -> None:
+        """Take a snapshot where reading what was appended since the last one takes long, however few appends that were."""
+        if self.fold.entries >= REST_ENTRIES:
+            self._snapshot()
+
+    def _snapshot(self) -> None:
+        fold = self.fold
+        if 2 * fold.entries >= len(fold.resources) + len(fold.versions):
+            with suppress(StateError):
+                self.log.snapshot(fold.position, state_to_json(fold.state()))
+            self._snapshot_at, fold.entries = fold.position, 0
+
+    def _apply(self, entries: Iterable[Entry], position: int) -> None:
+        for entry in entries:
+            self.fold.apply(entry)
+        self.fold.move_to(position)

@@ -12,7 +12,7 @@ from typing import Any
 from trainctl.base.clock import Clock, SystemClock
 from trainctl.base.lease import STALE_SECONDS
 from trainctl.errors import Busy, DoneByTwin, StalePlan, StateError, UsageError
-from trainctl.ledger.commit import Committer, Request
+from trainctl.ledger.commit import Committer, Head, Request
 from trainctl.ledger.entries import (
     Approved,
     Entry,
@@ -26,13 +26,11 @@ from trainctl.ledger.entries import (
     from_json,
 )
 from trainctl.ledger.fold import Fold
-from trainctl.ledger.head import Head
 from trainctl.ledger.history import Row, rows, state_at
-from trainctl.ledger.holder import this_process
+from trainctl.ledger.holder import LeaseWatch, held_by, this_process
 from trainctl.ledger.records import intent_from_json
 from trainctl.ledger.runs import merge_outputs
 from trainctl.ledger.state import Holder, Intent, Recorded, State
-from trainctl.ledger.watch import LeaseWatch, held_by
 from trainctl.model.address import Address
 from trainctl.spi.state import StateLog
 

@@ -25,9 +25,9 @@ from trainctl.operations.own_mirror import entangled
 from trainctl.operations.support import unsupported
 from trainctl.operations.trust import refusals
 from trainctl.operations.workspace import Workspace
+from trainctl.plan.graph import planned
+from trainctl.plan.planfile import remaining, staleness
 from trainctl.plan.planner import make_plan
-from trainctl.plan.selection import planned
-from trainctl.plan.staleness import remaining, staleness
 from trainctl.plan.values import CacheFacts, Inputs, Observation, Options, Plan, Start
 from trainctl.resources.jobs import observed
 from trainctl.resources.registry import handlers

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from trainctl.desired.values import SecretSpec
 from trainctl.errors import Forbidden, TrainctlError, TrustError, UsageError
-from trainctl.jobs.secret_report import Checked, Pushed, Used
-from trainctl.jobs.secret_stores import STORES
+from trainctl.jobs.secret_stores import STORES, Checked, Pushed, Used
 from trainctl.jobs.uses import Use, uses
 from trainctl.manifest.nearest import did_you_mean
 from trainctl.model.diagnostics import Diagnostic, error

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 
-from trainctl.model.action import Action
+from trainctl.model.action import Action, Reason
 from trainctl.model.address import Address, Kind
 from trainctl.model.diagnostics import Diagnostic
 from trainctl.plan import caches, checks
-from trainctl.plan.cost import hourly_cost
 from trainctl.plan.deliveries import delivery_lines, delivery_problems
+from trainctl.plan.diff import plain
 from trainctl.plan.digest import plan_digest
-from trainctl.plan.drift import drifted
-from trainctl.plan.graph import REMOVES, ordered
+from trainctl.plan.graph import REMOVES, expanded, ordered, selected
 from trainctl.plan.hosts import host_problems
 from trainctl.plan.images import image_lines, image_problems
 from trainctl.plan.interrupted import never_recorded, resumed
 from trainctl.plan.jobs import job_wish, plan_job, plan_start
 from trainctl.plan.policies import violations
-from trainctl.plan.removals import plan_removal
 from trainctl.plan.resources import Wish, plan_resource
+from trainctl.plan.runs import begun_run, live_run, node_count
 from trainctl.plan.seats import claiming, likely, starting
-from trainctl.plan.selection import expanded, selected
 from trainctl.plan.subject import Subject, subject
-from trainctl.plan.values import Change, DeliveryLine, Inputs, Plan, WeightsLine
+from trainctl.plan.values import Change, DeliveryLine, Drift, Inputs, Plan, WeightsLine
 from trainctl.plan.ways import relayed
 from trainctl.plan.weights import pins, weights_lines, wish_of_weights
+from trainctl.spi.provider import Presence
 
 
 def make_plan(inputs: Inputs) -> Plan:
@@ -149,3 +148,54 @@ def _diagnostics(
         found += image_problems(inputs, changes)
         found += caches.cache_problems(inputs, changes)
     return tuple(dict.fromkeys(found))
+
+
+def plan_removal(subject: Subject) -> Change:
+    """Delete; a job whose block is gone and whose run has ended is forgotten, as nothing of it can be undone."""
+    stops = live_run(subject) or begun_run(subject)
+    reason = None if subject.destroying else Reason.NO_CONFIG
+    if subject.address.kind is Kind.JOB and stops is None and not subject.destroying:
+        return subject.remove(Action.FORGET, Reason.ENDED)
+    return subject.remove(Action.DELETE, reason, stops=stops)
+
+
+def drifted(subjects: Iterable[Subject]) -> Iterator[Drift]:
+    """What is not as recorded. Of jobs only those that vanished: that a run goes on and ends is its nature."""
+    for resource in subjects:
+        found, recorded = resource.observed, resource.recorded
+        if found is None or recorded is None:
+            continue
+        before = {**resource.before, **plain(recorded.outputs)}
+        if found.presence is Presence.GONE:
+            yield Drift(resource.address, before, None, found.detail)
+        elif found.presence is Presence.PRESENT and resource.address.kind is not Kind.JOB:
+            after = {**before, **plain(found.outputs)}
+            if after != before:
+                yield Drift(resource.address, before, after, found.detail)
+
+
+def hourly_cost(inputs: Inputs, changes: Iterable[Change]) -> float:
+    """Price per hour of the nodes that new runs use, in the currency of the manifest; a node is paid for once.
+
+    A rank whose node isn't known yet counts as the cheapest of those that are left.
+    """
+    used: dict[Address, set[str]] = {}
+    unknown: dict[Address, int] = {}
+    for job in starting(changes):
+        after = job.after or {}
+        cluster = Address(Kind.CLUSTER, str(after.get("cluster")))
+        seats = inputs.seats.get(job.address, ())
+        used.setdefault(cluster, set()).update(seats)
+        more = node_count(after.get("compute")) - len(seats)
+        unknown[cluster] = unknown.get(cluster, 0) + more
+    return round(sum(_of_cluster(inputs, *one, unknown[one[0]]) for one in used.items()), 6)
+
+
+def _of_cluster(inputs: Inputs, cluster: Address, used: Set[str], unknown: int) -> float:
+    resource = inputs.desired.resources.get(cluster)
+    declared = resource.attributes.get("price_per_hour") if resource else None
+    usual = float(declared) if isinstance(declared, int | float) else 0.0
+    nodes = [f"{cluster.name}/{name}" for name in inputs.node_names.get(cluster, ())]
+    left = sorted(inputs.prices.get(node, usual) for node in nodes if node not in used)
+    known = sum(inputs.prices.get(node, usual) for node in used)
+    return known + (sum(left[:unknown]) if nodes else usual * unknown)

@@ -9,18 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainctl.base.failure import Failure
-from trainctl.base.protocol.checkpoints import (
-    CHECKPOINTS,
-    READ_OBJECTS,
-    REMOVE_CHECKPOINTS,
-    UPLOAD_CHECKPOINTS,
-    CheckpointsAnswer,
-    CheckpointsRequest,
-    ObjectsRequest,
-    ObjectWanted,
-    RemoveCheckpointsRequest,
-    UploadRequest,
-)
+from trainctl.base.protocol import checkpoints as protocol
 from trainctl.base.protocol.runs import Sync
 from trainctl.errors import NodeError, NodeForgot, NodeUnreachable, StorageError
 from trainctl.jobs.checkpoints import CheckpointAccess
@@ -101,7 +90,7 @@ class Checkpoints:
             found += [row for row in rows if (row["rank"], row["name"]) not in known]
         return _together(found), untold
 
-    def _of_rank(self, rank: RankRecord, answer: CheckpointsAnswer) -> list[Row]:
+    def _of_rank(self, rank: RankRecord, answer: protocol.CheckpointsAnswer) -> list[Row]:
         """What a rank's own node has of it."""
         complete = [one for one in answer["complete"] if one["rank"] == rank.rank]
         found = [self._row(one, "complete", rank.node) for one in complete]
@@ -113,14 +102,16 @@ class Checkpoints:
                 found.append(self._row(one, state, rank.node))
         return found
 
-    def _seen_by_others(self, rank: int, answers: Mapping[int, CheckpointsAnswer]) -> list[Row]:
+    def _seen_by_others(
+        self, rank: int, answers: Mapping[int, protocol.CheckpointsAnswer]
+    ) -> list[Row]:
         """What other nodes see in the store of a rank whose node can't be asked."""
         told = [one for answer in answers.values() for one in answer["complete"]]
         theirs = {str(one["name"]): one for one in told if one["rank"] == rank}
         return [self._row(one, "complete", None) for one in theirs.values()]
 
     def read(
-        self, rank: int, objects: Sequence[ObjectWanted], on_bytes: Callable[[bytes], None]
+        self, rank: int, objects: Sequence[protocol.ObjectWanted], on_bytes: Callable[[bytes], None]
     ) -> None:
         """Hand over objects one after another, each a ``{key, offset}``. A directory is read through another rank's node where that of the rank is away."""
         if self.in_bucket:
@@ -147,13 +138,13 @@ class Checkpoints:
                 return
 
     def _read_by(
-        self, rank: int, objects: Sequence[ObjectWanted], on_bytes: Callable[[bytes], None]
+        self, rank: int, objects: Sequence[protocol.ObjectWanted], on_bytes: Callable[[bytes], None]
     ) -> None:
         agent, node = self._control.of_rank(self._run, rank)
-        request = ObjectsRequest(
+        request = protocol.ObjectsRequest(
             data=node.data, prefix=self._prefix, place=self._place, objects=[*objects]
         )
-        agent.read(READ_OBJECTS, request, on_bytes)
+        agent.read(protocol.READ_OBJECTS, request, on_bytes)
 
     @contextmanager
     def leased(self, rank: int, name: str) -> Iterator[None]:
@@ -191,10 +182,10 @@ class Checkpoints:
         for rank in self._run.ranks:
             agent, node = self._control.of_rank(self._run, rank.rank)
             secrets = self._access.values(self._place)
-            request = UploadRequest(
+            request = protocol.UploadRequest(
                 root=node.root, data=node.data, key=self._run.key, secrets=secrets
             )
-            sync = agent.call(UPLOAD_CHECKPOINTS, request)["sync"]
+            sync = agent.call(protocol.UPLOAD_CHECKPOINTS, request)["sync"]
         return sync
 
     def remove(self) -> None:
@@ -206,14 +197,16 @@ class Checkpoints:
             agent, node = self._control.of_rank(self._run, rank.rank)
             directory = checkpoint_directory(node, self._address, self._project, self._run)
             place = None if self.in_bucket else self._place
-            request = RemoveCheckpointsRequest(
+            request = protocol.RemoveCheckpointsRequest(
                 data=node.data, directory=str(directory), prefix=self._prefix, place=place
             )
-            agent.call(REMOVE_CHECKPOINTS, request)
+            agent.call(protocol.REMOVE_CHECKPOINTS, request)
 
-    def _ask_all(self, *, brief: bool) -> tuple[dict[int, CheckpointsAnswer], dict[int, NodeError]]:
+    def _ask_all(
+        self, *, brief: bool
+    ) -> tuple[dict[int, protocol.CheckpointsAnswer], dict[int, NodeError]]:
         """What each rank's node says, and of those that say nothing why. All at once, so that who doesn't answer is waited for once."""
-        answers: dict[int, CheckpointsAnswer] = {}
+        answers: dict[int, protocol.CheckpointsAnswer] = {}
         silent: dict[int, NodeError] = {}
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="checkpoints") as pool:
             asked = {
@@ -227,9 +220,9 @@ class Checkpoints:
                 silent[rank] = error
         return answers, silent
 
-    def _ask(self, rank: int, *, brief: bool) -> CheckpointsAnswer:
+    def _ask(self, rank: int, *, brief: bool) -> protocol.CheckpointsAnswer:
         agent, node = self._control.of_rank(self._run, rank)
-        request = CheckpointsRequest(
+        request = protocol.CheckpointsRequest(
             root=node.root,
             data=node.data,
             key=self._run.key,
@@ -237,7 +230,7 @@ class Checkpoints:
             place=None if self.in_bucket else self._place,
             brief=brief,
         )
-        return agent.call(CHECKPOINTS, request, timeout=LOOK_SECONDS)
+        return agent.call(protocol.CHECKPOINTS, request, timeout=LOOK_SECONDS)
 
     def _in_bucket(self, *, brief: bool) -> list[Row]:
         with _said(), self._kept() as kept:

@@ -6,28 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
+from trainctl.base.protocol import runs as protocol
 from trainctl.base.protocol.code import READ_CODE, CodeRequest
-from trainctl.base.protocol.runs import (
-    GIVE_SECRETS,
-    METRICS,
-    PAST,
-    READ_LINES,
-    REMOVE,
-    REORDER,
-    STATUS,
-    STOP,
-    LinesFrom,
-    LinesRequest,
-    MetricsRequest,
-    Past,
-    Removed,
-    ReorderRequest,
-    RunInCache,
-    RunReport,
-    SecretsRequest,
-    StatusRequest,
-    StopRequest,
-)
 from trainctl.base.protocol.spec import Order
 from trainctl.base.protocol.verb import OfRun
 from trainctl.errors import NodeError, NodeForgot
@@ -51,7 +31,7 @@ LOOK_SECONDS = 60.0
 _AT_ONCE = 16
 """How many nodes are asked at the same time."""
 
-Answer = Mapping[str, RunReport | None]
+Answer = Mapping[str, protocol.RunReport | None]
 """Statuses by key."""
 
 
@@ -111,8 +91,8 @@ class RunControl:
         node_id, keys = question
         try:
             agent, node = self._of_node(node_id)
-            request = StatusRequest(root=node.root, keys=sorted(keys))
-            return agent.call(STATUS, request, timeout=LOOK_SECONDS)["runs"]
+            request = protocol.StatusRequest(root=node.root, keys=sorted(keys))
+            return agent.call(protocol.STATUS, request, timeout=LOOK_SECONDS)["runs"]
         except NodeForgot:
             return {}
         except NodeError as error:
@@ -121,17 +101,21 @@ class RunControl:
     def reorder(self, run: RunRecord, order: Order) -> None:
         """Tell a run that may be waiting its priority and slots."""
 
-        def ask(agent: NodeAgent, node: Node) -> RunReport:
-            return agent.call(REORDER, ReorderRequest(root=node.root, key=run.key, **order))
+        def ask(agent: NodeAgent, node: Node) -> protocol.RunReport:
+            return agent.call(
+                protocol.REORDER, protocol.ReorderRequest(root=node.root, key=run.key, **order)
+            )
 
         self._each(run, ask)
 
     def give_secrets(self, run: RunRecord, values: Mapping[str, str] | None) -> RunRecord:
         """Begin anew a run on one node that waits for its secrets, None for those that the node keeps; its record then."""
 
-        def ask(agent: NodeAgent, node: Node) -> RunReport:
-            request = SecretsRequest(root=node.root, data=node.data, key=run.key, secrets=values)
-            return agent.call(GIVE_SECRETS, request)
+        def ask(agent: NodeAgent, node: Node) -> protocol.RunReport:
+            request = protocol.SecretsRequest(
+                root=node.root, data=node.data, key=run.key, secrets=values
+            )
+            return agent.call(protocol.GIVE_SECRETS, request)
 
         return with_status(run, self._each(run, ask))
 
@@ -152,9 +136,9 @@ class RunControl:
     ) -> Told:
         """As ``stop``; where some rank's node could not be asked, what became of the others."""
 
-        def ask(agent: NodeAgent, node: Node) -> RunReport:
-            request = StopRequest(root=node.root, key=run.key, grace_seconds=grace_seconds)
-            return agent.call(STOP, request, on_event=on_event)
+        def ask(agent: NodeAgent, node: Node) -> protocol.RunReport:
+            request = protocol.StopRequest(root=node.root, key=run.key, grace_seconds=grace_seconds)
+            return agent.call(protocol.STOP, request, on_event=on_event)
 
         answers = self._answers(run, ask)
         heard = {
@@ -170,8 +154,8 @@ class RunControl:
     def remove(self, run: RunRecord) -> None:
         """Remove what the run left on its nodes, but for its checkpoints."""
 
-        def ask(agent: NodeAgent, node: Node) -> Removed:
-            return agent.call(REMOVE, RunInCache(root=node.root, key=run.key))
+        def ask(agent: NodeAgent, node: Node) -> protocol.Removed:
+            return agent.call(protocol.REMOVE, protocol.RunInCache(root=node.root, key=run.key))
 
         self._each(run, ask)
 
@@ -179,18 +163,18 @@ class RunControl:
         self,
         run: RunRecord,
         rank: int,
-        wanted: LinesFrom,
+        wanted: protocol.LinesFrom,
         on_bytes: Callable[[bytes], None],
     ) -> None:
         """Hand over one rank's log as frames."""
         agent, node = self.of_rank(run, rank)
-        request = LinesRequest(root=node.root, key=run.key, rank=rank, **wanted)
-        agent.read(READ_LINES, request, on_bytes, LOOK_SECONDS)
+        request = protocol.LinesRequest(root=node.root, key=run.key, rank=rank, **wanted)
+        agent.read(protocol.READ_LINES, request, on_bytes, LOOK_SECONDS)
 
-    def past(self, run: RunRecord) -> Past:
+    def past(self, run: RunRecord) -> protocol.Past:
         """What the run's first node knows it was made of."""
         agent, node = self.of_rank(run, 0)
-        return agent.call(PAST, OfRun(root=node.root, key=run.key), timeout=LOOK_SECONDS)
+        return agent.call(protocol.PAST, OfRun(root=node.root, key=run.key), timeout=LOOK_SECONDS)
 
     def read_code(self, run: RunRecord, digest: str, on_bytes: Callable[[bytes], None]) -> None:
         """Hand over the archive of a code tree that the run's first node has."""
@@ -200,8 +184,8 @@ class RunControl:
     def metrics(self, run: RunRecord, rank: int, since: float) -> tuple[str, list[dict[str, Any]]]:
         """The id of a rank's node, and the samples that it took after a time, the oldest first."""
         agent, node = self.of_rank(run, rank)
-        request = MetricsRequest(root=node.root, key=run.key, since=since)
-        return node.id, agent.call(METRICS, request, timeout=LOOK_SECONDS)["samples"]
+        request = protocol.MetricsRequest(root=node.root, key=run.key, since=since)
+        return node.id, agent.call(protocol.METRICS, request, timeout=LOOK_SECONDS)["samples"]
 
     def _each(self, run: RunRecord, ask: Callable[[NodeAgent, Node], T]) -> Sequence[T | None]:
         """As ``_answers``; the first error is raised once all have answered."""

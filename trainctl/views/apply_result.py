@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trainctl.apply.result import Result
+from trainctl.base.units import format_bytes
 from trainctl.model.action import Action
 from trainctl.model.address import Address
 from trainctl.model.events import Event, EventType
 from trainctl.model.run import RunRecord, RunStatus
+from trainctl.model.status import Remain
 from trainctl.views.output import Output
 from trainctl.views.problems import error_lines, more_lines
 
@@ -123,3 +125,16 @@ def _fell_short(run: RunRecord) -> bool:
 
 def _run_line(address: Address, run: RunRecord) -> str:
     return f"{address}: run {run.number} ({run.id}) did not complete. What it said: trainctl logs {address.typed}"
+
+
+def remains_lines(remains: Sequence[Remain]) -> list[str]:
+    """One line for each directory that stays, and how to be rid of checkpoints."""
+    if not remains:
+        return []
+    lines = ["", "Kept, as data that may be wanted again:"]
+    lines += [f"  {one.what:<12} {one.place}  {format_bytes(one.bytes)}" for one in remains]
+    if any(one.what == "checkpoints" for one in remains):
+        lines.append("With --delete-checkpoints, destroy deletes checkpoints as well.")
+    if any(one.what == "mirror" for one in remains):
+        lines.append("`trainctl mirror gc` deletes what no state refers to any more of the mirror.")
+    return lines

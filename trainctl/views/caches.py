@@ -12,11 +12,9 @@ from typing import Any
 
 from trainctl.base.units import format_bytes
 from trainctl.model.away import Away
-from trainctl.model.cache import CacheContent, CachedFile, Cleared
-from trainctl.model.node_cache import CachedListing, CacheReport
+from trainctl.model.cache import CacheContent, CachedFile, CachedListing, CacheReport, Cleared
 from trainctl.views.escape import escape
-from trainctl.views.moments import minute, moment
-from trainctl.views.text import counted, table, warned
+from trainctl.views.text import counted, minute, moment, table, warned
 
 MOST_ROWS = 1000
 """Lines of a table that people may still read."""

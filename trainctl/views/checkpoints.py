@@ -12,8 +12,7 @@ from trainctl.model.away import Away
 from trainctl.model.status import Artifact, Checkpoint
 from trainctl.views.away import away_json
 from trainctl.views.escape import escape
-from trainctl.views.moments import minute, moment
-from trainctl.views.text import counted, table
+from trainctl.views.text import counted, minute, moment, table
 
 _COLUMNS = (
     "job",

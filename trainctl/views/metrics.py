@@ -15,8 +15,7 @@ from trainctl.model.metrics import VOLUMES, Gpu, Sample, Volume
 from trainctl.model.run import RunRecord
 from trainctl.views.away import away_json
 from trainctl.views.escape import escape
-from trainctl.views.moments import moment
-from trainctl.views.text import Style, pad, table
+from trainctl.views.text import Style, moment, pad, table
 
 N = TypeVar("N", int, float)
 _WARN, _ALARM = 0.7, 0.9

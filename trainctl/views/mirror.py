@@ -7,8 +7,8 @@ from typing import Any
 
 from trainctl.base.units import format_bytes
 from trainctl.views.choices import chosen, table_of
-from trainctl.views.moments import minute, moment
 from trainctl.views.plan_tables import short_revision
+from trainctl.views.text import minute, moment
 from trainctl.weights.mirror.report import Inventory, MirroredSource
 
 MIRROR_COLUMNS = (

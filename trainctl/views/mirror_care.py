@@ -10,9 +10,8 @@ from typing import Any
 from trainctl.base.units import format_bytes
 from trainctl.views.choices import chosen, table_of
 from trainctl.views.escape import escape
-from trainctl.views.moments import minute, moment
 from trainctl.views.plan_tables import short_revision
-from trainctl.views.text import counted, table
+from trainctl.views.text import counted, minute, moment, table
 from trainctl.weights.mirror.collect import Collected
 from trainctl.weights.mirror.needs import Need
 from trainctl.weights.mirror.verify import Finding, Verified

@@ -8,8 +8,7 @@ from typing import Any
 from trainctl.base.units import format_bytes
 from trainctl.model.nodes import NodeReport, run_words
 from trainctl.views.escape import escape
-from trainctl.views.moments import moment
-from trainctl.views.text import table
+from trainctl.views.text import moment, table
 
 COLUMNS = (
     "cluster", "name", "address", "presence", "reachable", "gpus", "gpus_free", "disk_total", "disk_free", "cache_limit",

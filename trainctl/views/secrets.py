@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trainctl.jobs.secret_report import Checked, Pushed, Used
+from trainctl.jobs.secret_stores import Checked, Pushed, Used
 from trainctl.views.text import table
 
 SECRET_COLUMNS = ("name", "from", "source", "version", "readable", "by", "purpose", "to", "allowed")

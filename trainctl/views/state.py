@@ -14,12 +14,11 @@ from trainctl.model.address import Address, Kind
 from trainctl.model.delivery import Delivered
 from trainctl.model.run import RunRecord
 from trainctl.views.escape import escape, literal
-from trainctl.views.moments import moment
 from trainctl.views.plan_changes import brief
 from trainctl.views.plan_rows import added
 from trainctl.views.plan_tables import short_revision
 from trainctl.views.statuses import run_words, through_operator
-from trainctl.views.text import Style, columns, counted, pad, plain, table, wrap
+from trainctl.views.text import Style, columns, counted, moment, pad, plain, table, wrap
 
 _HIDDEN = frozenset({"runs", "nodes"})
 

@@ -16,8 +16,7 @@ from trainctl.model.run import RankRecord, RunRecord, RunStatus
 from trainctl.model.status import Beginner, JobStatus
 from trainctl.views.checkpoints import checkpoint_json, kept_words
 from trainctl.views.escape import escape
-from trainctl.views.moments import minute, moment
-from trainctl.views.text import columns, table, warned
+from trainctl.views.text import columns, minute, moment, table, warned
 
 NARROWEST_STATE = 20
 """Columns in which a state and some of what it waits for can still be told."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 
 from trainctl.views.escape import escape
 
@@ -174,3 +175,19 @@ def warned(text: str, *, code: str) -> str:
 def counted(count: int, noun: str, plural: str | None = None) -> str:
     """``1 file``, ``2 files``."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
+def moment(seconds: float | None) -> str | None:
+    """A time as RFC 3339 in UTC; None for one that no calendar has, which a wrong clock may have given a file."""
+    if seconds is None:
+        return None
+    try:
+        when = datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, OSError, ValueError):
+        return None
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def minute(seconds: float | None) -> str:
+    """A time in tables, in UTC: ``2026-01-31 12:00``; empty where there is none."""
+    return (moment(seconds) or "")[:16].replace("T", " ")

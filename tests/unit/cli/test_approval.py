@@ -8,7 +8,7 @@ import pty
 
 import pytest
 
-from trainctl.cli.approval import approve, require_terminal
+from trainctl.cli.consent import approve, require_terminal
 from trainctl.cli.session import Session
 from trainctl.errors import UsageError
 from trainctl.model.redaction import Redactor

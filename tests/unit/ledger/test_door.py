@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainctl.errors import Forbidden
-from trainctl.ledger.door import admit
+from trainctl.ledger.commit import admit
 from trainctl.model.redaction import MASK, Redactor
 
 _awkward = st.text(alphabet=st.sampled_from("aZ09 \"'\\/\n\té\u2028%&=+"), max_size=12)

@@ -13,9 +13,8 @@ from trainctl.errors import TrainctlError
 from trainctl.ledger.state import State
 from trainctl.model.resource import Lifecycle
 from trainctl.model.run import RunStatus
-from trainctl.plan.planfile import read_plan, write_plan
+from trainctl.plan.planfile import read_plan, remaining, staleness, write_plan
 from trainctl.plan.planner import make_plan
-from trainctl.plan.staleness import remaining, staleness
 from trainctl.plan.values import Options, Plan
 
 

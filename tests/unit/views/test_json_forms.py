@@ -16,9 +16,9 @@ from tests.support.plans import HOLDER, World, a_run, applied, at, change_of, in
 from trainctl.ledger.history import Row
 from trainctl.model.action import Reason
 from trainctl.model.away import Away
+from trainctl.model.cache import CachedListing, CacheReport
 from trainctl.model.delivery import Delivered
 from trainctl.model.diagnostics import Position, error
-from trainctl.model.node_cache import CachedListing, CacheReport
 from trainctl.model.run import RunStatus
 from trainctl.model.status import Checkpoint, JobStatus
 from trainctl.plan.planner import make_plan

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from trainctl.cli import planning
+from trainctl.cli.applying import plan_and_apply, require_digest
 from trainctl.cli.consent import Consent, errors_as_events
 from trainctl.cli.options import Format, FormatOption
-from trainctl.cli.planned import plan_and_apply, require_digest
 from trainctl.cli.planning import PlanningFlags, duration, words
 from trainctl.cli.plans import load_plan
 from trainctl.cli.session import Session, session_of

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from trainctl.base.units import format_bytes, parse_duration
-from trainctl.cli.approval import approve, require_terminal
+from trainctl.cli.consent import approve, require_terminal
 from trainctl.cli.listings import ListingFormat, ListingFormatOption, NodesOption, show
 from trainctl.cli.options import ClusterOption, Format, FormatOption, ProjectArgument, TeamOption
 from trainctl.cli.planning import AutoApprove

@@ -10,8 +10,8 @@ import typer
 
 from trainctl.base.units import parse_duration
 from trainctl.cli import planning
+from trainctl.cli.logs import told_of
 from trainctl.cli.options import Format, FormatOption, ListingFormat, ListingFormatOption, RunOption
-from trainctl.cli.partial import told_of
 from trainctl.cli.planning import PlanningFlags
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_trusting

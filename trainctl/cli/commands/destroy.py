@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 
 from trainctl.cli import planning
+from trainctl.cli.applying import plan_and_apply
 from trainctl.cli.consent import Consent
 from trainctl.cli.options import Format, FormatOption
-from trainctl.cli.planned import plan_and_apply
 from trainctl.cli.planning import PlanningFlags, words
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.operations.remains import remains_of
-from trainctl.views.remains import remains_lines
+from trainctl.views.apply_result import remains_lines
 
 QUESTION = "Do you really want to destroy everything listed above?"
 

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trainctl.cli.logs import print_logs
-from trainctl.cli.moments import moment
+from trainctl.cli.logs import moment, print_logs
 from trainctl.cli.options import Format, FormatOption, RunOption
 from trainctl.cli.session import session_of
 from trainctl.cli.workspaces import open_workspace

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from trainctl.cli.logs import told_of
 from trainctl.cli.options import RunOption
-from trainctl.cli.partial import told_of
 from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import open_workspace
 from trainctl.errors import UsageError

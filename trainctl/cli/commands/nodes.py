@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trainctl.cli.approval import approve, require_terminal
+from trainctl.cli.consent import approve, require_terminal
 from trainctl.cli.listings import ListingFormat, ListingFormatOption, show
 from trainctl.cli.planning import AutoApprove
 from trainctl.cli.session import session_of

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from trainctl.cli import planning
+from trainctl.cli.applying import plan_and_apply
 from trainctl.cli.consent import Consent
 from trainctl.cli.logs import print_logs
 from trainctl.cli.options import Format, FormatOption
-from trainctl.cli.planned import plan_and_apply
 from trainctl.cli.planning import PlanningFlags, words
 from trainctl.cli.session import Session, session_of
 from trainctl.cli.workspaces import open_workspace

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from trainctl.cli import planning
-from trainctl.cli.approval import approve
+from trainctl.cli.consent import approve
 from trainctl.cli.listings import ListingFormat, ListingFormatOption, show
 from trainctl.cli.planning import PlanningFlags, words
 from trainctl.cli.session import Session, session_of

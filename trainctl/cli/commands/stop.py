@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from trainctl.cli import planning
-from trainctl.cli.approval import approve
+from trainctl.cli.consent import approve
 from trainctl.cli.options import RunOption
 from trainctl.cli.planning import duration
 from trainctl.cli.session import Session, session_of

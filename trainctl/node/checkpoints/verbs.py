@@ -12,16 +12,7 @@ from trainctl.base.checkpoints.store import Store
 from trainctl.base.checkpoints.stores import blamed, open_store
 from trainctl.base.failure import Failure
 from trainctl.base.files import names_in, remove_tree
-from trainctl.base.protocol.checkpoints import (
-    CheckpointsAnswer,
-    CheckpointsRequest,
-    ObjectsRequest,
-    Place,
-    RemoveCheckpointsRequest,
-    Unfinished,
-    Uploaded,
-    UploadRequest,
-)
+from trainctl.base.protocol import checkpoints as protocol
 from trainctl.base.protocol.runs import Removed
 from trainctl.node.checkpoints.syncing import upload
 from trainctl.node.runs.record import Run
@@ -33,7 +24,7 @@ from trainctl.node.system.layout import Layout, inside
 Emit = Callable[[Dict[str, Any]], None]
 
 
-def checkpoints(request: CheckpointsRequest, emit: Emit) -> CheckpointsAnswer:
+def checkpoints(request: protocol.CheckpointsRequest, emit: Emit) -> protocol.CheckpointsAnswer:
     """The manifests of a run's checkpoints, and what is on this node without one."""
     data = layout.absolute(request["data"], "data")
     prefix, place = request["prefix"], request["place"]
@@ -62,7 +53,7 @@ def checkpoints(request: CheckpointsRequest, emit: Emit) -> CheckpointsAnswer:
     }
 
 
-def read_objects(request: ObjectsRequest, write: Callable[[bytes], None]) -> None:
+def read_objects(request: protocol.ObjectsRequest, write: Callable[[bytes], None]) -> None:
     """Objects of a store one after another, each from its ``offset`` on."""
     store = _store(layout.absolute(request["data"], "data"), request["place"])
     prefix = RunCheckpoints(store, request["prefix"]).prefix
@@ -72,7 +63,7 @@ def read_objects(request: ObjectsRequest, write: Callable[[bytes], None]) -> Non
         store.read(one["key"], one["offset"], write)
 
 
-def upload_checkpoints(request: UploadRequest, emit: Emit) -> Uploaded:
+def upload_checkpoints(request: protocol.UploadRequest, emit: Emit) -> protocol.Uploaded:
     """Bring to the store what an ended run left behind; how it stands afterwards."""
     run = Run(Layout(request["root"]), request["key"])
     data = layout.absolute(request["data"], "data")
@@ -81,7 +72,7 @@ def upload_checkpoints(request: UploadRequest, emit: Emit) -> Uploaded:
         return {"sync": upload(run, request["secrets"], data)}
 
 
-def remove_checkpoints(request: RemoveCheckpointsRequest, emit: Emit) -> Removed:
+def remove_checkpoints(request: protocol.RemoveCheckpointsRequest, emit: Emit) -> Removed:
     """Delete a run's checkpoints from this node, and from a store that is a directory; empty directories above go too."""
     data = layout.absolute(request["data"], "data")
     directory = layout.absolute(request["directory"], "directory")
@@ -101,7 +92,7 @@ def remove_checkpoints(request: RemoveCheckpointsRequest, emit: Emit) -> Removed
     return {"removed": True}
 
 
-def _store(data: Path, place: Place) -> Store:
+def _store(data: Path, place: protocol.Place) -> Store:
     return DirectoryStore(data / "checkpoints") if place["url"] is None else open_store(place, {})
 
 
@@ -119,7 +110,7 @@ def _brief(manifest: Manifest) -> Dict[str, Any]:
     return {**manifest, "files": len(manifest["files"])}
 
 
-def _row(one: Saved) -> Unfinished:
+def _row(one: Saved) -> protocol.Unfinished:
     return {
         "rank": one.rank,
         "name": one.name,

@@ -10,17 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Union
 from trainctl.base.addresses import Serving
 from trainctl.base.failure import Failure, weights_room
 from trainctl.base.files import unusable
-from trainctl.base.protocol.host import (
-    Blocked,
-    Facts,
-    FactsRequest,
-    FreeGpu,
-    GpuFound,
-    ImageFound,
-    ImageWanted,
-    Vacancy,
-    VacancyRequest,
-)
+from trainctl.base.protocol import host as protocol
 from trainctl.node.cache.presence import cache_query
 from trainctl.node.containers.engines import Engine, choose
 from trainctl.node.containers.images import checked, find
@@ -37,7 +27,7 @@ from trainctl.node.turns.gpus import Reports, reported, usable, users
 Emit = Callable[[Dict[str, Any]], None]
 
 
-def facts(request: FactsRequest, emit: Emit) -> Facts:
+def facts(request: protocol.FactsRequest, emit: Emit) -> protocol.Facts:
     """Kernel, disk, what hosts lack, and whether each of the mounts can be made here: tried, not guessed."""
     places = layout.layout_of(request)
     data = layout.absolute(request["data"], "data")
@@ -64,7 +54,9 @@ def facts(request: FactsRequest, emit: Emit) -> Facts:
     }
 
 
-def vacancy(request: VacancyRequest, emit: Emit, reports: Reports = reported) -> Vacancy:
+def vacancy(
+    request: protocol.VacancyRequest, emit: Emit, reports: Reports = reported
+) -> protocol.Vacancy:
     """Report what is free; the run ``leaving`` counts as gone, and its GPUs as free."""
     layout = Layout(request["root"])
     live = {run.key: run for run in all_runs(layout) if _goes_on(run)}
@@ -89,7 +81,7 @@ def _goes_on(run: Run) -> bool:
 
 def _vacant(
     declared: Optional[int], kinds: List[str], reports: Reports, freed: Set[str]
-) -> List[FreeGpu]:
+) -> List[protocol.FreeGpu]:
     try:
         found = usable(declared, reports)
         used = users(found)
@@ -105,7 +97,7 @@ def _vacant(
     ]
 
 
-def _gpus(kinds: List[str], reports: Reports) -> Tuple[List[GpuFound], Optional[str]]:
+def _gpus(kinds: List[str], reports: Reports) -> Tuple[List[protocol.GpuFound], Optional[str]]:
     """What the host's tools report, and what is wrong with the tools."""
     try:
         found = sorted(reports())
@@ -114,10 +106,10 @@ def _gpus(kinds: List[str], reports: Reports) -> Tuple[List[GpuFound], Optional[
     return [{"name": gpu.name, "is": [k for k in kinds if gpu.is_a(k)]} for gpu in found], None
 
 
-def _images(layout: Layout, wanted: List[ImageWanted]) -> List[ImageFound]:
+def _images(layout: Layout, wanted: List[protocol.ImageWanted]) -> List[protocol.ImageFound]:
     """For each image which engine would run it, and whether it has it; or why none would."""
     engines: Dict[Optional[str], Union[Engine, Failure]] = {}
-    found: List[ImageFound] = []
+    found: List[protocol.ImageFound] = []
     for one in wanted:
         name = one["engine"]
         if name not in engines:
@@ -134,7 +126,7 @@ def _images(layout: Layout, wanted: List[ImageWanted]) -> List[ImageFound]:
     return found
 
 
-def _blocked(mounts: List[str], private: Possible, kept: List[Path]) -> List[Blocked]:
+def _blocked(mounts: List[str], private: Possible, kept: List[Path]) -> List[protocol.Blocked]:
     if not private.possible:
         why = f"private mounts don't work here: {private.detail}"
         return [{"path": path, "why": why} for path in mounts]

@@ -8,15 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from trainctl.base.addresses import addresses
 from trainctl.base.failure import Failure
-from trainctl.base.protocol.host import (
-    Addresses,
-    CachedListing,
-    CacheUse,
-    Disk,
-    Inspection,
-    InspectRequest,
-    LiveRun,
-)
+from trainctl.base.protocol import host as protocol
 from trainctl.base.protocol.host import Gpu as GpuUse
 from trainctl.base.protocol.runs import RunReport
 from trainctl.base.protocol.spec import RunSpec
@@ -33,7 +25,7 @@ _LIVE = (PENDING, CREATED, DEPLOYING, RUNNING)
 _Live = List[Tuple[RunSpec, RunReport]]
 
 
-def inspect(request: InspectRequest, emit: Emit) -> Inspection:
+def inspect(request: protocol.InspectRequest, emit: Emit) -> protocol.Inspection:
     """GPUs with whoever holds them, space, what is cached, and the runs that are live."""
     layout = layout_of(request)
     told = ((spec, run.status()) for run, spec in all_specs(layout))
@@ -49,7 +41,7 @@ def inspect(request: InspectRequest, emit: Emit) -> Inspection:
     }
 
 
-def reached_at(request: AtRoot, emit: Emit) -> Addresses:
+def reached_at(request: AtRoot, emit: Emit) -> protocol.Addresses:
     """Where others reach this host."""
     return {"addresses": addresses()}
 
@@ -59,7 +51,7 @@ def _is_live(run: RunReport) -> bool:
     return run["status"] in _LIVE and (run["supervised"] or run["status"] != CREATED)
 
 
-def _run(spec: RunSpec, now: RunReport) -> LiveRun:
+def _run(spec: RunSpec, now: RunReport) -> protocol.LiveRun:
     return {
         "key": spec["key"],
         "id": spec["id"],
@@ -101,7 +93,7 @@ def _gpu(gpu: Gpu, live: _Live, user: Optional[str]) -> GpuUse:
     }
 
 
-def _disk(root: Path) -> Disk:
+def _disk(root: Path) -> protocol.Disk:
     """Bytes of the file system that the root is on, or will be."""
     place = root
     while not place.exists() and place != place.parent:
@@ -113,12 +105,12 @@ def _disk(root: Path) -> Disk:
     return {"total": found.total, "free": found.free}
 
 
-def _cache(layout: Layout) -> CacheUse:
+def _cache(layout: Layout) -> protocol.CacheUse:
     if not layout.cache.is_dir():
         return {"used": 0, "listings": []}
     inventory, leases = Inventory(layout), Leases(layout)
     needed = leases.live()
-    listings: List[CachedListing] = [
+    listings: List[protocol.CachedListing] = [
         {
             "id": kept.id,
             "source": kept.source,

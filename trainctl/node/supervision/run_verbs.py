@@ -16,17 +16,7 @@ from trainctl.base.files import (
     write_json,
 )
 from trainctl.base.processes import alive, descendants
-from trainctl.base.protocol.runs import (
-    Past,
-    Released,
-    Removed,
-    ReorderRequest,
-    RunInCache,
-    RunReport,
-    Statuses,
-    StatusRequest,
-    StopRequest,
-)
+from trainctl.base.protocol import runs as protocol
 from trainctl.base.protocol.spec import RunSpec
 from trainctl.base.protocol.verb import OfRun
 from trainctl.node.cache.leases import Leases
@@ -45,13 +35,13 @@ _TELL_SECONDS = 1.0
 _MARK_SECONDS = 86400.0
 
 
-def status(request: StatusRequest, emit: Emit) -> Statuses:
+def status(request: protocol.StatusRequest, emit: Emit) -> protocol.Statuses:
     """The status of each run that is asked for; null for one that is not here."""
     layout = Layout(request["root"])
     return {"runs": {key: _told(Run(layout, key)) for key in request["keys"]}}
 
 
-def reorder(request: ReorderRequest, emit: Emit) -> RunReport:
+def reorder(request: protocol.ReorderRequest, emit: Emit) -> protocol.RunReport:
     """Give a run that may be waiting another priority, and its sweep another number of slots."""
     run = Run(Layout(request["root"]), request["key"])
     if run.spec is None:
@@ -60,7 +50,7 @@ def reorder(request: ReorderRequest, emit: Emit) -> RunReport:
     return status_of(run)
 
 
-def past(request: OfRun, emit: Emit) -> Past:
+def past(request: OfRun, emit: Emit) -> protocol.Past:
     """What a run was made of, for who wants to run the same again; whether its code is still here."""
     layout = Layout(request["root"])
     spec = Run(layout, request["key"]).spec
@@ -70,7 +60,7 @@ def past(request: OfRun, emit: Emit) -> Past:
     return {"code": spec["code"], "code_present": present, "made_of": spec["made_of"]}
 
 
-def stop(request: StopRequest, emit: Emit) -> RunReport:
+def stop(request: protocol.StopRequest, emit: Emit) -> protocol.RunReport:
     """End the run and see it end, saying each second how far that is. One that was never started can't be started afterwards."""
     run = Run(Layout(request["root"]), request["key"])
     spec = run.spec or _forbid_unknown(run)
@@ -100,7 +90,7 @@ def stop(request: StopRequest, emit: Emit) -> RunReport:
     )
 
 
-def remove(request: RunInCache, emit: Emit) -> Removed:
+def remove(request: protocol.RunInCache, emit: Emit) -> protocol.Removed:
     """Remove what an ended run left, but for its checkpoints, and its leases."""
     run = Run(Layout(request["root"]), request["key"])
     now = run.status()
@@ -116,7 +106,7 @@ def remove(request: RunInCache, emit: Emit) -> Removed:
     return {"removed": _remove(run)}
 
 
-def release(request: RunInCache, emit: Emit) -> Released:
+def release(request: protocol.RunInCache, emit: Emit) -> protocol.Released:
     """Drop the leases of a run that never came to be here; those of one that did end with it."""
     layout = layout_of(request)
     key = names.name(request["key"], "key")
@@ -145,7 +135,7 @@ def remove_old_marks(layout: Layout) -> None:
                 path.unlink()
 
 
-def _left(status: RunReport) -> int:
+def _left(status: protocol.RunReport) -> int:
     """How many processes of the job are left."""
     return max(0, len(descendants(status["pid"])) - 1) if status["pid"] else 0
 
@@ -158,13 +148,13 @@ def _forbid_unknown(run: Run) -> Optional[RunSpec]:
     return run.spec
 
 
-def _told(run: Run) -> Optional[RunReport]:
+def _told(run: Run) -> Optional[protocol.RunReport]:
     """The run's status; of one that is pending with its place in the queue."""
     found = run.status()
     return {**found, "waiting": waiting(run, found)} if found else None
 
 
-def status_of(run: Run) -> RunReport:
+def status_of(run: Run) -> protocol.RunReport:
     """The run's status. Failure if it isn't here any more."""
     found = _told(run)
     if found is None:

@@ -10,18 +10,7 @@ from typing import Any, Callable, Dict, List, Tuple
 from trainctl.base.failure import Failure
 from trainctl.base.files import make_directory
 from trainctl.base.lock import Lock
-from trainctl.base.protocol.caches import (
-    CacheMade,
-    CacheRemoved,
-    CacheRequest,
-    CacheState,
-    CacheStateRequest,
-    CacheStates,
-    Cleared,
-    ClearRequest,
-    Held,
-    OwnedRequest,
-)
+from trainctl.base.protocol import caches as protocol
 from trainctl.node.runs.record import all_specs
 from trainctl.node.system import layout as names
 from trainctl.node.system.layout import Layout
@@ -39,7 +28,7 @@ Emit = Callable[[Dict[str, Any]], None]
 _PIECE_BYTES = 2**16
 
 
-def make_cache(request: OwnedRequest, emit: Emit) -> CacheMade:
+def make_cache(request: protocol.OwnedRequest, emit: Emit) -> protocol.CacheMade:
     """Make the directory, or find it; the owner refers to it from now on."""
     layout, cache, lineage, owner = _asked(request)
     with _users_lock(layout, cache):
@@ -47,7 +36,7 @@ def make_cache(request: OwnedRequest, emit: Emit) -> CacheMade:
     return {"directory": str(cache.directory)}
 
 
-def remove_cache(request: OwnedRequest, emit: Emit) -> CacheRemoved:
+def remove_cache(request: protocol.OwnedRequest, emit: Emit) -> protocol.CacheRemoved:
     """Let go of the directory, in the name of one owner or of the whole lineage; the last to let go takes it along."""
     layout, cache, lineage, owner = _asked(request)
     with _users_lock(layout, cache):
@@ -60,10 +49,10 @@ def remove_cache(request: OwnedRequest, emit: Emit) -> CacheRemoved:
     return {"directory": str(cache.directory), "bytes": freed, "removed": removed}
 
 
-def cache_state(request: CacheStateRequest, emit: Emit) -> CacheStates:
+def cache_state(request: protocol.CacheStateRequest, emit: Emit) -> protocol.CacheStates:
     """What each cache holds by its summary, who else refers to it, and whether it would go with its last owner."""
     layout = Layout(request["root"])
-    found: List[CacheState] = []
+    found: List[protocol.CacheState] = []
     for asked in request["caches"]:
         cache = TrainingCache(layout, asked["directory"])
         found.append(
@@ -77,7 +66,7 @@ def cache_state(request: CacheStateRequest, emit: Emit) -> CacheStates:
     return {"caches": found}
 
 
-def read_cache(request: CacheRequest, write: Callable[[bytes], None]) -> None:
+def read_cache(request: protocol.CacheRequest, write: Callable[[bytes], None]) -> None:
     """Lines of JSON: each entry as it is found, at last what they add up to."""
     layout = Layout(request["root"])
     directory = TrainingCache(layout, request["directory"]).directory
@@ -93,12 +82,12 @@ def read_cache(request: CacheRequest, write: Callable[[bytes], None]) -> None:
         if size > _PIECE_BYTES:
             write(("\n".join(pending) + "\n").encode())
             pending, size = [], 0
-    found: Held = {"bytes": total, "files": files, "at": at, "whole": True}
+    found: protocol.Held = {"bytes": total, "files": files, "at": at, "whole": True}
     write(("\n".join([*pending, json.dumps(found)]) + "\n").encode())
     keep_summary(layout, directory, found)
 
 
-def clear_cache(request: ClearRequest, emit: Emit) -> Cleared:
+def clear_cache(request: protocol.ClearRequest, emit: Emit) -> protocol.Cleared:
     """Remove what was last modified ``older_than_seconds`` ago or earlier; what is written after the call began stays."""
     layout = Layout(request["root"])
     cache = TrainingCache(layout, request["directory"])
@@ -132,7 +121,7 @@ def _refuse_while_used(layout: Layout, directory: Path) -> None:
             )
 
 
-def _asked(request: OwnedRequest) -> Tuple[Layout, TrainingCache, str, str]:
+def _asked(request: protocol.OwnedRequest) -> Tuple[Layout, TrainingCache, str, str]:
     layout = Layout(request["root"])
     owner = request.get("owner", "")
     return (
